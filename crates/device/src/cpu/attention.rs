@@ -1,0 +1,212 @@
+//! Attention, one sample and head per task, queries in tiles: scratch is linear in the number of keys.
+
+use holdall_graph::Write;
+use holdall_graph::ops::attention::Attention;
+use rayon::prelude::*;
+
+use super::operands::{Operands, Rows};
+use super::product::{Factor, small_product};
+use super::real::{Real, dot, exp_in_place, largest, vectorised};
+
+/// Queries of a tile.
+pub(super) const QUERY_TILE: usize = 128;
+
+/// Shapes that forward and backward share.
+struct Heads {
+    num_heads: usize,
+    head_width: usize,
+    queries: usize,
+    keys: usize,
+    causal: bool,
+    scale: f64,
+}
+
+/// One sample's share of a matrix, one head's columns.
+fn head<T: Real>(all: Rows<T>, sample: usize, head: usize, tokens: usize, width: usize) -> Rows<T> {
+    all.slice(sample * tokens, tokens).columns(head * width, width)
+}
+
+impl Heads {
+    fn new(op: &Attention, o: &Operands<'_>, q: usize, k: usize) -> Heads {
+        let (q, k) = (o.input_place(q).shape, o.input_place(k).shape);
+        Heads {
+            num_heads: op.num_heads,
+            head_width: q.width() / op.num_heads,
+            queries: q.dims()[1],
+            keys: k.dims()[1],
+            causal: op.causal,
+            scale: op.scale,
+        }
+    }
+
+    fn of<T: Real>(&self, all: Rows<T>, sample: usize, index: usize, tokens: usize) -> Rows<T> {
+        head(all, sample, index, tokens, self.head_width)
+    }
+
+    fn tiles(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let queries = self.queries;
+        (0..queries.div_ceil(QUERY_TILE)).map(move |tile| {
+            let start = tile * QUERY_TILE;
+            (start, QUERY_TILE.min(queries - start))
+        })
+    }
+
+    /// How many keys a query sees.
+    fn visible(&self, query: usize, length: usize) -> usize {
+        let keys = length.min(self.keys);
+        if self.causal { keys.min(query + 1) } else { keys }
+    }
+}
+
+/// Scratch of the thread that runs this task: `rows` of `width`, one matrix per thread.
+fn thread_scratch<T: Real>(o: &Operands<'_>, num_matrices: usize, keys: usize) -> [Rows<T>; 2] {
+    let thread = rayon::current_thread_index().unwrap_or(0);
+    let all = o.workspace::<T>(keys);
+    let matrix = |index| all.slice((thread * num_matrices + index) * QUERY_TILE, QUERY_TILE);
+    [matrix(0), matrix(num_matrices - 1)]
+}
+
+pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
+    let heads = Heads::new(op, o, 0, 1);
+    let (q, k, v) = (o.input::<T>(0), o.input::<T>(1), o.input::<T>(2));
+    let lengths = op.key_lengths.then(|| o.input::<i64>(3).flat());
+    let (out, _) = o.result::<T>(0);
+    let lse = o.output::<T>(1).map(|(lse, _)| lse.flat());
+    let samples = o.input_place(0).shape.dims()[0];
+    (0..samples * heads.num_heads).into_par_iter().for_each(|task| {
+        let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
+        let [scores, _] = thread_scratch::<T>(o, 1, heads.keys);
+        let length = lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
+        let q = heads.of(q, sample, index, heads.queries);
+        let k = heads.of(k, sample, index, heads.keys);
+        let v = heads.of(v, sample, index, heads.keys);
+        let out = heads.of(out, sample, index, heads.queries);
+        for (start, rows) in heads.tiles() {
+            let scores = scores.slice(0, rows);
+            let q = q.slice(start, rows);
+            small_product(
+                scores,
+                Write::Overwrite,
+                heads.scale,
+                Factor::Plain(q),
+                Factor::Transposed(k),
+            );
+            vectorised(|| {
+                for row in 0..rows {
+                    let (seen, hidden) = scores
+                        .row_mut(row)
+                        .split_at_mut(heads.visible(start + row, length));
+                    let peak = largest(seen);
+                    let total = exp_in_place(seen, peak);
+                    hidden.fill(T::ZERO);
+                    let inverse = if seen.is_empty() {
+                        T::ZERO
+                    } else {
+                        T::ONE / total
+                    };
+                    for p in seen {
+                        *p *= inverse;
+                    }
+                    if let Some(lse) = lse {
+                        lse.row_mut(0)[task * heads.queries + start + row] = peak + total.ln();
+                    }
+                }
+            });
+            small_product(
+                out.slice(start, rows),
+                Write::Overwrite,
+                1.0,
+                Factor::Plain(scores),
+                Factor::Plain(v),
+            );
+        }
+    });
+}
+
+pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
+    let heads = Heads::new(op, o, 1, 2);
+    let (dout, q, k, v) = (
+        o.input::<T>(0),
+        o.input::<T>(1),
+        o.input::<T>(2),
+        o.input::<T>(3),
+    );
+    let lse = o.input::<T>(5).flat();
+    let lengths = op.key_lengths.then(|| o.input::<i64>(6).flat());
+    let (dq, dq_mode) = o.result::<T>(0);
+    let (dk, dk_mode) = o.result::<T>(1);
+    let (dv, dv_mode) = o.result::<T>(2);
+    let samples = o.input_place(1).shape.dims()[0];
+    (0..samples * heads.num_heads).into_par_iter().for_each(|task| {
+        let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
+        let [p, dp] = thread_scratch::<T>(o, 2, heads.keys);
+        let length = lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
+        let of_queries = |all| heads.of(all, sample, index, heads.queries);
+        let of_keys = |all| heads.of(all, sample, index, heads.keys);
+        let (q, dq, dout) = (of_queries(q), of_queries(dq), of_queries(dout));
+        let (k, v, dk, dv) = (of_keys(k), of_keys(v), of_keys(dk), of_keys(dv));
+        for (start, rows) in heads.tiles() {
+            let first = |mode| if start == 0 { mode } else { Write::Accumulate };
+            let (p, dp) = (p.slice(0, rows), dp.slice(0, rows));
+            let (q, dout) = (q.slice(start, rows), dout.slice(start, rows));
+            small_product(
+                p,
+                Write::Overwrite,
+                heads.scale,
+                Factor::Plain(q),
+                Factor::Transposed(k),
+            );
+            small_product(
+                dp,
+                Write::Overwrite,
+                1.0,
+                Factor::Plain(dout),
+                Factor::Transposed(v),
+            );
+            vectorised(|| {
+                for row in 0..rows {
+                    let visible = heads.visible(start + row, length);
+                    let shift = lse.row(0)[task * heads.queries + start + row];
+                    let (seen, hidden) = p.row_mut(row).split_at_mut(visible);
+                    exp_in_place(seen, shift);
+                    hidden.fill(T::ZERO);
+                }
+            });
+            small_product(
+                dv,
+                first(dv_mode),
+                1.0,
+                Factor::Transposed(p),
+                Factor::Plain(dout),
+            );
+            vectorised(|| {
+                for row in 0..rows {
+                    // From the same p and dp that are subtracted from: rows of ds add up to zero as well as rounding allows,
+                    // and with them the gradient of the key bias.
+                    let visible = heads.visible(start + row, length);
+                    let (p, (dp, hidden)) = (p.row(row), dp.row_mut(row).split_at_mut(visible));
+                    let p = &p[..visible];
+                    let along = dot(p, dp);
+                    for (dp, &p) in dp.iter_mut().zip(p) {
+                        *dp = p * (*dp - along);
+                    }
+                    hidden.fill(T::ZERO);
+                }
+            });
+            small_product(
+                dq.slice(start, rows),
+                dq_mode,
+                heads.scale,
+                Factor::Plain(dp),
+                Factor::Plain(k),
+            );
+            small_product(
+                dk,
+                first(dk_mode),
+                heads.scale,
+                Factor::Transposed(dp),
+                Factor::Plain(q),
+            );
+        }
+    });
+}

@@ -1,0 +1,244 @@
+//! The contrastive loss in tiles: scores of a tile are made, used and forgotten.
+//!
+//! A tile is a product on all threads; its rows and then its columns are folded into running maxima and sums.
+//! Legend: `i` image rows, `j` text rows.
+
+use holdall_graph::Write;
+use rayon::prelude::*;
+
+use super::elements::for_rows;
+use super::operands::{Operands, Rows};
+use super::product::{Factor, product};
+use super::real::{Real, exp_in_place, largest, vectorised};
+
+/// Columns that one thread folds at a time.
+const TASK_COLUMNS: usize = 64;
+
+/// Elements of scratch: two tiles, and per row of the batch a diagonal, a maximum and a sum per direction.
+pub(super) fn scratch_elements(rows: usize, tile: usize) -> usize {
+    let tile = tile.min(rows);
+    2 * tile * tile + 5 * rows
+}
+
+struct Scratch<T> {
+    scores: Rows<T>,
+    again: Rows<T>,
+    diagonal: Rows<T>,
+    row_peak: Rows<T>,
+    row_sum: Rows<T>,
+    column_peak: Rows<T>,
+    column_sum: Rows<T>,
+}
+
+fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> Scratch<T> {
+    let tile = tile.min(rows);
+    let tiles = o.workspace::<T>(tile);
+    let flat = o.workspace::<T>(scratch_elements(rows, tile));
+    let vector = |index: usize| flat.columns(2 * tile * tile + index * rows, rows);
+    Scratch {
+        scores: tiles.slice(0, tile),
+        again: tiles.slice(tile, tile),
+        diagonal: vector(0),
+        row_peak: vector(1),
+        row_sum: vector(2),
+        column_peak: vector(3),
+        column_sum: vector(4),
+    }
+}
+
+fn tiles(rows: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
+    let tile = tile.min(rows).max(1);
+    (0..rows.div_ceil(tile)).map(move |index| (index * tile, tile.min(rows - index * tile)))
+}
+
+/// Scores of a tile, as the top-left corner of the tile buffer.
+fn scores<T: Real>(
+    buffer: Rows<T>,
+    scale: f64,
+    [image, text]: [Rows<T>; 2],
+    (i, rows): (usize, usize),
+    (j, columns): (usize, usize),
+) -> Rows<T> {
+    let tile = buffer.slice(0, rows).columns(0, columns);
+    product(
+        tile,
+        Write::Overwrite,
+        scale,
+        Factor::Plain(image.slice(i, rows)),
+        Factor::Transposed(text.slice(j, columns)),
+    );
+    tile
+}
+
+pub(super) fn forward<T: Real>(tile: usize, o: &Operands<'_>) {
+    let features = [o.input::<T>(0), o.input::<T>(1)];
+    let weights = o.input::<T>(2).flat();
+    let scale = o.input::<T>(3).scalar().f64().exp();
+    let rows = features[0].rows;
+    let s = scratch::<T>(o, rows, tile);
+    for peak in [s.row_peak, s.column_peak] {
+        peak.row_mut(0).fill(T::NEG_INFINITY);
+    }
+    for sum in [s.row_sum, s.column_sum] {
+        sum.row_mut(0).fill(T::ZERO);
+    }
+    for (i, num_rows) in tiles(rows, tile) {
+        for (j, num_columns) in tiles(rows, tile) {
+            let tile = scores(s.scores, scale, features, (i, num_rows), (j, num_columns));
+            if i == j {
+                for row in 0..num_rows {
+                    s.diagonal.row_mut(0)[i + row] = tile.row(row)[row];
+                }
+            }
+            mask(tile, &weights.row(0)[i..], &weights.row(0)[j..]);
+            fold_columns(tile, s.column_peak.columns(j, num_columns), s.column_sum.columns(j, num_columns));
+            fold_rows(tile, s.row_peak.columns(i, num_rows), s.row_sum.columns(i, num_rows));
+        }
+    }
+    let mut total = 0.0;
+    let lse = |peak: Rows<T>, sum: Rows<T>, row: usize| peak.row(0)[row] + sum.row(0)[row].ln();
+    for row in 0..rows {
+        let (along, across) = (
+            lse(s.row_peak, s.row_sum, row),
+            lse(s.column_peak, s.column_sum, row),
+        );
+        for (index, value) in [(1, along), (2, across)] {
+            if let Some((out, _)) = o.output::<T>(index) {
+                out.flat().row_mut(0)[row] = value;
+            }
+        }
+        if weights.row(0)[row] != T::ZERO {
+            total += 0.5 * (along.f64() + across.f64()) - s.diagonal.row(0)[row].f64();
+        }
+    }
+    let (sum, _) = o.result::<T>(0);
+    sum.row_mut(0)[0] = T::of(sum.scalar().f64() + total);
+}
+
+/// Padding takes part in nothing: its scores are minus infinity.
+fn mask<T: Real>(tile: Rows<T>, row_weights: &[T], column_weights: &[T]) {
+    let masked = |weights: &[T], count: usize| weights[..count].iter().any(|&w| w == T::ZERO);
+    if !masked(row_weights, tile.rows) && !masked(column_weights, tile.width) {
+        return;
+    }
+    for_rows(tile.rows, |row| {
+        for (score, &weight) in tile.row_mut(row).iter_mut().zip(column_weights) {
+            if weight == T::ZERO || row_weights[row] == T::ZERO {
+                *score = T::NEG_INFINITY;
+            }
+        }
+    });
+}
+
+/// Folds each row into its running maximum and sum; the tile is used up.
+fn fold_rows<T: Real>(tile: Rows<T>, peaks: Rows<T>, sums: Rows<T>) {
+    let (peaks, sums) = (peaks.row_per_element(), sums.row_per_element());
+    for_rows(tile.rows, |row| {
+        let scores = tile.row_mut(row);
+        let (peak, sum) = (&mut peaks.row_mut(row)[0], &mut sums.row_mut(row)[0]);
+        let new = largest(scores).larger(*peak);
+        if new == T::NEG_INFINITY {
+            return;
+        }
+        *sum = *sum * (*peak - new).exp() + exp_in_place(scores, new);
+        *peak = new;
+    });
+}
+
+/// Folds each column into its running maximum and sum.
+fn fold_columns<T: Real>(tile: Rows<T>, peaks: Rows<T>, sums: Rows<T>) {
+    (0..tile.width.div_ceil(TASK_COLUMNS)).into_par_iter().for_each(|task| {
+        let start = task * TASK_COLUMNS;
+        let width = TASK_COLUMNS.min(tile.width - start);
+        let tile = tile.columns(start, width);
+        let (peaks, sums) = (peaks.columns(start, width), sums.columns(start, width));
+        let (peaks, sums) = (peaks.row_mut(0), sums.row_mut(0));
+        vectorised(|| {
+            let mut new = [T::NEG_INFINITY; TASK_COLUMNS];
+            new[..width].copy_from_slice(peaks);
+            for row in 0..tile.rows {
+                for (new, &score) in new.iter_mut().zip(tile.row(row)) {
+                    *new = score.larger(*new);
+                }
+            }
+            // A column of padding has no maximum: any finite shift leaves its sum at zero.
+            let shift = new.map(|new| if new == T::NEG_INFINITY { T::ZERO } else { new });
+            let mut total = [T::ZERO; TASK_COLUMNS];
+            for column in 0..width {
+                total[column] = sums[column] * (peaks[column] - shift[column]).exp();
+            }
+            for row in 0..tile.rows {
+                for ((total, &shift), &score) in total.iter_mut().zip(&shift).zip(tile.row(row)) {
+                    *total += (score - shift).exp();
+                }
+            }
+            peaks.copy_from_slice(&new[..width]);
+            sums.copy_from_slice(&total[..width]);
+        });
+    });
+}
+
+pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
+    let seed = o.input::<T>(0).scalar();
+    let features = [o.input::<T>(1), o.input::<T>(2)];
+    let weights = o.input::<T>(3).flat();
+    let scale = o.input::<T>(4).scalar().f64().exp();
+    let (row_lse, column_lse) = (o.input::<T>(5).flat(), o.input::<T>(6).flat());
+    let (dimage, dimage_mode) = o.result::<T>(0);
+    let (dtext, dtext_mode) = o.result::<T>(1);
+    let rows = features[0].rows;
+    let s = scratch::<T>(o, rows, tile);
+    let mut dscale = 0.0;
+    for (i, num_rows) in tiles(rows, tile) {
+        for (j, num_columns) in tiles(rows, tile) {
+            let tile = scores(s.scores, scale, features, (i, num_rows), (j, num_columns));
+            let gradient = s.again.slice(0, num_rows).columns(0, num_columns);
+            // Per row, its share of the temperature's gradient; added up in order below.
+            let shares = s.row_sum.row_per_element();
+            let half = seed * T::of(0.5);
+            for_rows(num_rows, |row| {
+                let (scores, gradient) = (tile.row(row), gradient.row_mut(row));
+                if weights.row(0)[i + row] == T::ZERO {
+                    gradient.fill(T::ZERO);
+                    shares.row_mut(row)[0] = T::ZERO;
+                    return;
+                }
+                let along = row_lse.row(0)[i + row];
+                let across = &column_lse.row(0)[j..j + num_columns];
+                let counts = &weights.row(0)[j..j + num_columns];
+                let terms = scores.iter().zip(across).zip(counts);
+                for (gradient, ((&score, &across), &count)) in gradient.iter_mut().zip(terms) {
+                    let both = half * ((score - along).exp() + (score - across).exp());
+                    *gradient = if count == T::ZERO { T::ZERO } else { both };
+                }
+                if i == j {
+                    gradient[row] -= seed;
+                }
+                shares.row_mut(row)[0] = super::real::dot(gradient, scores);
+            });
+            dscale += (0..num_rows).map(|row| shares.row(row)[0].f64()).sum::<f64>();
+            let first = |mode, first: bool| if first { mode } else { Write::Accumulate };
+            product(
+                dimage.slice(i, num_rows),
+                first(dimage_mode, j == 0),
+                scale,
+                Factor::Plain(gradient),
+                Factor::Plain(features[1].slice(j, num_columns)),
+            );
+            product(
+                dtext.slice(j, num_columns),
+                first(dtext_mode, i == 0),
+                scale,
+                Factor::Transposed(gradient),
+                Factor::Plain(features[0].slice(i, num_rows)),
+            );
+        }
+    }
+    if let Some((total, mode)) = o.output::<T>(2) {
+        let before = match mode {
+            Write::Overwrite => 0.0,
+            Write::Accumulate => total.scalar().f64(),
+        };
+        total.row_mut(0)[0] = T::of(before + dscale);
+    }
+}

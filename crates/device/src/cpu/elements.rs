@@ -1,0 +1,192 @@
+//! Element-wise operations and row normalisation.
+
+use holdall_graph::ops::activation::Activation;
+use holdall_graph::{DType, Write};
+use rayon::prelude::*;
+
+use super::operands::{Operands, Rows};
+use super::real::{Element, Real, dot, vectorised};
+
+/// Elements that one thread handles at a time.
+const TASK_ELEMENTS: usize = 1 << 14;
+/// Rows that one thread finishes at a time.
+const TASK_ROWS: usize = 16;
+
+/// Calls `work` with each row, on all threads, vectorised.
+pub(super) fn for_rows(rows: usize, work: impl Fn(usize) + Send + Sync) {
+    let tasks = rows.div_ceil(TASK_ROWS);
+    (0..tasks).into_par_iter().for_each(|task| {
+        let start = task * TASK_ROWS;
+        vectorised(|| {
+            for row in start..(start + TASK_ROWS).min(rows) {
+                work(row);
+            }
+        });
+    });
+}
+
+/// An activation function and its derivative, as a type so that loops over it vectorise.
+pub(super) trait Curve {
+    fn value<T: Real>(z: T) -> T;
+    fn slope<T: Real>(z: T) -> T;
+}
+
+/// `z sigmoid(1.702 z)`.
+pub(super) struct QuickCurve;
+
+/// `z Phi(z)`.
+pub(super) struct ErfCurve;
+
+impl Curve for QuickCurve {
+    #[inline(always)]
+    fn value<T: Real>(z: T) -> T {
+        z / (T::ONE + (z * T::of(-1.702)).exp())
+    }
+
+    #[inline(always)]
+    fn slope<T: Real>(z: T) -> T {
+        let s = T::ONE / (T::ONE + (z * T::of(-1.702)).exp());
+        s + T::of(1.702) * z * s * (T::ONE - s)
+    }
+}
+
+impl Curve for ErfCurve {
+    #[inline(always)]
+    fn value<T: Real>(z: T) -> T {
+        z * T::of(0.5) * (T::ONE + (z * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
+    }
+
+    #[inline(always)]
+    fn slope<T: Real>(z: T) -> T {
+        const INVERSE_SQRT_TAU: f64 = 0.398_942_280_401_432_7;
+        let phi = T::of(0.5) * (T::ONE + (z * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf());
+        phi + z * T::of(INVERSE_SQRT_TAU) * (z * z * T::of(-0.5)).exp()
+    }
+}
+
+/// Calls `work` with each row of two matrices of one shape.
+fn zip_rows<T: Real, U: Element>(y: Rows<T>, x: Rows<U>, work: impl Fn(&mut [T], &[U]) + Sync + Send) {
+    assert_eq!((y.rows, y.width), (x.rows, x.width), "operands of one shape");
+    for_rows(y.rows, |row| work(y.row_mut(row), x.row(row)));
+}
+
+pub(super) fn activate<T: Real>(activation: Activation, o: &Operands<'_>) {
+    fn run<T: Real, C: Curve>(y: Rows<T>, z: Rows<T>) {
+        zip_rows(y, z, |y, z| {
+            for (y, &z) in y.iter_mut().zip(z) {
+                *y = C::value(z);
+            }
+        });
+    }
+    let (y, _) = o.result::<T>(0);
+    match activation {
+        Activation::QuickGelu => run::<T, QuickCurve>(y, o.input(0)),
+        Activation::Gelu => run::<T, ErfCurve>(y, o.input(0)),
+    }
+}
+
+/// In place: the gradient of y becomes the gradient of z.
+pub(super) fn activate_grad<T: Real>(activation: Activation, o: &Operands<'_>) {
+    fn run<T: Real, C: Curve>(dz: Rows<T>, z: Rows<T>) {
+        zip_rows(dz, z, |dz, z| {
+            for (dz, &z) in dz.iter_mut().zip(z) {
+                *dz *= C::slope(z);
+            }
+        });
+    }
+    let (dz, _) = o.result::<T>(0);
+    match activation {
+        Activation::QuickGelu => run::<T, QuickCurve>(dz, o.input(1)),
+        Activation::Gelu => run::<T, ErfCurve>(dz, o.input(1)),
+    }
+}
+
+pub(super) fn fill<T: Real>(value: f64, o: &Operands<'_>) {
+    let (y, _) = o.result::<T>(0);
+    let row = y.flat();
+    row.row_mut(0)
+        .par_chunks_mut(TASK_ELEMENTS)
+        .for_each(|chunk| chunk.fill(T::of(value)));
+}
+
+pub(super) fn add<T: Real>(o: &Operands<'_>) {
+    let (y, _) = o.result::<T>(0);
+    let (a, b) = (o.input::<T>(0), o.input::<T>(1));
+    for_rows(y.rows, |row| {
+        let sums = a.row(row).iter().zip(b.row(row));
+        for (y, (&a, &b)) in y.row_mut(row).iter_mut().zip(sums) {
+            *y = a + b;
+        }
+    });
+}
+
+pub(super) fn add_into<T: Real>(o: &Operands<'_>) {
+    let (y, mode) = o.result::<T>(0);
+    let x = o.input::<T>(0);
+    match mode {
+        Write::Overwrite => zip_rows(y, x, |y, x| y.copy_from_slice(x)),
+        Write::Accumulate => zip_rows(y, x, |y, x| {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y += x;
+            }
+        }),
+    }
+}
+
+pub(super) fn cast(o: &Operands<'_>) {
+    fn run<T: Real, U: Real>(o: &Operands<'_>) {
+        let (y, mode) = o.result::<T>(0);
+        zip_rows(y, o.input::<U>(0), |y, x| {
+            for (y, &x) in y.iter_mut().zip(x) {
+                let x = T::of(x.f64());
+                *y = match mode {
+                    Write::Overwrite => x,
+                    Write::Accumulate => *y + x,
+                };
+            }
+        });
+    }
+    let to = o.output_place(0).expect("the result is read").dtype;
+    match (to, o.input_place(0).dtype) {
+        (DType::F32, DType::F32) => run::<f32, f32>(o),
+        (DType::F32, DType::F64) => run::<f32, f64>(o),
+        (DType::F64, DType::F32) => run::<f64, f32>(o),
+        (DType::F64, DType::F64) => run::<f64, f64>(o),
+        (to, from) => panic!("the CPU computes in f32 and f64, not {from:?} -> {to:?}"),
+    }
+}
+
+pub(super) fn normalize<T: Real>(o: &Operands<'_>) {
+    let x = o.input::<T>(0);
+    let (y, _) = o.result::<T>(0);
+    let inverse = o.output::<T>(1).map(|(inverse, _)| inverse.reshape(1));
+    for_rows(x.rows, |row| {
+        let x = x.row(row);
+        let scale = T::ONE / dot(x, x).sqrt();
+        for (y, &x) in y.row_mut(row).iter_mut().zip(x) {
+            *y = x * scale;
+        }
+        if let Some(inverse) = inverse {
+            inverse.row_mut(row)[0] = scale;
+        }
+    });
+}
+
+pub(super) fn normalize_grad<T: Real>(o: &Operands<'_>) {
+    let (dy, y) = (o.input::<T>(0), o.input::<T>(1));
+    let inverse = o.input::<T>(2).reshape(1);
+    let (dx, mode) = o.result::<T>(0);
+    for_rows(y.rows, |row| {
+        let (dy, y) = (dy.row(row), y.row(row));
+        let along = dot(dy, y);
+        let scale = inverse.row(row)[0];
+        let terms = dy.iter().zip(y);
+        for (dx, (&dy, &y)) in dx.row_mut(row).iter_mut().zip(terms) {
+            let value = (dy - y * along) * scale;
+            *dx = match mode {
+                Write::Overwrite => value,
+                Write::Accumulate => *dx + value,
+            };
+        }
+    });
+}

@@ -1,0 +1,118 @@
+//! The CPU: `gemm` for products, rayon for threads, kernels that the compiler vectorises.
+//!
+//! The same bits whatever the number of threads: work is cut into pieces whose number depends on shapes alone, each
+//! piece is computed by one thread, and partial sums are added in a fixed order.
+
+mod arena;
+mod attention;
+mod contrastive;
+mod elements;
+mod embedding;
+mod layer_norm;
+mod linear;
+mod losses;
+mod memory;
+mod operands;
+pub mod product;
+mod real;
+mod target;
+mod tokens;
+mod update;
+
+use holdall_graph::{DType, Op};
+use holdall_plan::{Instruction, Program};
+
+pub use arena::{Arena, ArenaError};
+pub use memory::{peak_resident_bytes, resident_bytes};
+pub use target::CpuTarget;
+
+use operands::Operands;
+use real::Real;
+
+/// A thread pool that replays programs.
+pub struct Cpu {
+    pool: rayon::ThreadPool,
+}
+
+impl Cpu {
+    /// A pool of `num_threads`, or one per core.
+    pub fn new(num_threads: Option<usize>) -> Cpu {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(num_threads.unwrap_or(0))
+            .thread_name(|index| format!("holdall-cpu-{index}"))
+            .build()
+            .expect("the system gives a process its threads");
+        Cpu { pool }
+    }
+
+    /// Threads in the pool.
+    pub fn num_threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
+    /// Runs `work` on the pool. Programs that run inside do not pass through the pool's queue again, so they
+    /// allocate nothing.
+    pub fn scope<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.pool.install(work)
+    }
+
+    /// Replays a program for a micro-batch and the slot it keeps its activations in.
+    pub fn run(&self, program: &Program, arena: &mut Arena, micro_batch: usize, slot: usize) {
+        let base = arena.pointer();
+        self.scope(|| {
+            for instruction in &program.instructions {
+                let operands = Operands::new(instruction, base, micro_batch, slot);
+                execute(instruction, &operands);
+            }
+        });
+    }
+}
+
+/// Arithmetic in the format of the instruction's first floating-point operand.
+fn execute(instruction: &Instruction, operands: &Operands<'_>) {
+    let double = instruction
+        .inputs
+        .iter()
+        .chain(instruction.outputs.iter().flatten().map(|(place, _)| place))
+        .any(|place| place.dtype == DType::F64);
+    if double {
+        execute_as::<f64>(instruction, operands);
+    } else {
+        execute_as::<f32>(instruction, operands);
+    }
+}
+
+fn execute_as<T: Real>(instruction: &Instruction, o: &Operands<'_>) {
+    match &instruction.op {
+        Op::Linear(op) => linear::forward::<T>(op, o),
+        Op::LinearInputGrad(op) => linear::input_grad::<T>(op, o),
+        Op::LinearWeightGrad(op) => linear::weight_grad::<T>(op, o),
+        Op::Activate(op) => elements::activate::<T>(op.activation, o),
+        Op::ActivateGrad(op) => elements::activate_grad::<T>(op.activation, o),
+        Op::LayerNorm(op) => layer_norm::forward::<T>(op.eps, o),
+        Op::LayerNormGrad(_) => layer_norm::backward::<T>(o),
+        Op::Attention(op) => attention::forward::<T>(op, o),
+        Op::AttentionGrad(op) => attention::backward::<T>(&op.forward, o),
+        Op::Embedding(_) => embedding::forward::<T>(o),
+        Op::EmbeddingGrad(_) => embedding::backward::<T>(o),
+        Op::Patchify(op) => tokens::patchify::<T>(op, o),
+        Op::ClassToken(_) => tokens::class_token::<T>(o),
+        Op::ClassTokenGrad(_) => tokens::class_token_grad::<T>(o),
+        Op::GatherRows(_) => tokens::gather_rows::<T>(o),
+        Op::ScatterRows(_) => tokens::scatter_rows::<T>(o),
+        Op::Normalize(_) => elements::normalize::<T>(o),
+        Op::NormalizeGrad(_) => elements::normalize_grad::<T>(o),
+        Op::CrossEntropy(_) => losses::cross_entropy::<T>(o),
+        Op::CrossEntropyGrad(_) => losses::cross_entropy_grad::<T>(o),
+        Op::Contrastive(op) => contrastive::forward::<T>(op.tile, o),
+        Op::ContrastiveGrad(op) => contrastive::backward::<T>(op.tile, o),
+        Op::Fill(op) => elements::fill::<T>(op.value, o),
+        Op::Add(_) => elements::add::<T>(o),
+        Op::AddInto(_) => elements::add_into::<T>(o),
+        Op::Cast(_) => elements::cast(o),
+        // One process: what it would exchange is in place already.
+        Op::Collective(op) => assert_eq!(op.num_processes, 1, "the CPU runs one process"),
+        Op::GradientNorm(_) => update::gradient_norm::<T>(o),
+        Op::AdamW(op) => update::adamw::<T>(op, o),
+    }
+}

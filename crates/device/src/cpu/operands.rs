@@ -1,0 +1,210 @@
+//! Operands of one instruction, as typed matrices.
+//!
+//! This is where offsets become pointers. What makes it sound: the planner places tensors that are alive at the same
+//! time apart (a property test of `plan`), every address is checked against the arena here, and a kernel lets
+//! each thread write only its own rows.
+
+use holdall_graph::Write;
+use holdall_plan::{Instruction, Place};
+
+use super::arena::ArenaPointer;
+use super::real::Element;
+
+/// A matrix whose rows are contiguous and evenly spaced.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<T> {
+    pointer: *mut T,
+    pub rows: usize,
+    pub width: usize,
+    pub stride: usize,
+}
+
+// SAFETY: a `Rows` is an address and a shape; kernels write disjoint rows (or columns) from different threads.
+unsafe impl<T: Send> Send for Rows<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Rows<T> {}
+
+impl<T: Element> Rows<T> {
+    pub fn row(&self, row: usize) -> &[T] {
+        debug_assert!(row < self.rows);
+        // SAFETY: within the arena (checked when the operand was made); no other thread writes this row now.
+        unsafe { std::slice::from_raw_parts(self.pointer.add(row * self.stride), self.width) }
+    }
+
+    /// For the thread that owns the row.
+    #[allow(clippy::mut_from_ref)] // the arena is shared memory; the instruction owns its outputs
+    pub fn row_mut(&self, row: usize) -> &mut [T] {
+        debug_assert!(row < self.rows);
+        // SAFETY: within the arena; each row of an output is written by one thread.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(row * self.stride), self.width) }
+    }
+
+    /// Columns `start..start + width`.
+    pub fn columns(&self, start: usize, width: usize) -> Rows<T> {
+        assert!(start + width <= self.width);
+        Rows {
+            // SAFETY: stays within the first row.
+            pointer: unsafe { self.pointer.add(start) },
+            width,
+            ..*self
+        }
+    }
+
+    /// Rows `start..start + rows`.
+    pub fn slice(&self, start: usize, rows: usize) -> Rows<T> {
+        assert!(start + rows <= self.rows);
+        Rows {
+            // SAFETY: the first row of the slice is a row of the matrix (or one past it, never followed).
+            pointer: unsafe { self.pointer.add(start * self.stride) },
+            rows,
+            ..*self
+        }
+    }
+
+    /// The whole matrix as one row; it must be contiguous.
+    pub fn flat(&self) -> Rows<T> {
+        assert!(
+            self.stride == self.width || self.rows <= 1,
+            "contiguous operand"
+        );
+        Rows {
+            pointer: self.pointer,
+            rows: 1,
+            width: self.rows * self.width,
+            stride: self.rows * self.width,
+        }
+    }
+
+    /// The same elements in rows of another width; the matrix must be contiguous.
+    pub fn reshape(&self, width: usize) -> Rows<T> {
+        let flat = self.flat();
+        Rows {
+            rows: flat.width / width,
+            width,
+            stride: width,
+            ..flat
+        }
+    }
+
+    /// A single row as a column: one element per row.
+    pub fn row_per_element(&self) -> Rows<T> {
+        assert_eq!(self.rows, 1, "a vector");
+        Rows {
+            pointer: self.pointer,
+            rows: self.width,
+            width: 1,
+            stride: 1,
+        }
+    }
+
+    pub fn pointer(&self) -> *mut T {
+        self.pointer
+    }
+
+    /// The single element of a scalar.
+    pub fn scalar(&self) -> T {
+        self.row(0)[0]
+    }
+}
+
+/// The operands of an instruction at work.
+pub(super) struct Operands<'a> {
+    instruction: &'a Instruction,
+    arena: ArenaPointer,
+    micro_batch: usize,
+    slot: usize,
+}
+
+impl<'a> Operands<'a> {
+    pub fn new(
+        instruction: &'a Instruction,
+        arena: ArenaPointer,
+        micro_batch: usize,
+        slot: usize,
+    ) -> Operands<'a> {
+        Operands {
+            instruction,
+            arena,
+            micro_batch,
+            slot,
+        }
+    }
+
+    fn rows<T: Element>(&self, place: &Place) -> Rows<T> {
+        assert_eq!(size_of::<T>(), place.dtype.bytes(), "operand format");
+        let offset = place.offset as usize
+            + self.micro_batch * place.micro_stride as usize
+            + self.slot * place.slot_stride as usize;
+        let stride = place
+            .shape
+            .row_stride(&place.strides)
+            .expect("operands of CPU kernels are matrices with evenly spaced rows");
+        let (rows, width) = (place.shape.rows(), place.shape.width());
+        let elements = if rows == 0 {
+            0
+        } else {
+            (rows - 1) * stride + width
+        };
+        assert!(
+            offset + elements * size_of::<T>() <= self.arena.bytes,
+            "operand within the arena"
+        );
+        // SAFETY: the offset lies within the arena, as just checked.
+        let pointer = unsafe { self.arena.base.add(offset) }.cast();
+        Rows {
+            pointer,
+            rows,
+            width,
+            stride,
+        }
+    }
+
+    pub fn num_inputs(&self) -> usize {
+        self.instruction.inputs.len()
+    }
+
+    pub fn input_place(&self, index: usize) -> &Place {
+        &self.instruction.inputs[index]
+    }
+
+    pub fn input<T: Element>(&self, index: usize) -> Rows<T> {
+        self.rows(&self.instruction.inputs[index])
+    }
+
+    pub fn output_place(&self, index: usize) -> Option<&Place> {
+        self.instruction.outputs[index]
+            .as_ref()
+            .map(|(place, _)| place)
+    }
+
+    /// A result, and whether it is added to; `None` where nobody reads it.
+    pub fn output<T: Element>(&self, index: usize) -> Option<(Rows<T>, Write)> {
+        self.instruction
+            .outputs
+            .get(index)?
+            .as_ref()
+            .map(|(place, mode)| (self.rows(place), *mode))
+    }
+
+    /// A result that the operation cannot do without.
+    pub fn result<T: Element>(&self, index: usize) -> (Rows<T>, Write) {
+        self.output(index).expect("the result is read")
+    }
+
+    /// Scratch, as rows of the given width.
+    pub fn workspace<T: Element>(&self, width: usize) -> Rows<T> {
+        let workspace = self.instruction.workspace;
+        let rows = workspace.bytes as usize / size_of::<T>() / width.max(1);
+        assert!(
+            workspace.offset as usize + workspace.bytes as usize <= self.arena.bytes,
+            "scratch within the arena"
+        );
+        Rows {
+            // SAFETY: within the arena, as just checked.
+            pointer: unsafe { self.arena.base.add(workspace.offset as usize) }.cast(),
+            rows,
+            width,
+            stride: width,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Matrix products by the `gemm` crate.
+//!
+//! `gemm` packs operands into buffers that it allocates itself on every call. They are the one thing in a step
+//! that is not in the arena: [`is_running`] lets a test count them apart, and [`packing_bytes`] puts them into the
+//! forecast.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gemm::Parallelism;
+use holdall_graph::Write;
+
+use super::operands::Rows;
+use super::real::Real;
+
+static PARALLEL_PRODUCTS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static PRODUCTS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether this thread is inside the product library right now (or a product is running on all threads).
+pub fn is_running() -> bool {
+    PARALLEL_PRODUCTS.load(Ordering::Relaxed) > 0 || PRODUCTS.with(|count| count.get() > 0)
+}
+
+/// A matrix, or the transpose of one.
+#[derive(Clone, Copy)]
+pub(super) enum Factor<T> {
+    Plain(Rows<T>),
+    Transposed(Rows<T>),
+}
+
+impl<T: Real> Factor<T> {
+    /// Rows, columns, row stride, column stride, pointer.
+    fn parts(&self) -> (usize, usize, isize, isize, *const T) {
+        match self {
+            Factor::Plain(m) => (m.rows, m.width, m.stride as isize, 1, m.pointer()),
+            Factor::Transposed(m) => (m.width, m.rows, 1, m.stride as isize, m.pointer()),
+        }
+    }
+}
+
+/// `y = alpha * left right`, or `y +=`, on all threads of the pool.
+pub(super) fn product<T: Real>(
+    y: Rows<T>,
+    mode: Write,
+    alpha: f64,
+    left: Factor<T>,
+    right: Factor<T>,
+) {
+    PARALLEL_PRODUCTS.fetch_add(1, Ordering::Relaxed);
+    run(y, mode, alpha, left, right, Parallelism::Rayon(0));
+    PARALLEL_PRODUCTS.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// The same on this thread, for small products inside a parallel loop.
+pub(super) fn small_product<T: Real>(
+    y: Rows<T>,
+    mode: Write,
+    alpha: f64,
+    left: Factor<T>,
+    right: Factor<T>,
+) {
+    PRODUCTS.with(|count| count.set(count.get() + 1));
+    run(y, mode, alpha, left, right, Parallelism::None);
+    PRODUCTS.with(|count| count.set(count.get() - 1));
+}
+
+fn run<T: Real>(
+    y: Rows<T>,
+    mode: Write,
+    alpha: f64,
+    left: Factor<T>,
+    right: Factor<T>,
+    parallelism: Parallelism,
+) {
+    let (m, k, left_row, left_column, left_pointer) = left.parts();
+    let (k2, n, right_row, right_column, right_pointer) = right.parts();
+    assert_eq!((y.rows, y.width, k), (m, n, k2), "product of shapes");
+    // SAFETY: pointers, extents and strides describe matrices within the arena, checked when the operands were
+    // made; the result overlaps neither factor, since all three are alive now and the plan keeps them apart.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            y.pointer(),
+            1,
+            y.stride as isize,
+            mode == Write::Accumulate,
+            left_pointer,
+            left_column,
+            left_row,
+            right_pointer,
+            right_column,
+            right_row,
+            T::ONE,
+            T::of(alpha),
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}
+
+/// What `gemm` allocates for a product of `m x k` by `k x n` with a row-major result, at most: panels of both
+/// operands. (`gemm` computes the transpose of a row-major result, so its own m and n are swapped.)
+pub(super) fn packing_bytes(m: usize, k: usize, n: usize, element_bytes: usize) -> u64 {
+    const WIDEST_PANEL: usize = 96;
+    const NARROWEST_PANEL: usize = 8;
+    let (m, n) = (n, m);
+    let parameters =
+        gemm_common::cache::kernel_params(m, n, k, WIDEST_PANEL / 2, NARROWEST_PANEL, element_bytes);
+    let right = parameters.kc * parameters.nc.next_multiple_of(NARROWEST_PANEL);
+    let left = if m <= 2 * parameters.mc {
+        parameters.kc * m.next_multiple_of(WIDEST_PANEL)
+    } else {
+        0
+    };
+    ((right + left) * element_bytes) as u64
+}
+
+/// What `gemm` keeps per thread for as long as the thread lives: a buffer the size of the second-level cache.
+pub(super) fn slab_bytes() -> u64 {
+    gemm_common::cache::CACHE_INFO[1].cache_bytes as u64
+}

@@ -1,0 +1,268 @@
+//! The backward pass: reads nodes in reverse and appends those that carry gradients.
+//!
+//! Gradients belong to storages, and the gradient of a view is the same view of the storage's gradient: the
+//! gradients of `q`, `k` and `v` land side by side in the gradient of `qkv` without a copy. The first
+//! contribution overwrites, later ones accumulate in place. Where only part of a storage is ever
+//! read (the class token of the last layer), its gradient is first filled with zero.
+//!
+//! What does not lead to a trainable parameter is pruned: a frozen tower has no backward nodes at all.
+
+use std::collections::HashMap;
+
+use crate::ops::activation::{ActivateGrad, Activation};
+use crate::ops::add::AddInto;
+use crate::ops::fill::Fill;
+use crate::value::{Role, StorageId, Value, ValueId};
+use crate::{Graph, Node, NodeId, Op, Output, Section, Write};
+
+struct StorageGradient {
+    gradient: StorageId,
+    /// Views that hold a contribution already.
+    written: Vec<Value>,
+    /// The next contribution to any view adds: the storage was zeroed, seeded or donated as a whole.
+    whole: bool,
+}
+
+/// A backward pass in the making; operations write their rules against it.
+pub struct Backward<'g> {
+    graph: &'g mut Graph,
+    gradients: HashMap<StorageId, StorageGradient>,
+    needs: Vec<bool>,
+    /// Storage -> the different views of it that forward nodes read.
+    reads: HashMap<StorageId, Vec<Value>>,
+}
+
+/// Appends to section `into` the nodes that carry the given gradients through the nodes of section `of`.
+///
+/// `seeds` pairs values with where their gradients are. `wanted` names values beside the trainable
+/// parameters whose gradients are asked for; where they are is returned in the same order. A seed's
+/// storage may be added to: it belongs to the pass from here on.
+pub fn backward(
+    graph: &mut Graph,
+    of: Section,
+    into: Section,
+    seeds: &[(ValueId, ValueId)],
+    wanted: &[ValueId],
+) -> Vec<Option<ValueId>> {
+    let forward: Vec<usize> = (0..graph.nodes().len())
+        .filter(|&index| graph.nodes()[index].section == of)
+        .collect();
+    let mut needs = vec![false; graph.storages().len()];
+    for storage in graph.trainable_storages() {
+        needs[storage.0] = true;
+    }
+    for &value in wanted {
+        needs[graph.value(value).storage.0] = true;
+    }
+    let mut reads: HashMap<StorageId, Vec<Value>> = HashMap::new();
+    for &index in &forward {
+        let node = &graph.nodes()[index];
+        if node
+            .inputs
+            .iter()
+            .any(|&input| needs[graph.value(input).storage.0])
+        {
+            for output in &node.outputs {
+                needs[graph.value(output.value).storage.0] = true;
+            }
+        }
+        for &input in &node.inputs {
+            let value = *graph.value(input);
+            let views = reads.entry(value.storage).or_default();
+            if !views.contains(&value) {
+                views.push(value);
+            }
+        }
+    }
+    let mut gradients = HashMap::new();
+    for &(value, gradient) in seeds {
+        let (value, gradient) = (*graph.value(value), *graph.value(gradient));
+        assert_eq!(
+            value.shape, gradient.shape,
+            "a seed has the shape of its value"
+        );
+        gradients.insert(
+            value.storage,
+            StorageGradient {
+                gradient: gradient.storage,
+                written: vec![value],
+                whole: true,
+            },
+        );
+    }
+    let mut pass = Backward {
+        graph,
+        gradients,
+        needs,
+        reads,
+    };
+    let outer = pass.graph.section();
+    pass.graph.enter(into);
+    for &index in forward.iter().rev() {
+        let node = pass.graph.nodes()[index].clone();
+        let reached = node.outputs.iter().any(|output| {
+            pass.gradients
+                .contains_key(&pass.graph.value(output.value).storage)
+        });
+        let needed = node.inputs.iter().any(|&input| pass.wants(input));
+        if reached && needed {
+            pass.graph.resume_block(node.block);
+            node.op.rules().backward(&node, &mut pass);
+        }
+    }
+    pass.graph.resume_block(None);
+    pass.graph.enter(outer);
+    wanted.iter().map(|&value| pass.upstream(value)).collect()
+}
+
+impl Backward<'_> {
+    /// The graph, to append nodes and values to.
+    pub fn graph(&mut self) -> &mut Graph {
+        self.graph
+    }
+
+    /// Does a gradient of this value lead anywhere?
+    pub fn wants(&self, value: ValueId) -> bool {
+        let storage = self.graph.value(value).storage;
+        self.needs.get(storage.0).copied().unwrap_or(false)
+    }
+
+    /// Where the gradient of a value is, if any node contributed to it.
+    pub fn upstream(&mut self, value: ValueId) -> Option<ValueId> {
+        let view = *self.graph.value(value);
+        let gradient = self.gradients.get(&view.storage)?.gradient;
+        Some(self.graph.add_value(Value {
+            storage: gradient,
+            ..view
+        }))
+    }
+
+    /// Where a node is to leave its contribution to the gradient of `value`, and whether it adds.
+    pub fn target(&mut self, value: ValueId) -> Output {
+        let view = *self.graph.value(value);
+        if self.graph.storage(view.storage).role == Role::Weight {
+            let gradient = self.graph.weight_gradient(view.storage);
+            let value = self.graph.add_value(Value {
+                storage: gradient,
+                ..view
+            });
+            return Output::accumulate(value);
+        }
+        if !self.gradients.contains_key(&view.storage) {
+            self.open_gradient(view.storage);
+        }
+        let entry = self
+            .gradients
+            .get_mut(&view.storage)
+            .expect("inserted above");
+        let mode = if entry.whole || entry.written.contains(&view) {
+            Write::Accumulate
+        } else {
+            Write::Overwrite
+        };
+        entry.written.push(view);
+        let value = self.graph.add_value(Value {
+            storage: entry.gradient,
+            ..view
+        });
+        Output { value, mode }
+    }
+
+    /// Makes the gradient storage of a storage; zeroed unless the views that are read tile it.
+    fn open_gradient(&mut self, storage: StorageId) {
+        let forward = self.graph.storage(storage).clone();
+        let gradient = self.graph.add_storage(
+            format!("{}.grad", forward.name),
+            forward.num_elements,
+            forward.dtype,
+            Role::Activation,
+        );
+        let views = &self.reads[&storage];
+        let tiled = views.iter().all(|view| {
+            view.shape == views[0].shape
+                && view.strides == views[0].strides
+                && view.micro_stride == views[0].micro_stride
+        }) && views.len() * views[0].shape.num_elements()
+            == forward.num_elements;
+        // Several shapes of the whole storage (a reshape) are one and the same region.
+        let each_whole = views
+            .iter()
+            .all(|view| view.shape.num_elements() == forward.num_elements);
+        let whole = !tiled && !each_whole;
+        if whole {
+            let all = self.graph.add_value(Value::whole(
+                gradient,
+                crate::Shape::new(&[forward.num_elements]),
+            ));
+            self.graph
+                .push_new(Fill { value: 0.0 }, Vec::new(), &[all]);
+        }
+        self.gradients.insert(
+            storage,
+            StorageGradient {
+                gradient,
+                written: Vec::new(),
+                whole,
+            },
+        );
+    }
+
+    /// The gradient of `value` is `gradient`, which nobody else will read again: without a copy where no
+    /// other contribution is there yet.
+    pub fn donate(&mut self, value: ValueId, gradient: ValueId) {
+        let (view, given) = (*self.graph.value(value), *self.graph.value(gradient));
+        let covers = |graph: &Graph, view: Value| {
+            view.is_contiguous()
+                && view.shape.num_elements() == graph.storage(view.storage).num_elements
+        };
+        let free = !self.gradients.contains_key(&view.storage)
+            && self.graph.storage(view.storage).role != Role::Weight
+            && covers(self.graph, view)
+            && covers(self.graph, given);
+        if free {
+            self.gradients.insert(
+                view.storage,
+                StorageGradient {
+                    gradient: given.storage,
+                    written: vec![view],
+                    whole: true,
+                },
+            );
+        } else {
+            let target = self.target(value);
+            self.graph
+                .push(AddInto {}, vec![gradient], vec![target]);
+        }
+    }
+
+    /// Turns the gradient of `activation(z)` into the gradient of `z`, in place; within the product that made
+    /// it where that is possible, so that it does not visit memory twice.
+    pub fn through_activation(&mut self, activation: Activation, gradient: ValueId, z: ValueId) {
+        let view = *self.graph.value(gradient);
+        let last = self.graph.nodes().len() - 1;
+        let node = &self.graph.nodes()[last];
+        let fusable = matches!(&node.op, Op::LinearInputGrad(op) if op.activation.is_none())
+            && node.outputs[0].mode == Write::Overwrite
+            && self.graph.value(node.outputs[0].value).storage == view.storage
+            && self.graph.value(node.outputs[0].value).shape.num_elements()
+                == view.shape.num_elements();
+        if fusable {
+            let node = self.graph.node_mut(NodeId(last));
+            if let Op::LinearInputGrad(op) = &mut node.op {
+                op.activation = Some(activation);
+            }
+            node.inputs.push(z);
+        } else {
+            self.graph.push(
+                ActivateGrad { activation },
+                vec![gradient, z],
+                vec![Output::overwrite(gradient)],
+            );
+        }
+    }
+
+    /// A gradient input of a node whose forward output may be unused: `None` where nothing reached it.
+    pub fn reached(&mut self, node: &Node, output: usize) -> Option<ValueId> {
+        self.upstream(node.outputs[output].value)
+    }
+}

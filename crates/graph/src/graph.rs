@@ -1,0 +1,472 @@
+//! The graph of a step, and how one is written.
+
+use std::collections::HashMap;
+
+use crate::cost::NodeView;
+use crate::value::{DType, MemorySpace, Role, Shape, Storage, StorageId, Value, ValueId};
+use crate::{Cost, Op};
+
+/// Names a node: its place in [`Graph::nodes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub usize);
+
+/// Names a block: nodes that the planner may run again together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(pub usize);
+
+/// Names a parameter: its place in [`Graph::parameters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParameterId(pub usize);
+
+/// Parts of a step, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Section {
+    /// Once: loss sums to zero.
+    Begin,
+    /// Per micro-batch: forward, up to the features and the separable losses.
+    Features,
+    /// Once: gradients to zero, then the losses that need the whole effective batch, and their gradients.
+    Loss,
+    /// Per micro-batch: from feature gradients to parameter gradients.
+    PullBack,
+    /// Once: gradient norm, overflow check, optimizer.
+    Update,
+}
+
+/// How a node leaves a result behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Write {
+    /// Replaces what was there.
+    Overwrite,
+    /// Adds to what is there.
+    Accumulate,
+}
+
+/// One result of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Where it goes.
+    pub value: ValueId,
+    /// Replacing or adding.
+    pub mode: Write,
+}
+
+impl Output {
+    /// A result that replaces.
+    pub fn overwrite(value: ValueId) -> Output {
+        Output {
+            value,
+            mode: Write::Overwrite,
+        }
+    }
+
+    /// A result that adds.
+    pub fn accumulate(value: ValueId) -> Output {
+        Output {
+            value,
+            mode: Write::Accumulate,
+        }
+    }
+}
+
+/// One operation at work on values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What it does.
+    pub op: Op,
+    /// What it reads, in the order that the operation defines.
+    pub inputs: Vec<ValueId>,
+    /// What it writes.
+    pub outputs: Vec<Output>,
+    /// When it runs.
+    pub section: Section,
+    /// The block it belongs to, if any.
+    pub block: Option<BlockId>,
+}
+
+/// Whether weight decay applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Decay {
+    /// Matrices and embeddings.
+    Yes,
+    /// Norms, biases, scales.
+    No,
+}
+
+/// A tensor that training changes (or, frozen, reads).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Hugging Face's name for it.
+    pub name: String,
+    /// Its place in a weight storage; several parameters may share one storage (q, k and v).
+    pub value: ValueId,
+    /// Frozen parameters get no gradient and no optimizer state.
+    pub trainable: bool,
+    /// Optimizer group: decay or not.
+    pub decay: Decay,
+    /// Optimizer group: which entry of the learning-rate schedule moves it.
+    pub rate: usize,
+    /// The optimizer keeps it at or below this (`logit_scale`).
+    pub maximum: Option<f64>,
+}
+
+/// A step, written down.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    storages: Vec<Storage>,
+    values: Vec<Value>,
+    nodes: Vec<Node>,
+    parameters: Vec<Parameter>,
+    blocks: Vec<String>,
+    compute: DType,
+    section: Section,
+    block: Option<BlockId>,
+    /// Weight storage -> the storage of its gradient.
+    weight_gradients: HashMap<StorageId, StorageId>,
+}
+
+impl Graph {
+    /// An empty graph whose parameters and activations have the given number format.
+    pub fn new(compute: DType) -> Graph {
+        Graph {
+            storages: Vec::new(),
+            values: Vec::new(),
+            nodes: Vec::new(),
+            parameters: Vec::new(),
+            blocks: Vec::new(),
+            compute,
+            section: Section::Features,
+            block: None,
+            weight_gradients: HashMap::new(),
+        }
+    }
+
+    /// Number format of parameters and activations.
+    pub fn compute(&self) -> DType {
+        self.compute
+    }
+
+    /// Every storage.
+    pub fn storages(&self) -> &[Storage] {
+        &self.storages
+    }
+
+    /// Every node, in the order of execution within its section.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Every parameter.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// Names of the blocks.
+    pub fn blocks(&self) -> &[String] {
+        &self.blocks
+    }
+
+    /// A storage by id.
+    pub fn storage(&self, id: StorageId) -> &Storage {
+        &self.storages[id.0]
+    }
+
+    /// A value by id.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0]
+    }
+
+    /// The shape of a value.
+    pub fn shape(&self, id: ValueId) -> Shape {
+        self.values[id.0].shape
+    }
+
+    /// The number format of a value.
+    pub fn dtype(&self, id: ValueId) -> DType {
+        self.storages[self.values[id.0].storage.0].dtype
+    }
+
+    /// Cost of a node by its operation's rule.
+    pub fn cost(&self, node: &Node) -> Cost {
+        node.op.rules().cost(NodeView { graph: self, node })
+    }
+
+    /// Nodes appended from here on belong to `section`.
+    pub fn enter(&mut self, section: Section) {
+        self.section = section;
+    }
+
+    /// The section that appended nodes belong to.
+    pub fn section(&self) -> Section {
+        self.section
+    }
+
+    /// Nodes appended by `write` form a block that the planner may run again as a whole.
+    pub fn block<T>(&mut self, name: &str, write: impl FnOnce(&mut Graph) -> T) -> T {
+        self.blocks.push(name.to_owned());
+        let outer = self.block.replace(BlockId(self.blocks.len() - 1));
+        let result = write(self);
+        self.block = outer;
+        result
+    }
+
+    /// For the backward pass: nodes appended from here on belong to the block of their forward node.
+    pub fn resume_block(&mut self, block: Option<BlockId>) {
+        self.block = block;
+    }
+
+    /// A new piece of memory.
+    pub fn add_storage(
+        &mut self,
+        name: impl Into<String>,
+        num_elements: usize,
+        dtype: DType,
+        role: Role,
+    ) -> StorageId {
+        self.storages.push(Storage {
+            name: name.into(),
+            num_elements,
+            dtype,
+            space: MemorySpace::Device,
+            role,
+        });
+        StorageId(self.storages.len() - 1)
+    }
+
+    /// A new view.
+    pub fn add_value(&mut self, value: Value) -> ValueId {
+        self.values.push(value);
+        ValueId(self.values.len() - 1)
+    }
+
+    /// A new storage and the value that covers it.
+    pub fn tensor(
+        &mut self,
+        name: impl Into<String>,
+        dims: &[usize],
+        dtype: DType,
+        role: Role,
+    ) -> ValueId {
+        let shape = Shape::new(dims);
+        let storage = self.add_storage(name, shape.num_elements(), dtype, role);
+        self.add_value(Value::whole(storage, shape))
+    }
+
+    /// An activation in the compute format.
+    pub fn activation(&mut self, name: &str, dims: &[usize]) -> ValueId {
+        let compute = self.compute;
+        self.tensor(name, dims, compute, Role::Activation)
+    }
+
+    /// Something written from outside before the program runs.
+    pub fn input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
+        self.tensor(name, dims, dtype, Role::Input)
+    }
+
+    /// Columns `start..start + width` of a value: a view, no work.
+    pub fn columns(&mut self, of: ValueId, start: usize, width: usize) -> ValueId {
+        let base = *self.value(of);
+        let mut dims = base.shape.dims().to_vec();
+        let last = dims.len() - 1;
+        assert!(
+            start + width <= dims[last],
+            "columns {start}..{} of a value {} wide",
+            start + width,
+            dims[last]
+        );
+        dims[last] = width;
+        self.add_value(Value {
+            offset: base.offset + start,
+            shape: Shape::new(&dims),
+            ..base
+        })
+    }
+
+    /// Rows `start..start + count` of the outermost dimension: a view, no work.
+    pub fn rows(&mut self, of: ValueId, start: usize, count: usize) -> ValueId {
+        let base = *self.value(of);
+        let mut dims = base.shape.dims().to_vec();
+        assert!(
+            start + count <= dims[0],
+            "rows {start}..{} of {}",
+            start + count,
+            dims[0]
+        );
+        dims[0] = count;
+        self.add_value(Value {
+            offset: base.offset + start * base.strides.dims()[0],
+            shape: Shape::new(&dims),
+            ..base
+        })
+    }
+
+    /// The rows of `of` that belong to the micro-batch at hand: `count` rows, moving on by `count` each time.
+    pub fn micro_rows(&mut self, of: ValueId, count: usize) -> ValueId {
+        let rows = self.rows(of, 0, count);
+        self.values[rows.0].micro_stride = count * self.values[rows.0].strides.dims()[0];
+        rows
+    }
+
+    /// The first token of every sample of `[batch, tokens, width]`: a view, no work.
+    pub fn first_tokens(&mut self, of: ValueId) -> ValueId {
+        let base = *self.value(of);
+        let [batch, _, width] = *base.shape.dims() else {
+            panic!("first tokens of {:?}, expected [batch, tokens, width]", base.shape);
+        };
+        self.add_value(Value {
+            shape: Shape::new(&[batch, 1, width]),
+            ..base
+        })
+    }
+
+    /// The same elements under another shape; the value must be contiguous.
+    pub fn reshape(&mut self, of: ValueId, dims: &[usize]) -> ValueId {
+        let base = *self.value(of);
+        let shape = Shape::new(dims);
+        assert!(
+            base.is_contiguous(),
+            "reshape of a strided value {:?}",
+            base.shape
+        );
+        assert_eq!(base.shape.num_elements(), shape.num_elements(), "reshape");
+        self.add_value(Value {
+            shape,
+            strides: shape.contiguous_strides(),
+            ..base
+        })
+    }
+
+    /// One parameter in a storage of its own.
+    pub fn parameter(&mut self, name: &str, dims: &[usize], decay: Decay) -> ValueId {
+        self.packed_parameters(&[(name.to_owned(), dims.to_vec())], decay)
+    }
+
+    /// Several parameters of the same width one behind the other in one storage. Returns a value that covers
+    /// them all, stacked along the first dimension: one product computes q, k and v.
+    pub fn packed_parameters(
+        &mut self,
+        parameters: &[(String, Vec<usize>)],
+        decay: Decay,
+    ) -> ValueId {
+        let (first_name, first_dims) = &parameters[0];
+        let num_elements = parameters
+            .iter()
+            .map(|(_, dims)| dims.iter().product::<usize>())
+            .sum();
+        let storage =
+            self.add_storage(first_name.clone(), num_elements, self.compute, Role::Weight);
+        let mut offset = 0;
+        for (name, dims) in parameters {
+            let shape = Shape::new(dims);
+            let value = self.add_value(Value {
+                offset,
+                ..Value::whole(storage, shape)
+            });
+            offset += shape.num_elements();
+            self.parameters.push(Parameter {
+                name: name.clone(),
+                value,
+                trainable: true,
+                decay,
+                rate: 0,
+                maximum: None,
+            });
+        }
+        if parameters.len() == 1 {
+            let shape = Shape::new(first_dims);
+            return self.add_value(Value::whole(storage, shape));
+        }
+        let mut dims = first_dims.clone();
+        dims[0] = parameters.iter().map(|(_, dims)| dims[0]).sum();
+        self.add_value(Value::whole(storage, Shape::new(&dims)))
+    }
+
+    /// Changes a parameter's flags before the backward pass is written. Parameters that share a storage are
+    /// frozen together.
+    pub fn configure_parameters(&mut self, mut configure: impl FnMut(&mut Parameter)) {
+        for parameter in &mut self.parameters {
+            configure(parameter);
+        }
+        for parameter in &self.parameters {
+            let storage = self.values[parameter.value.0].storage;
+            assert!(
+                self.parameters
+                    .iter()
+                    .filter(|other| self.values[other.value.0].storage == storage)
+                    .all(|other| other.trainable == parameter.trainable),
+                "{} shares its storage with a parameter that is frozen differently",
+                parameter.name
+            );
+        }
+    }
+
+    /// Trainable weight storages.
+    pub(crate) fn trainable_storages(&self) -> Vec<StorageId> {
+        let mut storages: Vec<StorageId> = self
+            .parameters
+            .iter()
+            .filter(|parameter| parameter.trainable)
+            .map(|parameter| self.values[parameter.value.0].storage)
+            .collect();
+        storages.dedup();
+        storages
+    }
+
+    /// The storage that gradients of a weight storage are added to; made on first use.
+    pub fn weight_gradient(&mut self, weight: StorageId) -> StorageId {
+        if let Some(&gradient) = self.weight_gradients.get(&weight) {
+            return gradient;
+        }
+        let storage = &self.storages[weight.0];
+        let (name, num_elements) = (format!("{}.grad", storage.name), storage.num_elements);
+        let gradient = self.add_storage(name, num_elements, self.compute, Role::Gradient);
+        self.weight_gradients.insert(weight, gradient);
+        gradient
+    }
+
+    /// Where a parameter's gradient is, if it has one.
+    pub fn parameter_gradient(&self, parameter: &Parameter) -> Option<Value> {
+        let value = self.values[parameter.value.0];
+        self.weight_gradients
+            .get(&value.storage)
+            .map(|&storage| Value { storage, ..value })
+    }
+
+    /// Moves a storage to another memory, before anything is planned.
+    pub(crate) fn set_space(&mut self, storage: StorageId, space: MemorySpace) {
+        self.storages[storage.0].space = space;
+    }
+
+    /// Appends a node to the current section and block.
+    pub fn push(
+        &mut self,
+        op: impl Into<Op>,
+        inputs: Vec<ValueId>,
+        outputs: Vec<Output>,
+    ) -> NodeId {
+        self.nodes.push(Node {
+            op: op.into(),
+            inputs,
+            outputs,
+            section: self.section,
+            block: self.block,
+        });
+        NodeId(self.nodes.len() - 1)
+    }
+
+    /// Appends a node whose results replace.
+    pub fn push_new(
+        &mut self,
+        op: impl Into<Op>,
+        inputs: Vec<ValueId>,
+        outputs: &[ValueId],
+    ) -> NodeId {
+        let outputs = outputs.iter().copied().map(Output::overwrite).collect();
+        self.push(op, inputs, outputs)
+    }
+
+    /// For rewriting passes: a node that is still open to change.
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.0]
+    }
+}

@@ -1,0 +1,70 @@
+//! `y = activation(z)`; backward `dz = dy * activation'(z)`.
+//!
+//! quick GELU: `z * sigmoid(1.702 z)`. erf GELU: `z * Phi(z)`, `Phi` the normal distribution function.
+
+use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
+
+/// The non-linearities that CLIP has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// OpenAI's: `z * sigmoid(1.702 z)`.
+    QuickGelu,
+    /// The exact one: `z * Phi(z)`.
+    Gelu,
+}
+
+/// Forward. Input `z`; output `y`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Activate {
+    /// Which one.
+    pub activation: Activation,
+}
+
+/// Backward, in place on `dy`. Inputs `dy, z`; output `dz`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActivateGrad {
+    /// Which one.
+    pub activation: Activation,
+}
+
+impl Graph {
+    /// `activation(z)` on its own; after a product, [`Graph::linear_activated`] saves a pass over memory.
+    pub fn activate(&mut self, name: &str, z: ValueId, activation: Activation) -> ValueId {
+        let shape = self.shape(z);
+        let y = self.activation(name, shape.dims());
+        self.push_new(Activate { activation }, vec![z], &[y]);
+        y
+    }
+}
+
+impl Operation for Activate {
+    fn name(&self) -> &'static str {
+        "activation"
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward<'_>) {
+        let Some(dy) = pass.reached(node, 0) else {
+            return;
+        };
+        pass.through_activation(self.activation, dy, node.inputs[0]);
+        pass.donate(node.inputs[0], dy);
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        node.element_wise(12)
+    }
+
+    fn cheap_again(&self) -> Option<crate::op::CheapAgain> {
+        Some(crate::op::CheapAgain::SameNode)
+    }
+}
+
+impl Operation for ActivateGrad {
+    fn name(&self) -> &'static str {
+        "activation gradient"
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        node.element_wise(16)
+    }
+}

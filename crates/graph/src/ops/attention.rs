@@ -1,0 +1,130 @@
+//! `o = softmax(scale * q k^T + mask) v`, per sample and head, in memory linear in the tokens.
+//!
+//! Kept for the backward pass: the result and, per query, the logarithm of its softmax sum. The scores are made
+//! again from `q` and `k`. Backward, with `p = exp(s - lse)`:
+//! `dv = p^T do`, `dp = do v^T`, `ds = p * (dp - sum(p dp))`, `dq = scale * ds k`, `dk = scale * ds^T q`.
+//!
+//! Legend: `b` samples, `t` queries, `s` keys, `d` width (heads side by side), `h` heads.
+
+use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
+
+/// Forward. Inputs `q_btd, k_bsd, v_bsd, [key_lengths_b]`; outputs `o_btd, lse_bht`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// Heads, side by side in the width.
+    pub num_heads: usize,
+    /// Query `t` sees keys `0..=t`.
+    pub causal: bool,
+    /// Multiplies the scores.
+    pub scale: f64,
+    /// Fourth input: how many keys of each sample exist.
+    pub key_lengths: bool,
+}
+
+/// Inputs `do, q, k, v, o, lse, [key_lengths]`; outputs `dq, dk, dv`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionGrad {
+    /// What was done forward.
+    pub forward: Attention,
+}
+
+impl Graph {
+    /// Attention of `q` over `k` and `v`; self, causal and cross alike.
+    pub fn attention(
+        &mut self,
+        name: &str,
+        [q_btd, k_bsd, v_bsd]: [ValueId; 3],
+        key_lengths_b: Option<ValueId>,
+        num_heads: usize,
+        causal: bool,
+    ) -> ValueId {
+        let (q, k, v) = (self.shape(q_btd), self.shape(k_bsd), self.shape(v_bsd));
+        assert_eq!(k, v, "attention {name}: keys {k:?} against values {v:?}");
+        assert_eq!(
+            (q.dims()[0], q.width()),
+            (k.dims()[0], k.width()),
+            "attention {name}: queries {q:?} against keys {k:?}"
+        );
+        assert_eq!(
+            q.width() % num_heads,
+            0,
+            "attention {name}: width {} in {num_heads} heads",
+            q.width()
+        );
+        if let Some(lengths) = key_lengths_b {
+            assert_eq!(
+                self.dtype(lengths),
+                DType::I64,
+                "attention {name}: lengths are indices"
+            );
+        }
+        let o_btd = self.activation(name, q.dims());
+        let lse_bht = self.activation(
+            &format!("{name}.lse"),
+            &[q.dims()[0], num_heads, q.dims()[1]],
+        );
+        let op = Attention {
+            num_heads,
+            causal,
+            scale: 1.0 / ((q.width() / num_heads) as f64).sqrt(),
+            key_lengths: key_lengths_b.is_some(),
+        };
+        let mut inputs = vec![q_btd, k_bsd, v_bsd];
+        inputs.extend(key_lengths_b);
+        self.push_new(op, inputs, &[o_btd, lse_bht]);
+        o_btd
+    }
+}
+
+impl Operation for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward<'_>) {
+        let Some(do_btd) = pass.reached(node, 0) else {
+            return;
+        };
+        let mut inputs = vec![do_btd];
+        inputs.extend(&node.inputs[..3]);
+        inputs.extend(node.outputs.iter().map(|output| output.value));
+        inputs.extend(&node.inputs[3..]);
+        let outputs = node.inputs[..3]
+            .iter()
+            .map(|&input| pass.target(input))
+            .collect();
+        let op = AttentionGrad {
+            forward: self.clone(),
+        };
+        pass.graph().push(op, inputs, outputs);
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        scores(node, node.input(0), node.input(1), self, 2)
+    }
+}
+
+impl Operation for AttentionGrad {
+    fn name(&self) -> &'static str {
+        "attention gradient"
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        scores(node, node.input(1), node.input(2), &self.forward, 5)
+    }
+}
+
+fn scores(
+    node: NodeView<'_>,
+    q: crate::Shape,
+    k: crate::Shape,
+    op: &Attention,
+    num_products: u64,
+) -> Cost {
+    let pairs = (q.rows() * k.dims()[1]) as u64;
+    Cost {
+        product_flops: num_products * 2 * pairs * q.width() as u64,
+        element_flops: pairs * op.num_heads as u64 * 8 * num_products,
+        bytes: node.operand_bytes(),
+    }
+}

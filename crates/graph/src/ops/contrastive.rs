@@ -1,0 +1,110 @@
+//! The contrastive loss of CLIP over all pairs, as a sum, in tiles: `O(B D)` memory, the logits are never held.
+//!
+//! With `s[i, j] = exp(logit_scale) * image[i] . text[j]` over the rows that count (`w = 1`):
+//! `sum += sum over i of ((logsumexp_j s[i, j] - s[i, i]) + (logsumexp_j s[j, i] - s[i, i])) / 2`.
+//!
+//! Rows of weight zero are padding: they are left out as rows and as columns. Backward, from the logarithms
+//! that the forward pass leaves behind, with
+//! `g[i, j] = seed / 2 * (exp(s - row_lse[i]) + exp(s - column_lse[j])) - seed * (i == j)`:
+//! `dimage = scale * g text`, `dtext = scale * g^T image`, `dlogit_scale += sum g s`.
+
+use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
+
+/// Forward. Inputs `image_bd, text_bd, weights_b, logit_scale`; outputs the sum (added to), `row_lse_b`,
+/// `column_lse_b`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contrastive {
+    /// Rows and columns of a tile.
+    pub tile: usize,
+}
+
+/// Inputs `seed, image_bd, text_bd, weights_b, logit_scale, row_lse_b, column_lse_b`; outputs `dimage_bd,
+/// dtext_bd, dlogit_scale`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContrastiveGrad {
+    /// Rows and columns of a tile.
+    pub tile: usize,
+}
+
+/// Rows and columns of a tile: large enough for the products' speed, small enough for the cache.
+pub const CONTRASTIVE_TILE: usize = 512;
+
+impl Graph {
+    /// Adds the contrastive loss over all rows of `image_bd` and `text_bd` to `sum`.
+    pub fn contrastive_into(
+        &mut self,
+        [image_bd, text_bd]: [ValueId; 2],
+        weights_b: ValueId,
+        logit_scale: ValueId,
+        sum: ValueId,
+        tile: usize,
+    ) {
+        let (image, text) = (self.shape(image_bd), self.shape(text_bd));
+        assert_eq!(image, text, "contrastive: image {image:?}, text {text:?}");
+        assert_eq!(
+            image.rows(),
+            self.shape(weights_b).num_elements(),
+            "contrastive: one weight per row"
+        );
+        let row_lse = self.activation("contrastive.row_lse", &[image.rows()]);
+        let column_lse = self.activation("contrastive.column_lse", &[image.rows()]);
+        self.push(
+            Contrastive { tile },
+            vec![image_bd, text_bd, weights_b, logit_scale],
+            vec![
+                Output::accumulate(sum),
+                Output::overwrite(row_lse),
+                Output::overwrite(column_lse),
+            ],
+        );
+    }
+}
+
+impl Operation for Contrastive {
+    fn name(&self) -> &'static str {
+        "contrastive"
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward<'_>) {
+        let Some(seed) = pass.reached(node, 0) else {
+            return;
+        };
+        let mut inputs = vec![seed];
+        inputs.extend(&node.inputs);
+        inputs.extend(node.outputs[1..].iter().map(|output| output.value));
+        let outputs = [0, 1, 3].map(|input| {
+            let value = node.inputs[input];
+            if pass.wants(value) {
+                return pass.target(value);
+            }
+            let shape = pass.graph().shape(value);
+            let scrap = pass.graph().activation("frozen scale.grad", shape.dims());
+            Output::overwrite(scrap)
+        });
+        pass.graph()
+            .push(ContrastiveGrad { tile: self.tile }, inputs, outputs.to_vec());
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        pairs(node.input(0), node, 1)
+    }
+}
+
+impl Operation for ContrastiveGrad {
+    fn name(&self) -> &'static str {
+        "contrastive gradient"
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        pairs(node.input(1), node, 3)
+    }
+}
+
+fn pairs(image: crate::Shape, node: NodeView<'_>, num_products: u64) -> Cost {
+    let pairs = (image.rows() * image.rows()) as u64;
+    Cost {
+        product_flops: num_products * 2 * pairs * image.width() as u64,
+        element_flops: pairs * 24,
+        bytes: node.operand_bytes(),
+    }
+}

@@ -1,0 +1,73 @@
+//! `sum += sum over n of w[n] * (logsumexp(logits[n]) - logits[n, label[n]])`: a separable loss, as a sum.
+//!
+//! Rows of weight zero (padding) and of negative label (ignored) count nothing. The count is data: the step knows it
+//! before it starts, and divides once through the seed. Backward:
+//! `dlogits = seed * w[n] * (softmax - onehot)`.
+
+use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
+
+/// Forward. Inputs `logits_nc, labels_n, weights_n`; output the sum, which is added to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CrossEntropy {}
+
+/// Inputs `seed, logits_nc, labels_n, weights_n`; output `dlogits_nc`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CrossEntropyGrad {}
+
+impl Graph {
+    /// Adds the cross-entropy of each row to `sum`.
+    pub fn cross_entropy_into(
+        &mut self,
+        name: &str,
+        logits_nc: ValueId,
+        labels_n: ValueId,
+        weights_n: ValueId,
+        sum: ValueId,
+    ) {
+        let (logits, labels) = (self.shape(logits_nc), self.shape(labels_n));
+        assert_eq!(
+            (logits.rows(), logits.rows()),
+            (labels.num_elements(), self.shape(weights_n).num_elements()),
+            "cross-entropy {name}: logits {logits:?}, labels {labels:?}"
+        );
+        self.push(
+            CrossEntropy {},
+            vec![logits_nc, labels_n, weights_n],
+            vec![Output::accumulate(sum)],
+        );
+    }
+}
+
+impl Operation for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross-entropy"
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward<'_>) {
+        let Some(seed) = pass.reached(node, 0) else {
+            return;
+        };
+        let dlogits = pass.target(node.inputs[0]);
+        let mut inputs = vec![seed];
+        inputs.extend(&node.inputs);
+        pass.graph().push(CrossEntropyGrad {}, inputs, vec![dlogits]);
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        Cost {
+            product_flops: 0,
+            element_flops: node.input(0).num_elements() as u64 * 12,
+            bytes: node.operand_bytes(),
+        }
+    }
+}
+
+impl Operation for CrossEntropyGrad {
+    fn name(&self) -> &'static str {
+        "cross-entropy gradient"
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        node.element_wise(14)
+    }
+}

@@ -1,0 +1,87 @@
+//! `x[b, t] = table[ids[b, t]] + positions[t]`.
+//!
+//! Backward: `dtable[id] += dx[b, t]` for every place where the id stands, `dpositions[t] += sum over b`.
+
+use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
+
+/// Forward. Inputs `ids_bt, table_vd, positions_td`; output `x_btd`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embedding {}
+
+/// Inputs `dx_btd, ids_bt`; outputs `dtable_vd, dpositions_td`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddingGrad {}
+
+impl Graph {
+    /// Token embedding plus position embedding.
+    pub fn embedding(
+        &mut self,
+        name: &str,
+        ids_bt: ValueId,
+        table_vd: ValueId,
+        positions_td: ValueId,
+    ) -> ValueId {
+        let (ids, table, positions) = (
+            self.shape(ids_bt),
+            self.shape(table_vd),
+            self.shape(positions_td),
+        );
+        assert_eq!(self.dtype(ids_bt), DType::I64, "embedding {name}: ids");
+        assert_eq!(
+            (ids.width(), table.width()),
+            (positions.rows(), positions.width()),
+            "embedding {name}: ids {ids:?}, table {table:?}, positions {positions:?}"
+        );
+        let x_btd = self.activation(name, &[ids.rows(), ids.width(), table.width()]);
+        self.push_new(Embedding {}, vec![ids_bt, table_vd, positions_td], &[x_btd]);
+        x_btd
+    }
+}
+
+impl Operation for Embedding {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward<'_>) {
+        let Some(dx_btd) = pass.reached(node, 0) else {
+            return;
+        };
+        assert_eq!(
+            pass.wants(node.inputs[1]),
+            pass.wants(node.inputs[2]),
+            "token and position embeddings are frozen together"
+        );
+        let outputs = vec![pass.target(node.inputs[1]), pass.target(node.inputs[2])];
+        pass.graph()
+            .push(EmbeddingGrad {}, vec![dx_btd, node.inputs[0]], outputs);
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        traffic(node, node.output(0))
+    }
+
+    fn cheap_again(&self) -> Option<crate::op::CheapAgain> {
+        Some(crate::op::CheapAgain::SameNode)
+    }
+}
+
+impl Operation for EmbeddingGrad {
+    fn name(&self) -> &'static str {
+        "embedding gradient"
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        traffic(node, node.input(0))
+    }
+}
+
+/// Only the rows that are looked up move, not the table.
+fn traffic(node: NodeView<'_>, x: crate::Shape) -> Cost {
+    let bytes = node.graph.compute().bytes() as u64;
+    Cost {
+        product_flops: 0,
+        element_flops: x.num_elements() as u64,
+        bytes: 3 * x.num_elements() as u64 * bytes,
+    }
+}

@@ -1,0 +1,206 @@
+//! `y = activation(x W^T + b) + residual`, with `W` stored `[outputs, inputs]` as Hugging Face has it.
+//!
+//! Backward, with `dz = dy * activation'(z)`:
+//! `dx = dz W`, `dW += dz^T x`, `db += sum over rows of dz`, `dresidual = dy`.
+//!
+//! Legend: `n` rows, `i` inputs, `o` outputs.
+
+use crate::op::CheapAgain;
+use crate::ops::activation::{Activate, Activation};
+use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
+
+/// Forward. Inputs `x, W, [b], [residual]`; outputs `y` and, with an activation, `z` before it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Linear {
+    /// Third input is a bias.
+    pub bias: bool,
+    /// Last input is added to the result.
+    pub residual: bool,
+    /// Applied to `x W^T + b`.
+    pub activation: Option<Activation>,
+}
+
+/// `dx = dz W`, times `activation'(z')` of the layer before where the two are fused. Inputs `dz, W, [z']`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinearInputGrad {
+    /// The activation that produced `x`, when its backward is done here too.
+    pub activation: Option<Activation>,
+}
+
+/// `dW += dz^T x`, `db += sum dz`. Inputs `dz, x`; outputs `dW, [db]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinearWeightGrad {
+    /// Second output is the bias gradient.
+    pub bias: bool,
+}
+
+impl Graph {
+    /// `x W^T + b`, and an optional residual.
+    pub fn linear(
+        &mut self,
+        name: &str,
+        x_ni: ValueId,
+        weight_oi: ValueId,
+        bias_o: Option<ValueId>,
+        residual_no: Option<ValueId>,
+    ) -> ValueId {
+        let y_no = self.linear_output(name, x_ni, weight_oi, bias_o);
+        let mut inputs = vec![x_ni, weight_oi];
+        inputs.extend(bias_o);
+        inputs.extend(residual_no);
+        if let Some(residual) = residual_no {
+            let (found, expected) = (
+                self.shape(residual).num_elements(),
+                self.shape(y_no).num_elements(),
+            );
+            assert_eq!(found, expected, "linear {name}: residual and result differ");
+        }
+        let op = Linear {
+            bias: bias_o.is_some(),
+            residual: residual_no.is_some(),
+            activation: None,
+        };
+        self.push_new(op, inputs, &[y_no]);
+        y_no
+    }
+
+    /// `activation(x W^T + b)`.
+    pub fn linear_activated(
+        &mut self,
+        name: &str,
+        x_ni: ValueId,
+        weight_oi: ValueId,
+        bias_o: ValueId,
+        activation: Activation,
+    ) -> ValueId {
+        let z_no = self.linear_output(&format!("{name}.z"), x_ni, weight_oi, Some(bias_o));
+        let dims = self.shape(z_no);
+        let y_no = self.activation(name, dims.dims());
+        let op = Linear {
+            bias: true,
+            residual: false,
+            activation: Some(activation),
+        };
+        self.push_new(op, vec![x_ni, weight_oi, bias_o], &[y_no, z_no]);
+        y_no
+    }
+
+    fn linear_output(
+        &mut self,
+        name: &str,
+        x_ni: ValueId,
+        weight_oi: ValueId,
+        bias_o: Option<ValueId>,
+    ) -> ValueId {
+        let (x, weight) = (self.shape(x_ni), self.shape(weight_oi));
+        assert_eq!(
+            x.width(),
+            weight.width(),
+            "linear {name}: x {x:?} against weight {weight:?}"
+        );
+        let outputs = weight.rows();
+        if let Some(bias) = bias_o {
+            let bias = self.shape(bias);
+            assert_eq!(
+                bias.num_elements(),
+                outputs,
+                "linear {name}: bias {bias:?} against weight {weight:?}"
+            );
+        }
+        let mut dims = x.dims().to_vec();
+        *dims.last_mut().expect("x has a width") = outputs;
+        self.activation(name, &dims)
+    }
+}
+
+impl Operation for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward<'_>) {
+        let Some(dy_no) = pass.reached(node, 0) else {
+            return;
+        };
+        if let Some(activation) = self.activation {
+            pass.through_activation(activation, dy_no, node.outputs[1].value);
+        }
+        let (x_ni, weight_oi) = (node.inputs[0], node.inputs[1]);
+        if pass.wants(weight_oi) {
+            let mut outputs = vec![pass.target(weight_oi)];
+            if self.bias {
+                outputs.push(pass.target(node.inputs[2]));
+            }
+            let op = LinearWeightGrad { bias: self.bias };
+            pass.graph().push(op, vec![dy_no, x_ni], outputs);
+        }
+        if pass.wants(x_ni) {
+            let dx_ni = pass.target(x_ni);
+            pass.graph().push(
+                LinearInputGrad { activation: None },
+                vec![dy_no, weight_oi],
+                vec![dx_ni],
+            );
+        }
+        if self.residual {
+            let residual_no = node.inputs[node.inputs.len() - 1];
+            if pass.wants(residual_no) {
+                pass.donate(residual_no, dy_no);
+            }
+        }
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        let activation = if self.activation.is_some() { 12 } else { 0 };
+        product(
+            node,
+            node.input(0).num_elements() * node.input(1).rows(),
+            activation + 2,
+        )
+    }
+
+    fn cheap_again(&self) -> Option<CheapAgain> {
+        self.activation.map(|activation| CheapAgain::Derived {
+            output: 0,
+            from: 1,
+            op: Box::new(Activate { activation }.into()),
+        })
+    }
+}
+
+impl Operation for LinearInputGrad {
+    fn name(&self) -> &'static str {
+        "linear input gradient"
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        let activation = if self.activation.is_some() { 16 } else { 0 };
+        product(
+            node,
+            node.input(0).num_elements() * node.input(1).width(),
+            activation,
+        )
+    }
+}
+
+impl Operation for LinearWeightGrad {
+    fn name(&self) -> &'static str {
+        "linear weight gradient"
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        product(
+            node,
+            node.input(0).num_elements() * node.input(1).width(),
+            0,
+        )
+    }
+}
+
+fn product(node: NodeView<'_>, multiply_adds: usize, flops_per_element: u64) -> Cost {
+    Cost {
+        product_flops: 2 * multiply_adds as u64,
+        element_flops: node.output(0).num_elements() as u64 * flops_per_element,
+        bytes: node.operand_bytes(),
+    }
+}

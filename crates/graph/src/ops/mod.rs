@@ -1,0 +1,20 @@
+//! One file per operation: its shape rule (a method of [`crate::Graph`]), its backward rule and its cost.
+//!
+//! A new operation is a new file here, a line in the list of `op.rs`, and a kernel per device.
+
+pub mod activation;
+pub mod add;
+pub mod attention;
+pub mod cast;
+pub mod class_token;
+pub mod collective;
+pub mod contrastive;
+pub mod cross_entropy;
+pub mod embedding;
+pub mod fill;
+pub mod gather_rows;
+pub mod layer_norm;
+pub mod linear;
+pub mod normalize;
+pub mod patchify;
+pub mod update;

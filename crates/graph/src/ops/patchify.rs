@@ -1,0 +1,65 @@
+//! Cuts pictures into patches: `[b, height, width, c] -> [b, patches, c * p * p]`, so that the patch embedding is one
+//! product. Raw bytes are normalised on the way: `(pixel / 255 - mean[c]) / std[c]`.
+//!
+//! Within a patch the order is channel, row, column: that of Hugging Face's convolution weights, which are
+//! used as they are. Pictures have no gradient.
+
+use crate::op::CheapAgain;
+use crate::{Cost, DType, Graph, NodeView, Operation, ValueId};
+
+/// Input `pixels_bhwc` (bytes, or floats that are normalised already); output `patches`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Patchify {
+    /// Side of a patch in pixels.
+    pub patch_size: usize,
+    /// Subtracted from each channel, for bytes.
+    pub mean: [f32; 3],
+    /// Divides each channel, for bytes.
+    pub std: [f32; 3],
+}
+
+/// What CLIP's image processor subtracts and divides by.
+pub const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+/// See [`CLIP_MEAN`].
+pub const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_1];
+
+impl Graph {
+    /// Patches of three-channel pictures.
+    pub fn patchify(&mut self, name: &str, pixels_bhwc: ValueId, patch_size: usize) -> ValueId {
+        let shape = self.shape(pixels_bhwc);
+        let [batch, height, width, channels] = shape.dims() else {
+            panic!("patchify {name}: pixels {shape:?}, expected [batch, height, width, channels]");
+        };
+        assert!(
+            *channels == 3 && height % patch_size == 0 && width % patch_size == 0,
+            "patchify {name}: pixels {shape:?} in patches of {patch_size}"
+        );
+        assert_ne!(self.dtype(pixels_bhwc), DType::I64, "patchify {name}");
+        let num_patches = (height / patch_size) * (width / patch_size);
+        let patches = self.activation(
+            name,
+            &[*batch, num_patches, channels * patch_size * patch_size],
+        );
+        let op = Patchify {
+            patch_size,
+            mean: CLIP_MEAN,
+            std: CLIP_STD,
+        };
+        self.push_new(op, vec![pixels_bhwc], &[patches]);
+        patches
+    }
+}
+
+impl Operation for Patchify {
+    fn name(&self) -> &'static str {
+        "patchify"
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        node.element_wise(2)
+    }
+
+    fn cheap_again(&self) -> Option<CheapAgain> {
+        Some(CheapAgain::SameNode)
+    }
+}

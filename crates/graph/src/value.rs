@@ -1,0 +1,241 @@
+//! Values: typed, strided views of storages.
+//!
+//! The storage is what the planner places; a value only says where in it to look. `qkv` is one storage and
+//! `q`, `k`, `v` three values of it; a gradient that several nodes add to is one storage written several times.
+
+use std::fmt;
+
+/// Number format of a storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// 64-bit float, for gradient checks.
+    F64,
+    /// 32-bit float.
+    F32,
+    /// 16-bit brain float.
+    Bf16,
+    /// 16-bit IEEE float.
+    F16,
+    /// 64-bit index: token ids, labels, lengths.
+    I64,
+    /// Raw pixels.
+    U8,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            DType::F64 | DType::I64 => 8,
+            DType::F32 => 4,
+            DType::Bf16 | DType::F16 => 2,
+            DType::U8 => 1,
+        }
+    }
+}
+
+/// Where a storage lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemorySpace {
+    /// The memory that the budget bounds (on the CPU, the process's own).
+    Device,
+    /// Page-locked host memory that a device can read by itself.
+    PinnedHost,
+}
+
+/// What a storage is for: decides how long it lives and under which heading its bytes are reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// Parameters: always alive.
+    Weight,
+    /// Gradients of parameters: alive from the loss to the update.
+    Gradient,
+    /// Optimizer state: always alive.
+    Optimizer,
+    /// Produced and consumed within a micro-batch (or within the loss).
+    Activation,
+    /// Written from outside before a program runs: pixels, tokens, schedule scalars.
+    Input,
+    /// What micro-batches hand to the whole step: features, their gradients, loss sums, norms.
+    Feature,
+}
+
+/// Up to four dimensions, outermost first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    dims: [usize; 4],
+    rank: u8,
+}
+
+impl Shape {
+    /// A shape of at most four dimensions.
+    pub fn new(dims: &[usize]) -> Shape {
+        assert!(
+            dims.len() <= 4,
+            "at most four dimensions, found {}",
+            dims.len()
+        );
+        let mut all = [1; 4];
+        all[..dims.len()].copy_from_slice(dims);
+        Shape {
+            dims: all,
+            rank: dims.len() as u8,
+        }
+    }
+
+    /// The dimensions.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims[..self.rank as usize]
+    }
+
+    /// Product of all dimensions.
+    pub fn num_elements(&self) -> usize {
+        self.dims().iter().product()
+    }
+
+    /// The last dimension (1 for a scalar).
+    pub fn width(&self) -> usize {
+        self.dims().last().copied().unwrap_or(1)
+    }
+
+    /// Product of all dimensions but the last.
+    pub fn rows(&self) -> usize {
+        let rank = self.rank as usize;
+        self.dims[..rank.saturating_sub(1)].iter().product()
+    }
+
+    /// Elements between consecutive rows under the given strides, when the rows are evenly spaced and each is
+    /// contiguous.
+    pub fn row_stride(&self, strides: &Shape) -> Option<usize> {
+        let (dims, strides) = (self.dims(), strides.dims());
+        let Some(last) = dims.len().checked_sub(1) else {
+            return Some(1);
+        };
+        if strides[last] != 1 && dims[last] != 1 {
+            return None;
+        }
+        // Dimensions of one element have no say in the spacing.
+        let mut leading = (0..last).rev().filter(|&axis| dims[axis] != 1);
+        let Some(innermost) = leading.next() else {
+            return Some(dims[last]);
+        };
+        let row = strides[innermost];
+        let mut expected = row * dims[innermost];
+        for axis in leading {
+            if strides[axis] != expected {
+                return None;
+            }
+            expected *= dims[axis];
+        }
+        Some(row)
+    }
+
+    /// Strides of a contiguous layout.
+    pub fn contiguous_strides(&self) -> Shape {
+        let mut strides = *self;
+        let mut step = 1;
+        for axis in (0..self.rank as usize).rev() {
+            strides.dims[axis] = step;
+            step *= self.dims[axis];
+        }
+        strides
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+/// Names a [`Storage`] of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StorageId(pub usize);
+
+/// Names a [`Value`] of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub usize);
+
+/// A piece of memory that the planner places as a whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Storage {
+    /// For people: reports, plans, errors.
+    pub name: String,
+    /// Size in elements of `dtype`.
+    pub num_elements: usize,
+    /// Number format of every element.
+    pub dtype: DType,
+    /// Which memory it lives in.
+    pub space: MemorySpace,
+    /// Lifetime and heading.
+    pub role: Role,
+}
+
+impl Storage {
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.num_elements as u64 * self.dtype.bytes() as u64
+    }
+}
+
+/// A strided view of a storage.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Value {
+    /// What it looks at.
+    pub storage: StorageId,
+    /// First element.
+    pub offset: usize,
+    /// Extent.
+    pub shape: Shape,
+    /// Elements between neighbours along each dimension.
+    pub strides: Shape,
+    /// Elements that the view moves on from one micro-batch to the next: features of the whole effective
+    /// batch are one storage, and each micro-batch sees its own rows. Zero for everything else.
+    pub micro_stride: usize,
+}
+
+impl Value {
+    /// The whole of a storage in a contiguous layout.
+    pub fn whole(storage: StorageId, shape: Shape) -> Value {
+        Value {
+            storage,
+            offset: 0,
+            shape,
+            strides: shape.contiguous_strides(),
+            micro_stride: 0,
+        }
+    }
+
+    /// No gaps between elements.
+    pub fn is_contiguous(&self) -> bool {
+        self.strides == self.shape.contiguous_strides()
+    }
+
+    /// Elements between consecutive rows, when the value is a matrix of `rows x width` with one row stride.
+    pub fn row_stride(&self) -> Option<usize> {
+        self.shape.row_stride(&self.strides)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_slice_has_one_row_stride_and_a_gapped_batch_has_none() {
+        let q = Value {
+            storage: StorageId(0),
+            offset: 0,
+            shape: Shape::new(&[2, 5, 8]),
+            strides: Shape::new(&[5 * 24, 24, 1]),
+            micro_stride: 0,
+        };
+        assert_eq!(q.row_stride(), Some(24));
+        let without_first_token = Value {
+            shape: Shape::new(&[2, 4, 8]),
+            strides: Shape::new(&[5 * 8, 8, 1]),
+            ..q
+        };
+        assert_eq!(without_first_token.row_stride(), None);
+    }
+}

@@ -1,0 +1,385 @@
+//! What can be wrong with a model folder. Every message names its subject, what was expected and
+//! what was found, and ends with a hint.
+
+mod mismatch;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use mismatch::{Misshaped, TensorMismatch};
+
+/// A model folder, or what was to become one, is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The operating system refused.
+    #[error(
+        "{}: could not {action}: {cause}\n\
+         hint: check that the path exists, that you have the rights to it and that the disk has room",
+        path.display()
+    )]
+    Io {
+        /// What was acted on.
+        path: PathBuf,
+        /// What was attempted.
+        action: &'static str,
+        /// What the system said. Not a `source`: it is already in the message.
+        cause: io::Error,
+    },
+
+    /// The path of a model folder leads to something else.
+    #[error(
+        "{}: expected a model folder, found {found}\n\
+         hint: name the folder that holds config.json and model.safetensors, not a file in it",
+        path.display()
+    )]
+    NotAFolder {
+        /// The path given.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+    },
+
+    /// The folder has weights, and no config.json.
+    #[error(
+        "{}: expected a file, found none\n\
+         hint: copy the config.json that belongs to these weights beside them",
+        file.display()
+    )]
+    NoConfig {
+        /// Where it should be.
+        file: PathBuf,
+    },
+
+    /// The folder has no weights that can be read.
+    #[error(
+        "{}: expected model.safetensors or model.safetensors.index.json, found {found}\n\
+         hint: point to a folder saved by `save_pretrained`; files ending in .partial are what an \
+         interrupted write left",
+        folder.display()
+    )]
+    NoWeights {
+        /// The folder.
+        folder: PathBuf,
+        /// The files in it.
+        found: String,
+    },
+
+    /// The weights are pickled.
+    #[error(
+        "{}: expected safetensors, found a pickle, which runs code when it is read\n\
+         hint: if you trust it, these two lines of Python convert it:\n{conversion}",
+        file.display()
+    )]
+    Pickle {
+        /// The pickle.
+        file: PathBuf,
+        /// Two lines of Python.
+        conversion: String,
+    },
+
+    /// A JSON file larger than any real one.
+    #[error(
+        "{}: expected at most {limit_bytes} bytes of JSON, found {found_bytes}\n\
+         hint: the file was probably overwritten with something else; download it again",
+        file.display()
+    )]
+    JsonTooLarge {
+        /// The file.
+        file: PathBuf,
+        /// The most that is read.
+        limit_bytes: u64,
+        /// Its size.
+        found_bytes: u64,
+    },
+
+    /// Text that is not UTF-8.
+    #[error(
+        "{}: expected UTF-8, found other bytes {valid_bytes} bytes into {part}\n\
+         hint: the file is damaged or of another format; copy or download it again",
+        file.display()
+    )]
+    NotUtf8 {
+        /// The file.
+        file: PathBuf,
+        /// Which part of it.
+        part: &'static str,
+        /// How many bytes of that part are good.
+        valid_bytes: usize,
+    },
+
+    /// JSON that does not parse, or is of another form.
+    #[error(
+        "{}: expected {expected}, found {found}\n\
+         hint: the file is damaged or was edited by hand; copy or download it again",
+        file.display()
+    )]
+    Json {
+        /// The file.
+        file: PathBuf,
+        /// The form it should have.
+        expected: &'static str,
+        /// What the parser said, or what stands there instead.
+        found: String,
+    },
+
+    /// config.json describes a model that Holdall does not build.
+    #[error(
+        "{}: `model_type` and `architectures` are {found}, expected {expected}\n\
+         hint: Holdall trains CLIPModel; a text or vision tower alone, or a relative of CLIP, has \
+         other tensors",
+        file.display()
+    )]
+    Architecture {
+        /// The config.json.
+        file: PathBuf,
+        /// What is supported.
+        expected: String,
+        /// What it says.
+        found: String,
+    },
+
+    /// config.json names a nonlinearity that Holdall does not have.
+    #[error(
+        "{}: `{key}` is {found}, expected {expected}\n\
+         hint: OpenAI's models have \"quick_gelu\", most of OpenCLIP's have \"gelu\"",
+        file.display()
+    )]
+    Activation {
+        /// The config.json.
+        file: PathBuf,
+        /// The key, with its section.
+        key: String,
+        /// What is supported.
+        expected: String,
+        /// What it says.
+        found: String,
+    },
+
+    /// A value of config.json is of the wrong type or out of range.
+    #[error(
+        "{}: `{key}` is {found}, expected {expected}\n\
+         hint: restore the config.json that came with the weights, or correct this key",
+        file.display()
+    )]
+    Setting {
+        /// The config.json.
+        file: PathBuf,
+        /// The key, with its section.
+        key: String,
+        /// The values that make sense.
+        expected: String,
+        /// What it says.
+        found: String,
+    },
+
+    /// A safetensors file ends before its own header says.
+    #[error(
+        "{}: expected {expected_bytes} bytes, as its header says, found {found_bytes}\n\
+         hint: the copy or download was cut short; fetch the file again",
+        file.display()
+    )]
+    Truncated {
+        /// The safetensors file.
+        file: PathBuf,
+        /// What length field and header promise. Larger than 64 bits only in a hostile file.
+        expected_bytes: u128,
+        /// Its size.
+        found_bytes: u64,
+    },
+
+    /// A safetensors file goes on after its last tensor.
+    #[error(
+        "{}: expected to end after {expected_bytes} bytes, as its header says, found {found_bytes}\n\
+         hint: two files may have been joined; fetch the file again",
+        file.display()
+    )]
+    TrailingBytes {
+        /// The safetensors file.
+        file: PathBuf,
+        /// What length field and header promise.
+        expected_bytes: u128,
+        /// Its size.
+        found_bytes: u64,
+    },
+
+    /// The header of a safetensors file is said to be of an absurd length.
+    #[error(
+        "{}: expected a header of at most {limit_bytes} bytes, found {found_bytes} in its length field\n\
+         hint: this is probably no safetensors file; check what it is and fetch it again",
+        file.display()
+    )]
+    HeaderLength {
+        /// The file.
+        file: PathBuf,
+        /// The most that the format allows.
+        limit_bytes: u64,
+        /// What the length field says.
+        found_bytes: u64,
+    },
+
+    /// Tensors in a safetensors file leave a gap or overlap.
+    #[error(
+        "{}: `{tensor}` expected at byte {expected} of the data, where the tensor before it ends, \
+         found at {found}\n\
+         hint: the header is damaged; fetch the file again, or save the model anew",
+        file.display()
+    )]
+    Placement {
+        /// The safetensors file.
+        file: PathBuf,
+        /// The tensor that is out of place.
+        tensor: String,
+        /// Where it should start.
+        expected: usize,
+        /// Where it does.
+        found: usize,
+    },
+
+    /// Shape and type of a tensor disagree with its place in the file.
+    #[error(
+        "{}: `{tensor}` expected {expected}, found room for {found_bytes} bytes\n\
+         hint: the header is damaged; fetch the file again, or save the model anew",
+        file.display()
+    )]
+    TensorBytes {
+        /// The safetensors file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Bytes that shape and type need.
+        expected: String,
+        /// Bytes between its offsets.
+        found_bytes: i128,
+    },
+
+    /// A tensor is of a type that no weight has.
+    #[error(
+        "{}: `{tensor}` is of type {found}, expected F32, F16, BF16 or F64\n\
+         hint: quantised weights cannot be trained; use the model they were made from",
+        file.display()
+    )]
+    TensorType {
+        /// The safetensors file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        found: String,
+    },
+
+    /// One name, two tensors.
+    #[error(
+        "`{tensor}`: expected once, found in {} and in {}\n\
+         hint: shards of two different saves may lie in one folder; save the model anew in an empty one",
+        first.display(), second.display()
+    )]
+    DuplicateTensor {
+        /// The tensor.
+        tensor: String,
+        /// Where it is.
+        first: PathBuf,
+        /// Where it is again.
+        second: PathBuf,
+    },
+
+    /// An index points out of its folder, or to something that is not safetensors.
+    #[error(
+        "{}: names the shard \"{}\", expected a plain file name that ends in .safetensors\n\
+         hint: shards lie beside their index; an index that points elsewhere is broken or hostile",
+        index.display(), found.escape_debug()
+    )]
+    ShardName {
+        /// The index.
+        index: PathBuf,
+        /// The name in it.
+        found: String,
+    },
+
+    /// An index names a shard that is not there.
+    #[error(
+        "{}: expected a file, as {} names it, found none\n\
+         hint: fetch all {num_shards} shards of the model into one folder",
+        shard.display(), index.display()
+    )]
+    ShardMissing {
+        /// The index.
+        index: PathBuf,
+        /// Where the shard should be.
+        shard: PathBuf,
+        /// How many shards the index names.
+        num_shards: usize,
+    },
+
+    /// An index promises a tensor that the shard does not have.
+    #[error(
+        "{}: expected `{tensor}`, as {} says, found {num_found} other tensors\n\
+         hint: index and shards come from different saves; fetch them again together",
+        shard.display(), index.display()
+    )]
+    NotInShard {
+        /// The index.
+        index: PathBuf,
+        /// The shard.
+        shard: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// How many tensors the shard has.
+        num_found: usize,
+    },
+
+    /// The tensors are not those of the configuration.
+    #[error(
+        "{}: expected the tensors of its configuration, found{mismatch}\nhint: {}",
+        folder.display(), mismatch.hint()
+    )]
+    Tensors {
+        /// The folder.
+        folder: PathBuf,
+        /// How they differ.
+        mismatch: TensorMismatch,
+    },
+
+    /// A tensor was asked for that the folder does not have.
+    #[error(
+        "{}: expected a tensor `{tensor}`, found none of that name among {num_found}\n\
+         hint: names are those of Hugging Face's CLIPModel, such as `text_projection.weight`",
+        folder.display()
+    )]
+    UnknownTensor {
+        /// The folder.
+        folder: PathBuf,
+        /// The name asked for.
+        tensor: String,
+        /// How many tensors there are.
+        num_found: usize,
+    },
+
+    /// A slice of values does not have the length of its tensor.
+    #[error(
+        "`{tensor}`: expected {expected} values, found a slice of {found}\n\
+         hint: the slice is as long as the product of the tensor's shape"
+    )]
+    ValueCount {
+        /// The tensor.
+        tensor: String,
+        /// The product of its shape.
+        expected: usize,
+        /// The length of the slice.
+        found: usize,
+    },
+
+    /// A classification head is not a linear layer on the projection.
+    #[error(
+        "{}: expected {expected}, found {found}\n\
+         hint: a head belongs to one model; remove the file to start with a fresh head",
+        file.display()
+    )]
+    Head {
+        /// The head.safetensors.
+        file: PathBuf,
+        /// Names and shapes of a head.
+        expected: String,
+        /// Those there.
+        found: String,
+    },
+}

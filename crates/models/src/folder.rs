@@ -1,0 +1,241 @@
+//! A model on disk, as Hugging Face lays it out:
+//!
+//! ```text
+//! config.json
+//! model.safetensors          or   model.safetensors.index.json and the shards that it names
+//! head.safetensors           a classifier on the projection, where one was trained
+//! ```
+//!
+//! [`ModelFolder::open`] maps the weights and believes nothing that they say of themselves;
+//! [`ModelFolder::check`] compares them with the configuration; [`ModelFolder::read_f32`] converts
+//! straight from the map, so that no second copy of the weights is ever held. [`write_folder`]
+//! writes what `CLIPModel.from_pretrained` loads.
+
+mod find;
+mod stored;
+mod weights_file;
+mod write;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::TensorInfo;
+
+use crate::config::{ClipConfig, num_values};
+use crate::error::{Misshaped, ModelError, TensorMismatch};
+use find::{file_exists, open_weights, read_json, refuse_other_than_folder};
+pub use stored::{StoredTensor, StoredType};
+use stored::{convert, stored_type};
+use weights_file::WeightsFile;
+pub use write::write_folder;
+
+const CONFIG_FILE: &str = "config.json";
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+const HEAD_FILE: &str = "head.safetensors";
+
+/// Counters 0, 1, 2, ... that transformers once saved with the weights. They are not parameters.
+const OLD_BUFFERS: [&str; 2] = [
+    "text_model.embeddings.position_ids",
+    "vision_model.embeddings.position_ids",
+];
+
+/// A linear classifier on the projected image features.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Head {
+    /// Classes.
+    pub num_labels: usize,
+    /// `[num_labels, projection_dim]`, row by row.
+    pub weight: Vec<f32>,
+    /// `[num_labels]`.
+    pub bias: Vec<f32>,
+}
+
+/// A folder whose files have been opened and found sound.
+pub struct ModelFolder {
+    path: PathBuf,
+    config: ClipConfig,
+    files: Vec<WeightsFile>,
+    tensors: BTreeMap<String, Place>,
+}
+
+struct Place {
+    file: usize,
+    stored_type: StoredType,
+    info: TensorInfo,
+}
+
+impl ModelFolder {
+    /// Reads the configuration, maps the weights and checks every file for damage. Whether the
+    /// tensors are those of the configuration is for [`ModelFolder::check`].
+    pub fn open(path: &Path) -> Result<ModelFolder, ModelError> {
+        refuse_other_than_folder(path)?;
+        let files = open_weights(path)?;
+        let config_file = path.join(CONFIG_FILE);
+        if !file_exists(&config_file)? {
+            return Err(ModelError::NoConfig { file: config_file });
+        }
+        let config = ClipConfig::from_json(&read_json(&config_file)?, &config_file)?;
+
+        let mut tensors: BTreeMap<String, Place> = BTreeMap::new();
+        for (file, weights) in files.iter().enumerate() {
+            for (name, info) in weights.tensors() {
+                if OLD_BUFFERS.contains(&name.as_str()) {
+                    continue;
+                }
+                let place = Place {
+                    file,
+                    stored_type: stored_type(weights, name, info)?,
+                    info: info.clone(),
+                };
+                if let Some(first) = tensors.insert(name.clone(), place) {
+                    return Err(ModelError::DuplicateTensor {
+                        tensor: name.clone(),
+                        first: files[first.file].path().into(),
+                        second: weights.path().into(),
+                    });
+                }
+            }
+        }
+        Ok(ModelFolder {
+            path: path.into(),
+            config,
+            files,
+            tensors,
+        })
+    }
+
+    /// Where the folder is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What config.json says.
+    pub fn config(&self) -> &ClipConfig {
+        &self.config
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// A tensor as it lies in its file.
+    pub fn tensor(&self, name: &str) -> Option<StoredTensor<'_>> {
+        let place = self.tensors.get(name)?;
+        Some(StoredTensor {
+            shape: &place.info.shape,
+            stored_type: place.stored_type,
+            bytes: self.files[place.file].bytes(&place.info),
+        })
+    }
+
+    /// Checks that the tensors are those of the configuration: none missing, none besides, each of
+    /// its shape. Those that fail are listed, all in one error.
+    pub fn check(&self) -> Result<(), ModelError> {
+        let tensors = self.tensors.iter();
+        let found = tensors.map(|(name, place)| (name.as_str(), place.info.shape.as_slice()));
+        let mismatch = compare(&self.config, found);
+        if mismatch.is_empty() {
+            return Ok(());
+        }
+        Err(ModelError::Tensors {
+            folder: self.path.clone(),
+            mismatch,
+        })
+    }
+
+    /// Converts a tensor into `values`, which has its length. 64-bit values are rounded, the others
+    /// are exact.
+    pub fn read_f32(&self, name: &str, values: &mut [f32]) -> Result<(), ModelError> {
+        let tensor = self.tensor(name).ok_or_else(|| ModelError::UnknownTensor {
+            folder: self.path.clone(),
+            tensor: name.into(),
+            num_found: self.tensors.len(),
+        })?;
+        let expected = num_values(tensor.shape).expect("fits: checked by WeightsFile::open");
+        if values.len() != expected {
+            return Err(ModelError::ValueCount {
+                tensor: name.into(),
+                expected,
+                found: values.len(),
+            });
+        }
+        convert(tensor.stored_type, tensor.bytes, values);
+        Ok(())
+    }
+
+    /// The classifier that lies beside the weights, if there is one.
+    pub fn read_head(&self) -> Result<Option<Head>, ModelError> {
+        let file = self.path.join(HEAD_FILE);
+        if !file_exists(&file)? {
+            return Ok(None);
+        }
+        let weights = WeightsFile::open(&file)?;
+        let entry = |wanted| weights.tensors().iter().find(|(name, _)| name == wanted);
+        let width = self.config.projection_dim;
+        if let (2, Some((_, weight)), Some((_, bias))) =
+            (weights.tensors().len(), entry("weight"), entry("bias"))
+            && let &[num_labels] = bias.shape.as_slice()
+            && num_labels > 0
+            && weight.shape == [num_labels, width]
+        {
+            return Ok(Some(Head {
+                num_labels,
+                weight: read_all(&weights, "weight", weight)?,
+                bias: read_all(&weights, "bias", bias)?,
+            }));
+        }
+        let tensors = weights.tensors().iter().take(4);
+        let found: Vec<String> = tensors
+            .map(|(name, info)| format!("{name} {:?}", info.shape))
+            .collect();
+        Err(ModelError::Head {
+            file,
+            expected: format!("weight [labels, {width}] and bias [labels]"),
+            found: if found.is_empty() {
+                "no tensors".into()
+            } else {
+                found.join(", ")
+            },
+        })
+    }
+}
+
+/// How tensors differ from those of a configuration.
+fn compare<'a>(
+    config: &ClipConfig,
+    found: impl Iterator<Item = (&'a str, &'a [usize])>,
+) -> TensorMismatch {
+    let mut mismatch = TensorMismatch::default();
+    let expected = config.tensors();
+    let mut not_seen: HashMap<&str, &[usize]> = expected
+        .iter()
+        .map(|(name, shape)| (name.as_str(), shape.as_slice()))
+        .collect();
+    for (name, shape) in found {
+        match not_seen.remove(name) {
+            None => mismatch.unexpected.push(name.into()),
+            Some(expected) if expected != shape => mismatch.misshaped.push(Misshaped {
+                name: name.into(),
+                expected: expected.into(),
+                found: shape.into(),
+            }),
+            Some(_) => {}
+        }
+    }
+    let names = expected.iter().map(|(name, _)| name);
+    mismatch.missing = names
+        .filter(|name| not_seen.contains_key(name.as_str()))
+        .cloned()
+        .collect();
+    mismatch
+}
+
+fn read_all(file: &WeightsFile, name: &str, info: &TensorInfo) -> Result<Vec<f32>, ModelError> {
+    let stored_type = stored_type(file, name, info)?;
+    let num_values = num_values(&info.shape).expect("fits: checked by WeightsFile::open");
+    let mut values = vec![0.0; num_values];
+    convert(stored_type, file.bytes(info), &mut values);
+    Ok(values)
+}

@@ -1,0 +1,215 @@
+//! One safetensors file, mapped into memory, with a header that has been checked against it.
+//!
+//! ```text
+//! | length of header: u64 | header: JSON, name -> type, shape, offsets | data, tensor after tensor |
+//! ```
+//!
+//! The safetensors crate parses types and entries. The layout is checked here, because its reader
+//! names neither file nor numbers, lets a name occur twice, and adds offsets that a hostile header
+//! can make overflow. After [`WeightsFile::open`] every tensor lies within the map and has
+//! the bytes that its shape and type need.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use safetensors::tensor::TensorInfo;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+
+use crate::config::num_values;
+use crate::error::ModelError;
+
+const LENGTH_BYTES: u64 = 8;
+/// The limit that the format's own reader has.
+const MOST_HEADER_BYTES: u64 = 100_000_000;
+
+pub(super) struct WeightsFile {
+    path: PathBuf,
+    map: Mmap,
+    data_start: usize,
+    /// In the order of their data.
+    tensors: Vec<(String, TensorInfo)>,
+}
+
+impl WeightsFile {
+    pub(super) fn open(path: &Path) -> Result<WeightsFile, ModelError> {
+        let failed = |action| {
+            move |cause| ModelError::Io {
+                path: path.into(),
+                action,
+                cause,
+            }
+        };
+        let file = File::open(path).map_err(failed("open it"))?;
+        let found_bytes = file.metadata().map_err(failed("read its size"))?.len();
+        let truncated = |expected_bytes| ModelError::Truncated {
+            file: path.into(),
+            expected_bytes,
+            found_bytes,
+        };
+        if found_bytes < LENGTH_BYTES {
+            return Err(truncated(LENGTH_BYTES.into()));
+        }
+        // SAFETY: the map is read-only and private to this struct, and its bytes are only ever
+        // read as integers and floats, for which every bit pattern is valid. What remains is that
+        // another process shortens the file while it is mapped, which kills this one with SIGBUS.
+        // `write_folder` never does: it renames a new file over the old, and the map keeps the old.
+        let map = unsafe { Mmap::map(&file) }.map_err(failed("map it into memory"))?;
+
+        let mut length_field = [0; LENGTH_BYTES as usize];
+        length_field.copy_from_slice(&map[..LENGTH_BYTES as usize]);
+        let header_bytes = u64::from_le_bytes(length_field);
+        if header_bytes > MOST_HEADER_BYTES {
+            return Err(ModelError::HeaderLength {
+                file: path.into(),
+                limit_bytes: MOST_HEADER_BYTES,
+                found_bytes: header_bytes,
+            });
+        }
+        let data_start = (LENGTH_BYTES + header_bytes) as usize;
+        let Some(header) = map.get(LENGTH_BYTES as usize..data_start) else {
+            return Err(truncated(data_start as u128));
+        };
+        let header = std::str::from_utf8(header).map_err(|error| ModelError::NotUtf8 {
+            file: path.into(),
+            part: "its header",
+            valid_bytes: error.valid_up_to(),
+        })?;
+        let Entries(mut tensors) =
+            serde_json::from_str(header).map_err(|cause| ModelError::Json {
+                file: path.into(),
+                expected: "a safetensors header",
+                found: cause.to_string(),
+            })?;
+        tensors.sort_by_key(|(_, info)| info.data_offsets);
+        check_names(path, &tensors)?;
+        check_layout(path, data_start, map.len(), &tensors)?;
+        Ok(WeightsFile {
+            path: path.into(),
+            map,
+            data_start,
+            tensors,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn tensors(&self) -> &[(String, TensorInfo)] {
+        &self.tensors
+    }
+
+    /// The bytes of a tensor of this file.
+    pub(super) fn bytes(&self, info: &TensorInfo) -> &[u8] {
+        let (start, end) = info.data_offsets;
+        &self.map[self.data_start + start..self.data_start + end]
+    }
+}
+
+fn check_names(path: &Path, tensors: &[(String, TensorInfo)]) -> Result<(), ModelError> {
+    let mut names: Vec<&str> = tensors.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => Err(ModelError::DuplicateTensor {
+            tensor: pair[0].into(),
+            first: path.into(),
+            second: path.into(),
+        }),
+    }
+}
+
+/// Tensors, in the order of their offsets, must fill the data part from end to end, each with
+/// exactly the bytes that its shape and type need.
+fn check_layout(
+    path: &Path,
+    data_start: usize,
+    file_bytes: usize,
+    tensors: &[(String, TensorInfo)],
+) -> Result<(), ModelError> {
+    let data_end = tensors
+        .iter()
+        .map(|(_, info)| info.data_offsets.1)
+        .max()
+        .unwrap_or(0);
+    let expected_bytes = data_start as u128 + data_end as u128;
+    if expected_bytes > file_bytes as u128 {
+        return Err(ModelError::Truncated {
+            file: path.into(),
+            expected_bytes,
+            found_bytes: file_bytes as u64,
+        });
+    }
+    if expected_bytes < file_bytes as u128 {
+        return Err(ModelError::TrailingBytes {
+            file: path.into(),
+            expected_bytes,
+            found_bytes: file_bytes as u64,
+        });
+    }
+    let mut expected_start = 0;
+    for (name, info) in tensors {
+        let (start, end) = info.data_offsets;
+        let bits =
+            num_values(&info.shape).and_then(|count| count.checked_mul(info.dtype.bitsize()));
+        let fits =
+            bits.is_some_and(|bits| bits % 8 == 0 && start.checked_add(bits / 8) == Some(end));
+        if !fits {
+            let bytes = match bits {
+                Some(bits) => bits.div_ceil(8).to_string(),
+                None => "impossibly many".into(),
+            };
+            return Err(ModelError::TensorBytes {
+                file: path.into(),
+                tensor: name.clone(),
+                expected: format!("{bytes} bytes for shape {:?} of {}", info.shape, info.dtype),
+                found_bytes: end as i128 - start as i128,
+            });
+        }
+        if start != expected_start {
+            return Err(ModelError::Placement {
+                file: path.into(),
+                tensor: name.clone(),
+                expected: expected_start,
+                found: start,
+            });
+        }
+        expected_start = end;
+    }
+    Ok(())
+}
+
+/// The tensors of a header as they stand there, a name that occurs twice included.
+struct Entries(Vec<(String, TensorInfo)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
+        deserializer.deserialize_map(EntriesVisitor)
+    }
+}
+
+struct EntriesVisitor;
+
+impl<'de> Visitor<'de> for EntriesVisitor {
+    type Value = Entries;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+        let mut tensors = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let value: serde_json::Value = map.next_value()?;
+            if name == "__metadata__" {
+                continue;
+            }
+            let info = TensorInfo::deserialize(value)
+                .map_err(|cause| A::Error::custom(format!("in `{name}`, {cause}")))?;
+            tensors.push((name, info));
+        }
+        Ok(Entries(tensors))
+    }
+}

@@ -1,0 +1,308 @@
+//! Writing a model folder so that it is either whole or visibly not.
+//!
+//! ```text
+//! every file -> its name + .partial, fsync
+//! remove the old model.safetensors and index          the folder now looks unfinished
+//! rename shards, head, config.json into place
+//! rename model.safetensors or the index into place    the folder is whole
+//! ```
+//!
+//! A process killed at any of these points leaves either the old model or a folder that
+//! [`ModelFolder::open`](super::ModelFolder::open) refuses, with every new file safe on disk. Tensors
+//! stream through a small buffer: writing needs no copy of the model.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde_json::{Map, json};
+
+use super::{CONFIG_FILE, HEAD_FILE, Head, INDEX_FILE, SINGLE_FILE, compare};
+use crate::config::{ClipConfig, num_values};
+use crate::error::ModelError;
+
+type NamedTensor<'a> = (String, Vec<usize>, &'a [f32]);
+
+/// Writes a model folder that `CLIPModel.from_pretrained` loads, over an older one if there is one.
+///
+/// `tensors` are those of [`ClipConfig::tensors`], in any order. Weights go to one file, or, where
+/// they exceed `shard_bytes`, to shards of at most that many bytes (a larger tensor has its own).
+pub fn write_folder(
+    folder: &Path,
+    config: &ClipConfig,
+    tensors: &[(String, Vec<usize>, &[f32])],
+    head: Option<&Head>,
+    shard_bytes: Option<u64>,
+) -> Result<(), ModelError> {
+    config.validate(&folder.join(CONFIG_FILE))?;
+    check_tensors(folder, config, tensors)?;
+    if let Some(head) = head {
+        check_head(folder, config, head)?;
+    }
+    fs::create_dir_all(folder).map_err(failed(folder, "create it"))?;
+
+    let mut staged = Staged {
+        folder,
+        names: Vec::new(),
+    };
+    let shards = split(tensors, shard_bytes);
+    let last = if let [all] = shards.as_slice() {
+        staged.write(SINGLE_FILE, |file| write_safetensors(file, all))?;
+        SINGLE_FILE
+    } else {
+        let mut weight_map = Map::new();
+        for (number, shard) in shards.iter().enumerate() {
+            let name = format!("model-{:05}-of-{:05}.safetensors", number + 1, shards.len());
+            staged.write(&name, |file| write_safetensors(file, shard))?;
+            let entries = shard
+                .iter()
+                .map(|(tensor, _, _)| (tensor.clone(), json!(name)));
+            weight_map.extend(entries);
+        }
+        let total_size: u64 = tensors.iter().map(num_bytes).sum();
+        let index = json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
+        staged.write(INDEX_FILE, |file| writeln!(file, "{index:#}"))?;
+        INDEX_FILE
+    };
+    staged.write(CONFIG_FILE, |file| {
+        file.write_all(config.to_json().as_bytes())
+    })?;
+    if let Some(head) = head {
+        let weight = vec![head.num_labels, config.projection_dim];
+        let tensors = [
+            ("weight".to_string(), weight, head.weight.as_slice()),
+            (
+                "bias".to_string(),
+                vec![head.num_labels],
+                head.bias.as_slice(),
+            ),
+        ];
+        staged.write(HEAD_FILE, |file| write_safetensors(file, &tensors))?;
+    }
+    staged.commit(last)
+}
+
+fn check_tensors(
+    folder: &Path,
+    config: &ClipConfig,
+    tensors: &[NamedTensor],
+) -> Result<(), ModelError> {
+    let mut names: Vec<&str> = tensors.iter().map(|(name, _, _)| name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(ModelError::DuplicateTensor {
+            tensor: pair[0].into(),
+            first: folder.into(),
+            second: folder.into(),
+        });
+    }
+    let found = tensors
+        .iter()
+        .map(|(name, shape, _)| (name.as_str(), shape.as_slice()));
+    let mismatch = compare(config, found);
+    if !mismatch.is_empty() {
+        return Err(ModelError::Tensors {
+            folder: folder.into(),
+            mismatch,
+        });
+    }
+    for (name, shape, values) in tensors {
+        let expected = num_values(shape).expect("fits: checked by ClipConfig::validate");
+        if values.len() != expected {
+            return Err(ModelError::ValueCount {
+                tensor: name.clone(),
+                expected,
+                found: values.len(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_head(folder: &Path, config: &ClipConfig, head: &Head) -> Result<(), ModelError> {
+    let num_weights = num_values(&[head.num_labels, config.projection_dim]);
+    let fits = num_weights == Some(head.weight.len()) && head.num_labels == head.bias.len();
+    if fits && head.num_labels > 0 {
+        return Ok(());
+    }
+    Err(ModelError::Head {
+        file: folder.join(HEAD_FILE),
+        expected: format!(
+            "weight [labels, {}] and bias [labels]",
+            config.projection_dim
+        ),
+        found: format!(
+            "{} labels, {} weights, {} biases",
+            head.num_labels,
+            head.weight.len(),
+            head.bias.len()
+        ),
+    })
+}
+
+/// Consecutive tensors, each run within `shard_bytes` or one tensor long. At least one run.
+fn split<'a, 'b>(
+    tensors: &'a [NamedTensor<'b>],
+    shard_bytes: Option<u64>,
+) -> Vec<&'a [NamedTensor<'b>]> {
+    let limit_bytes = shard_bytes.unwrap_or(u64::MAX);
+    let mut shards = Vec::new();
+    let (mut start, mut held_bytes) = (0, 0u64);
+    for (position, tensor) in tensors.iter().enumerate() {
+        let bytes = num_bytes(tensor);
+        if position > start && held_bytes.saturating_add(bytes) > limit_bytes {
+            shards.push(&tensors[start..position]);
+            (start, held_bytes) = (position, 0);
+        }
+        held_bytes += bytes;
+    }
+    shards.push(&tensors[start..]);
+    shards
+}
+
+fn num_bytes((_, _, values): &NamedTensor) -> u64 {
+    size_of_val(*values) as u64
+}
+
+fn write_safetensors(file: &mut File, tensors: &[NamedTensor]) -> io::Result<()> {
+    let mut end = 0;
+    let mut entries = Vec::with_capacity(tensors.len());
+    for (name, shape, values) in tensors {
+        let start = end;
+        end += size_of_val(*values);
+        let info = TensorInfo {
+            dtype: Dtype::F32,
+            shape: shape.clone(),
+            data_offsets: (start, end),
+        };
+        entries.push((name.clone(), info));
+    }
+    // transformers refuses files that do not say which framework their layout follows.
+    let format = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let metadata = Metadata::new(Some(format), entries).map_err(io::Error::other)?;
+    let mut header = serde_json::to_vec(&metadata)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(&header)?;
+
+    const VALUES_AT_ONCE: usize = 1 << 18;
+    let mut buffer = Vec::new();
+    for (_, _, values) in tensors {
+        for values in values.chunks(VALUES_AT_ONCE) {
+            buffer.clear();
+            buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            file.write_all(&buffer)?;
+        }
+    }
+    Ok(())
+}
+
+/// Files written under temporary names, which go away again if they are not committed.
+struct Staged<'a> {
+    folder: &'a Path,
+    names: Vec<String>,
+}
+
+impl Staged<'_> {
+    fn write(
+        &mut self,
+        name: &str,
+        content: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<(), ModelError> {
+        let path = self.partial(name);
+        let mut file = File::create(&path).map_err(failed(&path, "create it"))?;
+        self.names.push(name.into());
+        content(&mut file).map_err(failed(&path, "write it"))?;
+        file.sync_all().map_err(failed(&path, "write it to disk"))
+    }
+
+    /// Puts the files in place, `last` last: it is the one that makes a folder look whole.
+    fn commit(mut self, last: &str) -> Result<(), ModelError> {
+        // From here on nothing cleans up: when the old model is gone, these are the only copy.
+        let names = std::mem::take(&mut self.names);
+        for name in [INDEX_FILE, SINGLE_FILE] {
+            remove_if_there(&self.folder.join(name))?;
+        }
+        if !names.iter().any(|name| name == HEAD_FILE) {
+            remove_if_there(&self.folder.join(HEAD_FILE))?;
+        }
+        sync_folder(self.folder)?;
+        for name in names.iter().filter(|name| *name != last) {
+            self.rename(name)?;
+        }
+        sync_folder(self.folder)?;
+        self.rename(last)?;
+        sync_folder(self.folder)?;
+        remove_old_shards(self.folder, &names)
+    }
+
+    fn rename(&self, name: &str) -> Result<(), ModelError> {
+        let partial = self.partial(name);
+        fs::rename(&partial, self.folder.join(name)).map_err(failed(&partial, "rename it"))
+    }
+
+    /// A fixed name: what a killed process left is overwritten by the next, not piled up.
+    fn partial(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.partial"))
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // The error that brought us here is the one to report.
+            let _ = fs::remove_file(self.partial(name));
+        }
+    }
+}
+
+/// Shards of an older model would never be read again, and would take its whole size on disk.
+fn remove_old_shards(folder: &Path, written: &[String]) -> Result<(), ModelError> {
+    for entry in fs::read_dir(folder).map_err(failed(folder, "list it"))? {
+        let name = entry.map_err(failed(folder, "list it"))?.file_name();
+        let name = name.to_string_lossy();
+        if is_shard(&name) && !written.contains(&name.to_string()) {
+            remove_if_there(&folder.join(&*name))?;
+        }
+    }
+    Ok(())
+}
+
+/// `model-00001-of-00003.safetensors`
+fn is_shard(name: &str) -> bool {
+    let numbers = name
+        .strip_prefix("model-")
+        .and_then(|rest| rest.strip_suffix(".safetensors"));
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    numbers
+        .and_then(|rest| rest.split_once("-of-"))
+        .is_some_and(|(a, b)| is_number(a) && is_number(b))
+}
+
+fn remove_if_there(path: &Path) -> Result<(), ModelError> {
+    match fs::remove_file(path) {
+        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(failed(path, "remove it")(cause)),
+        _ => Ok(()),
+    }
+}
+
+/// A rename is only on disk once its folder is.
+fn sync_folder(folder: &Path) -> Result<(), ModelError> {
+    if cfg!(unix) {
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(failed(folder, "write it to disk"))?;
+    }
+    Ok(())
+}
+
+fn failed(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> ModelError {
+    let path = path.to_path_buf();
+    move |cause| ModelError::Io {
+        path,
+        action,
+        cause,
+    }
+}

@@ -1,0 +1,11 @@
+//! Models as graphs, and the folders they are kept in.
+//!
+//! A model is a pure function from a config to a graph: [`clip`] writes CLIP's two towers. [`config`] knows their
+//! sizes and Hugging Face's names for them, [`folder`] reads and writes Hugging Face folders, [`init`] draws weights
+//! where there is no folder.
+
+pub mod clip;
+pub mod config;
+pub mod error;
+pub mod folder;
+pub mod init;

@@ -1,0 +1,23 @@
+//! What can go wrong before step 0.
+
+use crate::search::Change;
+
+/// Why there is no plan.
+#[derive(Debug, Clone, thiserror::Error, PartialEq)]
+pub enum PlanError {
+    /// Nothing that the user left open fits.
+    #[error(
+        "the run does not fit: the budget is {budget_bytes} bytes, the smallest that would do is {smallest_bytes} bytes"
+    )]
+    DoesNotFit {
+        /// What was given.
+        budget_bytes: u64,
+        /// What the thriftiest plan needs, with everything the user fixed as it is.
+        smallest_bytes: u64,
+        /// The cheapest changes that would make it fit.
+        changes: Vec<Change>,
+    },
+    /// Batch size, accumulation and effective batch contradict each other or are zero.
+    #[error("{0}")]
+    Contradiction(String),
+}

@@ -1,0 +1,35 @@
+//! How a step fits into memory.
+//!
+//! Pure functions from a graph to an allocation; no device is touched. A step is a schedule of programs over one
+//! arena, and lifetimes span them all:
+//!
+//! ```text
+//!            begin | features x (k - K) | kept features x K | loss | kept pull-back x K | pull-back x (k - K) | update
+//! weights    =====================================================================================================
+//! features   =====================================================================================================
+//! slots                                 [=========== K times what the backward pass needs ====]
+//! gradients                                                 [=========================================================]
+//! transient        [.....]              [.....]             [....]  [.....]             [.......]              [....]
+//! ```
+//!
+//! `K` micro-batches keep their activations between the two passes; the others run forward a second time.
+//! Each program's transients are packed on their own, then programs, slots and gradients are packed against each
+//! other, so that a short-lived region may lie where another's bytes are dead.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod layout;
+mod pack;
+mod program;
+mod recompute;
+mod search;
+mod target;
+
+pub use error::PlanError;
+pub use layout::{Breakdown, Draft, Layout, StepPlan, prepare};
+pub use pack::{Item, Packing, liveness_peak, pack};
+pub use program::{Instruction, Place, Program, Programs, Workspace};
+pub use recompute::{Policy, Recompute, Rewritten, rewrite};
+pub use search::{Candidate, Change, Plan, Request, plan, search};
+pub use target::Target;

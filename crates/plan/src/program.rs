@@ -1,0 +1,88 @@
+//! A planned program: operations with addresses. A device replays it and decides nothing.
+
+use holdall_graph::{DType, Op, Shape, Write};
+
+/// Where an operand is, in bytes from the start of the arena.
+///
+/// Two things move between runs of one program: the rows of the features that belong to the micro-batch, and
+/// the slot in which it keeps its activations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Place {
+    /// First byte.
+    pub offset: u64,
+    /// Added once per micro-batch index.
+    pub micro_stride: u64,
+    /// Added once per slot index.
+    pub slot_stride: u64,
+    /// Extent in elements.
+    pub shape: Shape,
+    /// Strides in elements.
+    pub strides: Shape,
+    /// Number format.
+    pub dtype: DType,
+}
+
+/// Scratch of one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    /// First byte in the arena.
+    pub offset: u64,
+    /// Size.
+    pub bytes: u64,
+}
+
+/// One operation with addresses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instruction {
+    /// What to do.
+    pub op: Op,
+    /// Operands, in the operation's order.
+    pub inputs: Vec<Place>,
+    /// Results; `None` where nobody reads one, so that it need not be written.
+    pub outputs: Vec<Option<(Place, Write)>>,
+    /// Scratch.
+    pub workspace: Workspace,
+}
+
+/// A list of instructions that runs as a whole.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// For people.
+    pub name: &'static str,
+    /// In order.
+    pub instructions: Vec<Instruction>,
+}
+
+/// The programs of a step, in the order in which they run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Programs {
+    /// Once: loss sums to zero.
+    pub begin: Program,
+    /// Forward only, nothing kept: the first pass of micro-batches without a slot, and every evaluation.
+    pub features: Program,
+    /// Forward into a slot.
+    pub kept_features: Program,
+    /// Once: gradients to zero, coupled losses.
+    pub loss: Program,
+    /// Backward out of a slot.
+    pub kept_pull_back: Program,
+    /// Forward again and backward.
+    pub pull_back: Program,
+    /// Once: norm and optimizer.
+    pub update: Program,
+}
+
+impl Programs {
+    /// Every program.
+    pub fn all(&self) -> [&Program; 7] {
+        [
+            &self.begin,
+            &self.features,
+            &self.kept_features,
+            &self.loss,
+            &self.kept_pull_back,
+            &self.pull_back,
+            &self.update,
+        ]
+    }
+}

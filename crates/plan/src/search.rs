@@ -1,0 +1,523 @@
+//! The fastest plan that fits.
+//!
+//! The candidates do not depend on the budget: micro-batch x recomputation x number of kept micro-batches, within what
+//! the user left open. They are sorted by predicted time and the first that fits is taken, so a larger
+//! budget never has a slower plan. Offsets are only worked out for candidates whose lower bound fits.
+
+use holdall_graph::Graph;
+use serde::Serialize;
+
+use crate::error::PlanError;
+use crate::layout::{Breakdown, Draft, Layout, StepPlan, prepare};
+use crate::recompute::{Policy, Recompute};
+use crate::target::Target;
+
+/// What the user said; `None` is left open.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// Samples per optimizer step.
+    pub effective_batch: Option<usize>,
+    /// Samples per micro-batch.
+    pub batch_size: Option<usize>,
+    /// Micro-batches per optimizer step.
+    pub gradient_accumulation: Option<usize>,
+    /// What to recompute.
+    pub recompute: Option<Recompute>,
+    /// Micro-batches that keep their activations; open except in tests.
+    pub kept: Option<usize>,
+    /// What the process may hold.
+    pub budget_bytes: Option<u64>,
+}
+
+/// Effective batch when nothing was said.
+const DEFAULT_EFFECTIVE_BATCH: usize = 128;
+
+/// A way to run the step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Candidate {
+    /// Samples per micro-batch.
+    pub batch_size: usize,
+    /// Micro-batches per step.
+    pub gradient_accumulation: usize,
+    /// What is recomputed.
+    pub recompute: String,
+    /// Micro-batches that keep their activations between the passes.
+    pub kept_micro_batches: usize,
+    /// Number format of the arithmetic.
+    pub precision: &'static str,
+    /// Number format of the optimizer's state.
+    pub optimizer_state: &'static str,
+    /// The one allocation.
+    pub arena_bytes: u64,
+    /// The whole process.
+    pub process_bytes: u64,
+    /// The arena by purpose.
+    pub breakdown: Breakdown,
+    /// Predicted time of a step.
+    pub step_ms: f64,
+    #[serde(skip)]
+    policy: Policy,
+}
+
+/// A change that would make a run fit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// What to type.
+    pub change: String,
+    /// What the process would then hold.
+    pub process_bytes: u64,
+    /// What a step would then take.
+    pub step_ms: f64,
+}
+
+/// What was chosen, and what else there is.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Samples per step.
+    pub effective_batch: usize,
+    /// The choice.
+    pub chosen: Candidate,
+    /// The choice with addresses.
+    pub step: StepPlan,
+    /// Other ways, fastest first: those that fit and, marked by their bytes, those that would with more memory.
+    pub alternatives: Vec<Candidate>,
+    /// A faster batch size within the same budget, where the user fixed a slower one.
+    pub suggestion: Option<Candidate>,
+}
+
+/// Resolved batch numbers: effective batch, batch size, accumulation.
+fn sizes(request: &Request) -> Result<(usize, Vec<usize>), PlanError> {
+    let zero = |name: &str| PlanError::Contradiction(format!("{name} is 0, expected at least 1"));
+    for (name, value) in [
+        ("effective batch", request.effective_batch),
+        ("batch size", request.batch_size),
+        ("gradient accumulation", request.gradient_accumulation),
+    ] {
+        if value == Some(0) {
+            return Err(zero(name));
+        }
+    }
+    let effective = match (
+        request.effective_batch,
+        request.batch_size,
+        request.gradient_accumulation,
+    ) {
+        (Some(effective), Some(batch), Some(accumulation)) => {
+            if effective > batch * accumulation || effective <= batch * (accumulation - 1) {
+                return Err(PlanError::Contradiction(format!(
+                    "effective batch {effective} does not take {accumulation} micro-batches of {batch} \
+                     (they hold {}); hint: leave one of the three out",
+                    batch * accumulation
+                )));
+            }
+            effective
+        }
+        (Some(effective), _, _) => effective,
+        (None, Some(batch), Some(accumulation)) => batch * accumulation,
+        (None, None, Some(accumulation)) => DEFAULT_EFFECTIVE_BATCH.max(accumulation),
+        (None, Some(batch), None) => DEFAULT_EFFECTIVE_BATCH.max(batch),
+        (None, None, None) => DEFAULT_EFFECTIVE_BATCH,
+    };
+    let batches = match (request.batch_size, request.gradient_accumulation) {
+        (Some(batch), _) if batch > effective => {
+            return Err(PlanError::Contradiction(format!(
+                "batch size {batch} is larger than the effective batch {effective}"
+            )));
+        }
+        (Some(batch), _) => vec![batch],
+        (None, Some(accumulation)) if accumulation > effective => {
+            return Err(PlanError::Contradiction(format!(
+                "gradient accumulation {accumulation} is larger than the effective batch {effective}"
+            )));
+        }
+        (None, Some(accumulation)) => vec![effective.div_ceil(accumulation)],
+        (None, None) => open_batches(effective),
+    };
+    Ok((effective, batches))
+}
+
+/// Batch sizes worth a look: powers of two, and even shares of the effective batch up to the whole.
+fn open_batches(effective: usize) -> Vec<usize> {
+    let mut batches: Vec<usize> = (0..)
+        .map(|power| 1 << power)
+        .take_while(|&batch| batch < effective && batch <= 4096)
+        .collect();
+    batches.extend(
+        [1, 2, 3, 4, 6, 8]
+            .iter()
+            .map(|parts| effective.div_ceil(*parts))
+            .filter(|&batch| batch <= 4096),
+    );
+    batches.sort_unstable();
+    batches.dedup();
+    batches
+}
+
+fn policies(request: &Request, num_blocks: usize) -> Vec<Policy> {
+    match request.recompute {
+        Some(recompute) => vec![Policy::uniform(recompute, num_blocks)],
+        None => {
+            let mut policies = vec![
+                Policy::uniform(Recompute::None, num_blocks),
+                Policy::uniform(Recompute::Cheap, num_blocks),
+            ];
+            policies.extend([1, 2, 3].map(|quarters| Policy {
+                blocks_again: num_blocks * quarters / 4,
+                rest: Recompute::Cheap,
+            }));
+            policies.push(Policy::uniform(Recompute::Blocks, num_blocks));
+            policies.dedup();
+            policies
+        }
+    }
+}
+
+/// How many micro-batches might keep their activations.
+fn kept_counts(request: &Request, accumulation: usize, coupled: bool) -> Vec<usize> {
+    if let Some(kept) = request.kept {
+        return vec![kept.min(accumulation)];
+    }
+    // Without a first pass there is nothing to bridge.
+    if !coupled {
+        return vec![0];
+    }
+    let mut counts: Vec<usize> = (0..=accumulation.min(32)).collect();
+    counts.extend((1..=8).map(|eighths| accumulation * eighths / 8));
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+struct Entry {
+    draft: usize,
+    kept: usize,
+    accumulation: usize,
+    seconds: f64,
+    bound_process: u64,
+}
+
+/// All candidates of a request, fastest first, with offsets worked out on demand.
+struct Field {
+    drafts: Vec<DraftOf>,
+    entries: Vec<Entry>,
+    num_blocks: usize,
+}
+
+struct DraftOf {
+    batch_size: usize,
+    policy: Policy,
+    state: State,
+}
+
+enum State {
+    Draft(Box<Draft>),
+    Packed(Box<Layout>),
+    /// Only while one becomes the other.
+    Moving,
+}
+
+impl DraftOf {
+    fn layout(&mut self) -> &Layout {
+        self.state = match std::mem::replace(&mut self.state, State::Moving) {
+            State::Draft(draft) => State::Packed(Box::new(draft.pack())),
+            state => state,
+        };
+        match &self.state {
+            State::Packed(layout) => layout,
+            _ => unreachable!("packed above"),
+        }
+    }
+}
+
+impl Field {
+    fn new(
+        request: &Request,
+        batches: &[usize],
+        effective: usize,
+        build: &dyn Fn(usize, usize) -> Graph,
+        target: &dyn Target,
+    ) -> Field {
+        let mut field = Field {
+            drafts: Vec::new(),
+            entries: Vec::new(),
+            num_blocks: 0,
+        };
+        for &batch_size in batches {
+            let accumulation = effective.div_ceil(batch_size);
+            let graph = build(batch_size, accumulation);
+            field.num_blocks = graph.blocks().len();
+            for policy in policies(request, field.num_blocks) {
+                let draft = prepare(&graph, &policy, target);
+                for kept in kept_counts(request, accumulation, draft.is_coupled()) {
+                    field.entries.push(Entry {
+                        draft: field.drafts.len(),
+                        kept,
+                        accumulation,
+                        seconds: draft.seconds(kept, accumulation),
+                        bound_process: draft.bound_bytes(kept, accumulation)
+                            + draft.overhead_bytes(),
+                    });
+                }
+                field.drafts.push(DraftOf {
+                    batch_size,
+                    policy,
+                    state: State::Draft(Box::new(draft)),
+                });
+            }
+        }
+        field.entries.sort_by(|a, b| {
+            a.seconds
+                .total_cmp(&b.seconds)
+                .then(a.bound_process.cmp(&b.bound_process))
+        });
+        field
+    }
+
+    fn candidate(&mut self, index: usize) -> Candidate {
+        let num_blocks = self.num_blocks;
+        let entry = &self.entries[index];
+        let (kept, accumulation, step_ms) = (entry.kept, entry.accumulation, entry.seconds * 1e3);
+        let of = &mut self.drafts[entry.draft];
+        let (batch_size, policy) = (of.batch_size, of.policy);
+        let layout = of.layout();
+        let arena_bytes = layout.arena_bytes(kept, accumulation);
+        Candidate {
+            batch_size,
+            gradient_accumulation: accumulation,
+            recompute: policy.label(num_blocks),
+            kept_micro_batches: kept,
+            precision: "f32",
+            optimizer_state: "f32",
+            arena_bytes,
+            process_bytes: arena_bytes + layout.draft().overhead_bytes(),
+            breakdown: layout.breakdown(kept, accumulation),
+            step_ms,
+            policy,
+        }
+    }
+
+    /// Index and candidate of the fastest that fits.
+    fn fastest(&mut self, budget_bytes: u64) -> Option<(usize, Candidate)> {
+        for index in 0..self.entries.len() {
+            if self.entries[index].bound_process <= budget_bytes {
+                let candidate = self.candidate(index);
+                if candidate.process_bytes <= budget_bytes {
+                    return Some((index, candidate));
+                }
+            }
+        }
+        None
+    }
+
+    /// The smallest, whatever it takes.
+    fn smallest(&mut self) -> Candidate {
+        let mut order: Vec<usize> = (0..self.entries.len()).collect();
+        order.sort_by_key(|&index| self.entries[index].bound_process);
+        let mut best: Option<Candidate> = None;
+        for index in order {
+            if let Some(best) = &best
+                && self.entries[index].bound_process >= best.process_bytes
+            {
+                break;
+            }
+            let candidate = self.candidate(index);
+            if best
+                .as_ref()
+                .is_none_or(|best| candidate.process_bytes < best.process_bytes)
+            {
+                best = Some(candidate);
+            }
+        }
+        best.expect("a request has at least one candidate")
+    }
+
+    /// The best of each kind of choice, to show what the knobs do.
+    fn alternatives(&mut self, chosen: usize, budget_bytes: u64) -> Vec<Candidate> {
+        let mut seen = vec![self.kind(chosen)];
+        let mut alternatives = Vec::new();
+        // The next best that fit, one per micro-batch size or recomputation ...
+        for index in 0..self.entries.len() {
+            let kind = self.kind(index);
+            if alternatives.len() >= 6
+                || seen.contains(&kind)
+                || self.entries[index].bound_process > budget_bytes
+            {
+                continue;
+            }
+            let candidate = self.candidate(index);
+            if candidate.process_bytes <= budget_bytes {
+                seen.push(kind);
+                alternatives.push(candidate);
+            }
+        }
+        // ... and the fastest of all, to show what more memory would buy.
+        if self.entries[0].seconds < self.entries[chosen].seconds {
+            let fastest = self.candidate(0);
+            if fastest.process_bytes > budget_bytes {
+                alternatives.push(fastest);
+            }
+        }
+        alternatives
+    }
+
+    fn kind(&self, index: usize) -> (usize, Policy) {
+        let of = &self.drafts[self.entries[index].draft];
+        (of.batch_size, of.policy)
+    }
+}
+
+/// The fastest candidate that fits, without addresses: for exploring.
+pub fn search(
+    request: &Request,
+    build: &dyn Fn(usize, usize) -> Graph,
+    target: &dyn Target,
+) -> Result<Candidate, PlanError> {
+    let (effective, batches) = sizes(request)?;
+    let mut field = Field::new(request, &batches, effective, build, target);
+    match field.fastest(request.budget_bytes.unwrap_or(u64::MAX)) {
+        Some((_, candidate)) => Ok(candidate),
+        None => Err(PlanError::DoesNotFit {
+            budget_bytes: request.budget_bytes.unwrap_or(u64::MAX),
+            smallest_bytes: field.smallest().process_bytes,
+            changes: Vec::new(),
+        }),
+    }
+}
+
+/// Chooses, and works out addresses for the choice. `build` writes the graph of a step for a batch size and an
+/// accumulation.
+pub fn plan(
+    request: &Request,
+    build: &dyn Fn(usize, usize) -> Graph,
+    target: &dyn Target,
+) -> Result<Plan, PlanError> {
+    let (effective_batch, batches) = sizes(request)?;
+    let budget_bytes = request.budget_bytes.unwrap_or(u64::MAX);
+    let mut field = Field::new(request, &batches, effective_batch, build, target);
+    let Some((index, chosen)) = field.fastest(budget_bytes) else {
+        let smallest = field.smallest();
+        return Err(PlanError::DoesNotFit {
+            budget_bytes,
+            smallest_bytes: smallest.process_bytes,
+            changes: changes(request, effective_batch, &smallest, build, target),
+        });
+    };
+    let alternatives = field.alternatives(index, budget_bytes);
+    let draft = field.entries[index].draft;
+    let step = field.drafts[draft]
+        .layout()
+        .plan(chosen.kept_micro_batches, chosen.gradient_accumulation);
+    Ok(Plan {
+        effective_batch,
+        suggestion: suggestion(request, effective_batch, &chosen, build, target),
+        chosen,
+        step,
+        alternatives,
+    })
+}
+
+/// A batch size that would be at least 5% faster in the same budget. Shown, never taken.
+fn suggestion(
+    request: &Request,
+    effective_batch: usize,
+    chosen: &Candidate,
+    build: &dyn Fn(usize, usize) -> Graph,
+    target: &dyn Target,
+) -> Option<Candidate> {
+    if request.batch_size.is_none() && request.gradient_accumulation.is_none() {
+        return None;
+    }
+    let open = Request {
+        effective_batch: Some(effective_batch),
+        batch_size: None,
+        gradient_accumulation: None,
+        kept: None,
+        ..request.clone()
+    };
+    search(&open, build, target)
+        .ok()
+        .filter(|better| better.step_ms < 0.95 * chosen.step_ms)
+}
+
+/// What would make it fit: more memory, or one of the user's numbers relaxed. Cheapest (fastest step) first.
+fn changes(
+    request: &Request,
+    effective_batch: usize,
+    smallest: &Candidate,
+    build: &dyn Fn(usize, usize) -> Graph,
+    target: &dyn Target,
+) -> Vec<Change> {
+    let mut found = Vec::new();
+    let mut offer = |relaxed: Request, describe: &dyn Fn(&Candidate) -> String| {
+        if let Ok(candidate) = search(&relaxed, build, target) {
+            found.push(Change {
+                change: describe(&candidate),
+                process_bytes: candidate.process_bytes,
+                step_ms: candidate.step_ms,
+            });
+        }
+    };
+    if request.batch_size.is_some() || request.gradient_accumulation.is_some() {
+        let relaxed = Request {
+            effective_batch: Some(effective_batch),
+            batch_size: None,
+            gradient_accumulation: None,
+            ..request.clone()
+        };
+        offer(relaxed, &|candidate| {
+            format!(
+                "--batch-size {} --gradient-accumulation {} (the same gradient)",
+                candidate.batch_size, candidate.gradient_accumulation
+            )
+        });
+    }
+    if request.recompute.is_some() {
+        let relaxed = Request {
+            recompute: None,
+            ..request.clone()
+        };
+        offer(relaxed, &|candidate| {
+            format!("--recompute auto (it would take {})", candidate.recompute)
+        });
+    }
+    if request.recompute.is_some()
+        && (request.batch_size.is_some() || request.gradient_accumulation.is_some())
+    {
+        let relaxed = Request {
+            effective_batch: Some(effective_batch),
+            batch_size: None,
+            gradient_accumulation: None,
+            recompute: None,
+            ..request.clone()
+        };
+        offer(relaxed, &|candidate| {
+            format!(
+                "--recompute auto --batch-size {} (the same gradient)",
+                candidate.batch_size
+            )
+        });
+    }
+    let halves = std::iter::successors(Some(effective_batch / 2), |&half| Some(half / 2));
+    for half in halves.take_while(|&half| half >= 1) {
+        let relaxed = Request {
+            effective_batch: Some(half),
+            batch_size: request.batch_size.map(|batch| batch.min(half)),
+            gradient_accumulation: None,
+            ..request.clone()
+        };
+        if search(&relaxed, build, target).is_ok() {
+            offer(relaxed, &|_| {
+                format!("--effective-batch {half} (another gradient: fewer negatives)")
+            });
+            break;
+        }
+    }
+    found.push(Change {
+        change: format!("--memory {}MiB", smallest.process_bytes.div_ceil(1 << 20)),
+        process_bytes: smallest.process_bytes,
+        step_ms: smallest.step_ms,
+    });
+    found.sort_by(|a, b| a.step_ms.total_cmp(&b.step_ms));
+    found.truncate(3);
+    found
+}

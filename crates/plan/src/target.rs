@@ -1,0 +1,21 @@
+//! What the planner asks of a device: sizes and times, nothing else.
+
+use holdall_graph::NodeView;
+
+/// A device as the planner sees it.
+pub trait Target {
+    /// Every offset is a multiple of this.
+    fn alignment(&self) -> u64;
+
+    /// Scratch that the node's kernel needs while it runs.
+    fn workspace_bytes(&self, node: NodeView<'_>) -> u64;
+
+    /// Predicted time of one run of the node.
+    fn seconds(&self, node: NodeView<'_>) -> f64;
+
+    /// What the process holds beside the arena: code, context, the product library's packing buffers.
+    fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64;
+
+    /// What the product library allocates by itself while the node runs.
+    fn packing_bytes(&self, node: NodeView<'_>) -> u64;
+}
