@@ -44,75 +44,110 @@ pub fn backward(
     seeds: &[(ValueId, ValueId)],
     wanted: &[ValueId],
 ) -> Vec<Option<ValueId>> {
-    let forward: Vec<usize> = (0..graph.nodes().len())
-        .filter(|&index| graph.nodes()[index].section == of)
-        .collect();
-    let mut needs = vec![false; graph.storages().len()];
-    for storage in graph.trainable_storages() {
-        needs[storage.0] = true;
-    }
-    for &value in wanted {
-        needs[graph.value(value).storage.0] = true;
-    }
-    let mut reads: HashMap<StorageId, Vec<Value>> = HashMap::new();
-    for &index in &forward {
-        let node = &graph.nodes()[index];
-        if node
-            .inputs
-            .iter()
-            .any(|&input| needs[graph.value(input).storage.0])
-        {
-            for output in &node.outputs {
-                needs[graph.value(output.value).storage.0] = true;
-            }
-        }
-        for &input in &node.inputs {
-            let value = *graph.value(input);
-            let views = reads.entry(value.storage).or_default();
-            if !views.contains(&value) {
-                views.push(value);
-            }
-        }
-    }
-    let mut gradients = HashMap::new();
-    for &(value, gradient) in seeds {
-        let (value, gradient) = (*graph.value(value), *graph.value(gradient));
-        assert_eq!(
-            value.shape, gradient.shape,
-            "a seed has the shape of its value"
-        );
-        gradients.insert(
-            value.storage,
-            StorageGradient {
-                gradient: gradient.storage,
-                written: vec![value],
-                whole: true,
-            },
-        );
-    }
-    let mut pass = Backward {
-        graph,
-        gradients,
-        needs,
-        reads,
-    };
-    let outer = pass.graph.section();
-    pass.graph.enter(into);
-    for &index in forward.iter().rev() {
-        let node = pass.graph.nodes()[index].clone();
-        let reached = node.outputs.iter().any(|output| {
-            pass.gradients
-                .contains_key(&pass.graph.value(output.value).storage)
-        });
-        let needed = node.inputs.iter().any(|&input| pass.wants(input));
-        if reached && needed {
-            pass.graph.resume_block(node.block);
-            node.op.rules().backward(&node, &mut pass);
-        }
-    }
-    pass.graph.resume_block(None);
-    pass.graph.enter(outer);
+    let mut pass = Backward::run(graph, [of, into], seeds, wanted, &[]);
     wanted.iter().map(|&value| pass.upstream(value)).collect()
+}
+
+/// The same with places for the wanted gradients: `targets` pairs whole values with where their gradients go.
+pub fn backward_into(
+    graph: &mut Graph,
+    of: Section,
+    into: Section,
+    seeds: &[(ValueId, ValueId)],
+    targets: &[(ValueId, ValueId)],
+) {
+    let wanted: Vec<ValueId> = targets.iter().map(|&(value, _)| value).collect();
+    Backward::run(graph, [of, into], seeds, &wanted, targets);
+}
+
+impl<'g> Backward<'g> {
+    fn run(
+        graph: &'g mut Graph,
+        [of, into]: [Section; 2],
+        seeds: &[(ValueId, ValueId)],
+        wanted: &[ValueId],
+        targets: &[(ValueId, ValueId)],
+    ) -> Backward<'g> {
+        let forward: Vec<usize> = (0..graph.nodes().len())
+            .filter(|&index| graph.nodes()[index].section == of)
+            .collect();
+        let mut needs = vec![false; graph.storages().len()];
+        for storage in graph.trainable_storages() {
+            needs[storage.0] = true;
+        }
+        for &value in wanted {
+            needs[graph.value(value).storage.0] = true;
+        }
+        let mut reads: HashMap<StorageId, Vec<Value>> = HashMap::new();
+        for &index in &forward {
+            let node = &graph.nodes()[index];
+            if node
+                .inputs
+                .iter()
+                .any(|&input| needs[graph.value(input).storage.0])
+            {
+                for output in &node.outputs {
+                    needs[graph.value(output.value).storage.0] = true;
+                }
+            }
+            for &input in &node.inputs {
+                let value = *graph.value(input);
+                let views = reads.entry(value.storage).or_default();
+                if !views.contains(&value) {
+                    views.push(value);
+                }
+            }
+        }
+        let mut gradients = HashMap::new();
+        for &(value, gradient) in seeds {
+            let (value, gradient) = (*graph.value(value), *graph.value(gradient));
+            assert_eq!(
+                value.shape, gradient.shape,
+                "a seed has the shape of its value"
+            );
+            gradients.insert(
+                value.storage,
+                StorageGradient {
+                    gradient: gradient.storage,
+                    written: vec![value],
+                    whole: true,
+                },
+            );
+        }
+        for &(value, gradient) in targets {
+            gradients.insert(
+                graph.value(value).storage,
+                StorageGradient {
+                    gradient: graph.value(gradient).storage,
+                    written: Vec::new(),
+                    whole: false,
+                },
+            );
+        }
+        let mut pass = Backward {
+            graph,
+            gradients,
+            needs,
+            reads,
+        };
+        let outer = pass.graph.section();
+        pass.graph.enter(into);
+        for &index in forward.iter().rev() {
+            let node = pass.graph.nodes()[index].clone();
+            let reached = node.outputs.iter().any(|output| {
+                pass.gradients
+                    .contains_key(&pass.graph.value(output.value).storage)
+            });
+            let needed = node.inputs.iter().any(|&input| pass.wants(input));
+            if reached && needed {
+                pass.graph.resume_block(node.block);
+                node.op.rules().backward(&node, &mut pass);
+            }
+        }
+        pass.graph.resume_block(None);
+        pass.graph.enter(outer);
+        pass
+    }
 }
 
 impl Backward<'_> {
@@ -182,8 +217,7 @@ impl Backward<'_> {
             view.shape == views[0].shape
                 && view.strides == views[0].strides
                 && view.micro_stride == views[0].micro_stride
-        }) && views.len() * views[0].shape.num_elements()
-            == forward.num_elements;
+        }) && views.len() * views[0].shape.num_elements() == forward.num_elements;
         // Several shapes of the whole storage (a reshape) are one and the same region.
         let each_whole = views
             .iter()
@@ -194,8 +228,7 @@ impl Backward<'_> {
                 gradient,
                 crate::Shape::new(&[forward.num_elements]),
             ));
-            self.graph
-                .push_new(Fill { value: 0.0 }, Vec::new(), &[all]);
+            self.graph.push_new(Fill { value: 0.0 }, Vec::new(), &[all]);
         }
         self.gradients.insert(
             storage,
@@ -230,8 +263,7 @@ impl Backward<'_> {
             );
         } else {
             let target = self.target(value);
-            self.graph
-                .push(AddInto {}, vec![gradient], vec![target]);
+            self.graph.push(AddInto {}, vec![gradient], vec![target]);
         }
     }
 

@@ -311,7 +311,10 @@ impl Graph {
     pub fn first_tokens(&mut self, of: ValueId) -> ValueId {
         let base = *self.value(of);
         let [batch, _, width] = *base.shape.dims() else {
-            panic!("first tokens of {:?}, expected [batch, tokens, width]", base.shape);
+            panic!(
+                "first tokens of {:?}, expected [batch, tokens, width]",
+                base.shape
+            );
         };
         self.add_value(Value {
             shape: Shape::new(&[batch, 1, width]),

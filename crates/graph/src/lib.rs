@@ -25,7 +25,7 @@ mod op;
 pub mod ops;
 mod value;
 
-pub use backward::{Backward, backward};
+pub use backward::{Backward, backward, backward_into};
 pub use cost::{Cost, NodeView};
 pub use graph::{
     BlockId, Decay, Graph, Node, NodeId, Output, Parameter, ParameterId, Section, Write,

@@ -140,7 +140,13 @@ pub fn vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp:
         });
     }
     let pooled = norm(graph, &format!("{name}.post_layernorm"), x_btd, eps);
-    project(graph, "visual_projection", pooled, config.projection_dim, image_bp);
+    project(
+        graph,
+        "visual_projection",
+        pooled,
+        config.projection_dim,
+        image_bp,
+    );
 }
 
 /// Writes the text tower; unit-length features go to `text_bp`.
@@ -188,7 +194,13 @@ pub fn text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp
         });
     }
     let pooled = norm(graph, &format!("{name}.final_layer_norm"), x_btd, eps);
-    project(graph, "text_projection", pooled, config.projection_dim, text_bp);
+    project(
+        graph,
+        "text_projection",
+        pooled,
+        config.projection_dim,
+        text_bp,
+    );
 }
 
 fn project(graph: &mut Graph, name: &str, pooled: ValueId, projection: usize, features: ValueId) {
@@ -226,7 +238,12 @@ impl Block {
         let parts = ["q_proj", "k_proj", "v_proj"];
         let named = |kind: &str, dims: &[usize]| {
             parts
-                .map(|part| (self.name(&format!("self_attn.{part}.{kind}")), dims.to_vec()))
+                .map(|part| {
+                    (
+                        self.name(&format!("self_attn.{part}.{kind}")),
+                        dims.to_vec(),
+                    )
+                })
                 .to_vec()
         };
         let weights = named("weight", &[self.width, self.width]);

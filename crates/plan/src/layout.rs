@@ -166,7 +166,13 @@ pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
                 Phase::KeptFeatures | Phase::KeptPullBack => &rewritten.kept,
                 _ => &HashSet::new(),
             };
-            locals_of(&rewritten.graph, &nodes_of(&rewritten, phase), outside, target, phase)
+            locals_of(
+                &rewritten.graph,
+                &nodes_of(&rewritten, phase),
+                outside,
+                target,
+                phase,
+            )
         })
         .collect();
     let packing_bytes = locals.iter().map(|l| l.packing_bytes).max().unwrap_or(0);
@@ -437,7 +443,13 @@ impl Layout {
                 return Program::default();
             }
             let kept_phase = matches!(phase, Phase::KeptFeatures | Phase::KeptPullBack);
-            self.program(phase, &placed, base(1), kept_phase, base(2 + phase as usize))
+            self.program(
+                phase,
+                &placed,
+                base(1),
+                kept_phase,
+                base(2 + phase as usize),
+            )
         };
         let programs = Programs {
             begin: build(Phase::Begin),

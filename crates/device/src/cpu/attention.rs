@@ -23,7 +23,8 @@ struct Heads {
 
 /// One sample's share of a matrix, one head's columns.
 fn head<T: Real>(all: Rows<T>, sample: usize, head: usize, tokens: usize, width: usize) -> Rows<T> {
-    all.slice(sample * tokens, tokens).columns(head * width, width)
+    all.slice(sample * tokens, tokens)
+        .columns(head * width, width)
 }
 
 impl Heads {
@@ -54,7 +55,11 @@ impl Heads {
     /// How many keys a query sees.
     fn visible(&self, query: usize, length: usize) -> usize {
         let keys = length.min(self.keys);
-        if self.causal { keys.min(query + 1) } else { keys }
+        if self.causal {
+            keys.min(query + 1)
+        } else {
+            keys
+        }
     }
 }
 
@@ -73,54 +78,57 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
     let (out, _) = o.result::<T>(0);
     let lse = o.output::<T>(1).map(|(lse, _)| lse.flat());
     let samples = o.input_place(0).shape.dims()[0];
-    (0..samples * heads.num_heads).into_par_iter().for_each(|task| {
-        let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
-        let [scores, _] = thread_scratch::<T>(o, 1, heads.keys);
-        let length = lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
-        let q = heads.of(q, sample, index, heads.queries);
-        let k = heads.of(k, sample, index, heads.keys);
-        let v = heads.of(v, sample, index, heads.keys);
-        let out = heads.of(out, sample, index, heads.queries);
-        for (start, rows) in heads.tiles() {
-            let scores = scores.slice(0, rows);
-            let q = q.slice(start, rows);
-            small_product(
-                scores,
-                Write::Overwrite,
-                heads.scale,
-                Factor::Plain(q),
-                Factor::Transposed(k),
-            );
-            vectorised(|| {
-                for row in 0..rows {
-                    let (seen, hidden) = scores
-                        .row_mut(row)
-                        .split_at_mut(heads.visible(start + row, length));
-                    let peak = largest(seen);
-                    let total = exp_in_place(seen, peak);
-                    hidden.fill(T::ZERO);
-                    let inverse = if seen.is_empty() {
-                        T::ZERO
-                    } else {
-                        T::ONE / total
-                    };
-                    for p in seen {
-                        *p *= inverse;
+    (0..samples * heads.num_heads)
+        .into_par_iter()
+        .for_each(|task| {
+            let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
+            let [scores, _] = thread_scratch::<T>(o, 1, heads.keys);
+            let length =
+                lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
+            let q = heads.of(q, sample, index, heads.queries);
+            let k = heads.of(k, sample, index, heads.keys);
+            let v = heads.of(v, sample, index, heads.keys);
+            let out = heads.of(out, sample, index, heads.queries);
+            for (start, rows) in heads.tiles() {
+                let scores = scores.slice(0, rows);
+                let q = q.slice(start, rows);
+                small_product(
+                    scores,
+                    Write::Overwrite,
+                    heads.scale,
+                    Factor::Plain(q),
+                    Factor::Transposed(k),
+                );
+                vectorised(|| {
+                    for row in 0..rows {
+                        let (seen, hidden) = scores
+                            .row_mut(row)
+                            .split_at_mut(heads.visible(start + row, length));
+                        let peak = largest(seen);
+                        let total = exp_in_place(seen, peak);
+                        hidden.fill(T::ZERO);
+                        let inverse = if seen.is_empty() {
+                            T::ZERO
+                        } else {
+                            T::ONE / total
+                        };
+                        for p in seen {
+                            *p *= inverse;
+                        }
+                        if let Some(lse) = lse {
+                            lse.row_mut(0)[task * heads.queries + start + row] = peak + total.ln();
+                        }
                     }
-                    if let Some(lse) = lse {
-                        lse.row_mut(0)[task * heads.queries + start + row] = peak + total.ln();
-                    }
-                }
-            });
-            small_product(
-                out.slice(start, rows),
-                Write::Overwrite,
-                1.0,
-                Factor::Plain(scores),
-                Factor::Plain(v),
-            );
-        }
-    });
+                });
+                small_product(
+                    out.slice(start, rows),
+                    Write::Overwrite,
+                    1.0,
+                    Factor::Plain(scores),
+                    Factor::Plain(v),
+                );
+            }
+        });
 }
 
 pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
@@ -137,76 +145,79 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
     let (dk, dk_mode) = o.result::<T>(1);
     let (dv, dv_mode) = o.result::<T>(2);
     let samples = o.input_place(1).shape.dims()[0];
-    (0..samples * heads.num_heads).into_par_iter().for_each(|task| {
-        let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
-        let [p, dp] = thread_scratch::<T>(o, 2, heads.keys);
-        let length = lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
-        let of_queries = |all| heads.of(all, sample, index, heads.queries);
-        let of_keys = |all| heads.of(all, sample, index, heads.keys);
-        let (q, dq, dout) = (of_queries(q), of_queries(dq), of_queries(dout));
-        let (k, v, dk, dv) = (of_keys(k), of_keys(v), of_keys(dk), of_keys(dv));
-        for (start, rows) in heads.tiles() {
-            let first = |mode| if start == 0 { mode } else { Write::Accumulate };
-            let (p, dp) = (p.slice(0, rows), dp.slice(0, rows));
-            let (q, dout) = (q.slice(start, rows), dout.slice(start, rows));
-            small_product(
-                p,
-                Write::Overwrite,
-                heads.scale,
-                Factor::Plain(q),
-                Factor::Transposed(k),
-            );
-            small_product(
-                dp,
-                Write::Overwrite,
-                1.0,
-                Factor::Plain(dout),
-                Factor::Transposed(v),
-            );
-            vectorised(|| {
-                for row in 0..rows {
-                    let visible = heads.visible(start + row, length);
-                    let shift = lse.row(0)[task * heads.queries + start + row];
-                    let (seen, hidden) = p.row_mut(row).split_at_mut(visible);
-                    exp_in_place(seen, shift);
-                    hidden.fill(T::ZERO);
-                }
-            });
-            small_product(
-                dv,
-                first(dv_mode),
-                1.0,
-                Factor::Transposed(p),
-                Factor::Plain(dout),
-            );
-            vectorised(|| {
-                for row in 0..rows {
-                    // From the same p and dp that are subtracted from: rows of ds add up to zero as well as rounding allows,
-                    // and with them the gradient of the key bias.
-                    let visible = heads.visible(start + row, length);
-                    let (p, (dp, hidden)) = (p.row(row), dp.row_mut(row).split_at_mut(visible));
-                    let p = &p[..visible];
-                    let along = dot(p, dp);
-                    for (dp, &p) in dp.iter_mut().zip(p) {
-                        *dp = p * (*dp - along);
+    (0..samples * heads.num_heads)
+        .into_par_iter()
+        .for_each(|task| {
+            let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
+            let [p, dp] = thread_scratch::<T>(o, 2, heads.keys);
+            let length =
+                lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
+            let of_queries = |all| heads.of(all, sample, index, heads.queries);
+            let of_keys = |all| heads.of(all, sample, index, heads.keys);
+            let (q, dq, dout) = (of_queries(q), of_queries(dq), of_queries(dout));
+            let (k, v, dk, dv) = (of_keys(k), of_keys(v), of_keys(dk), of_keys(dv));
+            for (start, rows) in heads.tiles() {
+                let first = |mode| if start == 0 { mode } else { Write::Accumulate };
+                let (p, dp) = (p.slice(0, rows), dp.slice(0, rows));
+                let (q, dout) = (q.slice(start, rows), dout.slice(start, rows));
+                small_product(
+                    p,
+                    Write::Overwrite,
+                    heads.scale,
+                    Factor::Plain(q),
+                    Factor::Transposed(k),
+                );
+                small_product(
+                    dp,
+                    Write::Overwrite,
+                    1.0,
+                    Factor::Plain(dout),
+                    Factor::Transposed(v),
+                );
+                vectorised(|| {
+                    for row in 0..rows {
+                        let visible = heads.visible(start + row, length);
+                        let shift = lse.row(0)[task * heads.queries + start + row];
+                        let (seen, hidden) = p.row_mut(row).split_at_mut(visible);
+                        exp_in_place(seen, shift);
+                        hidden.fill(T::ZERO);
                     }
-                    hidden.fill(T::ZERO);
-                }
-            });
-            small_product(
-                dq.slice(start, rows),
-                dq_mode,
-                heads.scale,
-                Factor::Plain(dp),
-                Factor::Plain(k),
-            );
-            small_product(
-                dk,
-                first(dk_mode),
-                heads.scale,
-                Factor::Transposed(dp),
-                Factor::Plain(q),
-            );
-        }
-    });
+                });
+                small_product(
+                    dv,
+                    first(dv_mode),
+                    1.0,
+                    Factor::Transposed(p),
+                    Factor::Plain(dout),
+                );
+                vectorised(|| {
+                    for row in 0..rows {
+                        // From the same p and dp that are subtracted from: rows of ds add up to zero as well as rounding allows,
+                        // and with them the gradient of the key bias.
+                        let visible = heads.visible(start + row, length);
+                        let (p, (dp, hidden)) = (p.row(row), dp.row_mut(row).split_at_mut(visible));
+                        let p = &p[..visible];
+                        let along = dot(p, dp);
+                        for (dp, &p) in dp.iter_mut().zip(p) {
+                            *dp = p * (*dp - along);
+                        }
+                        hidden.fill(T::ZERO);
+                    }
+                });
+                small_product(
+                    dq.slice(start, rows),
+                    dq_mode,
+                    heads.scale,
+                    Factor::Plain(dp),
+                    Factor::Plain(k),
+                );
+                small_product(
+                    dk,
+                    first(dk_mode),
+                    heads.scale,
+                    Factor::Transposed(dp),
+                    Factor::Plain(q),
+                );
+            }
+        });
 }

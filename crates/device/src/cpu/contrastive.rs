@@ -91,8 +91,16 @@ pub(super) fn forward<T: Real>(tile: usize, o: &Operands<'_>) {
                 }
             }
             mask(tile, &weights.row(0)[i..], &weights.row(0)[j..]);
-            fold_columns(tile, s.column_peak.columns(j, num_columns), s.column_sum.columns(j, num_columns));
-            fold_rows(tile, s.row_peak.columns(i, num_rows), s.row_sum.columns(i, num_rows));
+            fold_columns(
+                tile,
+                s.column_peak.columns(j, num_columns),
+                s.column_sum.columns(j, num_columns),
+            );
+            fold_rows(
+                tile,
+                s.row_peak.columns(i, num_rows),
+                s.row_sum.columns(i, num_rows),
+            );
         }
     }
     let mut total = 0.0;
@@ -147,35 +155,38 @@ fn fold_rows<T: Real>(tile: Rows<T>, peaks: Rows<T>, sums: Rows<T>) {
 
 /// Folds each column into its running maximum and sum.
 fn fold_columns<T: Real>(tile: Rows<T>, peaks: Rows<T>, sums: Rows<T>) {
-    (0..tile.width.div_ceil(TASK_COLUMNS)).into_par_iter().for_each(|task| {
-        let start = task * TASK_COLUMNS;
-        let width = TASK_COLUMNS.min(tile.width - start);
-        let tile = tile.columns(start, width);
-        let (peaks, sums) = (peaks.columns(start, width), sums.columns(start, width));
-        let (peaks, sums) = (peaks.row_mut(0), sums.row_mut(0));
-        vectorised(|| {
-            let mut new = [T::NEG_INFINITY; TASK_COLUMNS];
-            new[..width].copy_from_slice(peaks);
-            for row in 0..tile.rows {
-                for (new, &score) in new.iter_mut().zip(tile.row(row)) {
-                    *new = score.larger(*new);
+    (0..tile.width.div_ceil(TASK_COLUMNS))
+        .into_par_iter()
+        .for_each(|task| {
+            let start = task * TASK_COLUMNS;
+            let width = TASK_COLUMNS.min(tile.width - start);
+            let tile = tile.columns(start, width);
+            let (peaks, sums) = (peaks.columns(start, width), sums.columns(start, width));
+            let (peaks, sums) = (peaks.row_mut(0), sums.row_mut(0));
+            vectorised(|| {
+                let mut new = [T::NEG_INFINITY; TASK_COLUMNS];
+                new[..width].copy_from_slice(peaks);
+                for row in 0..tile.rows {
+                    for (new, &score) in new.iter_mut().zip(tile.row(row)) {
+                        *new = score.larger(*new);
+                    }
                 }
-            }
-            // A column of padding has no maximum: any finite shift leaves its sum at zero.
-            let shift = new.map(|new| if new == T::NEG_INFINITY { T::ZERO } else { new });
-            let mut total = [T::ZERO; TASK_COLUMNS];
-            for column in 0..width {
-                total[column] = sums[column] * (peaks[column] - shift[column]).exp();
-            }
-            for row in 0..tile.rows {
-                for ((total, &shift), &score) in total.iter_mut().zip(&shift).zip(tile.row(row)) {
-                    *total += (score - shift).exp();
+                // A column of padding has no maximum: any finite shift leaves its sum at zero.
+                let shift = new.map(|new| if new == T::NEG_INFINITY { T::ZERO } else { new });
+                let mut total = [T::ZERO; TASK_COLUMNS];
+                for column in 0..width {
+                    total[column] = sums[column] * (peaks[column] - shift[column]).exp();
                 }
-            }
-            peaks.copy_from_slice(&new[..width]);
-            sums.copy_from_slice(&total[..width]);
+                for row in 0..tile.rows {
+                    for ((total, &shift), &score) in total.iter_mut().zip(&shift).zip(tile.row(row))
+                    {
+                        *total += (score - shift).exp();
+                    }
+                }
+                peaks.copy_from_slice(&new[..width]);
+                sums.copy_from_slice(&total[..width]);
+            });
         });
-    });
 }
 
 pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
@@ -216,7 +227,9 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
                 }
                 shares.row_mut(row)[0] = super::real::dot(gradient, scores);
             });
-            dscale += (0..num_rows).map(|row| shares.row(row)[0].f64()).sum::<f64>();
+            dscale += (0..num_rows)
+                .map(|row| shares.row(row)[0].f64())
+                .sum::<f64>();
             let first = |mode, first: bool| if first { mode } else { Write::Accumulate };
             product(
                 dimage.slice(i, num_rows),

@@ -65,8 +65,16 @@ impl Curve for ErfCurve {
 }
 
 /// Calls `work` with each row of two matrices of one shape.
-fn zip_rows<T: Real, U: Element>(y: Rows<T>, x: Rows<U>, work: impl Fn(&mut [T], &[U]) + Sync + Send) {
-    assert_eq!((y.rows, y.width), (x.rows, x.width), "operands of one shape");
+fn zip_rows<T: Real, U: Element>(
+    y: Rows<T>,
+    x: Rows<U>,
+    work: impl Fn(&mut [T], &[U]) + Sync + Send,
+) {
+    assert_eq!(
+        (y.rows, y.width),
+        (x.rows, x.width),
+        "operands of one shape"
+    );
     for_rows(y.rows, |row| work(y.row_mut(row), x.row(row)));
 }
 

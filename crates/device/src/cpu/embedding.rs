@@ -37,23 +37,25 @@ pub(super) fn backward<T: Real>(o: &Operands<'_>) {
     let (dtable, _) = o.result::<T>(0);
     let (dpositions, _) = o.result::<T>(1);
     let tokens = dpositions.rows;
-    (0..dx.width.div_ceil(TASK_COLUMNS)).into_par_iter().for_each(|task| {
-        let start = task * TASK_COLUMNS;
-        let width = TASK_COLUMNS.min(dx.width - start);
-        let (dx, dtable, dpositions) = (
-            dx.columns(start, width),
-            dtable.columns(start, width),
-            dpositions.columns(start, width),
-        );
-        vectorised(|| {
-            for row in 0..dx.rows {
-                let id = ids.row(0)[row] as usize;
-                for total in [dtable.row_mut(id), dpositions.row_mut(row % tokens)] {
-                    for (total, &value) in total.iter_mut().zip(dx.row(row)) {
-                        *total += value;
+    (0..dx.width.div_ceil(TASK_COLUMNS))
+        .into_par_iter()
+        .for_each(|task| {
+            let start = task * TASK_COLUMNS;
+            let width = TASK_COLUMNS.min(dx.width - start);
+            let (dx, dtable, dpositions) = (
+                dx.columns(start, width),
+                dtable.columns(start, width),
+                dpositions.columns(start, width),
+            );
+            vectorised(|| {
+                for row in 0..dx.rows {
+                    let id = ids.row(0)[row] as usize;
+                    for total in [dtable.row_mut(id), dpositions.row_mut(row % tokens)] {
+                        for (total, &value) in total.iter_mut().zip(dx.row(row)) {
+                            *total += value;
+                        }
                     }
                 }
-            }
+            });
         });
-    });
 }

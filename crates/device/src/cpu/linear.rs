@@ -136,13 +136,7 @@ fn through<T: Real, C: Curve>(dx: Rows<T>, z: Rows<T>) {
 pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
     let (dz, x) = (o.input::<T>(0), o.input::<T>(1));
     let (dweight, mode) = o.result::<T>(0);
-    product(
-        dweight,
-        mode,
-        1.0,
-        Factor::Transposed(dz),
-        Factor::Plain(x),
-    );
+    product(dweight, mode, 1.0, Factor::Transposed(dz), Factor::Plain(x));
     if op.bias {
         let (dbias, _) = o.result::<T>(1);
         let parts = o.workspace::<T>(dz.width);

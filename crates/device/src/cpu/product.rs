@@ -111,8 +111,14 @@ pub(super) fn packing_bytes(m: usize, k: usize, n: usize, element_bytes: usize) 
     const WIDEST_PANEL: usize = 96;
     const NARROWEST_PANEL: usize = 8;
     let (m, n) = (n, m);
-    let parameters =
-        gemm_common::cache::kernel_params(m, n, k, WIDEST_PANEL / 2, NARROWEST_PANEL, element_bytes);
+    let parameters = gemm_common::cache::kernel_params(
+        m,
+        n,
+        k,
+        WIDEST_PANEL / 2,
+        NARROWEST_PANEL,
+        element_bytes,
+    );
     let right = parameters.kc * parameters.nc.next_multiple_of(NARROWEST_PANEL);
     let left = if m <= 2 * parameters.mc {
         parameters.kc * m.next_multiple_of(WIDEST_PANEL)

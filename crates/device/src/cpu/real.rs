@@ -69,13 +69,14 @@ impl Real for f32 {
         let n = shifted - SHIFT;
         // ln 2 in two parts, so that n ln 2 is subtracted exactly.
         let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
-        let p = ((((1.987_569_1e-4 * r + 1.398_199_9e-3) * r + 8.333_452e-3) * r + 4.166_579_6e-2) * r
+        let p = ((((1.987_569_1e-4 * r + 1.398_199_9e-3) * r + 8.333_452e-3) * r + 4.166_579_6e-2)
+            * r
             + 1.666_666_5e-1)
             * r
             + 0.5;
         let p = p * r * r + r + 1.0;
-        let exponent = (shifted.to_bits().wrapping_sub(SHIFT.to_bits()) << 23)
-            .wrapping_add(1.0f32.to_bits());
+        let exponent =
+            (shifted.to_bits().wrapping_sub(SHIFT.to_bits()) << 23).wrapping_add(1.0f32.to_bits());
         let result = p * f32::from_bits(exponent);
         if self < -87.0 { 0.0 } else { result }
     }
@@ -224,7 +225,9 @@ pub(super) fn largest<T: Real>(x: &[T]) -> T {
     for (lane, &value) in chunks.remainder().iter().enumerate() {
         lanes[lane] = value.larger(lanes[lane]);
     }
-    lanes.iter().fold(T::NEG_INFINITY, |best, &lane| lane.larger(best))
+    lanes
+        .iter()
+        .fold(T::NEG_INFINITY, |best, &lane| lane.larger(best))
 }
 
 /// Replaces `x` by `exp(x - shift)` and returns the sum.

@@ -71,7 +71,11 @@ impl CpuTarget {
             }
             Op::Contrastive(op) => {
                 let image = node.input(0);
-                Some((op.tile.min(image.rows()), image.width(), op.tile.min(image.rows())))
+                Some((
+                    op.tile.min(image.rows()),
+                    image.width(),
+                    op.tile.min(image.rows()),
+                ))
             }
             Op::ContrastiveGrad(op) => {
                 let tile = op.tile.min(node.input(1).rows());
@@ -148,8 +152,7 @@ impl Target for CpuTarget {
                 let queries = q.dims()[1].min(QUERY_TILE);
                 let keys = k.dims()[1];
                 let largest = queries.max(keys);
-                self.num_threads as u64
-                    * product::packing_bytes(largest, largest, largest, element)
+                self.num_threads as u64 * product::packing_bytes(largest, largest, largest, element)
             }
             _ => Self::product_shape(node)
                 .map_or(0, |(m, k, n)| product::packing_bytes(m, k, n, element)),

@@ -89,29 +89,31 @@ pub(super) fn class_token_grad<T: Real>(o: &Operands<'_>) {
         return;
     };
     let dclass = dclass.flat();
-    (0..dx.width.div_ceil(TASK_COLUMNS)).into_par_iter().for_each(|task| {
-        let start = task * TASK_COLUMNS;
-        let width = TASK_COLUMNS.min(dx.width - start);
-        let (dx, dclass, dpositions) = (
-            dx.columns(start, width),
-            dclass.columns(start, width),
-            dpositions.columns(start, width),
-        );
-        vectorised(|| {
-            for row in 0..dx.rows {
-                let token = row % tokens;
-                let add = |total: &mut [T]| {
-                    for (total, &value) in total.iter_mut().zip(dx.row(row)) {
-                        *total += value;
+    (0..dx.width.div_ceil(TASK_COLUMNS))
+        .into_par_iter()
+        .for_each(|task| {
+            let start = task * TASK_COLUMNS;
+            let width = TASK_COLUMNS.min(dx.width - start);
+            let (dx, dclass, dpositions) = (
+                dx.columns(start, width),
+                dclass.columns(start, width),
+                dpositions.columns(start, width),
+            );
+            vectorised(|| {
+                for row in 0..dx.rows {
+                    let token = row % tokens;
+                    let add = |total: &mut [T]| {
+                        for (total, &value) in total.iter_mut().zip(dx.row(row)) {
+                            *total += value;
+                        }
+                    };
+                    add(dpositions.row_mut(token));
+                    if token == 0 {
+                        add(dclass.row_mut(0));
                     }
-                };
-                add(dpositions.row_mut(token));
-                if token == 0 {
-                    add(dclass.row_mut(0));
                 }
-            }
+            });
         });
-    });
 }
 
 pub(super) fn gather_rows<T: Real>(o: &Operands<'_>) {

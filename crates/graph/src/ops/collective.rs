@@ -1,6 +1,6 @@
 //! What several processes do together: in place, and the identity when there is one process.
 
-use crate::{Cost, Graph, NodeView, Operation, Output, ValueId};
+use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
 /// Which exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,9 @@ impl Operation for Collective {
         "collective"
     }
 
-    // The loss differentiates with respect to the gathered features themselves, so a gather needs no rule.
+    /// In place, so the gradient is where it belongs already: every process computes the loss over all rows and takes
+    /// the gradients of its own.
+    fn backward(&self, _node: &Node, _pass: &mut Backward<'_>) {}
 
     fn cost(&self, node: NodeView<'_>) -> Cost {
         if self.num_processes == 1 {

@@ -81,8 +81,11 @@ impl Operation for Contrastive {
             let scrap = pass.graph().activation("frozen scale.grad", shape.dims());
             Output::overwrite(scrap)
         });
-        pass.graph()
-            .push(ContrastiveGrad { tile: self.tile }, inputs, outputs.to_vec());
+        pass.graph().push(
+            ContrastiveGrad { tile: self.tile },
+            inputs,
+            outputs.to_vec(),
+        );
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {

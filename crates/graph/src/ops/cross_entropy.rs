@@ -50,7 +50,8 @@ impl Operation for CrossEntropy {
         let dlogits = pass.target(node.inputs[0]);
         let mut inputs = vec![seed];
         inputs.extend(&node.inputs);
-        pass.graph().push(CrossEntropyGrad {}, inputs, vec![dlogits]);
+        pass.graph()
+            .push(CrossEntropyGrad {}, inputs, vec![dlogits]);
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {

@@ -1,0 +1,113 @@
+//! The samples of one effective batch, on the host.
+
+use holdall_models::clip::end_token;
+use holdall_models::config::ClipConfig;
+use holdall_models::init::Draw;
+
+/// Pictures, sample by sample, row by row, channels last.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pixels {
+    /// As decoded; normalised on the device.
+    Bytes(Vec<u8>),
+    /// Normalised already.
+    Floats(Vec<f32>),
+}
+
+/// Label of a sample that the label loss leaves out.
+pub const IGNORED: i64 = -1;
+
+/// An effective batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// How many samples.
+    pub num_samples: usize,
+    /// Tokens per caption, padding included.
+    pub num_tokens: usize,
+    /// Pictures.
+    pub pixels: Pixels,
+    /// `num_samples x num_tokens`.
+    pub ids: Vec<i64>,
+    /// Position of each caption's end token.
+    pub ends: Vec<i64>,
+    /// Class of each sample, negative where it has none.
+    pub labels: Vec<i64>,
+}
+
+impl Batch {
+    /// Finds the end tokens.
+    pub fn new(
+        config: &ClipConfig,
+        num_tokens: usize,
+        pixels: Pixels,
+        ids: Vec<i64>,
+        labels: Vec<i64>,
+    ) -> Batch {
+        let ends = ids
+            .chunks(num_tokens)
+            .map(|caption| end_token(caption, config.text.pooling) as i64)
+            .collect();
+        Batch {
+            num_samples: labels.len(),
+            num_tokens,
+            pixels,
+            ids,
+            ends,
+            labels,
+        }
+    }
+
+    /// Random pictures, captions of varied length and labels: for benchmarks and certificates.
+    pub fn random(
+        config: &ClipConfig,
+        num_samples: usize,
+        num_tokens: usize,
+        num_labels: Option<usize>,
+        seed: u64,
+    ) -> Batch {
+        let mut draw = Draw::new(seed, "batch");
+        let size = config.vision.image_size;
+        let mut pixels = vec![0u8; num_samples * size * size * 3];
+        for eight in pixels.chunks_mut(8) {
+            let bits = draw.bits().to_le_bytes();
+            eight.copy_from_slice(&bits[..eight.len()]);
+        }
+        let vocabulary = config.text.vocab_size as u64;
+        let end = match config.text.pooling {
+            holdall_models::config::TextPooling::HighestId => vocabulary as i64 - 1,
+            holdall_models::config::TextPooling::FirstEos(eos) => eos,
+        };
+        let mut ids = Vec::with_capacity(num_samples * num_tokens);
+        let mut labels = Vec::with_capacity(num_samples);
+        for _ in 0..num_samples {
+            let shortest = num_tokens.div_ceil(2) as u64;
+            let length = (shortest + draw.bits() % (num_tokens as u64 - shortest + 1)) as usize;
+            let caption = (0..num_tokens).map(|position| {
+                let id = (draw.bits() % (vocabulary - 1)) as i64;
+                match position + 1 {
+                    at if at == length => end,
+                    at if at > length => 0,
+                    _ if id == end => (id + 1) % vocabulary as i64,
+                    _ => id,
+                }
+            });
+            ids.extend(caption.collect::<Vec<_>>());
+            labels.push(num_labels.map_or(IGNORED, |labels| (draw.bits() % labels as u64) as i64));
+        }
+        Batch::new(config, num_tokens, Pixels::Bytes(pixels), ids, labels)
+    }
+
+    /// Bytes of the batch on the host.
+    pub fn host_bytes(&self) -> u64 {
+        let pixels = match &self.pixels {
+            Pixels::Bytes(bytes) => bytes.len(),
+            Pixels::Floats(floats) => floats.len() * size_of::<f32>(),
+        };
+        let indices = self.ids.len() + self.ends.len() + self.labels.len();
+        (pixels + indices * size_of::<i64>()) as u64
+    }
+
+    /// Samples that the label loss counts.
+    pub fn num_labelled(&self) -> usize {
+        self.labels.iter().filter(|&&label| label >= 0).count()
+    }
+}

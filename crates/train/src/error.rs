@@ -1,0 +1,22 @@
+//! What can go wrong in a run.
+
+use holdall_device::cpu::ArenaError;
+use holdall_models::error::ModelError;
+use holdall_plan::PlanError;
+
+/// Why a run cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The model folder is not usable.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// There is no memory.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The config cannot be read or contradicts itself.
+    #[error("{0}")]
+    Config(String),
+}

@@ -1,0 +1,90 @@
+//! AdamW: which numbers move the weights.
+//!
+//! Matrices and embeddings decay; norms, biases and `logit_scale` do not. Learning rates are a short list: the
+//! towers' first, the heads' second.
+
+use holdall_graph::ops::update::{AdamW, AdamWParameter};
+use holdall_graph::{Decay, Graph};
+use serde::{Deserialize, Serialize};
+
+/// The optimizer's fixed numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerConfig {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Decay of matrices and embeddings.
+    pub weight_decay: f64,
+    /// Bound on the global gradient norm; `null` for none.
+    pub clip_norm: Option<f64>,
+}
+
+impl Default for OptimizerConfig {
+    fn default() -> OptimizerConfig {
+        OptimizerConfig {
+            beta1: 0.9,
+            beta2: 0.98,
+            eps: 1e-6,
+            weight_decay: 0.1,
+            clip_norm: Some(1.0),
+        }
+    }
+}
+
+impl OptimizerConfig {
+    /// The update of every trainable parameter, in the order of the graph.
+    pub(crate) fn operation(&self, graph: &Graph) -> AdamW {
+        AdamW {
+            beta1: self.beta1,
+            beta2: self.beta2,
+            eps: self.eps,
+            clip_norm: self.clip_norm,
+            parameters: graph
+                .parameters()
+                .iter()
+                .filter(|parameter| parameter.trainable)
+                .map(|parameter| AdamWParameter {
+                    weight_decay: match parameter.decay {
+                        Decay::Yes => self.weight_decay,
+                        Decay::No => 0.0,
+                    },
+                    rate: parameter.rate,
+                    maximum: parameter.maximum,
+                })
+                .collect(),
+        }
+    }
+
+    /// What the update reads of the moment: inverse loss scale, bias corrections, learning rates.
+    pub(crate) fn schedule(&self, moment: &Moment) -> [f32; SCHEDULE_LENGTH] {
+        let step = moment.step as f64;
+        let correction = |beta: f64| (1.0 / (1.0 - beta.powf(step))) as f32;
+        [
+            (1.0 / moment.loss_scale) as f32,
+            correction(self.beta1),
+            correction(self.beta2),
+            moment.rate as f32,
+            moment.head_rate as f32,
+        ]
+    }
+}
+
+/// Entries of the schedule that the update reads.
+pub(crate) const SCHEDULE_LENGTH: usize = 5;
+
+/// What changes from step to step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moment {
+    /// Counts updates, from 1.
+    pub step: u64,
+    /// Learning rate of the towers.
+    pub rate: f64,
+    /// Learning rate of the heads.
+    pub head_rate: f64,
+    /// What losses were multiplied by.
+    pub loss_scale: f64,
+}

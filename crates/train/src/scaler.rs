@@ -1,0 +1,158 @@
+//! The dynamic loss scale of fp16, as a state machine.
+//!
+//! ```text
+//! finite gradients:  good += 1; at `growth_interval`: scale *= 2, good = 0
+//! not finite:        the step is skipped; scale /= 2, good = 0; at the smallest scale: an error
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// What a step's gradients were like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gradients {
+    /// All finite: the update was made.
+    Finite,
+    /// Some infinite or not a number: the update was left out.
+    Overflowed,
+}
+
+/// Gradients overflow although the scale is the smallest.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "gradients are not finite at the smallest loss scale ({smallest}): the model diverged, not the number format\n\
+     hint: a lower learning rate, `clip_norm`, or `precision: bf16`"
+)]
+pub struct Diverged {
+    /// The scale at which it happened.
+    pub smallest: f64,
+}
+
+/// Loss scale and its history; part of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossScaler {
+    scale: f64,
+    good_steps: u32,
+    growth_interval: u32,
+    smallest: f64,
+    largest: f64,
+    skipped_steps: u64,
+}
+
+impl Default for LossScaler {
+    fn default() -> LossScaler {
+        LossScaler {
+            scale: 65_536.0,
+            good_steps: 0,
+            growth_interval: 2_000,
+            smallest: 1.0,
+            largest: 16_777_216.0,
+            skipped_steps: 0,
+        }
+    }
+}
+
+impl LossScaler {
+    /// For formats with the range of f32: always one.
+    pub fn off() -> LossScaler {
+        LossScaler {
+            scale: 1.0,
+            largest: 1.0,
+            ..LossScaler::default()
+        }
+    }
+
+    /// What losses are multiplied by now.
+    pub fn scale(&self) -> f64 {
+        self.scale
+    }
+
+    /// Steps that were left out so far.
+    pub fn skipped_steps(&self) -> u64 {
+        self.skipped_steps
+    }
+
+    /// Takes note of a step. The state is unchanged when it is an error.
+    pub fn observe(&mut self, gradients: Gradients) -> Result<(), Diverged> {
+        match gradients {
+            Gradients::Finite => {
+                self.good_steps += 1;
+                if self.good_steps >= self.growth_interval {
+                    self.scale = (self.scale * 2.0).min(self.largest);
+                    self.good_steps = 0;
+                }
+            }
+            Gradients::Overflowed => {
+                if self.scale <= self.smallest {
+                    return Err(Diverged {
+                        smallest: self.smallest,
+                    });
+                }
+                self.scale = (self.scale / 2.0).max(self.smallest);
+                self.good_steps = 0;
+                self.skipped_steps += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn grows_after_the_interval_and_halves_on_overflow() {
+        let mut scaler = LossScaler::default();
+        for _ in 0..1_999 {
+            scaler.observe(Gradients::Finite).unwrap();
+        }
+        assert_eq!(scaler.scale(), 65_536.0);
+        scaler.observe(Gradients::Finite).unwrap();
+        assert_eq!(scaler.scale(), 131_072.0);
+        scaler.observe(Gradients::Overflowed).unwrap();
+        assert_eq!((scaler.scale(), scaler.skipped_steps()), (65_536.0, 1));
+    }
+
+    #[test]
+    fn an_overflow_starts_the_count_again() {
+        let mut scaler = LossScaler::default();
+        for _ in 0..1_999 {
+            scaler.observe(Gradients::Finite).unwrap();
+        }
+        scaler.observe(Gradients::Overflowed).unwrap();
+        scaler.observe(Gradients::Finite).unwrap();
+        assert_eq!(scaler.scale(), 32_768.0);
+    }
+
+    #[test]
+    fn overflow_at_the_smallest_scale_is_an_error() {
+        let mut scaler = LossScaler::default();
+        for _ in 0..16 {
+            scaler.observe(Gradients::Overflowed).unwrap();
+        }
+        assert_eq!(scaler.scale(), 1.0);
+        let before = scaler;
+        assert_eq!(
+            scaler.observe(Gradients::Overflowed),
+            Err(Diverged { smallest: 1.0 })
+        );
+        assert_eq!(scaler, before);
+        assert!(LossScaler::off().observe(Gradients::Overflowed).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn the_scale_is_always_a_power_of_two_within_its_bounds(steps in prop::collection::vec(any::<bool>(), 0..400)) {
+            let mut scaler = LossScaler { growth_interval: 3, ..LossScaler::default() };
+            for finite in steps {
+                let gradients = if finite { Gradients::Finite } else { Gradients::Overflowed };
+                if scaler.observe(gradients).is_err() {
+                    prop_assert_eq!(scaler.scale(), 1.0);
+                }
+                prop_assert!((1.0..=16_777_216.0).contains(&scaler.scale()));
+                prop_assert_eq!(scaler.scale().log2().fract(), 0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! One optimizer step, top to bottom.
+//!
+//! ```text
+//! begin
+//! features of the micro-batches without a slot      first pass
+//! features of the micro-batches with a slot         first pass, activations kept
+//! loss over all features, and their gradients
+//! pull back those with a slot                       last in, first out
+//! pull back the others                              forward again
+//! update                                            the commit point
+//! ```
+
+use std::collections::HashMap;
+
+use holdall_device::cpu::{Arena, Cpu};
+use holdall_graph::Parameter;
+use holdall_plan::{Place, StepPlan};
+
+use crate::batch::{Batch, Pixels};
+use crate::error::TrainError;
+use crate::optimizer::Moment;
+use crate::scaler::Gradients;
+use crate::step_graph::{CONTRASTIVE, LABEL, StepConfig, StepGraph, write_step};
+
+/// A loss as sum and count; whoever wants the mean divides, once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LossSum {
+    /// Over all samples that count.
+    pub sum: f64,
+    /// How many count.
+    pub count: usize,
+}
+
+impl LossSum {
+    /// The mean; zero where nothing counted.
+    pub fn mean(&self) -> f64 {
+        if self.count == 0 {
+            0.0
+        } else {
+            self.sum / self.count as f64
+        }
+    }
+}
+
+/// What a step tells.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// Over all pairs of the effective batch.
+    pub contrastive: LossSum,
+    /// Over the labelled samples.
+    pub label: LossSum,
+    /// The weighted mean losses together.
+    pub loss: f64,
+    /// Norm of all gradients, before clipping.
+    pub gradient_norm: f64,
+    /// Whether the update was made.
+    pub gradients: Gradients,
+}
+
+/// A planned step with its memory.
+pub struct Step {
+    config: StepConfig,
+    reach: StepGraph,
+    plan: StepPlan,
+    batch_size: usize,
+    accumulation: usize,
+    arena: Arena,
+    /// The micro-batch whose inputs are in the arena.
+    loaded: Option<usize>,
+}
+
+impl Step {
+    /// Reserves the arena. `plan` must come from the same config, batch size and accumulation.
+    pub fn new(
+        config: StepConfig,
+        plan: StepPlan,
+        batch_size: usize,
+        accumulation: usize,
+    ) -> Result<Step, TrainError> {
+        let reach = write_step(&config, batch_size, accumulation);
+        let arena = Arena::new(plan.arena_bytes)?;
+        Ok(Step {
+            config,
+            reach,
+            plan,
+            batch_size,
+            accumulation,
+            arena,
+            loaded: None,
+        })
+    }
+
+    /// The plan at work.
+    pub fn plan(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    /// Size of the arena, as reserved.
+    pub fn arena_bytes(&self) -> u64 {
+        self.arena.bytes()
+    }
+
+    /// Every parameter's name and extent, in the order of the graph.
+    pub fn parameters(&self) -> &[Parameter] {
+        self.plan.graph.parameters()
+    }
+
+    /// Fills every parameter: `fill` gets its name and its elements.
+    pub fn set_weights<E>(
+        &mut self,
+        mut fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for parameter in self.plan.graph.parameters() {
+            let place = self.plan.place(parameter.value);
+            fill(&parameter.name, self.arena.write(&place, 0))?;
+        }
+        Ok(())
+    }
+
+    /// A parameter's elements.
+    pub fn weight(&self, parameter: &Parameter) -> &[f32] {
+        self.arena.read(&self.plan.place(parameter.value), 0)
+    }
+
+    /// A parameter's gradient, as the last [`Step::gradients`] left it; `None` where it is frozen.
+    pub fn gradient(&self, parameter: &Parameter) -> Option<&[f32]> {
+        let value = self.plan.graph.parameter_gradient(parameter)?;
+        Some(self.arena.read(&self.plan.place_of(&value), 0))
+    }
+
+    /// Features of the last batch: pictures, captions; rows as in the batch.
+    pub fn features(&self) -> [&[f32]; 2] {
+        self.reach
+            .features
+            .map(|value| self.arena.read(&self.plan.place(value), 0))
+    }
+
+    /// Gradients of `batch`, without an update.
+    pub fn gradients(&mut self, cpu: &Cpu, batch: &Batch, loss_scale: f64) -> (LossSum, LossSum) {
+        assert!(
+            batch.num_samples <= self.batch_size * self.accumulation && batch.num_samples > 0,
+            "{} samples for {} micro-batches of {}",
+            batch.num_samples,
+            self.accumulation,
+            self.batch_size
+        );
+        self.loaded = None;
+        self.load_whole(batch, loss_scale);
+        cpu.scope(|| self.run_passes(cpu, batch));
+        let sums: &[f32] = self.arena.read(&self.plan.place(self.reach.sums), 0);
+        let loss = |index: usize, count: usize| LossSum {
+            sum: f64::from(sums[index]),
+            count,
+        };
+        let labelled = match self.config.num_labels {
+            Some(_) => batch.num_labelled(),
+            None => 0,
+        };
+        (loss(CONTRASTIVE, batch.num_samples), loss(LABEL, labelled))
+    }
+
+    /// Gradients of `batch`, and the update.
+    pub fn run(&mut self, cpu: &Cpu, batch: &Batch, moment: &Moment) -> StepReport {
+        let (contrastive, label) = self.gradients(cpu, batch, moment.loss_scale);
+        let schedule = self.config.optimizer.schedule(moment);
+        let place = self.plan.place(self.reach.schedule);
+        self.arena.write(&place, 0).copy_from_slice(&schedule);
+        cpu.run(&self.plan.programs.update, &mut self.arena, 0, 0);
+        let norm: &[f32] = self.arena.read(&self.plan.place(self.reach.norm), 0);
+        StepReport {
+            contrastive,
+            label,
+            loss: self.config.contrastive_weight * contrastive.mean()
+                + self.config.label_weight * label.mean(),
+            gradient_norm: f64::from(norm[0]) / moment.loss_scale,
+            gradients: if norm[1] == 1.0 {
+                Gradients::Finite
+            } else {
+                Gradients::Overflowed
+            },
+        }
+    }
+
+    fn run_passes(&mut self, cpu: &Cpu, batch: &Batch) {
+        let (kept, all) = (self.plan.kept, self.accumulation);
+        cpu.run(&self.plan.programs.begin, &mut self.arena, 0, 0);
+        if self.plan.coupled {
+            for micro in kept..all {
+                self.load(batch, micro);
+                cpu.run(&self.plan.programs.features, &mut self.arena, micro, 0);
+            }
+            for micro in 0..kept {
+                self.load(batch, micro);
+                cpu.run(
+                    &self.plan.programs.kept_features,
+                    &mut self.arena,
+                    micro,
+                    micro,
+                );
+            }
+        }
+        cpu.run(&self.plan.programs.loss, &mut self.arena, 0, 0);
+        for micro in (0..kept).rev() {
+            self.load(batch, micro);
+            cpu.run(
+                &self.plan.programs.kept_pull_back,
+                &mut self.arena,
+                micro,
+                micro,
+            );
+        }
+        for micro in kept..all {
+            self.load(batch, micro);
+            cpu.run(&self.plan.programs.pull_back, &mut self.arena, micro, 0);
+        }
+    }
+
+    /// What the whole step reads: weights of rows, labels, seeds.
+    fn load_whole(&mut self, batch: &Batch, loss_scale: f64) {
+        let (num_samples, plan, reach) = (batch.num_samples, &self.plan, &self.reach);
+        let weights: &mut [f32] = self.arena.write(&plan.place(reach.weights), 0);
+        weights[..num_samples].fill(1.0);
+        weights[num_samples..].fill(0.0);
+        let labels: &mut [i64] = self.arena.write(&plan.place(reach.labels), 0);
+        labels[..num_samples].copy_from_slice(&batch.labels);
+        labels[num_samples..].fill(crate::batch::IGNORED);
+        let seed = |weight: f64, count: usize| (weight * loss_scale / count.max(1) as f64) as f32;
+        let seeds: &mut [f32] = self.arena.write(&plan.place(reach.seeds), 0);
+        seeds[CONTRASTIVE] = seed(self.config.contrastive_weight, num_samples);
+        seeds[LABEL] = seed(self.config.label_weight, batch.num_labelled());
+    }
+
+    /// Puts a micro-batch's inputs into the arena. A tail is filled up with copies of the first sample: finite
+    /// numbers, whose weight is zero.
+    fn load(&mut self, batch: &Batch, micro: usize) {
+        if self.loaded == Some(micro) {
+            return;
+        }
+        self.loaded = Some(micro);
+        let rows = Micro {
+            start: micro * self.batch_size,
+            num_samples: batch.num_samples,
+        };
+        let inputs = self.reach.inputs;
+        let place = |value| -> Place { self.plan.place(value) };
+        match &batch.pixels {
+            Pixels::Bytes(bytes) => rows.copy(bytes, self.arena.write(&place(inputs.pixels), 0)),
+            Pixels::Floats(floats) => rows.copy(floats, self.arena.write(&place(inputs.pixels), 0)),
+        }
+        rows.copy(&batch.ids, self.arena.write(&place(inputs.ids), 0));
+        rows.copy(&batch.ends, self.arena.write(&place(inputs.end), 0));
+        let lengths: &mut [i64] = self.arena.write(&place(inputs.lengths), 0);
+        rows.copy(&batch.ends, lengths);
+        for length in lengths {
+            *length += 1;
+        }
+    }
+
+    /// Copies of all parameters by name: for comparing and saving.
+    pub fn named_weights(&self) -> HashMap<String, Vec<f32>> {
+        self.parameters()
+            .iter()
+            .map(|parameter| (parameter.name.clone(), self.weight(parameter).to_vec()))
+            .collect()
+    }
+}
+
+/// Which samples a micro-batch has.
+struct Micro {
+    start: usize,
+    num_samples: usize,
+}
+
+impl Micro {
+    fn copy<T: Copy>(&self, from: &[T], to: &mut [T]) {
+        let each = from.len() / self.num_samples;
+        let start = (self.start * each).min(from.len());
+        let there = to.len().min(from.len() - start);
+        to[..there].copy_from_slice(&from[start..start + there]);
+        for padding in to[there..].chunks_mut(each) {
+            padding.copy_from_slice(&from[..each]);
+        }
+    }
+}

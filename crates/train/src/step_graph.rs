@@ -1,0 +1,278 @@
+//! What a step computes, written down: towers per micro-batch, losses over the whole effective batch, the way back, and
+//! the update.
+//!
+//! Three kinds of loss, each exact under any split. Separable (labels): each micro-batch adds its sum, and the seed
+//! divides by the count of the whole batch. Coupled through features (contrastive): features of all
+//! micro-batches first, then the loss and its gradients once, then each micro-batch pulls its rows back.
+//! (Coupled through sums joins with segmentation.)
+
+use holdall_graph::ops::collective::Exchange;
+use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
+use holdall_graph::ops::fill::Fill;
+use holdall_graph::ops::update::GradientNorm;
+use holdall_graph::{DType, Graph, Output, Role, Section, ValueId, backward, backward_into};
+use holdall_models::clip::{self, ClipInputs};
+use holdall_models::config::ClipConfig;
+
+use crate::optimizer::{OptimizerConfig, SCHEDULE_LENGTH};
+
+/// How micro-batches see each other in the contrastive loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coupling {
+    /// All samples of the effective batch are negatives: exact.
+    EffectiveBatch,
+    /// Only the micro-batch is, as in plain accumulation: wrong on purpose, so that `verify` can show that it
+    /// notices.
+    WithinMicroBatch,
+}
+
+/// What to train.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepConfig {
+    /// Sizes.
+    pub model: ClipConfig,
+    /// Classes of the label head; `None` leaves it out.
+    pub num_labels: Option<usize>,
+    /// Tokens per caption.
+    pub num_tokens: usize,
+    /// Number format of the pictures in the batch.
+    pub pixels: DType,
+    /// Weights of the losses.
+    pub contrastive_weight: f64,
+    /// Weights of the losses.
+    pub label_weight: f64,
+    /// The optimizer's fixed numbers.
+    pub optimizer: OptimizerConfig,
+    /// Exact, or wrong on purpose.
+    pub coupling: Coupling,
+    /// Parameters whose name starts with one of these are not trained.
+    pub frozen: Vec<String>,
+}
+
+impl StepConfig {
+    /// Contrastive loss and half the label loss, everything trained.
+    pub fn new(model: ClipConfig, num_labels: Option<usize>) -> StepConfig {
+        StepConfig {
+            num_tokens: model.text.max_positions,
+            model,
+            num_labels,
+            pixels: DType::U8,
+            contrastive_weight: 1.0,
+            label_weight: 0.5,
+            optimizer: OptimizerConfig::default(),
+            coupling: Coupling::EffectiveBatch,
+            frozen: Vec::new(),
+        }
+    }
+}
+
+/// Loss slots in sums and seeds.
+pub(crate) const CONTRASTIVE: usize = 0;
+/// See [`CONTRASTIVE`].
+pub(crate) const LABEL: usize = 1;
+const NUM_LOSSES: usize = 2;
+
+/// A step's graph, and where to reach into it.
+#[derive(Clone, Debug)]
+pub struct StepGraph {
+    /// Everything.
+    pub graph: Graph,
+    /// What each micro-batch brings.
+    pub inputs: ClipInputs,
+    /// 1 for samples, 0 for padding; whole effective batch.
+    pub weights: ValueId,
+    /// Classes; whole effective batch.
+    pub labels: ValueId,
+    /// Sum of each loss.
+    pub sums: ValueId,
+    /// What each sum's gradient starts from: weight / count, times the loss scale.
+    pub seeds: ValueId,
+    /// What the update reads of the moment.
+    pub schedule: ValueId,
+    /// Gradient norm, and whether it is finite.
+    pub norm: ValueId,
+    /// Features of the whole effective batch: pictures, captions.
+    pub features: [ValueId; 2],
+    /// Parameter by parameter: first and second moment.
+    pub moments: Vec<[ValueId; 2]>,
+}
+
+/// Writes the step for micro-batches of `batch`, `accumulation` of them.
+pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> StepGraph {
+    let model = &config.model;
+    let mut g = Graph::new(DType::F32);
+    let padded = batch * accumulation;
+    let projection = model.projection_dim;
+
+    let inputs = clip::inputs(&mut g, model, batch, config.num_tokens, config.pixels);
+    let weights = g.input("weights", &[padded], DType::F32);
+    let labels = g.input("labels", &[padded], DType::I64);
+    let seeds = g.input("seeds", &[NUM_LOSSES], DType::F32);
+    let schedule = g.input("schedule", &[SCHEDULE_LENGTH], DType::F32);
+    let whole =
+        |g: &mut Graph, name: &str, dims: &[usize]| g.tensor(name, dims, DType::F32, Role::Feature);
+    let sums = whole(&mut g, "loss sums", &[NUM_LOSSES]);
+    let norm = whole(&mut g, "gradient norm", &[2]);
+    let features =
+        ["image features", "text features"].map(|name| whole(&mut g, name, &[padded, projection]));
+
+    g.enter(Section::Begin);
+    g.push_new(Fill { value: 0.0 }, Vec::new(), &[sums]);
+
+    // Forward of one micro-batch.
+    g.enter(Section::Features);
+    let [image, text] = match config.coupling {
+        Coupling::EffectiveBatch => features.map(|all| g.micro_rows(all, batch)),
+        Coupling::WithinMicroBatch => {
+            ["image", "text"].map(|name| g.activation(name, &[batch, projection]))
+        }
+    };
+    clip::vision(&mut g, model, inputs.pixels, image);
+    clip::text(&mut g, model, &inputs, text);
+    let heads = clip::heads(&mut g, model, config.num_labels);
+    g.configure_parameters(|parameter| {
+        parameter.trainable = !config
+            .frozen
+            .iter()
+            .any(|prefix| parameter.name.starts_with(prefix.as_str()));
+    });
+    let [contrastive_sum, label_sum] = [CONTRASTIVE, LABEL].map(|loss| g.rows(sums, loss, 1));
+    let [contrastive_seed, label_seed] = [CONTRASTIVE, LABEL].map(|loss| g.rows(seeds, loss, 1));
+    let micro_weights = g.micro_rows(weights, batch);
+    if let Some([weight, bias]) = heads.label {
+        let logits = g.linear("head", image, weight, Some(bias), None);
+        let micro_labels = g.micro_rows(labels, batch);
+        g.cross_entropy_into("head", logits, micro_labels, micro_weights, label_sum);
+    }
+
+    // Gradients to zero, then what needs the whole effective batch.
+    g.enter(Section::Loss);
+    zero_gradients(&mut g);
+    let mut seeds_back = Vec::new();
+    match config.coupling {
+        Coupling::EffectiveBatch => {
+            g.collective(Exchange::AllGather, 1, &features);
+            let [all_image, all_text] = features;
+            g.contrastive_into(
+                [all_image, all_text],
+                weights,
+                heads.logit_scale,
+                contrastive_sum,
+                CONTRASTIVE_TILE,
+            );
+            let gradients = ["image feature gradients", "text feature gradients"]
+                .map(|name| whole(&mut g, name, &[padded, projection]));
+            backward_into(
+                &mut g,
+                Section::Loss,
+                Section::Loss,
+                &[(contrastive_sum, contrastive_seed)],
+                &[(all_image, gradients[0]), (all_text, gradients[1])],
+            );
+            for (value, gradient) in [image, text].into_iter().zip(gradients) {
+                let rows = g.micro_rows(gradient, batch);
+                seeds_back.push((value, rows));
+            }
+        }
+        Coupling::WithinMicroBatch => {
+            g.enter(Section::Features);
+            let tile = CONTRASTIVE_TILE;
+            let pair = [image, text];
+            g.contrastive_into(
+                pair,
+                micro_weights,
+                heads.logit_scale,
+                contrastive_sum,
+                tile,
+            );
+            seeds_back.push((contrastive_sum, contrastive_seed));
+        }
+    }
+
+    // Back through one micro-batch.
+    if heads.label.is_some() {
+        seeds_back.push((label_sum, label_seed));
+    }
+    backward(
+        &mut g,
+        Section::Features,
+        Section::PullBack,
+        &seeds_back,
+        &[],
+    );
+
+    g.enter(Section::Update);
+    let moments = write_update(&mut g, &config.optimizer, schedule, norm);
+    StepGraph {
+        graph: g,
+        inputs,
+        weights,
+        labels,
+        sums,
+        seeds,
+        schedule,
+        norm,
+        features,
+        moments,
+    }
+}
+
+/// Every gradient starts a step at zero, and micro-batches add to it.
+fn zero_gradients(g: &mut Graph) {
+    let trainable: Vec<ValueId> = g
+        .parameters()
+        .iter()
+        .filter(|parameter| parameter.trainable)
+        .map(|parameter| parameter.value)
+        .collect();
+    let mut zeroed = None;
+    for value in trainable {
+        let weight = g.value(value).storage;
+        if zeroed == Some(weight) {
+            continue;
+        }
+        zeroed = Some(weight);
+        let gradient = g.weight_gradient(weight);
+        let shape = holdall_graph::Shape::new(&[g.storage(gradient).num_elements]);
+        let all = g.add_value(holdall_graph::Value::whole(gradient, shape));
+        g.push_new(Fill { value: 0.0 }, Vec::new(), &[all]);
+    }
+}
+
+fn write_update(
+    g: &mut Graph,
+    optimizer: &OptimizerConfig,
+    schedule: ValueId,
+    norm: ValueId,
+) -> Vec<[ValueId; 2]> {
+    let parameters: Vec<_> = g
+        .parameters()
+        .iter()
+        .filter(|parameter| parameter.trainable)
+        .cloned()
+        .collect();
+    let mut gradients = Vec::new();
+    let mut outputs = Vec::new();
+    let mut moments = Vec::new();
+    for parameter in &parameters {
+        let gradient = g
+            .parameter_gradient(parameter)
+            .expect("every trainable parameter has a gradient");
+        gradients.push(g.add_value(gradient));
+        let shape = g.shape(parameter.value);
+        let state = ["m", "v"].map(|name| {
+            let name = format!("{}.{name}", parameter.name);
+            g.tensor(name, shape.dims(), DType::F32, Role::Optimizer)
+        });
+        outputs.push(Output::overwrite(parameter.value));
+        outputs.extend(state.map(Output::overwrite));
+        moments.push(state);
+    }
+    g.collective(Exchange::AllReduce, 1, &gradients);
+    g.push_new(GradientNorm {}, gradients.clone(), &[norm]);
+    let mut inputs = vec![schedule, norm];
+    inputs.extend(&gradients);
+    let operation = optimizer.operation(g);
+    g.push(operation, inputs, outputs);
+    moments
+}

@@ -1,0 +1,143 @@
+//! Steps for tests.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use holdall_device::cpu::{Cpu, CpuTarget};
+use holdall_graph::DType;
+use holdall_models::config::ClipConfig;
+use holdall_models::folder::ModelFolder;
+use holdall_models::init;
+use holdall_plan::{Recompute, Request, plan};
+use holdall_train::batch::{Batch, Pixels};
+use holdall_train::step::Step;
+use holdall_train::step_graph::{StepConfig, write_step};
+
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// A plan's open choices, closed.
+#[derive(Clone, Copy, Debug)]
+pub struct Split {
+    pub batch_size: usize,
+    pub kept: usize,
+    pub recompute: Recompute,
+}
+
+pub fn step(cpu: &Cpu, config: &StepConfig, effective: usize, split: Split) -> Step {
+    let request = Request {
+        effective_batch: Some(effective),
+        batch_size: Some(split.batch_size),
+        recompute: Some(split.recompute),
+        kept: Some(split.kept),
+        ..Request::default()
+    };
+    let target = CpuTarget::new(cpu.num_threads());
+    let build = |batch, accumulation| write_step(config, batch, accumulation).graph;
+    let plan = plan(&request, &build, &target).unwrap();
+    let accumulation = plan.chosen.gradient_accumulation;
+    Step::new(config.clone(), plan.step, split.batch_size, accumulation).unwrap()
+}
+
+pub fn draw_weights(step: &mut Step, config: &ClipConfig, seed: u64) {
+    step.set_weights(|name, values| {
+        init::fill(config, seed, name, values);
+        Ok::<(), ()>(())
+    })
+    .unwrap();
+}
+
+pub fn read_weights(step: &mut Step, folder: &ModelFolder) {
+    let head = folder.read_head().unwrap();
+    step.set_weights(|name, values| {
+        match (name, &head) {
+            ("head.weight", Some(head)) => values.copy_from_slice(&head.weight),
+            ("head.bias", Some(head)) => values.copy_from_slice(&head.bias),
+            _ => folder.read_f32(name, values)?,
+        }
+        Ok::<(), holdall_models::error::ModelError>(())
+    })
+    .unwrap();
+}
+
+/// Tensors of a safetensors file, as f64.
+pub fn read_tensors(path: &Path) -> HashMap<String, (Vec<usize>, Vec<f64>)> {
+    let bytes = std::fs::read(path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let numbers = |tensor: &safetensors::tensor::TensorView<'_>| -> Vec<f64> {
+        let data = tensor.data();
+        match tensor.dtype() {
+            safetensors::Dtype::F32 => data
+                .chunks(4)
+                .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))
+                .collect(),
+            safetensors::Dtype::F64 => data
+                .chunks(8)
+                .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
+                .collect(),
+            safetensors::Dtype::I64 => data
+                .chunks(8)
+                .map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64)
+                .collect(),
+            other => panic!("{other:?} in a fixture"),
+        }
+    };
+    file.tensors()
+        .iter()
+        .map(|(name, tensor)| (name.clone(), (tensor.shape().to_vec(), numbers(tensor))))
+        .collect()
+}
+
+/// The fixture's batch: channels first on disk, last in a batch.
+pub fn golden_batch(
+    config: &ClipConfig,
+    golden: &HashMap<String, (Vec<usize>, Vec<f64>)>,
+) -> (StepConfig, Batch) {
+    let (shape, pixels) = &golden["pixel_values"];
+    let [samples, channels, height, width] = shape[..] else {
+        panic!("pixel_values {shape:?}");
+    };
+    let mut floats = Vec::with_capacity(pixels.len());
+    for sample in 0..samples {
+        for place in 0..height * width {
+            for channel in 0..channels {
+                floats.push(pixels[(sample * channels + channel) * height * width + place] as f32);
+            }
+        }
+    }
+    let whole = |name: &str| golden[name].1.iter().map(|&id| id as i64).collect::<Vec<_>>();
+    let tokens = golden["input_ids"].0[1];
+    let batch = Batch::new(
+        config,
+        tokens,
+        Pixels::Floats(floats),
+        whole("input_ids"),
+        whole("labels"),
+    );
+    let labels = golden["grad.head.bias"].1.len();
+    let step = StepConfig {
+        pixels: DType::F32,
+        num_tokens: tokens,
+        ..StepConfig::new(config.clone(), Some(labels))
+    };
+    (step, batch)
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|value| value * value).sum::<f64>().sqrt()
+}
+
+/// Errors of gradients as the design defines them: |g - r| / max(|r|, 1e-3 |r_all| / sqrt(P)).
+pub fn gradient_errors(pairs: &[(String, Vec<f64>, Vec<f64>)]) -> Vec<(String, f64)> {
+    let all = norm(pairs.iter().flat_map(|(_, _, reference)| reference.iter().copied()));
+    let floor = 1e-3 * all / (pairs.len() as f64).sqrt();
+    pairs
+        .iter()
+        .map(|(name, found, reference)| {
+            let difference = norm(found.iter().zip(reference).map(|(a, b)| a - b));
+            let scale = norm(reference.iter().copied()).max(floor);
+            (name.clone(), difference / scale)
+        })
+        .collect()
+}
