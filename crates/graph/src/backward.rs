@@ -7,7 +7,7 @@
 //!
 //! What does not lead to a trainable parameter is pruned: a frozen tower has no backward nodes at all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::ops::activation::{ActivateGrad, Activation};
 use crate::ops::add::AddInto;
@@ -21,6 +21,8 @@ struct StorageGradient {
     written: Vec<Value>,
     /// The next contribution to any view adds: the storage was zeroed, seeded or donated as a whole.
     whole: bool,
+    /// Every view that is read is the whole storage, in one shape or another: they are one region.
+    one_region: bool,
 }
 
 /// A backward pass in the making; operations write their rules against it.
@@ -28,7 +30,7 @@ pub struct Backward<'g> {
     graph: &'g mut Graph,
     gradients: HashMap<StorageId, StorageGradient>,
     needs: Vec<bool>,
-    /// Storage -> the different views of it that forward nodes read.
+    /// Storage -> the different views of it that nodes on the way to a seed read.
     reads: HashMap<StorageId, Vec<Value>>,
 }
 
@@ -71,33 +73,8 @@ impl<'g> Backward<'g> {
         let forward: Vec<usize> = (0..graph.nodes().len())
             .filter(|&index| graph.nodes()[index].section == of)
             .collect();
-        let mut needs = vec![false; graph.storages().len()];
-        for storage in graph.trainable_storages() {
-            needs[storage.0] = true;
-        }
-        for &value in wanted {
-            needs[graph.value(value).storage.0] = true;
-        }
-        let mut reads: HashMap<StorageId, Vec<Value>> = HashMap::new();
-        for &index in &forward {
-            let node = &graph.nodes()[index];
-            if node
-                .inputs
-                .iter()
-                .any(|&input| needs[graph.value(input).storage.0])
-            {
-                for output in &node.outputs {
-                    needs[graph.value(output.value).storage.0] = true;
-                }
-            }
-            for &input in &node.inputs {
-                let value = *graph.value(input);
-                let views = reads.entry(value.storage).or_default();
-                if !views.contains(&value) {
-                    views.push(value);
-                }
-            }
-        }
+        let needs = what_needs_gradients(graph, &forward, wanted);
+        let reads = views_on_the_way(graph, &forward, seeds);
         let mut gradients = HashMap::new();
         for &(value, gradient) in seeds {
             let (value, gradient) = (*graph.value(value), *graph.value(gradient));
@@ -111,6 +88,7 @@ impl<'g> Backward<'g> {
                     gradient: gradient.storage,
                     written: vec![value],
                     whole: true,
+                    one_region: true,
                 },
             );
         }
@@ -121,6 +99,7 @@ impl<'g> Backward<'g> {
                     gradient: graph.value(gradient).storage,
                     written: Vec::new(),
                     whole: false,
+                    one_region: true,
                 },
             );
         }
@@ -190,7 +169,12 @@ impl Backward<'_> {
             .gradients
             .get_mut(&view.storage)
             .expect("inserted above");
-        let mode = if entry.whole || entry.written.contains(&view) {
+        let again = if entry.one_region {
+            !entry.written.is_empty()
+        } else {
+            entry.written.contains(&view)
+        };
+        let mode = if entry.whole || again {
             Write::Accumulate
         } else {
             Write::Overwrite
@@ -213,11 +197,7 @@ impl Backward<'_> {
             Role::Activation,
         );
         let views = &self.reads[&storage];
-        let tiled = views.iter().all(|view| {
-            view.shape == views[0].shape
-                && view.strides == views[0].strides
-                && view.micro_stride == views[0].micro_stride
-        }) && views.len() * views[0].shape.num_elements() == forward.num_elements;
+        let tiled = tile(views, forward.num_elements);
         // Several shapes of the whole storage (a reshape) are one and the same region.
         let each_whole = views
             .iter()
@@ -236,6 +216,7 @@ impl Backward<'_> {
                 gradient,
                 written: Vec::new(),
                 whole,
+                one_region: each_whole,
             },
         );
     }
@@ -259,6 +240,7 @@ impl Backward<'_> {
                     gradient: given.storage,
                     written: vec![view],
                     whole: true,
+                    one_region: true,
                 },
             );
         } else {
@@ -297,4 +279,82 @@ impl Backward<'_> {
     pub fn reached(&mut self, node: &Node, output: usize) -> Option<ValueId> {
         self.upstream(node.outputs[output].value)
     }
+}
+
+/// By storage: does it depend on a trainable parameter or a wanted value?
+fn what_needs_gradients(graph: &Graph, forward: &[usize], wanted: &[ValueId]) -> Vec<bool> {
+    let mut needs = vec![false; graph.storages().len()];
+    for storage in graph.trainable_storages() {
+        needs[storage.0] = true;
+    }
+    for &value in wanted {
+        needs[graph.value(value).storage.0] = true;
+    }
+    for &index in forward {
+        let node = &graph.nodes()[index];
+        let mut inputs = node.inputs.iter();
+        if inputs.any(|&input| needs[graph.value(input).storage.0]) {
+            for output in &node.outputs {
+                needs[graph.value(output.value).storage.0] = true;
+            }
+        }
+    }
+    needs
+}
+
+/// Storage -> the views of it that lead to a seed.
+fn views_on_the_way(
+    graph: &Graph,
+    forward: &[usize],
+    seeds: &[(ValueId, ValueId)],
+) -> HashMap<StorageId, Vec<Value>> {
+    let storage_of = |value: ValueId| graph.value(value).storage;
+    let mut leads: HashSet<StorageId> = seeds.iter().map(|&(value, _)| storage_of(value)).collect();
+    let mut reads: HashMap<StorageId, Vec<Value>> = HashMap::new();
+    for &index in forward.iter().rev() {
+        let node = &graph.nodes()[index];
+        let mut outputs = node.outputs.iter();
+        if !outputs.any(|output| leads.contains(&storage_of(output.value))) {
+            continue;
+        }
+        for &input in &node.inputs {
+            let value = *graph.value(input);
+            leads.insert(value.storage);
+            let views = reads.entry(value.storage).or_default();
+            if !views.contains(&value) {
+                views.push(value);
+            }
+        }
+    }
+    reads
+}
+
+/// Whether the views cut a storage of `num_elements` into equal columns or equal runs of rows, none left out.
+fn tile(views: &[Value], num_elements: usize) -> bool {
+    let first = views[0];
+    let alike = views.iter().all(|view| {
+        (view.shape, view.strides, view.micro_stride)
+            == (first.shape, first.strides, first.micro_stride)
+    });
+    let each = first.shape.num_elements();
+    let (Some(row_stride), true) = (
+        first.row_stride(),
+        alike && views.len() * each == num_elements,
+    ) else {
+        return false;
+    };
+    let width = first.shape.width();
+    let step = if row_stride == width * views.len() {
+        width // columns
+    } else if row_stride == width {
+        each // runs of rows
+    } else {
+        return false;
+    };
+    let mut offsets: Vec<usize> = views.iter().map(|view| view.offset).collect();
+    offsets.sort_unstable();
+    offsets
+        .iter()
+        .enumerate()
+        .all(|(index, &offset)| offset == index * step)
 }

@@ -20,6 +20,11 @@ pub trait Operation {
     /// Arithmetic and traffic.
     fn cost(&self, node: NodeView<'_>) -> Cost;
 
+    /// Whether the kernel can leave an output unwritten where nobody reads it.
+    fn skippable(&self, _output: usize) -> bool {
+        false
+    }
+
     /// How an output can be had again without repeating a product. `None`: only by keeping it.
     fn cheap_again(&self) -> Option<CheapAgain> {
         None

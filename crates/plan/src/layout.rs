@@ -219,14 +219,18 @@ fn locals_of(
     let read = storages_read(graph, nodes);
     let mut spans: HashMap<StorageId, (usize, usize)> = HashMap::new();
     for (moment, node) in nodes.iter().enumerate() {
-        let outputs = node.outputs.iter().map(|output| output.value);
-        for id in node.inputs.iter().copied().chain(outputs) {
+        let outputs = node.outputs.iter().enumerate();
+        let written = outputs.map(|(index, output)| {
+            let skippable = node.op.rules().skippable(index);
+            (output.value, skippable)
+        });
+        let used = node.inputs.iter().map(|&input| (input, false));
+        for (id, skippable) in used.chain(written) {
             let storage = graph.value(id).storage;
             if graph.storage(storage).role != Role::Activation {
                 continue;
             }
-            let wanted = read.contains(&storage) || outside.contains(&storage);
-            if wanted {
+            if !skippable || read.contains(&storage) || outside.contains(&storage) {
                 spans.entry(storage).or_insert((moment, moment)).1 = moment;
             }
         }

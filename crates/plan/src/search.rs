@@ -8,7 +8,7 @@ use holdall_graph::Graph;
 use serde::Serialize;
 
 use crate::error::PlanError;
-use crate::layout::{Breakdown, Draft, Layout, StepPlan, prepare};
+use crate::layout::{Breakdown, Layout, StepPlan, prepare};
 use crate::recompute::{Policy, Recompute};
 use crate::target::Target;
 
@@ -55,8 +55,6 @@ pub struct Candidate {
     pub breakdown: Breakdown,
     /// Predicted time of a step.
     pub step_ms: f64,
-    #[serde(skip)]
-    policy: Policy,
 }
 
 /// A change that would make a run fit.
@@ -189,58 +187,42 @@ fn kept_counts(request: &Request, accumulation: usize, coupled: bool) -> Vec<usi
 }
 
 struct Entry {
-    draft: usize,
+    kind: usize,
     kept: usize,
     accumulation: usize,
     seconds: f64,
     bound_process: u64,
 }
 
-/// All candidates of a request, fastest first, with offsets worked out on demand.
-struct Field {
-    drafts: Vec<DraftOf>,
+/// All candidates of a request, fastest first. Offsets are worked out on demand and only the last ones are kept: a
+/// planner that holds every layout would itself need the memory that it plans.
+struct Field<'a> {
+    build: &'a dyn Fn(usize, usize) -> Graph,
+    target: &'a dyn Target,
+    effective: usize,
+    /// Micro-batch size and policy.
+    kinds: Vec<(usize, Policy)>,
     entries: Vec<Entry>,
     num_blocks: usize,
+    layout: Option<(usize, Layout)>,
 }
 
-struct DraftOf {
-    batch_size: usize,
-    policy: Policy,
-    state: State,
-}
-
-enum State {
-    Draft(Box<Draft>),
-    Packed(Box<Layout>),
-    /// Only while one becomes the other.
-    Moving,
-}
-
-impl DraftOf {
-    fn layout(&mut self) -> &Layout {
-        self.state = match std::mem::replace(&mut self.state, State::Moving) {
-            State::Draft(draft) => State::Packed(Box::new(draft.pack())),
-            state => state,
-        };
-        match &self.state {
-            State::Packed(layout) => layout,
-            _ => unreachable!("packed above"),
-        }
-    }
-}
-
-impl Field {
+impl<'a> Field<'a> {
     fn new(
         request: &Request,
         batches: &[usize],
         effective: usize,
-        build: &dyn Fn(usize, usize) -> Graph,
-        target: &dyn Target,
-    ) -> Field {
+        build: &'a dyn Fn(usize, usize) -> Graph,
+        target: &'a dyn Target,
+    ) -> Field<'a> {
         let mut field = Field {
-            drafts: Vec::new(),
+            build,
+            target,
+            effective,
+            kinds: Vec::new(),
             entries: Vec::new(),
             num_blocks: 0,
+            layout: None,
         };
         for &batch_size in batches {
             let accumulation = effective.div_ceil(batch_size);
@@ -250,7 +232,7 @@ impl Field {
                 let draft = prepare(&graph, &policy, target);
                 for kept in kept_counts(request, accumulation, draft.is_coupled()) {
                     field.entries.push(Entry {
-                        draft: field.drafts.len(),
+                        kind: field.kinds.len(),
                         kept,
                         accumulation,
                         seconds: draft.seconds(kept, accumulation),
@@ -258,11 +240,7 @@ impl Field {
                             + draft.overhead_bytes(),
                     });
                 }
-                field.drafts.push(DraftOf {
-                    batch_size,
-                    policy,
-                    state: State::Draft(Box::new(draft)),
-                });
+                field.kinds.push((batch_size, policy));
             }
         }
         field.entries.sort_by(|a, b| {
@@ -273,13 +251,22 @@ impl Field {
         field
     }
 
+    fn layout(&mut self, kind: usize) -> &Layout {
+        if self.layout.as_ref().is_none_or(|(of, _)| *of != kind) {
+            let (batch_size, policy) = self.kinds[kind];
+            let graph = (self.build)(batch_size, self.effective.div_ceil(batch_size));
+            self.layout = Some((kind, prepare(&graph, &policy, self.target).pack()));
+        }
+        &self.layout.as_ref().expect("made above").1
+    }
+
     fn candidate(&mut self, index: usize) -> Candidate {
         let num_blocks = self.num_blocks;
         let entry = &self.entries[index];
         let (kept, accumulation, step_ms) = (entry.kept, entry.accumulation, entry.seconds * 1e3);
-        let of = &mut self.drafts[entry.draft];
-        let (batch_size, policy) = (of.batch_size, of.policy);
-        let layout = of.layout();
+        let kind = entry.kind;
+        let (batch_size, policy) = self.kinds[kind];
+        let layout = self.layout(kind);
         let arena_bytes = layout.arena_bytes(kept, accumulation);
         Candidate {
             batch_size,
@@ -292,7 +279,6 @@ impl Field {
             process_bytes: arena_bytes + layout.draft().overhead_bytes(),
             breakdown: layout.breakdown(kept, accumulation),
             step_ms,
-            policy,
         }
     }
 
@@ -361,8 +347,7 @@ impl Field {
     }
 
     fn kind(&self, index: usize) -> (usize, Policy) {
-        let of = &self.drafts[self.entries[index].draft];
-        (of.batch_size, of.policy)
+        self.kinds[self.entries[index].kind]
     }
 }
 
@@ -403,9 +388,9 @@ pub fn plan(
         });
     };
     let alternatives = field.alternatives(index, budget_bytes);
-    let draft = field.entries[index].draft;
-    let step = field.drafts[draft]
-        .layout()
+    let kind = field.entries[index].kind;
+    let step = field
+        .layout(kind)
         .plan(chosen.kept_micro_batches, chosen.gradient_accumulation);
     Ok(Plan {
         effective_batch,

@@ -1,1 +1,222 @@
-//! config
+//! What the user wrote.
+//!
+//! A config says only what differs from the defaults, which stand here in one place. Command-line options are laid over
+//! it; nothing past this file sees a flag.
+
+use std::path::Path;
+
+use holdall_plan::{Recompute, Request};
+use serde::{Deserialize, Serialize};
+
+use crate::budget::Memory;
+use crate::error::TrainError;
+use crate::optimizer::OptimizerConfig;
+
+/// What kind of model and loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// Pictures and captions, with an optional label head.
+    #[default]
+    Clip,
+}
+
+/// Number format of the arithmetic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// What suits the device; f32 on a CPU.
+    #[default]
+    Auto,
+    /// 32-bit floats.
+    F32,
+    /// 16-bit IEEE floats with loss scaling.
+    Fp16,
+    /// 16-bit brain floats.
+    Bf16,
+    /// 32-bit floats with 10-bit products.
+    Tf32,
+}
+
+/// What to keep for the backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RecomputeChoice {
+    /// What the budget asks for.
+    #[default]
+    Auto,
+    /// Keep everything.
+    None,
+    /// Make norms and activations again.
+    Cheap,
+    /// Make whole blocks again.
+    Blocks,
+}
+
+impl RecomputeChoice {
+    /// `None` leaves the choice open.
+    pub fn policy(self) -> Option<Recompute> {
+        match self {
+            RecomputeChoice::Auto => None,
+            RecomputeChoice::None => Some(Recompute::None),
+            RecomputeChoice::Cheap => Some(Recompute::Cheap),
+            RecomputeChoice::Blocks => Some(Recompute::Blocks),
+        }
+    }
+}
+
+/// Weights of the losses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Losses {
+    /// Pictures against captions.
+    pub contrastive: f64,
+    /// The label head; counts where `labels` says how many classes there are.
+    pub label: f64,
+}
+
+impl Default for Losses {
+    fn default() -> Losses {
+        Losses {
+            contrastive: 1.0,
+            label: 0.5,
+        }
+    }
+}
+
+/// The `train` section.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainSection {
+    /// Samples per optimizer step.
+    pub effective_batch: Option<usize>,
+    /// Samples per micro-batch.
+    pub batch_size: Option<usize>,
+    /// Micro-batches per optimizer step.
+    pub gradient_accumulation: Option<usize>,
+    /// What to keep for the backward pass.
+    pub recompute: RecomputeChoice,
+    /// The optimizer's fixed numbers.
+    pub optimizer: OptimizerConfig,
+}
+
+/// A whole config.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunConfig {
+    /// What kind of model.
+    pub task: Task,
+    /// A folder, or a preset by name (random weights).
+    pub model: String,
+    /// Classes of the label head; none leaves the head out.
+    pub labels: Option<usize>,
+    /// Tokens per caption; as many as the model has positions by default.
+    pub tokens: Option<usize>,
+    /// Weights of the losses.
+    pub losses: Losses,
+    /// Batch and optimizer.
+    pub train: TrainSection,
+    /// What the process may hold.
+    pub memory: Memory,
+    /// Number format.
+    pub precision: Precision,
+    /// Threads of the CPU; one per core by default.
+    pub num_threads: Option<usize>,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+impl Default for RunConfig {
+    fn default() -> RunConfig {
+        RunConfig {
+            task: Task::Clip,
+            model: "openai/clip-vit-base-patch32".to_owned(),
+            labels: None,
+            tokens: None,
+            losses: Losses::default(),
+            train: TrainSection::default(),
+            memory: Memory::Auto,
+            precision: Precision::Auto,
+            num_threads: None,
+            seed: 0,
+        }
+    }
+}
+
+impl RunConfig {
+    /// Reads a YAML file; a relative model folder is relative to it.
+    pub fn read(path: &Path) -> Result<RunConfig, TrainError> {
+        let fail = |what: String| TrainError::Config(format!("{}: {what}", path.display()));
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| fail(format!("cannot be read: {error}\nhint: check the path")))?;
+        let mut config: RunConfig = serde_saphyr::from_str(&text).map_err(|error| {
+            fail(format!(
+                "{error}\nhint: known keys are task, model, labels, tokens, losses, train, memory, precision, num_threads, seed"
+            ))
+        })?;
+        let beside = path.parent().unwrap_or(Path::new("")).join(&config.model);
+        if beside.is_dir() {
+            config.model = beside.display().to_string();
+        }
+        Ok(config)
+    }
+
+    /// What the planner is asked.
+    pub fn request(&self, budget_bytes: Option<u64>) -> Request {
+        Request {
+            effective_batch: self.train.effective_batch,
+            batch_size: self.train.batch_size,
+            gradient_accumulation: self.train.gradient_accumulation,
+            recompute: self.train.recompute.policy(),
+            kept: None,
+            budget_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<RunConfig, TrainError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        RunConfig::read(file.path())
+    }
+
+    #[test]
+    fn a_config_says_only_what_differs() {
+        let config =
+            parse("model: small\ntrain:\n  batch_size: 8\n  recompute: blocks\nmemory: 2GiB\n")
+                .unwrap();
+        assert_eq!(config.train.batch_size, Some(8));
+        assert_eq!(config.train.recompute, RecomputeChoice::Blocks);
+        assert_eq!(config.memory, Memory::Bytes(2 << 30));
+        assert_eq!(config.losses, Losses::default());
+    }
+
+    #[test]
+    fn a_resolved_config_reads_back_as_itself() {
+        let mut config = RunConfig::default();
+        config.train.effective_batch = Some(128);
+        config.memory = Memory::Percent(80.0);
+        let text = serde_saphyr::to_string(&config).unwrap();
+        assert_eq!(parse(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn errors_name_the_file_the_line_and_a_way_out() {
+        for (text, word) in [
+            ("modell: small\n", "modell"),
+            ("model: small\ntrain:\n  batch_size: eight\n", "line 3"),
+            ("memory: 8 gallons\n", "gallons"),
+            ("train: {recompute: everything}\n", "everything"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(
+                error.contains(word) && error.contains("hint:"),
+                "{text}: {error}"
+            );
+        }
+    }
+}

@@ -1,1 +1,210 @@
-//! setup
+//! From a config to a planned step.
+
+use std::path::Path;
+
+use holdall_device::cpu::{self, Cpu, CpuTarget};
+use holdall_models::config::ClipConfig;
+use holdall_models::folder::ModelFolder;
+use holdall_models::init;
+use holdall_plan::{Plan, Request, plan};
+
+use crate::budget::{Memory, show_bytes};
+use crate::config::{Precision, RunConfig};
+use crate::error::TrainError;
+use crate::step::Step;
+use crate::step_graph::{StepConfig, write_step};
+
+/// Where weights come from.
+pub enum Weights {
+    /// A folder, checked.
+    Folder(Box<ModelFolder>),
+    /// A preset's sizes, random numbers.
+    Random {
+        /// The preset.
+        preset: String,
+    },
+}
+
+impl Weights {
+    /// The line people look for in a log.
+    pub fn describe(&self) -> String {
+        match self {
+            Weights::Folder(folder) => {
+                format!("Weights: pretrained from {}", folder.path().display())
+            }
+            Weights::Random { preset } => format!("Weights: RANDOM (preset {preset})"),
+        }
+    }
+}
+
+/// A run, resolved.
+pub struct Setup {
+    /// What to train.
+    pub step: StepConfig,
+    /// Where weights come from.
+    pub weights: Weights,
+    /// What the planner is asked.
+    pub request: Request,
+    /// What the process may hold; `None` where the machine does not tell and the user did not say.
+    pub budget_bytes: Option<u64>,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Things to say: what was asked for and cannot be had.
+    pub notes: Vec<String>,
+}
+
+impl Setup {
+    /// Opens the model and resolves the budget.
+    pub fn new(config: &RunConfig) -> Result<Setup, TrainError> {
+        let (model, weights) = open_model(&config.model)?;
+        let positions = model.text.max_positions;
+        let tokens = config.tokens.unwrap_or(positions);
+        if tokens == 0 || tokens > positions {
+            return Err(TrainError::Config(format!(
+                "tokens: {tokens}, expected 1 to {positions}, the model's positions\nhint: leave `tokens` out"
+            )));
+        }
+        if config.labels == Some(0) {
+            return Err(TrainError::Config(
+                "labels: 0, expected at least 1\nhint: leave `labels` out for no label head"
+                    .to_owned(),
+            ));
+        }
+        let mut notes = Vec::new();
+        if !matches!(config.precision, Precision::Auto | Precision::F32) {
+            notes.push(format!(
+                "Precision: f32 ({:?} was asked for; the CPU computes in f32)",
+                config.precision
+            ));
+        }
+        let budget_bytes = resolve_budget(config.memory)?;
+        let mut step = StepConfig::new(model, config.labels);
+        step.num_tokens = tokens;
+        step.contrastive_weight = config.losses.contrastive;
+        step.label_weight = config.losses.label;
+        step.optimizer = config.train.optimizer.clone();
+        Ok(Setup {
+            step,
+            weights,
+            request: config.request(budget_bytes),
+            budget_bytes,
+            seed: config.seed,
+            notes,
+        })
+    }
+
+    /// Plans for a CPU. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
+    /// hold yet.
+    pub fn plan(&self, cpu: &Cpu, host_bytes: u64) -> Result<Plan, TrainError> {
+        let build = |batch, accumulation| write_step(&self.step, batch, accumulation).graph;
+        let target = || CpuTarget::new(cpu.num_threads()).with_host_bytes(host_bytes);
+        let first = plan(&self.request, &build, &target())?;
+        // Planning itself has left traces in the process: forecast again from what it holds now, and plan again if that no
+        // longer fits.
+        let overhead = first.step.process_bytes - first.step.arena_bytes;
+        let now = holdall_plan::Target::overhead_bytes(&target(), first.step.packing_bytes);
+        if now <= overhead {
+            return Ok(first);
+        }
+        let mut again = first;
+        let grown = now - overhead;
+        if let Some(budget) = self.budget_bytes
+            && again.step.process_bytes + grown > budget
+        {
+            again = plan(&self.request, &build, &target())?;
+        } else {
+            again.step.process_bytes += grown;
+            for candidate in again.alternatives.iter_mut().chain([&mut again.chosen]) {
+                candidate.process_bytes += grown;
+            }
+        }
+        Ok(again)
+    }
+
+    /// Reserves the arena and fills the weights.
+    pub fn start(&self, plan: &Plan) -> Result<Step, TrainError> {
+        let chosen = &plan.chosen;
+        let mut step = Step::new(
+            self.step.clone(),
+            plan.step.clone(),
+            chosen.batch_size,
+            chosen.gradient_accumulation,
+        )?;
+        self.fill(&mut step)?;
+        Ok(step)
+    }
+
+    /// Fills the weights of a step: from the folder, or drawn.
+    pub fn fill(&self, step: &mut Step) -> Result<(), TrainError> {
+        match &self.weights {
+            Weights::Random { .. } => step.set_weights(|name, values| {
+                init::fill(&self.step.model, self.seed, name, values);
+                Ok(())
+            }),
+            Weights::Folder(folder) => {
+                let head = folder.read_head()?;
+                step.set_weights(|name, values| {
+                    match (name, &head) {
+                        ("head.weight", Some(head)) if head.weight.len() == values.len() => {
+                            values.copy_from_slice(&head.weight);
+                        }
+                        ("head.bias", Some(head)) if head.bias.len() == values.len() => {
+                            values.copy_from_slice(&head.bias);
+                        }
+                        ("head.weight" | "head.bias", _) => {
+                            init::fill(&self.step.model, self.seed, name, values);
+                        }
+                        _ => folder.read_f32(name, values)?,
+                    }
+                    Ok(())
+                })
+            }
+        }
+    }
+}
+
+fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError> {
+    let path = Path::new(name);
+    if path.is_dir() {
+        let folder = ModelFolder::open(path)?;
+        folder.check()?;
+        let config = folder.config().clone();
+        return Ok((config, Weights::Folder(Box::new(folder))));
+    }
+    match ClipConfig::preset(name) {
+        Some(config) => {
+            let preset = name.to_owned();
+            Ok((config, Weights::Random { preset }))
+        }
+        None => Err(TrainError::Config(format!(
+            "model `{name}`: expected a folder with config.json and model.safetensors, or a preset; found neither\n\
+             hint: presets are {}",
+            ClipConfig::PRESETS.join(", ")
+        ))),
+    }
+}
+
+fn resolve_budget(memory: Memory) -> Result<Option<u64>, TrainError> {
+    if let Memory::Bytes(bytes) = memory {
+        return Ok(Some(bytes));
+    }
+    match (cpu::total_bytes(), cpu::available_bytes(), memory) {
+        (Some(total), Some(available), memory) => {
+            let held = cpu::resident_bytes().unwrap_or(0);
+            Ok(Some(memory.resolve(total, available + held)))
+        }
+        (_, _, Memory::Auto) => Ok(None),
+        _ => Err(TrainError::Config(format!(
+            "memory {}: this system does not tell how much memory it has\nhint: give a size, such as --memory 8GiB",
+            String::from(memory)
+        ))),
+    }
+}
+
+/// `3.10 GiB of 8.00 GiB`, for people.
+pub fn show_budget(bytes: u64, budget: Option<u64>) -> String {
+    match budget {
+        Some(budget) => format!("{} of {}", show_bytes(bytes), show_bytes(budget)),
+        None => show_bytes(bytes),
+    }
+}

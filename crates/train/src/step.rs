@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use holdall_device::cpu::{Arena, Cpu};
 use holdall_graph::Parameter;
-use holdall_plan::{Place, StepPlan};
+use holdall_plan::{Place, Program, Programs, StepPlan};
 
 use crate::batch::{Batch, Pixels};
 use crate::error::TrainError;
@@ -56,6 +56,9 @@ pub struct StepReport {
     /// Whether the update was made.
     pub gradients: Gradients,
 }
+
+/// Picks a program.
+type Phase = fn(&Programs) -> &Program;
 
 /// A planned step with its memory.
 pub struct Step {
@@ -182,37 +185,58 @@ impl Step {
     }
 
     fn run_passes(&mut self, cpu: &Cpu, batch: &Batch) {
+        for (phase, micro, slot) in self.schedule() {
+            self.load(batch, micro);
+            let program = phase(&self.plan.programs);
+            cpu.run(program, &mut self.arena, micro, slot);
+        }
+    }
+
+    /// Programs in the order in which they run, each with its micro-batch and slot.
+    fn schedule(&self) -> impl Iterator<Item = (Phase, usize, usize)> + use<> {
         let (kept, all) = (self.plan.kept, self.accumulation);
-        cpu.run(&self.plan.programs.begin, &mut self.arena, 0, 0);
-        if self.plan.coupled {
-            for micro in kept..all {
-                self.load(batch, micro);
-                cpu.run(&self.plan.programs.features, &mut self.arena, micro, 0);
-            }
-            for micro in 0..kept {
-                self.load(batch, micro);
-                cpu.run(
-                    &self.plan.programs.kept_features,
-                    &mut self.arena,
-                    micro,
-                    micro,
-                );
-            }
-        }
-        cpu.run(&self.plan.programs.loss, &mut self.arena, 0, 0);
-        for micro in (0..kept).rev() {
+        let first_pass = if self.plan.coupled { all } else { kept };
+        let once = |phase: Phase| std::iter::once((phase, 0, 0));
+        let begin = once(|programs| &programs.begin);
+        let features = (kept..first_pass)
+            .map(|micro| -> (Phase, usize, usize) { (|programs| &programs.features, micro, 0) });
+        let kept_features = (0..kept).map(|micro| -> (Phase, usize, usize) {
+            (|programs| &programs.kept_features, micro, micro)
+        });
+        let loss = once(|programs| &programs.loss);
+        let kept_pull_back = (0..kept).rev().map(|micro| -> (Phase, usize, usize) {
+            (|programs| &programs.kept_pull_back, micro, micro)
+        });
+        let pull_back = (kept..all)
+            .map(|micro| -> (Phase, usize, usize) { (|programs| &programs.pull_back, micro, 0) });
+        begin
+            .chain(features)
+            .chain(kept_features)
+            .chain(loss)
+            .chain(kept_pull_back)
+            .chain(pull_back)
+    }
+
+    /// One step without an update, timed: (operation, seconds, runs), slowest first.
+    pub fn profile(&mut self, cpu: &Cpu, batch: &Batch) -> Vec<(&'static str, f64, usize)> {
+        self.loaded = None;
+        self.load_whole(batch, 1.0);
+        let mut times: HashMap<&'static str, (f64, usize)> = HashMap::new();
+        for (phase, micro, slot) in self.schedule() {
             self.load(batch, micro);
-            cpu.run(
-                &self.plan.programs.kept_pull_back,
-                &mut self.arena,
-                micro,
-                micro,
-            );
+            let program = phase(&self.plan.programs);
+            cpu.profile(program, &mut self.arena, micro, slot, |name, seconds| {
+                let entry = times.entry(name).or_default();
+                entry.0 += seconds;
+                entry.1 += 1;
+            });
         }
-        for micro in kept..all {
-            self.load(batch, micro);
-            cpu.run(&self.plan.programs.pull_back, &mut self.arena, micro, 0);
-        }
+        let mut times: Vec<_> = times
+            .into_iter()
+            .map(|(name, (s, n))| (name, s, n))
+            .collect();
+        times.sort_by(|a, b| b.1.total_cmp(&a.1));
+        times
     }
 
     /// What the whole step reads: weights of rows, labels, seeds.

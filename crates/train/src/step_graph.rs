@@ -45,6 +45,8 @@ pub struct StepConfig {
     pub optimizer: OptimizerConfig,
     /// Exact, or wrong on purpose.
     pub coupling: Coupling,
+    /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
+    pub contrastive_tile: usize,
     /// Parameters whose name starts with one of these are not trained.
     pub frozen: Vec<String>,
 }
@@ -61,6 +63,7 @@ impl StepConfig {
             label_weight: 0.5,
             optimizer: OptimizerConfig::default(),
             coupling: Coupling::EffectiveBatch,
+            contrastive_tile: CONTRASTIVE_TILE,
             frozen: Vec::new(),
         }
     }
@@ -158,7 +161,7 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
                 weights,
                 heads.logit_scale,
                 contrastive_sum,
-                CONTRASTIVE_TILE,
+                config.contrastive_tile,
             );
             let gradients = ["image feature gradients", "text feature gradients"]
                 .map(|name| whole(&mut g, name, &[padded, projection]));
@@ -176,7 +179,7 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
         }
         Coupling::WithinMicroBatch => {
             g.enter(Section::Features);
-            let tile = CONTRASTIVE_TILE;
+            let tile = config.contrastive_tile;
             let pair = [image, text];
             g.contrastive_into(
                 pair,

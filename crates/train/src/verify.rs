@@ -1,1 +1,223 @@
-//! verify
+//! Is the split gradient the full-batch gradient? A certificate, parameter by parameter.
+//!
+//! The reference is one pass over the whole batch by plain backward, nothing recomputed, the loss in one dense tile. For a
+//! parameter's gradient `g` against the reference `r`, in 2-norms,
+//! `error = |g - r| / max(|r|, 1e-3 |r_all| / sqrt(P))`, `r_all` all gradients together and `P` the number of tensors:
+//! a key bias has a true gradient of zero, and dividing by its rounding would say nothing.
+
+use holdall_device::cpu::{Cpu, CpuTarget};
+use holdall_plan::{Recompute, Request, plan};
+use serde::Serialize;
+
+use crate::batch::Batch;
+use crate::error::TrainError;
+use crate::setup::Setup;
+use crate::step::Step;
+use crate::step_graph::{Coupling, StepConfig, write_step};
+
+/// Errors up to this are rounding in f32.
+pub const TOLERANCE: f64 = 1e-5;
+
+/// One way to split the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Split {
+    /// Samples per micro-batch.
+    pub batch_size: usize,
+    /// What is recomputed.
+    pub recompute: Recompute,
+    /// Micro-batches that keep their activations; as many as there are, if more.
+    pub kept_micro_batches: usize,
+}
+
+/// What one split gave.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SplitResult {
+    /// The split.
+    #[serde(flatten)]
+    pub split: Split,
+    /// Micro-batches.
+    pub gradient_accumulation: usize,
+    /// Largest error of any parameter.
+    pub max_relative_error: f64,
+    /// Whose it is.
+    pub worst_parameter: String,
+    /// Relative difference of the loss.
+    pub loss_difference: f64,
+}
+
+/// All splits together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Certificate {
+    /// Every error is within the tolerance.
+    pub exact: bool,
+    /// Largest error.
+    pub max_relative_error: f64,
+    /// Whose it is.
+    pub worst_parameter: String,
+    /// Largest relative difference of the loss.
+    pub loss_difference: f64,
+    /// Split by split.
+    pub splits: Vec<SplitResult>,
+}
+
+/// Splits that between them have a micro-batch of one, uneven tails, every recompute policy, and all, some or no
+/// activations kept.
+pub fn usual_splits(effective_batch: usize) -> Vec<Split> {
+    let uneven = (effective_batch * 3 / 8).max(1);
+    let mut splits = Vec::new();
+    for (batch_size, recompute, kept_micro_batches) in [
+        (1, Recompute::None, usize::MAX),
+        (uneven, Recompute::Cheap, 1),
+        (effective_batch.div_ceil(2), Recompute::Blocks, 1),
+        (uneven, Recompute::Blocks, 0),
+        (effective_batch, Recompute::Cheap, 0),
+        (effective_batch.div_ceil(3), Recompute::None, usize::MAX),
+    ] {
+        let accumulation = effective_batch.div_ceil(batch_size);
+        let split = Split {
+            batch_size,
+            recompute,
+            kept_micro_batches: kept_micro_batches.min(accumulation),
+        };
+        if !splits.contains(&split) {
+            splits.push(split);
+        }
+    }
+    splits
+}
+
+/// A step for one split, its weights filled.
+fn split_step(
+    setup: &Setup,
+    cpu: &Cpu,
+    config: &StepConfig,
+    effective_batch: usize,
+    split: Split,
+) -> Result<(Step, usize), TrainError> {
+    let request = Request {
+        effective_batch: Some(effective_batch),
+        batch_size: Some(split.batch_size),
+        gradient_accumulation: None,
+        recompute: Some(split.recompute),
+        kept: Some(split.kept_micro_batches),
+        budget_bytes: setup.budget_bytes,
+    };
+    let build = |batch, accumulation| write_step(config, batch, accumulation).graph;
+    let plan = plan(&request, &build, &CpuTarget::new(cpu.num_threads()))?;
+    let accumulation = plan.chosen.gradient_accumulation;
+    let mut step = Step::new(config.clone(), plan.step, split.batch_size, accumulation)?;
+    setup.fill(&mut step)?;
+    Ok((step, accumulation))
+}
+
+/// Gradients by parameter, in the order of the graph, and the loss.
+struct Gradients {
+    loss: f64,
+    tensors: Vec<(String, Vec<f32>)>,
+}
+
+fn gradients(step: &mut Step, cpu: &Cpu, config: &StepConfig, batch: &Batch) -> Gradients {
+    let (contrastive, label) = step.gradients(cpu, batch, 1.0);
+    let tensors = step
+        .parameters()
+        .iter()
+        .filter_map(|parameter| {
+            let gradient = step.gradient(parameter)?;
+            Some((parameter.name.clone(), gradient.to_vec()))
+        })
+        .collect();
+    Gradients {
+        loss: config.contrastive_weight * contrastive.mean() + config.label_weight * label.mean(),
+        tensors,
+    }
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|value| value * value).sum::<f64>().sqrt()
+}
+
+/// The largest error and whose it is. A number that is not finite is an error beyond all bounds.
+fn worst(found: &Gradients, reference: &Gradients) -> (f64, String) {
+    let tensor_norm = |tensor: &[f32]| norm(tensor.iter().map(|&value| f64::from(value)));
+    let all = norm(
+        reference
+            .tensors
+            .iter()
+            .map(|(_, tensor)| tensor_norm(tensor)),
+    );
+    let floor = 1e-3 * all / (reference.tensors.len() as f64).sqrt();
+    let mut worst = (0.0, String::new());
+    for ((name, found), (_, reference)) in found.tensors.iter().zip(&reference.tensors) {
+        let pairs = found.iter().zip(reference);
+        let difference = norm(pairs.map(|(&a, &b)| f64::from(a) - f64::from(b)));
+        let error = difference / tensor_norm(reference).max(floor);
+        let error = if error.is_finite() { error } else { f64::MAX };
+        if error >= worst.0 {
+            worst = (error, name.clone());
+        }
+    }
+    worst
+}
+
+/// Compares each split of `batch` with one pass over the whole of it. `progress` hears of every result.
+pub fn verify(
+    setup: &Setup,
+    cpu: &Cpu,
+    batch: &Batch,
+    splits: &[Split],
+    coupling: Coupling,
+    mut progress: impl FnMut(&SplitResult),
+) -> Result<Certificate, TrainError> {
+    let effective_batch = batch.num_samples;
+    let reference = {
+        let config = StepConfig {
+            contrastive_tile: effective_batch,
+            coupling: Coupling::EffectiveBatch,
+            ..setup.step.clone()
+        };
+        let whole = Split {
+            batch_size: effective_batch,
+            recompute: Recompute::None,
+            kept_micro_batches: 1,
+        };
+        let (mut step, _) = split_step(setup, cpu, &config, effective_batch, whole)?;
+        gradients(&mut step, cpu, &config, batch)
+    };
+    let config = StepConfig {
+        coupling,
+        ..setup.step.clone()
+    };
+    let mut results: Vec<SplitResult> = Vec::new();
+    for &split in splits {
+        let (mut step, gradient_accumulation) =
+            split_step(setup, cpu, &config, effective_batch, split)?;
+        let found = gradients(&mut step, cpu, &config, batch);
+        let (max_relative_error, worst_parameter) = worst(&found, &reference);
+        let result = SplitResult {
+            split,
+            gradient_accumulation,
+            max_relative_error,
+            worst_parameter,
+            loss_difference: (found.loss - reference.loss).abs() / reference.loss.abs(),
+        };
+        progress(&result);
+        results.push(result);
+    }
+    let worst = results
+        .iter()
+        .max_by(|a, b| a.max_relative_error.total_cmp(&b.max_relative_error))
+        .ok_or_else(|| {
+            TrainError::Config("no split to verify\nhint: leave `--split` out".to_owned())
+        })?;
+    let loss_difference = results
+        .iter()
+        .map(|result| result.loss_difference)
+        .fold(0.0, f64::max);
+    Ok(Certificate {
+        exact: worst.max_relative_error <= TOLERANCE && loss_difference <= TOLERANCE,
+        max_relative_error: worst.max_relative_error,
+        worst_parameter: worst.worst_parameter.clone(),
+        loss_difference,
+        splits: results,
+    })
+}

@@ -135,10 +135,13 @@ fn through<T: Real, C: Curve>(dx: Rows<T>, z: Rows<T>) {
 
 pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
     let (dz, x) = (o.input::<T>(0), o.input::<T>(1));
-    let (dweight, mode) = o.result::<T>(0);
-    product(dweight, mode, 1.0, Factor::Transposed(dz), Factor::Plain(x));
+    if op.weight {
+        let (dweight, mode) = o.result::<T>(0);
+        let (left, right) = (Factor::Transposed(dz), Factor::Plain(x));
+        product(dweight, mode, 1.0, left, right);
+    }
     if op.bias {
-        let (dbias, _) = o.result::<T>(1);
+        let (dbias, _) = o.result::<T>(usize::from(op.weight));
         let parts = o.workspace::<T>(dz.width);
         let per_part = dz.rows.div_ceil(BIAS_PARTS);
         (0..BIAS_PARTS).into_par_iter().for_each(|part| {

@@ -1,5 +1,7 @@
 //! Cross-entropy over rows.
 
+use holdall_graph::Write;
+
 use super::elements::for_rows;
 use super::operands::Operands;
 use super::real::{Real, exp_in_place, largest};
@@ -37,20 +39,24 @@ pub(super) fn cross_entropy_grad<T: Real>(o: &Operands<'_>) {
     let seed = o.input::<T>(0).scalar();
     let logits = o.input::<T>(1);
     let (labels, weights) = (o.input::<i64>(2).flat(), o.input::<T>(3).flat());
-    let (dlogits, _) = o.result::<T>(0);
+    let (dlogits, mode) = o.result::<T>(0);
+    let scratch = o.workspace::<T>(logits.width);
     for_rows(logits.rows, |row| {
         let (label, weight) = (labels.row(0)[row], weights.row(0)[row]);
         let out = dlogits.row_mut(row);
-        if label < 0 || weight == T::ZERO {
+        if mode == Write::Overwrite {
             out.fill(T::ZERO);
+        }
+        if label < 0 || weight == T::ZERO {
             return;
         }
         let logits = logits.row(row);
-        out.copy_from_slice(logits);
-        let sum = exp_in_place(out, largest(logits));
+        let exponentials = scratch.row_mut(row);
+        exponentials.copy_from_slice(logits);
+        let sum = exp_in_place(exponentials, largest(logits));
         let scale = seed * weight / sum;
-        for value in out.iter_mut() {
-            *value *= scale;
+        for (out, &value) in out.iter_mut().zip(&*exponentials) {
+            *out += value * scale;
         }
         out[label as usize] -= seed * weight;
     });

@@ -10,12 +10,38 @@ pub fn peak_resident_bytes() -> Option<u64> {
     status_field("VmHWM:")
 }
 
+/// Memory of the machine; `None` where the system does not tell.
+pub fn total_bytes() -> Option<u64> {
+    meminfo_field("MemTotal:")
+}
+
+/// Memory that could be had now without swapping; `None` where the system does not tell.
+pub fn available_bytes() -> Option<u64> {
+    meminfo_field("MemAvailable:")
+}
+
 #[cfg(target_os = "linux")]
 fn status_field(name: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with(name))?;
+    kib_field("/proc/self/status", name)
+}
+
+#[cfg(target_os = "linux")]
+fn meminfo_field(name: &str) -> Option<u64> {
+    kib_field("/proc/meminfo", name)
+}
+
+#[cfg(target_os = "linux")]
+fn kib_field(path: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
     let kib: u64 = line[name.len()..].split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
+}
+
+// Other systems have their own calls for this; until one is written and tried there, budgets must be explicit.
+#[cfg(not(target_os = "linux"))]
+fn meminfo_field(_name: &str) -> Option<u64> {
+    None
 }
 
 #[cfg(not(target_os = "linux"))]

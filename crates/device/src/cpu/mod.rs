@@ -23,7 +23,7 @@ use holdall_graph::{DType, Op};
 use holdall_plan::{Instruction, Program};
 
 pub use arena::{Arena, ArenaError};
-pub use memory::{peak_resident_bytes, resident_bytes};
+pub use memory::{available_bytes, peak_resident_bytes, resident_bytes, total_bytes};
 pub use target::CpuTarget;
 
 use operands::Operands;
@@ -63,6 +63,31 @@ impl Cpu {
             for instruction in &program.instructions {
                 let operands = Operands::new(instruction, base, micro_batch, slot);
                 execute(instruction, &operands);
+            }
+        });
+    }
+}
+
+impl Cpu {
+    /// Replays a program and tells how long each instruction took, by operation.
+    pub fn profile(
+        &self,
+        program: &Program,
+        arena: &mut Arena,
+        micro_batch: usize,
+        slot: usize,
+        mut told: impl FnMut(&'static str, f64) + Send,
+    ) {
+        let base = arena.pointer();
+        self.scope(|| {
+            for instruction in &program.instructions {
+                let operands = Operands::new(instruction, base, micro_batch, slot);
+                let started = std::time::Instant::now();
+                execute(instruction, &operands);
+                told(
+                    instruction.op.rules().name(),
+                    started.elapsed().as_secs_f64(),
+                );
             }
         });
     }

@@ -106,6 +106,7 @@ impl Target for CpuTarget {
                 let logits = node.input(0);
                 logits.rows() * (logits.width() + 1) * element
             }
+            Op::CrossEntropyGrad(_) => node.input(1).num_elements() * element,
             Op::Contrastive(op) => {
                 contrastive::scratch_elements(node.input(0).rows(), op.tile) * element
             }

@@ -58,6 +58,10 @@ impl Graph {
                 "attention {name}: lengths are indices"
             );
         }
+        assert!(
+            q_btd != k_bsd && k_bsd != v_bsd && q_btd != v_bsd,
+            "attention {name}: queries, keys and values are three values"
+        );
         let o_btd = self.activation(name, q.dims());
         let lse_bht = self.activation(
             &format!("{name}.lse"),
@@ -101,6 +105,10 @@ impl Operation for Attention {
 
     fn cost(&self, node: NodeView<'_>) -> Cost {
         scores(node, node.input(0), node.input(1), self, 2)
+    }
+
+    fn skippable(&self, output: usize) -> bool {
+        output == 1
     }
 }
 

@@ -59,7 +59,7 @@ impl Operation for LayerNorm {
         };
         let (x, gamma, beta) = (node.inputs[0], node.inputs[1], node.inputs[2]);
         let (mean, rstd) = (node.outputs[1].value, node.outputs[2].value);
-        // Gradients of frozen norms go to a scrap vector: the kernel has one shape.
+        // Gradients of frozen norms have nobody to read them, and are not written.
         let mut outputs = Vec::new();
         for parameter in [gamma, beta] {
             outputs.push(if pass.wants(parameter) {
@@ -81,6 +81,10 @@ impl Operation for LayerNorm {
         node.element_wise(8)
     }
 
+    fn skippable(&self, output: usize) -> bool {
+        output > 0
+    }
+
     fn cheap_again(&self) -> Option<CheapAgain> {
         Some(CheapAgain::SameNode)
     }
@@ -97,5 +101,9 @@ impl Operation for LayerNormGrad {
             element_flops: node.input(0).num_elements() as u64 * 14,
             bytes: node.operand_bytes(),
         }
+    }
+
+    fn skippable(&self, output: usize) -> bool {
+        output < 2
     }
 }

@@ -27,10 +27,12 @@ pub struct LinearInputGrad {
     pub activation: Option<Activation>,
 }
 
-/// `dW += dz^T x`, `db += sum dz`. Inputs `dz, x`; outputs `dW, [db]`.
+/// `dW += dz^T x`, `db += sum dz`. Inputs `dz, x`; outputs `[dW], [db]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearWeightGrad {
-    /// Second output is the bias gradient.
+    /// First output is the weight gradient; not where the weight is frozen and the bias is not.
+    pub weight: bool,
+    /// Last output is the bias gradient.
     pub bias: bool,
 }
 
@@ -126,12 +128,18 @@ impl Operation for Linear {
             pass.through_activation(activation, dy_no, node.outputs[1].value);
         }
         let (x_ni, weight_oi) = (node.inputs[0], node.inputs[1]);
-        if pass.wants(weight_oi) {
-            let mut outputs = vec![pass.target(weight_oi)];
-            if self.bias {
-                outputs.push(pass.target(node.inputs[2]));
-            }
-            let op = LinearWeightGrad { bias: self.bias };
+        let op = LinearWeightGrad {
+            weight: pass.wants(weight_oi),
+            bias: self.bias && pass.wants(node.inputs[2]),
+        };
+        let mut outputs = Vec::new();
+        if op.weight {
+            outputs.push(pass.target(weight_oi));
+        }
+        if op.bias {
+            outputs.push(pass.target(node.inputs[2]));
+        }
+        if !outputs.is_empty() {
             pass.graph().push(op, vec![dy_no, x_ni], outputs);
         }
         if pass.wants(x_ni) {
@@ -157,6 +165,10 @@ impl Operation for Linear {
             node.input(0).num_elements() * node.input(1).rows(),
             activation + 2,
         )
+    }
+
+    fn skippable(&self, output: usize) -> bool {
+        output == 1
     }
 
     fn cheap_again(&self) -> Option<CheapAgain> {
@@ -189,11 +201,12 @@ impl Operation for LinearWeightGrad {
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {
-        product(
-            node,
-            node.input(0).num_elements() * node.input(1).width(),
-            0,
-        )
+        let multiply_adds = if self.weight {
+            node.input(0).num_elements() * node.input(1).width()
+        } else {
+            0
+        };
+        product(node, multiply_adds, 0)
     }
 }
 

@@ -41,6 +41,10 @@ impl Operation for Normalize {
     fn cost(&self, node: NodeView<'_>) -> Cost {
         node.element_wise(4)
     }
+
+    fn skippable(&self, output: usize) -> bool {
+        output == 1
+    }
 }
 
 impl Operation for NormalizeGrad {

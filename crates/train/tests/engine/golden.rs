@@ -5,7 +5,9 @@ use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
 use holdall_train::optimizer::Moment;
 
-use crate::support::{Split, fixture, golden_batch, gradient_errors, read_tensors, read_weights, step};
+use crate::support::{
+    Split, fixture, golden_batch, gradient_errors, read_tensors, read_weights, step,
+};
 
 const VARIANTS: [&str; 2] = ["clip_quick", "clip_erf"];
 
@@ -37,7 +39,10 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
             let (contrastive, label) = step.gradients(&cpu, &batch, 1.0);
             let near = |found: f64, name: &str| {
                 let expected = golden[name].1[0];
-                assert!((found - expected).abs() < 1e-5, "{variant} {split:?} {name}: {found} {expected}");
+                assert!(
+                    (found - expected).abs() < 1e-5,
+                    "{variant} {split:?} {name}: {found} {expected}"
+                );
             };
             near(contrastive.mean(), "loss_contrastive");
             near(label.mean(), "loss_label");
@@ -46,7 +51,10 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
             let [image, text] = step.features();
             for (found, name) in [(image, "image_embeds"), (text, "text_embeds")] {
                 for (&found, &expected) in found.iter().zip(&golden[name].1) {
-                    assert!((f64::from(found) - expected).abs() < 1e-5, "{variant} {name}");
+                    assert!(
+                        (f64::from(found) - expected).abs() < 1e-5,
+                        "{variant} {name}"
+                    );
                 }
             }
             let scale = f64::from(step.named_weights()["logit_scale"][0]).exp();
@@ -57,7 +65,10 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
                         .map(|d| f64::from(image[i * width + d]) * f64::from(text[j * width + d]))
                         .sum();
                     let expected = golden["logits_per_image"].1[i * 6 + j];
-                    assert!((scale * dot - expected).abs() < 1e-4, "{variant} logit {i} {j}");
+                    assert!(
+                        (scale * dot - expected).abs() < 1e-4,
+                        "{variant} logit {i} {j}"
+                    );
                 }
             }
 
@@ -73,7 +84,10 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
                 .collect();
             assert_eq!(
                 pairs.len(),
-                golden.keys().filter(|name| name.starts_with("grad.")).count()
+                golden
+                    .keys()
+                    .filter(|name| name.starts_with("grad."))
+                    .count()
             );
             for (name, error) in gradient_errors(&pairs) {
                 assert!(error < 1e-4, "{variant} {split:?} {name}: {error:e}");
@@ -110,11 +124,17 @@ fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
                 assert!((report.gradient_norm / norm - 1.0).abs() < 1e-4);
             }
             let weights = step.named_weights();
-            let finals: Vec<_> = golden.iter().filter(|(name, _)| name.starts_with("final.")).collect();
+            let finals: Vec<_> = golden
+                .iter()
+                .filter(|(name, _)| name.starts_with("final."))
+                .collect();
             assert_eq!(finals.len(), 6);
             for (name, (_, expected)) in finals {
                 for (&found, &expected) in weights[&name["final.".len()..]].iter().zip(expected) {
-                    assert!((f64::from(found) - expected).abs() < 1e-4, "{variant} {name}");
+                    assert!(
+                        (f64::from(found) - expected).abs() < 1e-4,
+                        "{variant} {name}"
+                    );
                 }
             }
         }

@@ -14,7 +14,9 @@ use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
 
 pub fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name)
 }
 
 /// A plan's open choices, closed.
@@ -106,7 +108,13 @@ pub fn golden_batch(
             }
         }
     }
-    let whole = |name: &str| golden[name].1.iter().map(|&id| id as i64).collect::<Vec<_>>();
+    let whole = |name: &str| {
+        golden[name]
+            .1
+            .iter()
+            .map(|&id| id as i64)
+            .collect::<Vec<_>>()
+    };
     let tokens = golden["input_ids"].0[1];
     let batch = Batch::new(
         config,
@@ -130,7 +138,11 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Errors of gradients as the design defines them: |g - r| / max(|r|, 1e-3 |r_all| / sqrt(P)).
 pub fn gradient_errors(pairs: &[(String, Vec<f64>, Vec<f64>)]) -> Vec<(String, f64)> {
-    let all = norm(pairs.iter().flat_map(|(_, _, reference)| reference.iter().copied()));
+    let all = norm(
+        pairs
+            .iter()
+            .flat_map(|(_, _, reference)| reference.iter().copied()),
+    );
     let floor = 1e-3 * all / (pairs.len() as f64).sqrt();
     pairs
         .iter()

@@ -1,0 +1,136 @@
+//! `holdall bench clip`: one training step over random data, timed.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use holdall_device::cpu::{self, Cpu};
+use holdall_train::batch::Batch;
+use holdall_train::optimizer::Moment;
+use holdall_train::setup::Setup;
+use serde::Serialize;
+
+use crate::arguments::BenchClipArguments;
+use crate::screen::{print_json, progress};
+
+/// Classes of the label head, as in the PyTorch script that this stands beside.
+const NUM_LABELS: usize = 196;
+const WARM_UP_STEPS: usize = 3;
+
+/// Keys that others rely on.
+#[derive(Serialize)]
+struct BenchJson<'a> {
+    job: &'a str,
+    micro_batch: usize,
+    accum: usize,
+    dtype: &'a str,
+    recompute: &'a str,
+    exact: bool,
+    step_ms: f64,
+    samples_per_s: f64,
+    planned_bytes: u64,
+    arena_bytes: u64,
+    process_bytes: Option<u64>,
+    kept_micro_batches: usize,
+    planned_arena_bytes: u64,
+    predicted_step_ms: f64,
+    plan_ms: f64,
+    threads: usize,
+    loss: f64,
+}
+
+pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
+    let options = &arguments.options;
+    let model = if arguments.small {
+        "small"
+    } else {
+        arguments.model.as_str()
+    };
+    let mut config = options.config(model)?;
+    config.labels = config.labels.or(Some(NUM_LABELS));
+    if config.train.effective_batch.is_none() {
+        // The split of the script that this stands beside.
+        let (batch, accumulation) = if arguments.small { (32, 4) } else { (8, 16) };
+        if config.train.batch_size.is_none() && config.train.gradient_accumulation.is_none() {
+            config.train.batch_size = Some(batch);
+            config.train.gradient_accumulation = Some(accumulation);
+        }
+    }
+    let setup = Setup::new(&config)?;
+    for note in &setup.notes {
+        eprintln!("{note}");
+    }
+    let cpu = Cpu::new(config.num_threads);
+    let samples = match setup.request {
+        holdall_plan::Request {
+            effective_batch: Some(effective),
+            ..
+        } => effective,
+        holdall_plan::Request {
+            batch_size: Some(batch),
+            gradient_accumulation: Some(accumulation),
+            ..
+        } => batch * accumulation,
+        _ => 128,
+    };
+    let batch = Batch::random(
+        &setup.step.model,
+        samples,
+        setup.step.num_tokens,
+        setup.step.num_labels,
+        setup.seed,
+    );
+    let started = Instant::now();
+    let plan = setup.plan(&cpu, 0)?;
+    let plan_ms = started.elapsed().as_secs_f64() * 1e3;
+    let mut step = setup.start(&plan)?;
+    let moment = |count: usize| Moment {
+        step: count as u64 + 1,
+        rate: 2e-5,
+        head_rate: 1e-3,
+        loss_scale: 1.0,
+    };
+    let bar = progress((WARM_UP_STEPS + arguments.steps) as u64, "Steps");
+    let mut loss = 0.0;
+    let seconds = cpu.scope(|| {
+        for count in 0..WARM_UP_STEPS {
+            step.run(&cpu, &batch, &moment(count));
+            bar.inc(1);
+        }
+        let started = Instant::now();
+        for count in 0..arguments.steps {
+            loss = step.run(&cpu, &batch, &moment(WARM_UP_STEPS + count)).loss;
+            bar.inc(1);
+        }
+        started.elapsed().as_secs_f64() / arguments.steps.max(1) as f64
+    });
+    bar.finish_and_clear();
+    let chosen = &plan.chosen;
+    print_json(&BenchJson {
+        job: if arguments.small { "clip-small" } else { model },
+        micro_batch: chosen.batch_size,
+        accum: chosen.gradient_accumulation,
+        dtype: "f32",
+        recompute: &chosen.recompute,
+        exact: true,
+        step_ms: seconds * 1e3,
+        samples_per_s: samples as f64 / seconds,
+        planned_bytes: plan.step.process_bytes,
+        arena_bytes: step.arena_bytes(),
+        process_bytes: cpu::peak_resident_bytes(),
+        kept_micro_batches: chosen.kept_micro_batches,
+        planned_arena_bytes: plan.step.arena_bytes,
+        predicted_step_ms: chosen.step_ms,
+        plan_ms,
+        threads: cpu.num_threads(),
+        loss,
+    })?;
+    if arguments.profile {
+        cpu.scope(|| step.profile(&cpu, &batch))
+            .into_iter()
+            .for_each(|(name, seconds, count)| {
+                eprintln!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3);
+            });
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,5 @@
+//! One file per command.
+
+pub mod bench_clip;
+pub mod plan;
+pub mod verify;

@@ -1,0 +1,128 @@
+//! `holdall verify`: a certificate that the split did not change the gradient.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use holdall_device::cpu::Cpu;
+use holdall_plan::Recompute;
+use holdall_train::batch::Batch;
+use holdall_train::setup::Setup;
+use holdall_train::step_graph::Coupling;
+use holdall_train::verify::{Certificate, Split, TOLERANCE, usual_splits, verify};
+
+use crate::arguments::VerifyArguments;
+use crate::failure;
+use crate::screen::{print_json, progress, table};
+
+/// Effective batch when nothing is said: enough for every kind of split, quick on a CPU.
+const DEFAULT_EFFECTIVE_BATCH: usize = 24;
+
+pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
+    let config = arguments.options.config(&arguments.target)?;
+    let setup = Setup::new(&config)?;
+    let cpu = Cpu::new(config.num_threads);
+    let train = &config.train;
+    let effective_batch = match (train.batch_size, train.gradient_accumulation) {
+        _ if train.effective_batch.is_some() => train.effective_batch.unwrap_or_default(),
+        (Some(batch), Some(accumulation)) => batch * accumulation,
+        (Some(batch), None) => DEFAULT_EFFECTIVE_BATCH.max(batch),
+        _ => DEFAULT_EFFECTIVE_BATCH,
+    };
+    let splits = splits(&arguments, &setup, effective_batch);
+    let coupling = if arguments.plain_accumulation {
+        Coupling::WithinMicroBatch
+    } else {
+        Coupling::EffectiveBatch
+    };
+    let batch = Batch::random(
+        &setup.step.model,
+        effective_batch,
+        setup.step.num_tokens,
+        setup.step.num_labels,
+        setup.seed,
+    );
+    for note in &setup.notes {
+        eprintln!("{note}");
+    }
+    eprintln!("{}", setup.weights.describe());
+    let bar = progress(splits.len() as u64, "Verifying splits");
+    let certificate = verify(&setup, &cpu, &batch, &splits, coupling, |_| bar.inc(1))?;
+    bar.finish_and_clear();
+    if arguments.options.json {
+        print_json(&certificate)?;
+    } else {
+        print!("{}", show(&certificate, effective_batch));
+    }
+    Ok(if certificate.exact {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(failure::FOUND)
+    })
+}
+
+/// Splits asked for, or the usual ones, under the policy asked for.
+fn splits(arguments: &VerifyArguments, setup: &Setup, effective_batch: usize) -> Vec<Split> {
+    let fixed = setup.request.recompute;
+    let mut sizes = arguments.splits.clone();
+    sizes.extend(setup.request.batch_size);
+    if sizes.is_empty() {
+        let mut splits = usual_splits(effective_batch);
+        if let Some(recompute) = fixed {
+            for split in &mut splits {
+                split.recompute = recompute;
+            }
+        }
+        return splits;
+    }
+    let policies = match fixed {
+        Some(recompute) => vec![recompute],
+        None => vec![Recompute::None, Recompute::Cheap, Recompute::Blocks],
+    };
+    let mut splits = Vec::new();
+    for batch_size in sizes {
+        let accumulation = effective_batch.div_ceil(batch_size.max(1));
+        for &recompute in &policies {
+            for kept_micro_batches in [0, accumulation / 2, accumulation] {
+                let split = Split {
+                    batch_size,
+                    recompute,
+                    kept_micro_batches,
+                };
+                if !splits.contains(&split) {
+                    splits.push(split);
+                }
+            }
+        }
+    }
+    splits
+}
+
+fn show(certificate: &Certificate, effective_batch: usize) -> String {
+    let heading = ["split", "recompute", "kept", "largest error", "parameter"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for result in &certificate.splits {
+        rows.push(vec![
+            format!(
+                "{} x {}",
+                result.split.batch_size, result.gradient_accumulation
+            ),
+            format!("{:?}", result.split.recompute).to_lowercase(),
+            result.split.kept_micro_batches.to_string(),
+            format!("{:.1e}", result.max_relative_error),
+            result.worst_parameter.clone(),
+        ]);
+    }
+    let verdict = if certificate.exact {
+        format!(
+            "EXACT: every split of {effective_batch} has the full-batch gradient within {TOLERANCE:.0e}\n"
+        )
+    } else {
+        format!(
+            "NOT EXACT: {} is off by {:.1e} (tolerance {TOLERANCE:.0e}), the loss by {:.1e}\n",
+            certificate.worst_parameter,
+            certificate.max_relative_error,
+            certificate.loss_difference
+        )
+    };
+    format!("{}\n{verdict}", table(&rows))
+}

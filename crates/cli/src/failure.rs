@@ -1,0 +1,67 @@
+//! How a failure reaches the user: on stderr, with a hint, and as an exit code.
+
+use std::process::ExitCode;
+
+use holdall_plan::PlanError;
+use holdall_train::TrainError;
+use holdall_train::budget::show_bytes;
+
+/// A check found something, or a run failed.
+pub const FOUND: u8 = 1;
+/// Bad arguments, config or data.
+pub const BAD_INPUT: u8 = 2;
+/// Does not fit the budget.
+pub const DOES_NOT_FIT: u8 = 3;
+
+/// Prints the error and says which exit code it has.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    match error.downcast_ref::<TrainError>() {
+        Some(TrainError::Plan(PlanError::DoesNotFit {
+            budget_bytes,
+            smallest_bytes,
+            changes,
+        })) => {
+            eprintln!(
+                "error: the run does not fit: the budget is {}, the smallest that would do is {}",
+                show_bytes(*budget_bytes),
+                show_bytes(*smallest_bytes)
+            );
+            for change in changes {
+                eprintln!(
+                    "hint: {}: {}, {:.0} ms a step",
+                    change.change,
+                    show_bytes(change.process_bytes),
+                    change.step_ms
+                );
+            }
+            ExitCode::from(DOES_NOT_FIT)
+        }
+        Some(TrainError::Arena(error)) => {
+            eprintln!("error: {error}");
+            ExitCode::from(DOES_NOT_FIT)
+        }
+        _ => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(BAD_INPUT)
+        }
+    }
+}
+
+/// The same as JSON, for `plan --json`.
+pub fn does_not_fit_json(error: &TrainError) -> Option<serde_json::Value> {
+    match error {
+        TrainError::Plan(PlanError::DoesNotFit {
+            budget_bytes,
+            smallest_bytes,
+            changes,
+        }) => Some(serde_json::json!({
+            "device": "cpu",
+            "budget_bytes": budget_bytes,
+            "chosen": null,
+            "alternatives": [],
+            "smallest_budget_bytes": smallest_bytes,
+            "changes": changes,
+        })),
+        _ => None,
+    }
+}

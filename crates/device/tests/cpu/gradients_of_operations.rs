@@ -1,0 +1,518 @@
+//! Gradient checks, operation by operation. Sizes are small and uneven on purpose.
+//!
+//! Legend: `b` samples, `t` tokens, `d` width, `n` rows, `i` inputs, `o` outputs.
+
+use holdall_graph::ops::activation::Activation;
+use holdall_graph::{DType, Op, Write};
+
+use super::gradient_check::{Sketch, check_gradients, pull_back};
+use super::step::Contents;
+
+const ACTIVATIONS: [Activation; 2] = [Activation::QuickGelu, Activation::Gelu];
+
+#[test]
+fn linear_with_and_without_bias_and_residual() {
+    for (bias, residual) in [(false, false), (true, false), (false, true), (true, true)] {
+        check_gradients(|s| {
+            let x_ni = s.input(&[5, 7]);
+            let weight_oi = s.parameter(&[6, 7]);
+            let bias_o = bias.then(|| s.parameter(&[6]));
+            let residual_no = residual.then(|| s.input(&[5, 6]));
+            vec![s.graph.linear("y", x_ni, weight_oi, bias_o, residual_no)]
+        });
+    }
+}
+
+#[test]
+fn linear_whose_residual_is_its_input() {
+    check_gradients(|s| {
+        let x_ni = s.input(&[2, 3, 5]);
+        let weight_oi = s.parameter(&[5, 5]);
+        vec![s.graph.linear("y", x_ni, weight_oi, None, Some(x_ni))]
+    });
+}
+
+#[test]
+fn linear_of_strided_views() {
+    check_gradients(|s| {
+        let x_ni = s.input(&[4, 11]);
+        let columns = s.graph.columns(x_ni, 3, 6);
+        let weight_oi = s.parameter(&[5, 6]);
+        let bias_o = s.parameter(&[5]);
+        vec![s.graph.linear("y", columns, weight_oi, Some(bias_o), None)]
+    });
+    check_gradients(|s| {
+        let x_btd = s.input(&[3, 4, 5]);
+        let first = s.graph.first_tokens(x_btd);
+        let weight_oi = s.parameter(&[2, 5]);
+        vec![s.graph.linear("y", first, weight_oi, None, None)]
+    });
+}
+
+#[test]
+fn linear_over_more_rows_than_a_strip() {
+    check_gradients(|s| {
+        let x_ni = s.input(&[2100, 2]);
+        let weight_oi = s.parameter(&[3, 2]);
+        let bias_o = s.parameter(&[3]);
+        let hidden = s
+            .graph
+            .linear_activated("h", x_ni, weight_oi, bias_o, Activation::Gelu);
+        let weight_oi = s.parameter(&[2, 3]);
+        vec![s.graph.linear("y", hidden, weight_oi, None, Some(x_ni))]
+    });
+}
+
+#[test]
+fn linear_activated_alone() {
+    for activation in ACTIVATIONS {
+        let graph = check_gradients(|s| {
+            let x_ni = s.input(&[5, 4]);
+            let weight_oi = s.parameter(&[6, 4]);
+            let bias_o = s.parameter(&[6]);
+            vec![
+                s.graph
+                    .linear_activated("y", x_ni, weight_oi, bias_o, activation),
+            ]
+        });
+        assert!(
+            pull_back(&graph)
+                .iter()
+                .any(|node| matches!(node.op, Op::ActivateGrad(_)))
+        );
+    }
+}
+
+#[test]
+fn the_activation_of_the_layer_before_is_fused_into_the_product() {
+    for activation in ACTIVATIONS {
+        let graph = check_gradients(|s| {
+            let x_ni = s.input(&[5, 4]);
+            let (weight, bias) = (s.parameter(&[6, 4]), s.parameter(&[6]));
+            let hidden = s
+                .graph
+                .linear_activated("h", x_ni, weight, bias, activation);
+            let (weight, bias) = (s.parameter(&[4, 6]), s.parameter(&[4]));
+            vec![s.graph.linear("y", hidden, weight, Some(bias), Some(x_ni))]
+        });
+        let nodes = pull_back(&graph);
+        let fused =
+            |op: &Op| matches!(op, Op::LinearInputGrad(op) if op.activation == Some(activation));
+        assert_eq!(nodes.iter().filter(|node| fused(&node.op)).count(), 1);
+        assert!(
+            !nodes
+                .iter()
+                .any(|node| matches!(node.op, Op::ActivateGrad(_)))
+        );
+    }
+}
+
+#[test]
+fn a_hidden_layer_with_two_readers_is_not_fused() {
+    let graph = check_gradients(|s| {
+        let x_ni = s.input(&[5, 4]);
+        let (weight, bias) = (s.parameter(&[6, 4]), s.parameter(&[6]));
+        let hidden = s
+            .graph
+            .linear_activated("h", x_ni, weight, bias, Activation::Gelu);
+        let (left, right) = (s.parameter(&[3, 6]), s.parameter(&[2, 6]));
+        vec![
+            s.graph.linear("left", hidden, left, None, None),
+            s.graph.linear("right", hidden, right, None, None),
+        ]
+    });
+    let nodes = pull_back(&graph);
+    assert!(
+        nodes
+            .iter()
+            .any(|node| matches!(node.op, Op::ActivateGrad(_)))
+    );
+}
+
+#[test]
+fn activation_on_its_own() {
+    for activation in ACTIVATIONS {
+        check_gradients(|s| {
+            let z_nd = s.input(&[3, 5]);
+            let y_nd = s.graph.activate("y", z_nd, activation);
+            // A second time, so that the slope of a large range is seen.
+            let weight = s.parameter(&[4, 5]);
+            let z_no = s.graph.linear("z", y_nd, weight, None, None);
+            vec![s.graph.activate("twice", z_no, activation)]
+        });
+    }
+}
+
+#[test]
+fn layer_norm_of_a_whole_matrix_and_of_first_tokens() {
+    check_gradients(|s| {
+        let x_nd = s.input(&[37, 9]); // more rows than the partial sums
+        let (gamma_d, beta_d) = (s.parameter(&[9]), s.parameter(&[9]));
+        vec![s.graph.layer_norm("y", x_nd, gamma_d, beta_d, 1e-5)]
+    });
+    check_gradients(|s| {
+        let x_btd = s.input(&[3, 4, 20]); // wider than the lanes of a reduction
+        let first = s.graph.first_tokens(x_btd);
+        let (gamma_d, beta_d) = (s.parameter(&[20]), s.parameter(&[20]));
+        vec![s.graph.layer_norm("y", first, gamma_d, beta_d, 1e-5)]
+    });
+}
+
+#[test]
+fn layer_norm_with_frozen_parameters() {
+    for frozen in [[true, false], [false, true], [true, true]] {
+        check_gradients(|s| {
+            let x_nd = s.input(&[4, 6]);
+            let parameters = [s.parameter(&[6]), s.parameter(&[6])];
+            for (parameter, frozen) in parameters.into_iter().zip(frozen) {
+                if frozen {
+                    s.freeze(parameter);
+                }
+            }
+            vec![
+                s.graph
+                    .layer_norm("y", x_nd, parameters[0], parameters[1], 1e-5),
+            ]
+        });
+    }
+}
+
+#[test]
+fn layer_norm_of_something_without_a_gradient() {
+    check_gradients(|s| {
+        let x_nd = s.constant(&[4, 6]);
+        let (gamma_d, beta_d) = (s.parameter(&[6]), s.parameter(&[6]));
+        vec![s.graph.layer_norm("y", x_nd, gamma_d, beta_d, 1e-5)]
+    });
+}
+
+/// Self-attention whose q, k and v are columns of one product.
+fn packed_attention(
+    s: &mut Sketch,
+    [b, t, d]: [usize; 3],
+    heads: usize,
+    causal: bool,
+) -> Vec<holdall_graph::ValueId> {
+    let x_btd = s.input(&[b, t, d]);
+    let names = ["q", "k", "v"];
+    let weights = names.map(|name| (format!("{name}.weight"), vec![d, d]));
+    let biases = names.map(|name| (format!("{name}.bias"), vec![d]));
+    let weight = s
+        .graph
+        .packed_parameters(&weights, holdall_graph::Decay::Yes);
+    let bias = s.graph.packed_parameters(&biases, holdall_graph::Decay::No);
+    let qkv = s.graph.linear("qkv", x_btd, weight, Some(bias), None);
+    let parts = [0, 1, 2].map(|part| s.graph.columns(qkv, part * d, d));
+    vec![s.graph.attention("o", parts, None, heads, causal)]
+}
+
+#[test]
+fn self_attention_of_packed_columns() {
+    for causal in [false, true] {
+        let graph = check_gradients(|s| packed_attention(s, [2, 5, 6], 2, causal));
+        // Side by side in one storage, without a copy and without zeros.
+        let nodes = pull_back(&graph);
+        assert!(
+            !nodes
+                .iter()
+                .any(|node| matches!(node.op, Op::AddInto(_) | Op::Fill(_))
+                    && node.inputs.is_empty())
+        );
+    }
+}
+
+#[test]
+fn attention_over_more_queries_than_a_tile() {
+    for causal in [false, true] {
+        check_gradients(|s| packed_attention(s, [1, 131, 2], 1, causal));
+    }
+}
+
+#[test]
+fn cross_attention_with_another_number_of_keys() {
+    for [t, k] in [[3, 7], [7, 3], [1, 5]] {
+        check_gradients(|s| {
+            let q_btd = s.input(&[2, t, 6]);
+            let k_bsd = s.input(&[2, k, 6]);
+            let v_bsd = s.input(&[2, k, 6]);
+            vec![
+                s.graph
+                    .attention("o", [q_btd, k_bsd, v_bsd], None, 3, false),
+            ]
+        });
+    }
+}
+
+#[test]
+fn attention_over_as_many_keys_as_exist() {
+    for causal in [false, true] {
+        check_gradients(|s| {
+            let q_btd = s.input(&[4, 3, 4]);
+            let [k_bsd, v_bsd] = [(); 2].map(|()| s.input(&[4, 6, 4]));
+            // All of them, more than there are, one, and a sample without any.
+            let lengths_b = s.indices(&[4], &[6, 9, 1, 0]);
+            vec![
+                s.graph
+                    .attention("o", [q_btd, k_bsd, v_bsd], Some(lengths_b), 2, causal),
+            ]
+        });
+    }
+}
+
+#[test]
+fn attention_whose_queries_keys_and_values_are_one() {
+    check_gradients(|s| {
+        let x_btd = s.input(&[2, 4, 4]);
+        vec![
+            s.graph
+                .attention("o", [x_btd, x_btd, x_btd], None, 2, false),
+        ]
+    });
+}
+
+#[test]
+fn attention_where_only_queries_or_only_keys_and_values_have_a_gradient() {
+    for queries in [true, false] {
+        check_gradients(|s| {
+            let mut side = |wanted, tokens| match wanted {
+                true => s.input(&[2, tokens, 4]),
+                false => s.constant(&[2, tokens, 4]),
+            };
+            let parts = [side(queries, 3), side(!queries, 5), side(!queries, 5)];
+            vec![s.graph.attention("o", parts, None, 2, false)]
+        });
+    }
+}
+
+#[test]
+fn embedding_with_repeated_ids_and_fewer_positions_than_the_table() {
+    check_gradients(|s| {
+        let ids_bt = s.indices(&[3, 4], &[0, 2, 2, 1, 2, 2, 5, 0, 1, 1, 1, 1]);
+        let table_vd = s.parameter(&[6, 5]);
+        let all_positions = s.parameter(&[7, 5]);
+        let positions_td = s.graph.rows(all_positions, 0, 4);
+        vec![s.graph.embedding("x", ids_bt, table_vd, positions_td)]
+    });
+}
+
+#[test]
+fn embedding_over_more_columns_than_a_task() {
+    check_gradients(|s| {
+        let ids_bt = s.indices(&[1, 3], &[1, 0, 1]);
+        let (table_vd, positions_td) = (s.parameter(&[2, 70]), s.parameter(&[3, 70]));
+        vec![s.graph.embedding("x", ids_bt, table_vd, positions_td)]
+    });
+}
+
+#[test]
+fn class_token_trained_and_frozen() {
+    for frozen in [false, true] {
+        check_gradients(|s| {
+            let patches_bnd = s.input(&[3, 4, 5]);
+            let (class_d, positions_td) = (s.parameter(&[5]), s.parameter(&[5, 5]));
+            if frozen {
+                s.freeze(class_d);
+                s.freeze(positions_td);
+            }
+            vec![s.graph.class_token("x", patches_bnd, class_d, positions_td)]
+        });
+    }
+}
+
+#[test]
+fn class_token_before_patches_without_a_gradient() {
+    check_gradients(|s| {
+        let patches_bnd = s.constant(&[3, 4, 70]);
+        let (class_d, positions_td) = (s.parameter(&[70]), s.parameter(&[5, 70]));
+        vec![s.graph.class_token("x", patches_bnd, class_d, positions_td)]
+    });
+}
+
+#[test]
+fn gather_rows_alone_and_beside_another_reader() {
+    check_gradients(|s| {
+        let x_btd = s.input(&[4, 3, 5]);
+        let index_b = s.indices(&[4], &[0, 2, 1, 2]);
+        vec![s.graph.gather_rows("y", x_btd, index_b)]
+    });
+    for gather_first in [true, false] {
+        check_gradients(|s| {
+            let x_btd = s.input(&[4, 3, 5]);
+            let index_b = s.indices(&[4], &[0, 2, 1, 2]);
+            let weight = s.parameter(&[2, 5]);
+            if gather_first {
+                let gathered = s.graph.gather_rows("y", x_btd, index_b);
+                vec![gathered, s.graph.linear("z", x_btd, weight, None, None)]
+            } else {
+                let z = s.graph.linear("z", x_btd, weight, None, None);
+                vec![z, s.graph.gather_rows("y", x_btd, index_b)]
+            }
+        });
+    }
+}
+
+#[test]
+fn first_tokens_beside_the_whole() {
+    check_gradients(|s| {
+        let x_btd = s.input(&[3, 4, 5]);
+        let first = s.graph.first_tokens(x_btd);
+        let (one, all) = (s.parameter(&[2, 5]), s.parameter(&[3, 5]));
+        let one = s.graph.linear("one", first, one, None, None);
+        vec![one, s.graph.linear("all", x_btd, all, None, None)]
+    });
+}
+
+#[test]
+fn normalize() {
+    check_gradients(|s| {
+        let x_nd = s.input(&[4, 19]);
+        let y_nd = s.graph.activation("y", &[4, 19]);
+        s.graph.normalize_into("y", x_nd, y_nd);
+        vec![y_nd]
+    });
+}
+
+#[test]
+fn normalize_adds_to_a_gradient_that_is_there() {
+    check_gradients(|s| {
+        let x_nd = s.input(&[4, 6]);
+        let y_nd = s.graph.activation("y", &[4, 6]);
+        s.graph.normalize_into("y", x_nd, y_nd);
+        let weight = s.parameter(&[3, 6]);
+        vec![y_nd, s.graph.linear("z", x_nd, weight, None, None)]
+    });
+}
+
+#[test]
+fn cross_entropy_with_ignored_and_weightless_rows() {
+    check_gradients(|s| {
+        let logits_nc = s.input(&[6, 5]);
+        let labels_n = s.indices(&[6], &[0, 4, -1, 2, -100, 1]);
+        let weights_n = s.given(&[6], Contents::Floats(vec![1.0, 0.5, 1.0, 0.0, 2.0, 1.5]));
+        let sum = s.total();
+        s.graph
+            .cross_entropy_into("loss", logits_nc, labels_n, weights_n, sum);
+        vec![sum]
+    });
+}
+
+#[test]
+fn cross_entropy_adds_to_a_gradient_that_is_there() {
+    check_gradients(|s| {
+        let logits_nc = s.input(&[3, 5]);
+        let labels_n = s.indices(&[3], &[0, 4, -1]);
+        let weights_n = s.given(&[3], Contents::Floats(vec![1.0, 0.5, 1.0]));
+        let sum = s.total();
+        s.graph
+            .cross_entropy_into("loss", logits_nc, labels_n, weights_n, sum);
+        let weight = s.parameter(&[2, 5]);
+        vec![sum, s.graph.linear("z", logits_nc, weight, None, None)]
+    });
+}
+
+/// Rows of two modalities, some of them padding, and the contrastive loss over them.
+fn contrastive(
+    s: &mut Sketch,
+    trained: [bool; 3],
+    rows: usize,
+    tile: usize,
+) -> Vec<holdall_graph::ValueId> {
+    let mut side = |wanted| match wanted {
+        true => s.input(&[rows, 3]),
+        false => s.constant(&[rows, 3]),
+    };
+    let (image_bd, text_bd) = (side(trained[0]), side(trained[1]));
+    let weights = (0..rows).map(|row| if row % 4 == 2 { 0.0 } else { 1.0 });
+    let weights_b = s.given(&[rows], Contents::Floats(weights.collect()));
+    let logit_scale = s.parameter(&[]);
+    if !trained[2] {
+        s.freeze(logit_scale);
+    }
+    let sum = s.total();
+    s.graph
+        .contrastive_into([image_bd, text_bd], weights_b, logit_scale, sum, tile);
+    vec![sum]
+}
+
+#[test]
+fn contrastive_in_tiles_that_do_not_divide_the_batch() {
+    for (rows, tile) in [(10, 4), (10, 10), (3, 512), (70, 67), (9, 1)] {
+        check_gradients(|s| contrastive(s, [true; 3], rows, tile));
+    }
+}
+
+#[test]
+fn contrastive_with_a_frozen_scale() {
+    check_gradients(|s| contrastive(s, [true, true, false], 6, 4));
+}
+
+#[test]
+fn contrastive_with_a_side_that_has_no_gradient() {
+    check_gradients(|s| contrastive(s, [false, true, true], 6, 4));
+    check_gradients(|s| contrastive(s, [true, false, true], 6, 4));
+    check_gradients(|s| contrastive(s, [false, false, true], 6, 4));
+}
+
+#[test]
+fn contrastive_of_features_with_another_reader() {
+    check_gradients(|s| {
+        let sum = contrastive(s, [true; 3], 5, 2);
+        let image_bd = holdall_graph::ValueId(0);
+        let weight = s.parameter(&[2, 3]);
+        vec![sum[0], s.graph.linear("z", image_bd, weight, None, None)]
+    });
+}
+
+#[test]
+fn add_of_two_and_of_one_twice() {
+    check_gradients(|s| {
+        let (a, b) = (s.input(&[3, 4]), s.input(&[3, 4]));
+        vec![s.graph.add("y", a, b)]
+    });
+    check_gradients(|s| {
+        let a = s.input(&[3, 4]);
+        let doubled = s.graph.add("2a", a, a);
+        vec![s.graph.add("3a", doubled, a)]
+    });
+}
+
+#[test]
+fn cast_there_and_back() {
+    check_gradients(|s| {
+        let x = s.input(&[3, 4]);
+        let y = s.graph.cast("copy", x, DType::F64);
+        let weight = s.parameter(&[2, 4]);
+        let z = s.graph.linear("z", y, weight, None, None);
+        // A second reader of x, later in the graph: the cast's gradient adds to what is there.
+        vec![z, s.graph.add("sum", x, y)]
+    });
+    // Through f32, differences drown in rounding; the gradient of `cast(x) + x` is twice the seed, cut to f32 and not.
+    let graph = {
+        let mut s = Sketch::new(DType::F64);
+        let x = s.input(&[2, 3]);
+        let narrow = s.graph.cast("narrow", x, DType::F32);
+        let wide = s.graph.cast("wide", narrow, DType::F64);
+        let seed = s.constant(&[2, 3]);
+        let seeds = [(wide, seed)];
+        let features = holdall_graph::Section::Features;
+        let into = holdall_graph::Section::PullBack;
+        let found = holdall_graph::backward(&mut s.graph, features, into, &seeds, &[x]);
+        assert_eq!(s.graph.dtype(found[0].unwrap()), DType::F64);
+        s.graph
+    };
+    let casts: Vec<_> = pull_back(&graph)
+        .iter()
+        .map(|node| {
+            (
+                graph.dtype(node.inputs[0]),
+                graph.dtype(node.outputs[0].value),
+                node.outputs[0].mode,
+            )
+        })
+        .collect();
+    let expected = [
+        (DType::F64, DType::F32, Write::Overwrite),
+        (DType::F32, DType::F64, Write::Overwrite),
+    ];
+    assert_eq!(casts, expected);
+}

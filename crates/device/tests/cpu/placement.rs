@@ -1,0 +1,140 @@
+//! No tensor lies on bytes that another still needs, on the programs of a real step.
+
+use std::collections::HashSet;
+
+use holdall_graph::{DType, Role, Shape, StorageId};
+use holdall_plan::{Place, Policy, Recompute};
+
+use super::gradient_check::cpu;
+use super::recompute::policies;
+use super::shadow;
+use super::step::{Kept, Planned, Step, flat};
+use super::two_towers::TwoTowers;
+
+fn each_plan(step: &Step, accumulation: usize, mut visit: impl FnMut(&Planned, &str)) {
+    for policy in policies(step.graph.blocks().len()) {
+        for kept in 0..=accumulation {
+            for kept in [Kept::First(kept), Kept::Last(kept)] {
+                let planned = Planned::new(&step.graph, policy, kept, accumulation, 2);
+                visit(&planned, &format!("{policy:?}, {kept:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_read_sees_the_bytes_that_the_graph_says() {
+    for dtype in [DType::F32, DType::F64] {
+        let towers = TwoTowers::small(dtype);
+        let step = towers.step();
+        each_plan(&step, towers.accumulation, |planned, what| {
+            let num_cells = shadow::check(&step, planned)
+                .unwrap_or_else(|wrong| panic!("{dtype:?}, {what}: {wrong}"));
+            assert!(num_cells > 10_000, "{num_cells}");
+            assert_eq!(planned.plan.breakdown.total(), planned.plan.arena_bytes);
+            assert!(planned.plan.bound_bytes <= planned.plan.arena_bytes);
+        });
+    }
+}
+
+/// The check itself: results moved by one granule must not pass.
+#[test]
+fn a_misplaced_result_is_noticed() {
+    let towers = TwoTowers::small(DType::F32);
+    let step = towers.step();
+    let policy = Policy::uniform(Recompute::Cheap, step.graph.blocks().len());
+    let num_instructions = {
+        let planned = Planned::new(&step.graph, policy, Kept::First(1), 3, 2);
+        planned.plan.programs.pull_back.instructions.len()
+    };
+    for moved in (0..num_instructions).step_by(9) {
+        let mut planned = Planned::new(&step.graph, policy, Kept::First(1), 3, 2);
+        let instruction = &mut planned.plan.programs.pull_back.instructions[moved];
+        let (place, _) = instruction.outputs[0].as_mut().unwrap();
+        place.offset += 64;
+        assert!(shadow::check(&step, &planned).is_err(), "instruction {moved}");
+    }
+    // Scratch on top of an operand.
+    let mut planned = Planned::new(&step.graph, policy, Kept::First(1), 3, 2);
+    let mut instructions = planned.plan.programs.pull_back.instructions.iter_mut();
+    let instruction = instructions.find(|i| i.workspace.bytes > 0).unwrap();
+    instruction.workspace.offset = instruction.inputs[0].offset;
+    assert!(shadow::check(&step, &planned).is_err());
+}
+
+/// Bytes that must survive up to the program at `index`: the rest may hold anything.
+fn alive(step: &Step, planned: &Planned, index: usize) -> HashSet<usize> {
+    let schedule = planned.schedule();
+    let last = |name: &str| schedule.iter().rposition(|run| run.program.name == name);
+    let first = |name: &str| schedule.iter().position(|run| run.program.name == name);
+    let mut cells = HashSet::new();
+    if index == 0 {
+        return cells;
+    }
+    for id in (0..step.graph.storages().len()).map(StorageId) {
+        let persists = match step.graph.storage(id).role {
+            Role::Activation => false,
+            Role::Gradient => first("loss").is_some_and(|loss| index > loss),
+            _ => true,
+        };
+        if persists {
+            let place = planned.plan.place_of(&flat(&step.graph, id));
+            let bytes = step.graph.storage(id).bytes() as usize;
+            cells.extend((place.offset as usize..place.offset as usize + bytes).step_by(4));
+        }
+    }
+    let slots = first("kept features").zip(last("kept pull-back"));
+    if slots.is_some_and(|(start, end)| index > start && index <= end) {
+        for instruction in &planned.plan.programs.kept_features.instructions {
+            for (place, _) in instruction.outputs.iter().flatten() {
+                if place.slot_stride == 0 {
+                    continue;
+                }
+                let bytes = place.shape.num_elements() * place.dtype.bytes();
+                for slot in 0..planned.plan.kept {
+                    let start = place.offset as usize + slot * place.slot_stride as usize;
+                    cells.extend((start..start + bytes).step_by(4));
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// All bits set: not a number in f32 and f64, and no index.
+const POISON: u32 = u32::MAX;
+
+#[test]
+fn nothing_is_read_that_was_not_written() {
+    for dtype in [DType::F32, DType::F64] {
+        let towers = TwoTowers::small(dtype);
+        let step = towers.step();
+        let none = Policy::uniform(Recompute::None, step.graph.blocks().len());
+        let clean = Planned::new(&step.graph, none, Kept::First(0), towers.accumulation, 2);
+        let expected = step.run(&clean, cpu());
+        each_plan(&step, towers.accumulation, |planned, what| {
+            if matches!(planned.kept, Kept::Last(_)) {
+                return; // another order of sums
+            }
+            let shape = Shape::new(&[planned.plan.arena_bytes as usize / 4]);
+            let all = Place {
+                offset: 0,
+                micro_stride: 0,
+                slot_stride: 0,
+                shape,
+                strides: shape.contiguous_strides(),
+                dtype: DType::F32,
+            };
+            let found = step.run_with(planned, cpu(), |index, arena| {
+                let alive = alive(&step, planned, index);
+                for (cell, value) in arena.write::<f32>(&all, 0).iter_mut().enumerate() {
+                    if !alive.contains(&(4 * cell)) {
+                        *value = f32::from_bits(POISON);
+                    }
+                }
+            });
+            found.assert_finite(&format!("{dtype:?}, {what}"));
+            expected.assert_same_bits(&found, &format!("{dtype:?}, {what}"));
+        });
+    }
+}

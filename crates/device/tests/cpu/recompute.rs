@@ -1,0 +1,147 @@
+//! What is kept and what is made again changes no value.
+
+use holdall_graph::DType;
+use holdall_graph::ops::activation::Activation;
+use holdall_plan::{Policy, Recompute};
+
+use super::gradient_check::cpu;
+use super::step::{Kept, Outcome, Planned, Step};
+use super::two_towers::TwoTowers;
+
+pub fn policies(num_blocks: usize) -> Vec<Policy> {
+    let mut policies = vec![
+        Policy::uniform(Recompute::None, num_blocks),
+        Policy::uniform(Recompute::Cheap, num_blocks),
+        Policy::uniform(Recompute::Blocks, num_blocks),
+    ];
+    for rest in [Recompute::Cheap, Recompute::None] {
+        policies.push(Policy {
+            blocks_again: 1.min(num_blocks),
+            rest,
+        });
+    }
+    policies
+}
+
+fn run(step: &Step, policy: Policy, kept: Kept, accumulation: usize) -> Outcome {
+    let planned = Planned::new(&step.graph, policy, kept, accumulation, 2);
+    let outcome = step.run(&planned, cpu());
+    outcome.assert_finite(&format!("{policy:?}, {kept:?}"));
+    outcome
+}
+
+#[test]
+fn policies_and_slots_change_no_bit() {
+    for dtype in [DType::F32, DType::F64] {
+        let towers = TwoTowers::small(dtype);
+        let step = towers.step();
+        let num_blocks = step.graph.blocks().len();
+        let accumulation = towers.accumulation;
+        let none = Policy::uniform(Recompute::None, num_blocks);
+        let expected = run(&step, none, Kept::First(0), accumulation);
+        for policy in policies(num_blocks) {
+            for kept in 0..=accumulation {
+                // The first ones are kept, so micro-batches pull back in the same order.
+                let found = run(&step, policy, Kept::First(kept), accumulation);
+                expected.assert_same_bits(&found, &format!("{dtype:?}, {policy:?}, kept {kept}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn another_order_of_micro_batches_changes_rounding_only() {
+    let towers = TwoTowers::small(DType::F64);
+    let step = towers.step();
+    let num_blocks = step.graph.blocks().len();
+    let none = Policy::uniform(Recompute::None, num_blocks);
+    let expected = run(&step, none, Kept::First(0), 3);
+    for policy in policies(num_blocks) {
+        for kept in 1..3 {
+            let found = run(&step, policy, Kept::Last(kept), 3);
+            expected.assert_close(&found, 1e-12, &format!("{policy:?}, the last {kept} kept"));
+        }
+    }
+}
+
+#[test]
+fn frozen_towers_and_layers_agree_too() {
+    let frozen: [&[&str]; 6] = [
+        &["image."],
+        &["text."],
+        &["image.0", "text.0"],
+        &["image.1", "text.1", "text.out"],
+        &[
+            "image.0.fc",
+            "text.0.q",
+            "text.0.k",
+            "text.0.v",
+            "logit_scale",
+        ],
+        &["image.out", "text.table", "text.positions", "head"],
+    ];
+    for frozen in frozen {
+        let towers = TwoTowers {
+            frozen: frozen.iter().map(|&name| name.to_owned()).collect(),
+            activation: Activation::Gelu,
+            ..TwoTowers::small(DType::F32)
+        };
+        let step = towers.step();
+        let num_blocks = step.graph.blocks().len();
+        let none = Policy::uniform(Recompute::None, num_blocks);
+        let expected = run(&step, none, Kept::First(0), 3);
+        for policy in policies(num_blocks) {
+            for kept in [0, 2] {
+                let found = run(&step, policy, Kept::First(kept), 3);
+                expected.assert_same_bits(
+                    &found,
+                    &format!("{frozen:?} frozen, {policy:?}, kept {kept}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_split_into_micro_batches_changes_rounding_only() {
+    // The same twelve samples, in micro-batches of 12, 4 and 3.
+    let outcome = |batch: usize| {
+        let towers = TwoTowers {
+            batch,
+            accumulation: 12 / batch,
+            ..TwoTowers::small(DType::F64)
+        };
+        let mut step = towers.step();
+        let whole = TwoTowers {
+            batch: 12,
+            accumulation: 1,
+            ..towers.clone()
+        };
+        let whole = whole.step();
+        for ((_, parts), (_, all)) in step.inputs.iter_mut().zip(&whole.inputs) {
+            *parts = split(&all[0], parts.len());
+        }
+        step.initial = whole.initial;
+        let policy = Policy::uniform(Recompute::Cheap, step.graph.blocks().len());
+        run(&step, policy, Kept::First(1), towers.accumulation)
+    };
+    let expected = outcome(12);
+    for batch in [4, 3] {
+        expected.assert_close(&outcome(batch), 1e-11, &format!("micro-batches of {batch}"));
+    }
+}
+
+fn split(all: &super::step::Contents, parts: usize) -> Vec<super::step::Contents> {
+    use super::step::Contents;
+    match all {
+        Contents::Floats(all) => {
+            let parts = all.chunks(all.len() / parts);
+            parts.map(|part| Contents::Floats(part.to_vec())).collect()
+        }
+        Contents::Indices(all) => {
+            let parts = all.chunks(all.len() / parts);
+            parts.map(|part| Contents::Indices(part.to_vec())).collect()
+        }
+        Contents::Bytes(_) => unreachable!("the towers take no bytes"),
+    }
+}
