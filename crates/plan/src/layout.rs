@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use holdall_graph::{Graph, Node, NodeView, Role, StorageId, Value, ValueId};
 use serde::Serialize;
 
-use crate::pack::{Item, Packing, align, liveness_peak, pack};
+use crate::pack::{Item, Packing, align, liveness_peak, pack, pack_around};
 use crate::program::{Instruction, Place, Program, Programs, Workspace};
 use crate::recompute::{Policy, Rewritten, rewrite};
 use crate::target::Target;
@@ -73,6 +73,8 @@ const PHASES: [(Phase, &str); 7] = [
 struct Locals {
     items: Vec<Item>,
     storages: Vec<StorageId>,
+    /// Tensors of the slot that this program reads or writes.
+    slot_items: Vec<(StorageId, Item)>,
     /// Index into `items` of each node's scratch.
     scratch: Vec<usize>,
     /// Most bytes alive at one time.
@@ -247,7 +249,6 @@ fn locals_of(
         });
     }
     let last = nodes.len().saturating_sub(1);
-    let mut slot_items = Vec::new();
     let mut spans: Vec<_> = spans.into_iter().collect();
     spans.sort();
     let num_scratch = locals.items.len();
@@ -259,7 +260,8 @@ fn locals_of(
                 Phase::KeptFeatures => (start, last),
                 _ => (0, end),
             };
-            slot_items.push(Item { bytes, start, end });
+            let item = Item { bytes, start, end };
+            locals.slot_items.push((storage, item));
         } else {
             locals.items.push(Item { bytes, start, end });
             locals.storages.push(storage);
@@ -268,8 +270,9 @@ fn locals_of(
     debug_assert_eq!(num_scratch, nodes.len());
     let alignment = target.alignment();
     locals.bound = liveness_peak(&locals.items, alignment);
-    slot_items.extend_from_slice(&locals.items);
-    locals.bound_with_slot = liveness_peak(&slot_items, alignment);
+    let mut with_slot = locals.items.clone();
+    with_slot.extend(locals.slot_items.iter().map(|&(_, item)| item));
+    locals.bound_with_slot = liveness_peak(&with_slot, alignment);
     locals
 }
 
@@ -378,7 +381,14 @@ impl Draft {
         let packings = self
             .locals
             .iter()
-            .map(|locals| pack(&locals.items, self.alignment))
+            .map(|locals| {
+                let fixed: Vec<(u64, Item)> = locals
+                    .slot_items
+                    .iter()
+                    .map(|&(storage, item)| (self.slot[&storage], item))
+                    .collect();
+                pack_around(&fixed, &locals.items, self.alignment)
+            })
             .collect();
         Layout {
             draft: self,
@@ -388,12 +398,28 @@ impl Draft {
 }
 
 impl Layout {
+    /// All slots, and beyond the last one what its programs need beside it. Slots fill from the first to the
+    /// last and empty the other way round, so each slot's transients may lie where later slots will be or have been.
+    fn slots_bytes(&self, kept: usize) -> u64 {
+        if kept == 0 {
+            return 0;
+        }
+        let peak = |phase: Phase| self.packings[phase as usize].peak_bytes;
+        let widest = peak(Phase::KeptFeatures)
+            .max(peak(Phase::KeptPullBack))
+            .max(self.draft.slot_bytes);
+        self.draft.slot_bytes * (kept as u64 - 1) + widest
+    }
+
     fn regions(&self, kept: usize, accumulation: usize) -> Packing {
         let items = self.draft.regions(
             kept,
             accumulation,
-            |phase| self.packings[phase as usize].peak_bytes,
-            self.draft.slot_bytes * kept as u64,
+            |phase| match phase {
+                Phase::KeptFeatures | Phase::KeptPullBack => 0,
+                _ => self.packings[phase as usize].peak_bytes,
+            },
+            self.slots_bytes(kept),
         );
         pack(&items, self.draft.alignment)
     }
@@ -446,14 +472,12 @@ impl Layout {
             if !draft.present(phase, kept, accumulation) {
                 return Program::default();
             }
-            let kept_phase = matches!(phase, Phase::KeptFeatures | Phase::KeptPullBack);
-            self.program(
-                phase,
-                &placed,
-                base(1),
-                kept_phase,
-                base(2 + phase as usize),
-            )
+            match phase {
+                Phase::KeptFeatures | Phase::KeptPullBack => {
+                    self.program(phase, &placed, base(1), draft.slot_bytes)
+                }
+                _ => self.program(phase, &placed, base(2 + phase as usize), 0),
+            }
         };
         let programs = Programs {
             begin: build(Phase::Begin),
@@ -488,29 +512,26 @@ impl Layout {
         &self,
         phase: Phase,
         placed: &HashMap<StorageId, u64>,
-        slots_base: u64,
-        kept_phase: bool,
         local_base: u64,
+        local_stride: u64,
     ) -> Program {
         let draft = &self.draft;
         let graph = &draft.rewritten.graph;
         let locals = draft.local(phase);
         let packing = &self.packings[phase as usize];
         let num_scratch = locals.scratch.len();
-        let local: HashMap<StorageId, u64> = locals
-            .storages
-            .iter()
-            .enumerate()
+        let transient = locals.storages.iter().enumerate();
+        let mut local: HashMap<StorageId, u64> = transient
             .map(|(index, &storage)| (storage, packing.offsets[num_scratch + index]))
             .collect();
+        let kept = locals.slot_items.iter();
+        local.extend(kept.map(|(storage, _)| (*storage, draft.slot[storage])));
         let place = |id: ValueId| -> Option<Place> {
             let value = *graph.value(id);
             let (offset, slot_stride) = if let Some(&offset) = placed.get(&value.storage) {
                 (offset, 0)
-            } else if let (true, Some(&offset)) = (kept_phase, draft.slot.get(&value.storage)) {
-                (slots_base + offset, draft.slot_bytes)
             } else {
-                (local_base + local.get(&value.storage)?, 0)
+                (local_base + local.get(&value.storage)?, local_stride)
             };
             Some(address(graph, &value, offset, slot_stride))
         };
@@ -533,6 +554,7 @@ impl Layout {
                         .collect(),
                     workspace: Workspace {
                         offset: local_base + packing.offsets[scratch],
+                        slot_stride: local_stride,
                         bytes: locals.items[scratch].bytes,
                     },
                 }

@@ -49,12 +49,22 @@ pub fn liveness_peak(items: &[Item], alignment: u64) -> u64 {
 
 /// Places every item.
 pub fn pack(items: &[Item], alignment: u64) -> Packing {
-    let bound = liveness_peak(items, alignment);
-    let by_size = place(items, alignment, |item| (item.bytes, item.end - item.start));
+    pack_around(&[], items, alignment)
+}
+
+/// Places every item around others that have their offsets already.
+pub fn pack_around(fixed: &[(u64, Item)], items: &[Item], alignment: u64) -> Packing {
+    let mut all: Vec<Item> = items.to_vec();
+    all.extend(fixed.iter().map(|&(_, item)| item));
+    let offsets: Vec<u64> = fixed.iter().map(|&(offset, _)| offset).collect();
+    let bound = liveness_peak(&all, alignment);
+    let by_size = place(&all, &offsets, alignment, |item| {
+        (item.bytes, item.end - item.start)
+    });
     if by_size.peak_bytes == bound {
         return by_size;
     }
-    let by_duration = place(items, alignment, |item| {
+    let by_duration = place(&all, &offsets, alignment, |item| {
         ((item.end - item.start) as u64, item.bytes as usize)
     });
     if by_duration.peak_bytes < by_size.peak_bytes {
@@ -64,13 +74,26 @@ pub fn pack(items: &[Item], alignment: u64) -> Packing {
     }
 }
 
-fn place(items: &[Item], alignment: u64, rank: impl Fn(&Item) -> (u64, usize)) -> Packing {
-    let mut order: Vec<usize> = (0..items.len()).collect();
+/// The last `fixed.len()` items stay where they are.
+fn place(
+    items: &[Item],
+    fixed: &[u64],
+    alignment: u64,
+    rank: impl Fn(&Item) -> (u64, usize),
+) -> Packing {
+    let num_free = items.len() - fixed.len();
+    let mut order: Vec<usize> = (0..num_free).collect();
     order.sort_by_key(|&index| (std::cmp::Reverse(rank(&items[index])), index));
-    let mut offsets = vec![0; items.len()];
+    let mut offsets = vec![0; num_free];
     // (offset, end of bytes, item), by offset
     let mut placed: Vec<(u64, u64, usize)> = Vec::with_capacity(items.len());
     let mut peak_bytes = 0;
+    for (index, &offset) in fixed.iter().enumerate() {
+        let end = offset + align(items[num_free + index].bytes, alignment);
+        placed.push((offset, end, num_free + index));
+        peak_bytes = peak_bytes.max(end);
+    }
+    placed.sort_unstable();
     for index in order {
         let item = &items[index];
         if item.bytes == 0 {

@@ -27,6 +27,8 @@ pub struct Place {
 pub struct Workspace {
     /// First byte in the arena.
     pub offset: u64,
+    /// Added once per slot index.
+    pub slot_stride: u64,
     /// Size.
     pub bytes: u64,
 }

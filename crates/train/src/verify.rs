@@ -136,7 +136,17 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// The largest error and whose it is. A number that is not finite is an error beyond all bounds.
+/// No difference is no error, whatever the scale; what is not a number is an error beyond all bounds.
+fn relative(difference: f64, scale: f64) -> f64 {
+    let ratio = difference / scale;
+    match difference {
+        0.0 => 0.0,
+        _ if ratio.is_finite() => ratio,
+        _ => f64::MAX,
+    }
+}
+
+/// The largest error and whose it is.
 fn worst(found: &Gradients, reference: &Gradients) -> (f64, String) {
     let tensor_norm = |tensor: &[f32]| norm(tensor.iter().map(|&value| f64::from(value)));
     let all = norm(
@@ -150,8 +160,7 @@ fn worst(found: &Gradients, reference: &Gradients) -> (f64, String) {
     for ((name, found), (_, reference)) in found.tensors.iter().zip(&reference.tensors) {
         let pairs = found.iter().zip(reference);
         let difference = norm(pairs.map(|(&a, &b)| f64::from(a) - f64::from(b)));
-        let error = difference / tensor_norm(reference).max(floor);
-        let error = if error.is_finite() { error } else { f64::MAX };
+        let error = relative(difference, tensor_norm(reference).max(floor));
         if error >= worst.0 {
             worst = (error, name.clone());
         }
@@ -198,7 +207,7 @@ pub fn verify(
             gradient_accumulation,
             max_relative_error,
             worst_parameter,
-            loss_difference: (found.loss - reference.loss).abs() / reference.loss.abs(),
+            loss_difference: relative((found.loss - reference.loss).abs(), reference.loss.abs()),
         };
         progress(&result);
         results.push(result);

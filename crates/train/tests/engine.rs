@@ -2,7 +2,15 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot read its own fixture should stop
 
+#[path = "engine/contrastive.rs"]
+mod contrastive;
 #[path = "engine/golden.rs"]
 mod golden;
+#[path = "engine/layout.rs"]
+mod layout;
+#[path = "engine/splits.rs"]
+mod splits;
 #[path = "engine/support.rs"]
 mod support;
+#[path = "engine/threads.rs"]
+mod threads;

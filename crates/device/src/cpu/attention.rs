@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::operands::{Operands, Rows};
 use super::product::{Factor, small_product};
-use super::real::{Real, dot, exp_in_place, largest, vectorised};
+use super::real::{Real, dot, exp_in_place, largest, sum, vectorised};
 
 /// Queries of a tile.
 pub(super) const QUERY_TILE: usize = 128;
@@ -131,6 +131,22 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
         });
 }
 
+/// `ds = p (dp - sum of p dp)`, in place.
+///
+/// Rows of `ds` add up to zero, and with them the gradient of the key bias. The rounding of the sum would be the
+/// same in every place and add up instead: what is left over is taken out once more.
+#[inline(always)]
+fn score_gradients<T: Real>(p: &[T], dp: &mut [T]) {
+    let along = dot(p, dp);
+    for (dp, &p) in dp.iter_mut().zip(p) {
+        *dp = p * (*dp - along);
+    }
+    let left = sum(dp, |ds| ds);
+    for (ds, &p) in dp.iter_mut().zip(p) {
+        *ds -= p * left;
+    }
+}
+
 pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
     let heads = Heads::new(op, o, 1, 2);
     let (dout, q, k, v) = (
@@ -192,15 +208,9 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                 );
                 vectorised(|| {
                     for row in 0..rows {
-                        // From the same p and dp that are subtracted from: rows of ds add up to zero as well as rounding allows,
-                        // and with them the gradient of the key bias.
                         let visible = heads.visible(start + row, length);
-                        let (p, (dp, hidden)) = (p.row(row), dp.row_mut(row).split_at_mut(visible));
-                        let p = &p[..visible];
-                        let along = dot(p, dp);
-                        for (dp, &p) in dp.iter_mut().zip(p) {
-                            *dp = p * (*dp - along);
-                        }
+                        let (dp, hidden) = dp.row_mut(row).split_at_mut(visible);
+                        score_gradients(&p.row(row)[..visible], dp);
                         hidden.fill(T::ZERO);
                     }
                 });

@@ -195,13 +195,14 @@ impl<'a> Operands<'a> {
     pub fn workspace<T: Element>(&self, width: usize) -> Rows<T> {
         let workspace = self.instruction.workspace;
         let rows = workspace.bytes as usize / size_of::<T>() / width.max(1);
+        let offset = workspace.offset as usize + self.slot * workspace.slot_stride as usize;
         assert!(
-            workspace.offset as usize + workspace.bytes as usize <= self.arena.bytes,
+            offset + workspace.bytes as usize <= self.arena.bytes,
             "scratch within the arena"
         );
         Rows {
             // SAFETY: within the arena, as just checked.
-            pointer: unsafe { self.arena.base.add(workspace.offset as usize) }.cast(),
+            pointer: unsafe { self.arena.base.add(offset) }.cast(),
             rows,
             width,
             stride: width,

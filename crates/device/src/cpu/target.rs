@@ -95,7 +95,7 @@ impl Target for CpuTarget {
         let element = node.graph.compute().bytes();
         let bytes = match &node.node.op {
             Op::LinearWeightGrad(op) if op.bias => {
-                linear::BIAS_PARTS * node.input(0).width() * element
+                linear::BIAS_PARTS * node.input(0).width() * size_of::<f64>()
             }
             Op::LayerNormGrad(_) => layer_norm::PARTS * 3 * node.input(0).width() * element,
             Op::Attention(_) => self.num_threads * QUERY_TILE * node.input(1).dims()[1] * element,

@@ -93,6 +93,20 @@ impl Sketch {
         });
     }
 
+    /// What an input holds.
+    pub fn floats(&self, value: ValueId) -> Vec<f64> {
+        let (_, contents) = self.inputs.iter().find(|(id, _)| *id == value).unwrap();
+        match &contents[0] {
+            Contents::Floats(values) => values.clone(),
+            other => panic!("not numbers: {other:?}"),
+        }
+    }
+
+    /// The forward pass alone, with its weights.
+    pub fn into_step(mut self) -> Step {
+        Step::new(self.graph, self.inputs, &mut self.random, 0.8)
+    }
+
     pub fn total(&mut self) -> ValueId {
         total(&mut self.graph, "total")
     }

@@ -102,7 +102,9 @@ fn write_update(case: Case) -> Update {
             _ => {}
         }
         if case.dtype == DType::F32 {
-            values.iter_mut().for_each(|value| *value = f64::from(*value as f32));
+            values
+                .iter_mut()
+                .for_each(|value| *value = f64::from(*value as f32));
         }
     }
     let storages = (0..step.graph.storages().len()).map(StorageId);
@@ -148,7 +150,11 @@ impl Update {
     }
 
     fn gradient_norm(&self) -> f64 {
-        norm(self.gradients.iter().flat_map(|(_, values)| values.iter().copied()))
+        norm(
+            self.gradients
+                .iter()
+                .flat_map(|(_, values)| values.iter().copied()),
+        )
     }
 }
 
@@ -161,9 +167,15 @@ fn reference(update: &Update, case: Case, index: usize) -> [Vec<f64>; 3] {
     let range = value.offset..value.offset + value.shape.num_elements();
     let weights = &update.initial(&graph.storage(value.storage).name)[range.clone()];
     let gradient = graph.parameter_gradient(parameter).unwrap().storage;
-    let gradients = update.gradients.iter().find(|(id, _)| *id == gradient).unwrap();
+    let gradients = update
+        .gradients
+        .iter()
+        .find(|(id, _)| *id == gradient)
+        .unwrap();
     let norm = update.gradient_norm() / case.loss_scale;
-    let clip = case.clip_norm.map_or(1.0, |clip| (clip / (norm + 1e-6)).min(1.0));
+    let clip = case
+        .clip_norm
+        .map_or(1.0, |clip| (clip / (norm + 1e-6)).min(1.0));
     let mut result = [Vec::new(), Vec::new(), Vec::new()];
     let state = ["m", "v"].map(|moment| update.initial(&format!("{name}.{moment}")));
     for (element, &weight) in weights.iter().enumerate() {
@@ -197,7 +209,10 @@ fn compare(case: Case) {
         let range = value.offset..value.offset + value.shape.num_elements();
         let weights = &outcome.of(&graph.storage(value.storage).name)[range];
         let [m, v] = ["m", "v"].map(|moment| outcome.of(&format!("{name}.{moment}")));
-        for (found, expected) in [weights, m, v].into_iter().zip(reference(&update, case, index)) {
+        for (found, expected) in [weights, m, v]
+            .into_iter()
+            .zip(reference(&update, case, index))
+        {
             assert_eq!(found.len(), expected.len());
             let difference = norm(found.iter().zip(&expected).map(|(a, b)| a - b));
             let error = difference / norm(expected.into_iter());

@@ -52,7 +52,10 @@ fn a_misplaced_result_is_noticed() {
         let instruction = &mut planned.plan.programs.pull_back.instructions[moved];
         let (place, _) = instruction.outputs[0].as_mut().unwrap();
         place.offset += 64;
-        assert!(shadow::check(&step, &planned).is_err(), "instruction {moved}");
+        assert!(
+            shadow::check(&step, &planned).is_err(),
+            "instruction {moved}"
+        );
     }
     // Scratch on top of an operand.
     let mut planned = Planned::new(&step.graph, policy, Kept::First(1), 3, 2);

@@ -39,8 +39,14 @@ pub fn check(step: &Step, planned: &Planned) -> Result<usize, String> {
     for (index, run) in planned.schedule().into_iter().enumerate() {
         shadow.enter(planned, &run, index == 0);
         let nodes = nodes_of(&rewritten, run.program.name);
-        assert_eq!(nodes.len(), run.program.instructions.len(), "{}", run.program.name);
-        for (moment, (node, instruction)) in nodes.iter().zip(&run.program.instructions).enumerate() {
+        assert_eq!(
+            nodes.len(),
+            run.program.instructions.len(),
+            "{}",
+            run.program.name
+        );
+        for (moment, (node, instruction)) in nodes.iter().zip(&run.program.instructions).enumerate()
+        {
             assert_eq!(node.op, instruction.op, "{} {moment}", run.program.name);
             let context = format!("{} {moment}, {}", run.program.name, node.op.rules().name());
             let place = |id: &ValueId, place: &Place| cells(&rewritten, &run, *id, place);
@@ -94,7 +100,8 @@ impl Shadow {
         self.num_writes += 1;
         for cell in cells {
             self.by_address.insert(cell.address, self.num_writes);
-            self.by_storage.insert((cell.key, cell.index), self.num_writes);
+            self.by_storage
+                .insert((cell.key, cell.index), self.num_writes);
         }
     }
 

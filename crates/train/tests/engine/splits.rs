@@ -1,0 +1,165 @@
+//! However the batch is split, whatever is recomputed or kept: the gradient of the whole batch.
+
+use holdall_device::cpu::Cpu;
+use holdall_models::config::{Activation, ClipConfig, TextPooling};
+use holdall_plan::Recompute;
+use holdall_train::batch::Batch;
+use holdall_train::config::RunConfig;
+use holdall_train::setup::Setup;
+use holdall_train::step_graph::Coupling;
+use holdall_train::verify::{Split, TOLERANCE, usual_splits, verify};
+use proptest::prelude::*;
+
+/// A model that trains in milliseconds.
+fn tiny(activation: Activation) -> ClipConfig {
+    let mut config = ClipConfig::preset("small").unwrap();
+    config.vision.image_size = 16;
+    config.vision.hidden_size = 32;
+    config.vision.intermediate_size = 64;
+    config.vision.num_layers = 2;
+    config.vision.activation = activation;
+    config.text.hidden_size = 24;
+    config.text.intermediate_size = 48;
+    config.text.num_layers = 3;
+    config.text.num_heads = 3;
+    config.text.vocab_size = 40;
+    config.text.max_positions = 9;
+    config.text.activation = activation;
+    config.text.pooling = TextPooling::FirstEos(39);
+    config.projection_dim = 16;
+    config
+}
+
+fn setup(activation: Activation, labels: Option<usize>, seed: u64) -> Setup {
+    let run = RunConfig {
+        model: "small".to_owned(),
+        labels,
+        seed,
+        ..RunConfig::default()
+    };
+    let mut setup = Setup::new(&run).unwrap();
+    setup.step.model = tiny(activation);
+    setup.step.num_tokens = 9;
+    setup
+}
+
+fn batch(setup: &Setup, samples: usize, seed: u64) -> Batch {
+    let step = &setup.step;
+    let mut batch = Batch::random(&step.model, samples, step.num_tokens, step.num_labels, seed);
+    // Some samples without a label: the label loss has a count of its own.
+    for label in batch.labels.iter_mut().step_by(3) {
+        *label = -1;
+    }
+    batch
+}
+
+#[test]
+fn usual_splits_of_the_small_preset_are_exact() {
+    let cpu = Cpu::new(Some(2));
+    for seed in 0..3 {
+        let run = RunConfig {
+            model: "small".to_owned(),
+            labels: Some(12),
+            seed,
+            ..RunConfig::default()
+        };
+        let setup = Setup::new(&run).unwrap();
+        let batch = batch(&setup, 13, seed);
+        let splits = usual_splits(13);
+        let certificate = verify(
+            &setup,
+            &cpu,
+            &batch,
+            &splits,
+            Coupling::EffectiveBatch,
+            |_| (),
+        )
+        .unwrap();
+        println!(
+            "{}: {:e}",
+            certificate.worst_parameter, certificate.max_relative_error
+        );
+        assert!(certificate.exact, "{certificate:?}");
+    }
+}
+
+#[test]
+fn a_single_sample_has_no_negatives_and_no_gradient_to_disagree_on() {
+    let cpu = Cpu::new(Some(2));
+    let setup = setup(Activation::Gelu, Some(3), 4);
+    let batch = Batch::random(&setup.step.model, 1, 9, Some(3), 4);
+    let certificate = verify(
+        &setup,
+        &cpu,
+        &batch,
+        &usual_splits(1),
+        Coupling::EffectiveBatch,
+        |_| (),
+    )
+    .unwrap();
+    assert!(certificate.exact, "{certificate:?}");
+}
+
+#[test]
+fn plain_accumulation_is_found_out() {
+    let cpu = Cpu::new(Some(2));
+    let setup = setup(Activation::QuickGelu, Some(5), 1);
+    let batch = batch(&setup, 12, 1);
+    let split = Split {
+        batch_size: 4,
+        recompute: Recompute::None,
+        kept_micro_batches: 0,
+    };
+    let certificate = verify(
+        &setup,
+        &cpu,
+        &batch,
+        &[split],
+        Coupling::WithinMicroBatch,
+        |_| (),
+    )
+    .unwrap();
+    assert!(!certificate.exact);
+    assert!(certificate.max_relative_error > 0.01, "{certificate:?}");
+    // With one micro-batch there is nothing to lose, and the same switch is exact.
+    let whole = Split {
+        batch_size: 12,
+        recompute: Recompute::None,
+        kept_micro_batches: 0,
+    };
+    let certificate = verify(
+        &setup,
+        &cpu,
+        &batch,
+        &[whole],
+        Coupling::WithinMicroBatch,
+        |_| (),
+    )
+    .unwrap();
+    assert!(certificate.exact, "{certificate:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_split_is_exact(
+        samples in 2usize..24,
+        batch_size in 1usize..24,
+        kept in 0usize..24,
+        recompute in prop::sample::select(vec![Recompute::None, Recompute::Cheap, Recompute::Blocks]),
+        activation in prop::sample::select(vec![Activation::QuickGelu, Activation::Gelu]),
+        labels in prop::option::of(1usize..9),
+        seed in any::<u64>(),
+    ) {
+        let cpu = Cpu::new(Some(2));
+        let setup = setup(activation, labels, seed);
+        let batch = batch(&setup, samples, seed);
+        let batch_size = batch_size.min(samples);
+        let kept_micro_batches = kept.min(samples.div_ceil(batch_size));
+        let split = Split { batch_size, recompute, kept_micro_batches };
+        let certificate = verify(&setup, &cpu, &batch, &[split], Coupling::EffectiveBatch, |_| ()).unwrap();
+        prop_assert!(certificate.max_relative_error <= TOLERANCE, "{:?}", certificate);
+        prop_assert!(certificate.loss_difference <= TOLERANCE, "{:?}", certificate);
+    }
+}

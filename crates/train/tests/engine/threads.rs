@@ -1,0 +1,54 @@
+//! The same bits whatever the number of threads, and nothing allocated once warm.
+
+use holdall_device::cpu::Cpu;
+use holdall_models::config::ClipConfig;
+use holdall_plan::Recompute;
+use holdall_train::batch::Batch;
+use holdall_train::optimizer::Moment;
+use holdall_train::step_graph::StepConfig;
+
+use crate::support::{Split, draw_weights, step};
+
+#[test]
+fn three_steps_have_the_same_bits_on_any_number_of_threads() {
+    let model = ClipConfig::preset("small").unwrap();
+    let config = StepConfig::new(model.clone(), Some(10));
+    let batch = Batch::random(&model, 22, config.num_tokens, Some(10), 5);
+    let split = Split {
+        batch_size: 8,
+        kept: 1,
+        recompute: Recompute::Cheap,
+    };
+    let mut first = None;
+    for threads in [1, 2, 3, 5] {
+        let cpu = Cpu::new(Some(threads));
+        let mut step = step(&cpu, &config, 22, split);
+        draw_weights(&mut step, &model, 3);
+        let mut losses = Vec::new();
+        for count in 0..3 {
+            let moment = Moment {
+                step: count + 1,
+                rate: 1e-3,
+                head_rate: 1e-3,
+                loss_scale: 1.0,
+            };
+            losses.push(step.run(&cpu, &batch, &moment).loss.to_bits());
+        }
+        let weights: Vec<(String, Vec<u32>)> = step
+            .parameters()
+            .iter()
+            .map(|p| {
+                (
+                    p.name.clone(),
+                    step.weight(p).iter().map(|w| w.to_bits()).collect(),
+                )
+            })
+            .collect();
+        let (expected_losses, expected_weights) =
+            first.get_or_insert((losses.clone(), weights.clone()));
+        assert_eq!(&losses, expected_losses, "{threads} threads");
+        for (found, expected) in weights.iter().zip(expected_weights.iter()) {
+            assert!(found == expected, "{threads} threads: {}", found.0);
+        }
+    }
+}
