@@ -265,7 +265,7 @@ impl Block {
         let d = self.width;
         let [weight, bias] = self.qkv_parameters(graph);
         let h_btd = norm(graph, &self.name("layer_norm1"), x_btd, self.eps);
-        let qkv = graph.linear(&self.name("qkv"), h_btd, weight, Some(bias), None);
+        let qkv = graph.linear_with_keys(&self.name("qkv"), h_btd, weight, bias, d..2 * d);
         let [q, k, v] = [0, 1, 2].map(|part| graph.columns(qkv, part * d, d));
         let name = self.name("attention");
         let mixed_btd = graph.attention(&name, [q, k, v], None, self.num_heads, self.causal);
@@ -284,7 +284,7 @@ impl Block {
         let [weight, bias] = self.qkv_parameters(graph);
         let h_btd = norm(graph, &self.name("layer_norm1"), x_btd, self.eps);
         let (kv_weight, kv_bias) = (graph.rows(weight, d, 2 * d), graph.rows(bias, d, 2 * d));
-        let kv = graph.linear(&self.name("kv"), h_btd, kv_weight, Some(kv_bias), None);
+        let kv = graph.linear_with_keys(&self.name("kv"), h_btd, kv_weight, kv_bias, 0..d);
         let [k, v] = [0, 1].map(|part| graph.columns(kv, part * d, d));
         let pooled_h = pool(graph, &self.name("pooled norm"), h_btd);
         let (q_weight, q_bias) = (graph.rows(weight, 0, d), graph.rows(bias, 0, d));

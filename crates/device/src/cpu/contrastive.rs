@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::elements::for_rows;
 use super::operands::{Operands, Rows};
 use super::product::{Factor, product};
-use super::real::{Real, exp_in_place, largest, vectorised};
+use super::real::{Real, exp_in_place, largest, sum, vectorised};
 
 /// Columns that one thread folds at a time.
 const TASK_COLUMNS: usize = 64;
@@ -208,7 +208,7 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
             let shares = s.row_sum.row_per_element();
             let half = seed * T::of(0.5);
             for_rows(num_rows, |row| {
-                let (scores, gradient) = (tile.row(row), gradient.row_mut(row));
+                let (scores, gradient) = (tile.row_mut(row), gradient.row_mut(row));
                 if weights.row(0)[i + row] == T::ZERO {
                     gradient.fill(T::ZERO);
                     shares.row_mut(row)[0] = T::ZERO;
@@ -217,15 +217,24 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
                 let along = row_lse.row(0)[i + row];
                 let across = &column_lse.row(0)[j..j + num_columns];
                 let counts = &weights.row(0)[j..j + num_columns];
-                let terms = scores.iter().zip(across).zip(counts);
-                for (gradient, ((&score, &across), &count)) in gradient.iter_mut().zip(terms) {
-                    let both = half * ((score - along).exp() + (score - across).exp());
-                    *gradient = if count == T::ZERO { T::ZERO } else { both };
+                let own = (i == j).then(|| (scores[row] - along) + (scores[row] - across[row]));
+                // Each direction's probabilities add up to one, so scores may be taken relative to their logarithm:
+                // the rounding of the logarithms drops out of the temperature's gradient.
+                let columns = across.iter().zip(counts);
+                let places = gradient.iter_mut().zip(scores.iter_mut());
+                for ((gradient, score), (&across, &count)) in places.zip(columns) {
+                    let (a, b) = (*score - along, *score - across);
+                    let (p, q) = (a.exp(), b.exp());
+                    let counts = count != T::ZERO;
+                    *gradient = if counts { half * (p + q) } else { T::ZERO };
+                    *score = if counts { p * a + q * b } else { T::ZERO };
                 }
-                if i == j {
+                let mut share = sum(scores, |term| term);
+                if let Some(own) = own {
                     gradient[row] -= seed;
+                    share -= own;
                 }
-                shares.row_mut(row)[0] = super::real::dot(gradient, scores);
+                shares.row_mut(row)[0] = half * share;
             });
             dscale += (0..num_rows)
                 .map(|row| shares.row(row)[0].f64())

@@ -142,7 +142,6 @@ pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
     }
     if op.bias {
         let (dbias, _) = o.result::<T>(usize::from(op.weight));
-        // In f64: a key bias has a true gradient of zero, and what is left of it should not be the rounding of sums.
         let parts = o.workspace::<f64>(dz.width);
         let per_part = dz.rows.div_ceil(BIAS_PARTS);
         (0..BIAS_PARTS).into_par_iter().for_each(|part| {
@@ -158,6 +157,9 @@ pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
         });
         let dbias = dbias.flat();
         for (column, dbias) in dbias.row_mut(0).iter_mut().enumerate() {
+            if op.inert_bias.contains(&column) {
+                continue;
+            }
             let total: f64 = (0..BIAS_PARTS).map(|part| parts.row(part)[column]).sum();
             *dbias += T::of(total);
         }

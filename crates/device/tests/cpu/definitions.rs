@@ -192,27 +192,25 @@ fn attention() {
             },
             |known, operands| {
                 let [q, k, v] = [0, 1, 2].map(|index| known.of(operands[index]));
-                let mut o = vec![0.0; 2 * t * d];
-                for sample in 0..2 {
+                let part = |all: &[f64], [sample, token, head]: [usize; 3], tokens: usize| {
+                    let start = (sample * tokens + token) * d + head * WIDTH;
+                    all[start..start + WIDTH].to_vec()
+                };
+                let mut o = Vec::new();
+                for (sample, query) in (0..2).flat_map(|sample| (0..t).map(move |t| (sample, t))) {
                     let exist = lengths.map_or(s, |lengths| lengths[sample] as usize);
-                    for (query, head) in (0..t).flat_map(|t| (0..HEADS).map(move |h| (t, h))) {
-                        let at = |token: usize, tokens: usize| {
-                            (sample * tokens + token) * d + head * WIDTH
-                        };
-                        let seen = if causal { exist.min(query + 1) } else { exist };
-                        let row = |all: &'static str, key: usize| {
-                            let all = if all == "k" { k } else { v };
-                            &all[at(key, s)..at(key, s) + WIDTH]
-                        };
-                        let q = &q[at(query, t)..at(query, t) + WIDTH];
-                        let scores = (0..seen)
-                            .map(|key| (dot(q, row("k", key)) / (WIDTH as f64).sqrt()).exp());
-                        let scores: Vec<f64> = scores.collect();
-                        let total: f64 = scores.iter().sum();
-                        for (key, score) in scores.iter().enumerate() {
-                            for (column, v) in row("v", key).iter().enumerate() {
-                                o[at(query, t) + column] += score / total * v;
-                            }
+                    let seen = if causal { exist.min(query + 1) } else { exist };
+                    for head in 0..HEADS {
+                        let q = part(q, [sample, query, head], t);
+                        let score = |key| dot(&q, &part(k, [sample, key, head], s));
+                        let scale = 1.0 / (WIDTH as f64).sqrt();
+                        let weights: Vec<f64> =
+                            (0..seen).map(|key| (scale * score(key)).exp()).collect();
+                        let total: f64 = weights.iter().sum();
+                        for column in 0..WIDTH {
+                            let value = |key| part(v, [sample, key, head], s)[column];
+                            let mixed = weights.iter().enumerate().map(|(key, w)| w * value(key));
+                            o.push(mixed.sum::<f64>() / total);
                         }
                     }
                 }

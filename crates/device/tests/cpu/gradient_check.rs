@@ -93,6 +93,25 @@ impl Sketch {
         });
     }
 
+    /// What `write` writes forms a block.
+    pub fn block<T>(&mut self, write: impl FnOnce(&mut Sketch) -> T) -> T {
+        // The graph lends itself to the closure, so the sketch takes it back for the while.
+        let mut graph = std::mem::replace(&mut self.graph, Graph::new(DType::F64));
+        let result = graph.block("block", |graph| {
+            std::mem::swap(&mut self.graph, graph);
+            let result = write(self);
+            std::mem::swap(&mut self.graph, graph);
+            result
+        });
+        self.graph = graph;
+        result
+    }
+
+    /// Inputs whose gradient is checked.
+    pub fn wanted(&self) -> &[ValueId] {
+        &self.wanted
+    }
+
     /// What an input holds.
     pub fn floats(&self, value: ValueId) -> Vec<f64> {
         let (_, contents) = self.inputs.iter().find(|(id, _)| *id == value).unwrap();

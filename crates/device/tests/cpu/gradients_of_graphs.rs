@@ -129,15 +129,7 @@ fn any_layers_frozen_under_any_recomputation() {
                     true => s.input(&[3, 4]),
                     false => s.constant(&[3, 4]),
                 };
-                let mut graph =
-                    std::mem::replace(&mut s.graph, holdall_graph::Graph::new(DType::F64));
-                let (y, parameters) = graph.block("block", |graph| {
-                    std::mem::swap(&mut s.graph, graph);
-                    let result = layers(&mut s, x);
-                    std::mem::swap(&mut s.graph, graph);
-                    result
-                });
-                s.graph = graph;
+                let (y, parameters) = s.block(|s| layers(s, x));
                 for (layer, parameters) in parameters.iter().enumerate() {
                     if frozen >> layer & 1 == 1 {
                         parameters.iter().for_each(|&parameter| s.freeze(parameter));

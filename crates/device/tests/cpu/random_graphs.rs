@@ -117,7 +117,7 @@ impl Writer {
     ) -> ValueId {
         let d = self.g.shape(x).width();
         let name = format!("layer {index}");
-        let mut parameter = |w: &mut Writer, part: &str, dims: &[usize]| {
+        let parameter = |w: &mut Writer, part: &str, dims: &[usize]| {
             w.parameter(format!("{name}.{part}"), dims, layer.frozen)
         };
         match layer.kind {

@@ -5,7 +5,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_plan::{Policy, Recompute};
 
 use super::gradient_check::cpu;
-use super::step::{Kept, Outcome, Planned, Step};
+use super::step::{Contents, Kept, Outcome, Planned, Step};
 use super::two_towers::TwoTowers;
 
 pub fn policies(num_blocks: usize) -> Vec<Policy> {
@@ -131,8 +131,8 @@ fn the_split_into_micro_batches_changes_rounding_only() {
     }
 }
 
-fn split(all: &super::step::Contents, parts: usize) -> Vec<super::step::Contents> {
-    use super::step::Contents;
+/// Equal shares of the samples.
+fn split(all: &Contents, parts: usize) -> Vec<Contents> {
     match all {
         Contents::Floats(all) => {
             let parts = all.chunks(all.len() / parts);

@@ -5,6 +5,8 @@
 //!
 //! Legend: `n` rows, `i` inputs, `o` outputs.
 
+use std::ops::Range;
+
 use crate::op::CheapAgain;
 use crate::ops::activation::{Activate, Activation};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
@@ -18,6 +20,10 @@ pub struct Linear {
     pub residual: bool,
     /// Applied to `x W^T + b`.
     pub activation: Option<Activation>,
+    /// Outputs whose bias cannot change what follows, and so has a gradient of zero: keys, since a shift common to all
+    /// keys leaves a softmax as it is. Computed, it would be rounding, which an optimizer that divides by the
+    /// gradient's size blows up.
+    pub inert_bias: Range<usize>,
 }
 
 /// `dx = dz W`, times `activation'(z')` of the layer before where the two are fused. Inputs `dz, W, [z']`.
@@ -34,6 +40,8 @@ pub struct LinearWeightGrad {
     pub weight: bool,
     /// Last output is the bias gradient.
     pub bias: bool,
+    /// Outputs whose bias gradient is zero.
+    pub inert_bias: Range<usize>,
 }
 
 impl Graph {
@@ -45,6 +53,29 @@ impl Graph {
         weight_oi: ValueId,
         bias_o: Option<ValueId>,
         residual_no: Option<ValueId>,
+    ) -> ValueId {
+        self.linear_inert(name, [x_ni, weight_oi], bias_o, residual_no, 0..0)
+    }
+
+    /// `x W^T + b`, of which the outputs `keys` are the keys of an attention.
+    pub fn linear_with_keys(
+        &mut self,
+        name: &str,
+        x_ni: ValueId,
+        weight_oi: ValueId,
+        bias_o: ValueId,
+        keys: Range<usize>,
+    ) -> ValueId {
+        self.linear_inert(name, [x_ni, weight_oi], Some(bias_o), None, keys)
+    }
+
+    fn linear_inert(
+        &mut self,
+        name: &str,
+        [x_ni, weight_oi]: [ValueId; 2],
+        bias_o: Option<ValueId>,
+        residual_no: Option<ValueId>,
+        inert_bias: Range<usize>,
     ) -> ValueId {
         let y_no = self.linear_output(name, x_ni, weight_oi, bias_o);
         let mut inputs = vec![x_ni, weight_oi];
@@ -61,6 +92,7 @@ impl Graph {
             bias: bias_o.is_some(),
             residual: residual_no.is_some(),
             activation: None,
+            inert_bias,
         };
         self.push_new(op, inputs, &[y_no]);
         y_no
@@ -82,6 +114,7 @@ impl Graph {
             bias: true,
             residual: false,
             activation: Some(activation),
+            inert_bias: 0..0,
         };
         self.push_new(op, vec![x_ni, weight_oi, bias_o], &[y_no, z_no]);
         y_no
@@ -131,6 +164,7 @@ impl Operation for Linear {
         let op = LinearWeightGrad {
             weight: pass.wants(weight_oi),
             bias: self.bias && pass.wants(node.inputs[2]),
+            inert_bias: self.inert_bias.clone(),
         };
         let mut outputs = Vec::new();
         if op.weight {
