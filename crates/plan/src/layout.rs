@@ -100,6 +100,7 @@ pub struct Draft {
     by_role: HashMap<Role, u64>,
     alignment: u64,
     overhead_bytes: u64,
+    one_part_in: u64,
     coupled: bool,
 }
 
@@ -191,6 +192,7 @@ pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
         by_role,
         alignment,
         overhead_bytes: target.overhead_bytes(packing_bytes),
+        one_part_in: target.one_part_of_arena_in(),
     }
 }
 
@@ -371,9 +373,9 @@ impl Draft {
         self.coupled
     }
 
-    /// The process beside the arena.
-    pub fn overhead_bytes(&self) -> u64 {
-        self.overhead_bytes
+    /// The whole process around an arena of that size.
+    pub fn process_bytes(&self, arena_bytes: u64) -> u64 {
+        arena_bytes + arena_bytes / self.one_part_in + self.overhead_bytes
     }
 
     /// Finds offsets.
@@ -494,7 +496,7 @@ impl Layout {
             programs,
             arena_bytes,
             breakdown: self.breakdown(kept, accumulation),
-            process_bytes: arena_bytes + draft.overhead_bytes,
+            process_bytes: draft.process_bytes(arena_bytes),
             bound_bytes: draft.bound_bytes(kept, accumulation),
             kept,
             coupled: draft.coupled,

@@ -12,6 +12,8 @@
 //! transient        [.....]              [.....]             [....]  [.....]             [.......]              [....]
 //! ```
 //!
+//! Slots are a stack: filled from the first to the last, emptied from the last to the first.
+//!
 //! `K` micro-batches keep their activations between the two passes; the others run forward a second time.
 //! Each program's transients are packed on their own, then programs, slots and gradients are packed against each
 //! other, so that a short-lived region may lie where another's bytes are dead.

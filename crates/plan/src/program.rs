@@ -56,6 +56,9 @@ pub struct Program {
 }
 
 /// The programs of a step, in the order in which they run.
+///
+/// Slots are a stack: filled from 0 up by `kept_features`, emptied from the last down by `kept_pull_back`. Each
+/// slot's transients lie where the slots above it will be or have been, so another order corrupts them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Programs {
     /// Once: loss sums to zero.

@@ -236,8 +236,7 @@ impl<'a> Field<'a> {
                         kept,
                         accumulation,
                         seconds: draft.seconds(kept, accumulation),
-                        bound_process: draft.bound_bytes(kept, accumulation)
-                            + draft.overhead_bytes(),
+                        bound_process: draft.process_bytes(draft.bound_bytes(kept, accumulation)),
                     });
                 }
                 field.kinds.push((batch_size, policy));
@@ -276,7 +275,7 @@ impl<'a> Field<'a> {
             precision: "f32",
             optimizer_state: "f32",
             arena_bytes,
-            process_bytes: arena_bytes + layout.draft().overhead_bytes(),
+            process_bytes: layout.draft().process_bytes(arena_bytes),
             breakdown: layout.breakdown(kept, accumulation),
             step_ms,
         }

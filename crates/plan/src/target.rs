@@ -16,6 +16,9 @@ pub trait Target {
     /// What the process holds beside the arena: code, context, the product library's packing buffers.
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64;
 
+    /// What comes on top in proportion to the arena: one part in so many.
+    fn one_part_of_arena_in(&self) -> u64;
+
     /// What the product library allocates by itself while the node runs.
     fn packing_bytes(&self, node: NodeView<'_>) -> u64;
 }

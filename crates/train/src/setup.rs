@@ -98,35 +98,30 @@ impl Setup {
     pub fn plan(&self, cpu: &Cpu, host_bytes: u64) -> Result<Plan, TrainError> {
         let build = |batch, accumulation| write_step(&self.step, batch, accumulation).graph;
         let target = || CpuTarget::new(cpu.num_threads()).with_host_bytes(host_bytes);
-        let first = plan(&self.request, &build, &target())?;
-        // Planning itself has left traces in the process: forecast again from what it holds now, and plan again if that no
-        // longer fits.
-        let overhead = first.step.process_bytes - first.step.arena_bytes;
-        let now = holdall_plan::Target::overhead_bytes(&target(), first.step.packing_bytes);
-        if now <= overhead {
-            return Ok(first);
-        }
-        let mut again = first;
-        let grown = now - overhead;
+        let held = || cpu::resident_bytes().unwrap_or(0);
+        let before = held();
+        let mut made = plan(&self.request, &build, &target())?;
+        // Planning itself leaves traces in the process: the forecast starts from what it holds now. What no longer fits is
+        // planned again, once, with that in view.
+        let grown = held().saturating_sub(before);
         if let Some(budget) = self.budget_bytes
-            && again.step.process_bytes + grown > budget
+            && made.step.process_bytes + grown > budget
         {
-            again = plan(&self.request, &build, &target())?;
-        } else {
-            again.step.process_bytes += grown;
-            for candidate in again.alternatives.iter_mut().chain([&mut again.chosen]) {
-                candidate.process_bytes += grown;
-            }
+            return Ok(plan(&self.request, &build, &target())?);
         }
-        Ok(again)
+        made.step.process_bytes += grown;
+        for candidate in made.alternatives.iter_mut().chain([&mut made.chosen]) {
+            candidate.process_bytes += grown;
+        }
+        Ok(made)
     }
 
     /// Reserves the arena and fills the weights.
-    pub fn start(&self, plan: &Plan) -> Result<Step, TrainError> {
+    pub fn start(&self, plan: Plan) -> Result<Step, TrainError> {
         let chosen = &plan.chosen;
         let mut step = Step::new(
             self.step.clone(),
-            plan.step.clone(),
+            plan.step,
             chosen.batch_size,
             chosen.gradient_accumulation,
         )?;

@@ -20,7 +20,7 @@ use crate::batch::{Batch, Pixels};
 use crate::error::TrainError;
 use crate::optimizer::Moment;
 use crate::scaler::Gradients;
-use crate::step_graph::{CONTRASTIVE, LABEL, StepConfig, StepGraph, write_step};
+use crate::step_graph::{CONTRASTIVE, LABEL, Reach, StepConfig, write_step};
 
 /// A loss as sum and count; whoever wants the mean divides, once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -63,7 +63,7 @@ type Phase = fn(&Programs) -> &Program;
 /// A planned step with its memory.
 pub struct Step {
     config: StepConfig,
-    reach: StepGraph,
+    reach: Reach,
     plan: StepPlan,
     batch_size: usize,
     accumulation: usize,
@@ -80,7 +80,7 @@ impl Step {
         batch_size: usize,
         accumulation: usize,
     ) -> Result<Step, TrainError> {
-        let reach = write_step(&config, batch_size, accumulation);
+        let reach = write_step(&config, batch_size, accumulation).reach;
         let arena = Arena::new(plan.arena_bytes)?;
         Ok(Step {
             config,

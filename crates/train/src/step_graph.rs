@@ -76,10 +76,16 @@ pub(crate) const LABEL: usize = 1;
 const NUM_LOSSES: usize = 2;
 
 /// A step's graph, and where to reach into it.
-#[derive(Clone, Debug)]
 pub struct StepGraph {
     /// Everything.
     pub graph: Graph,
+    /// What the step reads and writes from outside.
+    pub reach: Reach,
+}
+
+/// Where the step meets the outside.
+#[derive(Clone, Debug)]
+pub struct Reach {
     /// What each micro-batch brings.
     pub inputs: ClipInputs,
     /// 1 for samples, 0 for padding; whole effective batch.
@@ -206,8 +212,7 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
 
     g.enter(Section::Update);
     let moments = write_update(&mut g, &config.optimizer, schedule, norm);
-    StepGraph {
-        graph: g,
+    let reach = Reach {
         inputs,
         weights,
         labels,
@@ -217,7 +222,8 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
         norm,
         features,
         moments,
-    }
+    };
+    StepGraph { graph: g, reach }
 }
 
 /// Every gradient starts a step at zero, and micro-batches add to it.

@@ -83,7 +83,9 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     let started = Instant::now();
     let plan = setup.plan(&cpu, 0)?;
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
-    let mut step = setup.start(&plan)?;
+    let chosen = plan.chosen.clone();
+    let (planned_bytes, planned_arena_bytes) = (plan.step.process_bytes, plan.step.arena_bytes);
+    let mut step = setup.start(plan)?;
     let moment = |count: usize| Moment {
         step: count as u64 + 1,
         rate: 2e-5,
@@ -105,7 +107,6 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         started.elapsed().as_secs_f64() / arguments.steps.max(1) as f64
     });
     bar.finish_and_clear();
-    let chosen = &plan.chosen;
     print_json(&BenchJson {
         job: if arguments.small { "clip-small" } else { model },
         micro_batch: chosen.batch_size,
@@ -115,11 +116,11 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         exact: true,
         step_ms: seconds * 1e3,
         samples_per_s: samples as f64 / seconds,
-        planned_bytes: plan.step.process_bytes,
+        planned_bytes,
         arena_bytes: step.arena_bytes(),
         process_bytes: cpu::peak_resident_bytes(),
         kept_micro_batches: chosen.kept_micro_batches,
-        planned_arena_bytes: plan.step.arena_bytes,
+        planned_arena_bytes,
         predicted_step_ms: chosen.step_ms,
         plan_ms,
         threads: cpu.num_threads(),

@@ -125,7 +125,7 @@ pub(super) fn forward<T: Real>(tile: usize, o: &Operands<'_>) {
 
 /// Padding takes part in nothing: its scores are minus infinity.
 fn mask<T: Real>(tile: Rows<T>, row_weights: &[T], column_weights: &[T]) {
-    let masked = |weights: &[T], count: usize| weights[..count].iter().any(|&w| w == T::ZERO);
+    let masked = |weights: &[T], count: usize| weights[..count].contains(&T::ZERO);
     if !masked(row_weights, tile.rows) && !masked(column_weights, tile.width) {
         return;
     }

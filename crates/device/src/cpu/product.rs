@@ -105,25 +105,33 @@ fn run<T: Real>(
     }
 }
 
-/// What `gemm` allocates for a product of `m x k` by `k x n` with a row-major result, at most: panels of both
-/// operands. (`gemm` computes the transpose of a row-major result, so its own m and n are swapped.)
-pub(super) fn packing_bytes(m: usize, k: usize, n: usize, element_bytes: usize) -> u64 {
-    const WIDEST_PANEL: usize = 96;
-    const NARROWEST_PANEL: usize = 8;
+/// Which factors of a product lie transposed in memory: decides what `gemm` packs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `x W^T`.
+    RightTransposed,
+    /// `dz W`.
+    Plain,
+    /// `dz^T x`.
+    LeftTransposed,
+}
+
+/// What `gemm` allocates for a product of `m x k` by `k x n` with a row-major result: panels of the operands that do
+/// not lie as its kernel reads them.
+pub(super) fn packing_bytes(kind: Kind, [m, k, n]: [usize; 3], element_bytes: usize) -> u64 {
+    /// Rows and columns of the kernel's register tile (the widest that `gemm` has).
+    const PANEL: [usize; 2] = [48, 8];
+    // A row-major result is computed as the transpose of a column-major one: the factors change places.
     let (m, n) = (n, m);
-    let parameters = gemm_common::cache::kernel_params(
-        m,
-        n,
-        k,
-        WIDEST_PANEL / 2,
-        NARROWEST_PANEL,
-        element_bytes,
-    );
-    let right = parameters.kc * parameters.nc.next_multiple_of(NARROWEST_PANEL);
-    let left = if m <= 2 * parameters.mc {
-        parameters.kc * m.next_multiple_of(WIDEST_PANEL)
-    } else {
-        0
+    let sizes = gemm_common::cache::kernel_params(m, n, k, PANEL[0], PANEL[1], element_bytes);
+    let right = match kind {
+        Kind::LeftTransposed if m > 2 * PANEL[0] => sizes.kc * sizes.nc.next_multiple_of(PANEL[1]),
+        _ => 0,
+    };
+    let left = match kind {
+        Kind::RightTransposed if m <= 2 * sizes.mc => sizes.kc * m.next_multiple_of(PANEL[0]),
+        _ if m <= 2 * sizes.mc && !m.is_multiple_of(16) => sizes.kc * m.next_multiple_of(PANEL[0]),
+        _ => 0,
     };
     ((right + left) * element_bytes) as u64
 }

@@ -1,9 +1,10 @@
 //! The CPU as the planner sees it.
 
-use holdall_graph::{NodeView, Op};
+use holdall_graph::{NodeView, Op, Shape};
 use holdall_plan::Target;
 
 use super::attention::QUERY_TILE;
+use super::product::Kind;
 use super::{contrastive, layer_norm, linear, memory, product, update};
 
 /// Sizes and times on this machine's cores.
@@ -25,13 +26,12 @@ const SECONDS_PER_NODE: f64 = 12e-6;
 /// Rows at which a product reaches half of its full speed.
 const HALF_SPEED_ROWS: f64 = 24.0;
 /// Stacks, the allocator's own pages and what the run itself needs for its records.
-const RESERVE_BYTES: u64 = 2 << 20;
+const RESERVE_BYTES: u64 = 9 << 18;
 
 impl CpuTarget {
     /// A target for a pool of `num_threads`, with the memory that the process holds now as a baseline.
     pub fn new(num_threads: usize) -> CpuTarget {
-        let wide = gemm_common::cache::CACHE_INFO[1].cache_bytes > 0
-            && matches!(pulp::Arch::new(), arch if format!("{arch:?}").starts_with("V4"));
+        let wide = super::real::has_wide_vectors();
         CpuTarget {
             num_threads,
             baseline_bytes: memory::resident_bytes().unwrap_or(32 << 20),
@@ -53,36 +53,54 @@ impl CpuTarget {
         self
     }
 
-    fn product_shape(node: NodeView<'_>) -> Option<(usize, usize, usize)> {
+    /// The products of a node: which kind, and `m x k` by `k x n`.
+    fn products(&self, node: NodeView<'_>) -> Vec<(Kind, [usize; 3])> {
         match &node.node.op {
             Op::Linear(_) => {
                 let (x, weight) = (node.input(0), node.input(1));
                 let rows = linear::strip_rows(x.rows(), weight.rows());
-                Some((rows, x.width(), weight.rows()))
+                vec![(Kind::RightTransposed, [rows, x.width(), weight.rows()])]
             }
             Op::LinearInputGrad(_) => {
                 let (dz, weight) = (node.input(0), node.input(1));
                 let rows = linear::strip_rows(dz.rows(), weight.width());
-                Some((rows, dz.width(), weight.width()))
+                vec![(Kind::Plain, [rows, dz.width(), weight.width()])]
             }
             Op::LinearWeightGrad(_) => {
                 let (dz, x) = (node.input(0), node.input(1));
-                Some((dz.width(), dz.rows(), x.width()))
+                vec![(Kind::LeftTransposed, [dz.width(), dz.rows(), x.width()])]
             }
             Op::Contrastive(op) => {
-                let image = node.input(0);
-                Some((
-                    op.tile.min(image.rows()),
-                    image.width(),
-                    op.tile.min(image.rows()),
-                ))
+                let (image, tile) = (node.input(0), op.tile.min(node.input(0).rows()));
+                vec![(Kind::RightTransposed, [tile, image.width(), tile])]
             }
             Op::ContrastiveGrad(op) => {
-                let tile = op.tile.min(node.input(1).rows());
-                Some((tile, tile, node.input(1).width()))
+                let (image, tile) = (node.input(1), op.tile.min(node.input(1).rows()));
+                vec![
+                    (Kind::RightTransposed, [tile, image.width(), tile]),
+                    (Kind::Plain, [tile, tile, image.width()]),
+                    (Kind::LeftTransposed, [tile, tile, image.width()]),
+                ]
             }
-            _ => None,
+            Op::Attention(op) => {
+                self.attention_products(op.num_heads, node.input(0), node.input(1))
+            }
+            Op::AttentionGrad(op) => {
+                self.attention_products(op.forward.num_heads, node.input(1), node.input(2))
+            }
+            _ => Vec::new(),
         }
+    }
+
+    /// Small products, one per thread at a time.
+    fn attention_products(&self, heads: usize, q: Shape, k: Shape) -> Vec<(Kind, [usize; 3])> {
+        let (queries, keys) = (q.dims()[1].min(QUERY_TILE), k.dims()[1]);
+        let width = q.width() / heads;
+        vec![
+            (Kind::RightTransposed, [queries, width, keys]),
+            (Kind::Plain, [queries, keys, width]),
+            (Kind::LeftTransposed, [keys, queries, width]),
+        ]
     }
 }
 
@@ -127,7 +145,9 @@ impl Target for CpuTarget {
     fn seconds(&self, node: NodeView<'_>) -> f64 {
         let cost = node.graph.cost(node.node);
         let threads = self.num_threads as f64;
-        let smallest = Self::product_shape(node).map_or(64, |(m, k, n)| m.min(k).min(n)) as f64;
+        let products = self.products(node);
+        let smallest = products.iter().flat_map(|(_, shape)| shape).min();
+        let smallest = smallest.copied().unwrap_or(64) as f64;
         let speed = self.flops_per_second * smallest / (smallest + HALF_SPEED_ROWS);
         cost.product_flops as f64 / (speed * threads)
             + cost.element_flops as f64 / (self.element_flops_per_second * threads)
@@ -137,26 +157,26 @@ impl Target for CpuTarget {
 
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
         self.baseline_bytes
-            + largest_packing_bytes
+            // Twice: the allocator may keep freed buffers of one size while it hands out another.
+            + 2 * largest_packing_bytes
             + product::slab_bytes() * self.num_threads as u64
             + RESERVE_BYTES
     }
 
+    fn one_part_of_arena_in(&self) -> u64 {
+        1_000
+    }
+
     fn packing_bytes(&self, node: NodeView<'_>) -> u64 {
         let element = node.graph.compute().bytes();
-        match &node.node.op {
-            Op::Attention(_) | Op::AttentionGrad(_) => {
-                let (q, k) = match &node.node.op {
-                    Op::Attention(_) => (node.input(0), node.input(1)),
-                    _ => (node.input(1), node.input(2)),
-                };
-                let queries = q.dims()[1].min(QUERY_TILE);
-                let keys = k.dims()[1];
-                let largest = queries.max(keys);
-                self.num_threads as u64 * product::packing_bytes(largest, largest, largest, element)
-            }
-            _ => Self::product_shape(node)
-                .map_or(0, |(m, k, n)| product::packing_bytes(m, k, n, element)),
-        }
+        let at_once = match &node.node.op {
+            Op::Attention(_) | Op::AttentionGrad(_) => self.num_threads as u64,
+            _ => 1,
+        };
+        let products = self.products(node);
+        let each = products
+            .iter()
+            .map(|&(kind, shape)| product::packing_bytes(kind, shape, element));
+        at_once * each.max().unwrap_or(0)
     }
 }

@@ -1,4 +1,4 @@
-//! Every forward operation against its definition, in plain loops: f64 to 1e-13 of the norm, f32 to 1e-6.
+//! Every forward operation against its definition, in plain loops: f64 to 1e-14 of the norm, f32 to 1e-6.
 //!
 //! A gradient check says that backward fits forward; this says that forward is what it should be.
 //!
@@ -29,7 +29,7 @@ fn compare(
     write: impl Fn(&mut Sketch) -> (Vec<ValueId>, ValueId),
     reference: impl Fn(&Known, &[ValueId]) -> Vec<f64>,
 ) {
-    for (dtype, tolerance) in [(DType::F64, 1e-13), (DType::F32, 1e-6)] {
+    for (dtype, tolerance) in [(DType::F64, 1e-14), (DType::F32, 1e-6)] {
         let mut sketch = Sketch::new(dtype);
         let (operands, output) = write(&mut sketch);
         let shape = sketch.graph.shape(output);

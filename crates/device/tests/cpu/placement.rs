@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use holdall_graph::{DType, Role, Shape, StorageId};
-use holdall_plan::{Place, Policy, Recompute};
+use holdall_plan::{Place, Policy, Recompute, rewrite};
 
 use super::gradient_check::cpu;
 use super::recompute::policies;
@@ -67,17 +67,19 @@ fn a_misplaced_result_is_noticed() {
 
 /// Bytes that must survive up to the program at `index`: the rest may hold anything.
 fn alive(step: &Step, planned: &Planned, index: usize) -> HashSet<usize> {
-    let schedule = planned.schedule();
-    let last = |name: &str| schedule.iter().rposition(|run| run.program.name == name);
-    let first = |name: &str| schedule.iter().position(|run| run.program.name == name);
     let mut cells = HashSet::new();
     if index == 0 {
         return cells;
     }
+    let schedule = planned.schedule();
+    let when = |name: &str, slot: Option<usize>| {
+        let mut runs = schedule.iter();
+        runs.position(|run| run.program.name == name && run.slot == slot)
+    };
     for id in (0..step.graph.storages().len()).map(StorageId) {
         let persists = match step.graph.storage(id).role {
             Role::Activation => false,
-            Role::Gradient => first("loss").is_some_and(|loss| index > loss),
+            Role::Gradient => when("loss", None).is_some_and(|loss| index > loss),
             _ => true,
         };
         if persists {
@@ -86,15 +88,23 @@ fn alive(step: &Step, planned: &Planned, index: usize) -> HashSet<usize> {
             cells.extend((place.offset as usize..place.offset as usize + bytes).step_by(4));
         }
     }
-    let slots = first("kept features").zip(last("kept pull-back"));
-    if slots.is_some_and(|(start, end)| index > start && index <= end) {
-        for instruction in &planned.plan.programs.kept_features.instructions {
-            for (place, _) in instruction.outputs.iter().flatten() {
-                if place.slot_stride == 0 {
-                    continue;
-                }
-                let bytes = place.shape.num_elements() * place.dtype.bytes();
-                for slot in 0..planned.plan.kept {
+    // A slot: from its own forward program to its own backward program.
+    let rewritten = rewrite(&step.graph, &planned.policy);
+    let nodes = shadow::nodes_of(&rewritten, "kept features");
+    let in_slots = nodes
+        .iter()
+        .zip(&planned.plan.programs.kept_features.instructions);
+    for (node, instruction) in in_slots {
+        for (output, place) in node.outputs.iter().zip(&instruction.outputs) {
+            let storage = rewritten.graph.value(output.value).storage;
+            let (Some((place, _)), true) = (place, rewritten.kept.contains(&storage)) else {
+                continue;
+            };
+            let bytes = place.shape.num_elements() * place.dtype.bytes();
+            for slot in 0..planned.plan.kept {
+                let filled = when("kept features", Some(slot)).unwrap();
+                let emptied = when("kept pull-back", Some(slot)).unwrap();
+                if index > filled && index <= emptied {
                     let start = place.offset as usize + slot * place.slot_stride as usize;
                     cells.extend((start..start + bytes).step_by(4));
                 }

@@ -12,7 +12,8 @@ use super::gradient_check::cpu;
 use super::recompute::policies;
 use super::shadow;
 use super::step::{
-    Contents, Kept, Outcome, Planned, Random, Step, norm, total, trainable, zero_gradients,
+    Contents, Kept, LABEL_SUM, Outcome, Planned, Random, Step, norm, total, trainable,
+    zero_gradients,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -204,7 +205,7 @@ fn write(recipe: &Recipe) -> Step {
             .zip(SEEDS)
             .map(|(&id, seed)| (id, vec![Contents::Floats(vec![seed])])),
     );
-    let sums = ["contrastive", "label"].map(|name| total(&mut w.g, name));
+    let sums = ["contrastive sum", LABEL_SUM].map(|name| total(&mut w.g, name));
 
     let table = w.parameter(
         "table".to_owned(),
@@ -310,7 +311,7 @@ fn run(step: &Step, policy: Policy, kept: usize, accumulation: usize) -> Outcome
 }
 
 fn loss(outcome: &Outcome) -> f64 {
-    SEEDS[0] * outcome.of("contrastive")[0] + SEEDS[1] * outcome.of("label")[0]
+    SEEDS[0] * outcome.of("contrastive sum")[0] + SEEDS[1] * outcome.of(LABEL_SUM)[0]
 }
 
 proptest! {

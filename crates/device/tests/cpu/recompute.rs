@@ -1,8 +1,10 @@
 //! What is kept and what is made again changes no value.
 
-use holdall_graph::DType;
+use std::collections::HashMap;
+
 use holdall_graph::ops::activation::Activation;
-use holdall_plan::{Policy, Recompute};
+use holdall_graph::{BlockId, DType, StorageId};
+use holdall_plan::{Policy, Recompute, Rewritten, rewrite};
 
 use super::gradient_check::cpu;
 use super::step::{Contents, Kept, Outcome, Planned, Step};
@@ -30,6 +32,41 @@ fn run(step: &Step, policy: Policy, kept: Kept, accumulation: usize) -> Outcome 
     outcome
 }
 
+/// Bytes that wait for the backward pass.
+fn kept_bytes(rewritten: &Rewritten) -> u64 {
+    let kept = rewritten.kept.iter();
+    kept.map(|&storage| rewritten.graph.storage(storage).bytes())
+        .sum()
+}
+
+#[test]
+fn a_block_that_runs_again_keeps_what_enters_it_and_nothing_within() {
+    let graph = TwoTowers::small(DType::F32).step().graph;
+    let num_blocks = graph.blocks().len();
+    let [none, cheap, blocks] = [Recompute::None, Recompute::Cheap, Recompute::Blocks]
+        .map(|recompute| rewrite(&graph, &Policy::uniform(recompute, num_blocks)));
+    assert!(kept_bytes(&blocks) < kept_bytes(&cheap) && kept_bytes(&cheap) < kept_bytes(&none));
+    let mut made_in: HashMap<StorageId, Option<BlockId>> = HashMap::new();
+    for node in &blocks.forward {
+        for &input in &node.inputs {
+            let storage = graph.value(input).storage;
+            // What stands outside the blocks is made again where that is cheap.
+            if let (Some(block), Some(Some(from))) = (node.block, made_in.get(&storage)) {
+                let enters = *from != block;
+                let name = &graph.storage(storage).name;
+                assert_eq!(
+                    enters,
+                    blocks.kept.contains(&storage),
+                    "{name} in {block:?}"
+                );
+            }
+        }
+        for output in &node.outputs {
+            made_in.insert(graph.value(output.value).storage, node.block);
+        }
+    }
+}
+
 #[test]
 fn policies_and_slots_change_no_bit() {
     for dtype in [DType::F32, DType::F64] {
@@ -41,7 +78,6 @@ fn policies_and_slots_change_no_bit() {
         let expected = run(&step, none, Kept::First(0), accumulation);
         for policy in policies(num_blocks) {
             for kept in 0..=accumulation {
-                // The first ones are kept, so micro-batches pull back in the same order.
                 let found = run(&step, policy, Kept::First(kept), accumulation);
                 expected.assert_same_bits(&found, &format!("{dtype:?}, {policy:?}, kept {kept}"));
             }

@@ -5,6 +5,7 @@
 //! different numbers would compute with somebody else's bytes; a number of zero would compute with nobody's.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use holdall_graph::{Node, Op, Role, StorageId, Value, ValueId, Write};
 use holdall_plan::{Place, Rewritten, rewrite};
@@ -64,8 +65,12 @@ pub fn check(step: &Step, planned: &Planned) -> Result<usize, String> {
                 }
                 writes.extend(cells);
             }
+            let workspace = instruction.workspace;
+            let slot = run.slot.unwrap_or(0);
+            let start = workspace.offset as usize + slot * workspace.slot_stride as usize;
+            let scratch = cell_range(start, workspace.bytes as usize);
             shadow
-                .step(&reads, &writes, instruction.workspace)
+                .step(&reads, &writes, scratch)
                 .map_err(|what| format!("{context}: {what}"))?;
         }
     }
@@ -109,7 +114,7 @@ impl Shadow {
         &mut self,
         reads: &[Cell],
         writes: &[Cell],
-        scratch: holdall_plan::Workspace,
+        scratch: Range<usize>,
     ) -> Result<(), String> {
         for cell in reads {
             self.num_reads += 1;
@@ -123,8 +128,6 @@ impl Shadow {
             }
         }
         // While it runs, what an instruction writes must be apart from everything else it touches.
-        let start = scratch.offset as usize / CELL_BYTES;
-        let scratch = start..start + (scratch.bytes as usize).div_ceil(CELL_BYTES);
         let mut written: HashMap<usize, (Key, usize)> = HashMap::new();
         for cell in writes {
             let me = (cell.key, cell.index);
@@ -149,7 +152,12 @@ impl Shadow {
     }
 }
 
-fn nodes_of<'r>(rewritten: &'r Rewritten, program: &str) -> Vec<&'r Node> {
+fn cell_range(start: usize, bytes: usize) -> Range<usize> {
+    start / CELL_BYTES..(start + bytes).div_ceil(CELL_BYTES)
+}
+
+/// The nodes that a program was made from, in its order.
+pub fn nodes_of<'r>(rewritten: &'r Rewritten, program: &str) -> Vec<&'r Node> {
     let parts: &[&Vec<Node>] = match program {
         "begin" => &[&rewritten.begin],
         "features" => &[&rewritten.features],

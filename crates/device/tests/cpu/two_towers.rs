@@ -7,7 +7,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{DType, Decay, Graph, Output, Role, Section, ValueId, backward, backward_into};
 
-use super::step::{Contents, Random, Step, total, zero_gradients};
+use super::step::{Contents, LABEL_SUM, Random, Step, total, zero_gradients};
 
 #[derive(Clone, Debug)]
 pub struct TwoTowers {
@@ -87,7 +87,8 @@ impl TwoTowers {
         let schedule = Contents::Floats(vec![1.0, 10.0, 50.0, 1e-2]);
         let schedule = given(&mut g, "schedule", &[4], vec![schedule]);
 
-        let [contrastive_sum, label_sum] = ["contrastive", "label"].map(|name| total(&mut g, name));
+        let [contrastive_sum, label_sum] =
+            ["contrastive sum", LABEL_SUM].map(|name| total(&mut g, name));
         let whole = |g: &mut Graph, name: &str| {
             g.tensor(name, &[rows, self.projection], self.dtype, Role::Feature)
         };

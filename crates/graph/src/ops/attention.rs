@@ -58,9 +58,11 @@ impl Graph {
                 "attention {name}: lengths are indices"
             );
         }
+        // Their gradients land side by side: one place cannot take two of them.
+        let [q_view, k_view, v_view] = [q_btd, k_bsd, v_bsd].map(|id| *self.value(id));
         assert!(
-            q_btd != k_bsd && k_bsd != v_bsd && q_btd != v_bsd,
-            "attention {name}: queries, keys and values are three values"
+            q_view != k_view && k_view != v_view && q_view != v_view,
+            "attention {name}: queries, keys and values are three different views"
         );
         let o_btd = self.activation(name, q.dims());
         let lse_bht = self.activation(

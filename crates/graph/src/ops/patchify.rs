@@ -21,7 +21,7 @@ pub struct Patchify {
 /// What CLIP's image processor subtracts and divides by.
 pub const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 /// See [`CLIP_MEAN`].
-pub const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_1];
+pub const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
 impl Graph {
     /// Patches of three-channel pictures.

@@ -1,0 +1,124 @@
+//! Nothing is allocated once a step is warm, except by the product library, which is counted apart.
+
+#![allow(clippy::unwrap_used)] // a test that cannot set itself up should stop
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use holdall_device::cpu::{Cpu, product};
+use holdall_models::config::ClipConfig;
+use holdall_models::init;
+use holdall_plan::{Recompute, Request, plan};
+use holdall_train::batch::Batch;
+use holdall_train::optimizer::Moment;
+use holdall_train::step::Step;
+use holdall_train::step_graph::{StepConfig, write_step};
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static OURS: AtomicU64 = AtomicU64::new(0);
+static PRODUCTS: AtomicU64 = AtomicU64::new(0);
+static PRODUCT_BYTES: AtomicU64 = AtomicU64::new(0);
+static PRODUCT_PEAK: AtomicU64 = AtomicU64::new(0);
+
+struct Counter;
+
+impl Counter {
+    fn count(size: usize) {
+        if !COUNTING.load(Ordering::Relaxed) {
+            return;
+        }
+        if product::is_running() {
+            PRODUCTS.fetch_add(1, Ordering::Relaxed);
+            let held = PRODUCT_BYTES.fetch_add(size as u64, Ordering::Relaxed) + size as u64;
+            PRODUCT_PEAK.fetch_max(held, Ordering::Relaxed);
+        } else {
+            OURS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged; counting touches atomics only.
+unsafe impl GlobalAlloc for Counter {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Counter::count(layout.size());
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        if COUNTING.load(Ordering::Relaxed) && product::is_running() {
+            PRODUCT_BYTES.fetch_sub(layout.size() as u64, Ordering::Relaxed);
+        }
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counter = Counter;
+
+#[test]
+fn a_warm_step_allocates_nothing() {
+    let model = ClipConfig::preset("small").unwrap();
+    let config = StepConfig::new(model.clone(), Some(10));
+    let cpu = Cpu::new(Some(2));
+    let batch = Batch::random(&model, 22, config.num_tokens, Some(10), 1);
+    let build = |batch, accumulation| write_step(&config, batch, accumulation).graph;
+    for (kept, recompute) in [
+        (3, Recompute::None),
+        (1, Recompute::Cheap),
+        (0, Recompute::Blocks),
+    ] {
+        let request = Request {
+            effective_batch: Some(22),
+            batch_size: Some(8),
+            recompute: Some(recompute),
+            kept: Some(kept),
+            ..Request::default()
+        };
+        let target = holdall_device::cpu::CpuTarget::new(2);
+        let plan = plan(&request, &build, &target).unwrap();
+        let packing_bytes = plan.step.packing_bytes;
+        let mut step = Step::new(config.clone(), plan.step, 8, 3).unwrap();
+        step.set_weights(|name, values| {
+            init::fill(&model, 0, name, values);
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        let moment = |step| Moment {
+            step,
+            rate: 1e-4,
+            head_rate: 1e-3,
+            loss_scale: 1.0,
+        };
+        cpu.scope(|| {
+            for count in 1..3 {
+                step.run(&cpu, &batch, &moment(count));
+            }
+            COUNTING.store(true, Ordering::SeqCst);
+            for count in 3..8 {
+                step.run(&cpu, &batch, &moment(count));
+            }
+            COUNTING.store(false, Ordering::SeqCst);
+        });
+        let (ours, products) = (
+            OURS.swap(0, Ordering::SeqCst),
+            PRODUCTS.swap(0, Ordering::SeqCst),
+        );
+        let peak = PRODUCT_PEAK.swap(0, Ordering::SeqCst);
+        PRODUCT_BYTES.store(0, Ordering::SeqCst);
+        println!(
+            "{recompute:?}, {kept} kept: {ours} allocations, {products} by products, at most {peak} bytes at once, forecast {packing_bytes}"
+        );
+        assert_eq!(ours, 0, "{recompute:?}, {kept} kept");
+        assert!(
+            products > 0,
+            "the product library is no longer seen: the count is blind"
+        );
+        // Packing flags of each thread come on top of the panels: a few bytes per panel.
+        assert!(
+            peak <= packing_bytes + 4096,
+            "{peak} against a forecast of {packing_bytes}"
+        );
+    }
+}
