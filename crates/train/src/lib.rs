@@ -2,7 +2,7 @@
 //!
 //! Follow one step: [`batch`] holds the samples of an effective batch, [`step_graph`] writes what is computed, the
 //! planner places it, [`step`] runs the programs in order, [`optimizer`] says how weights move. [`verify`]
-//! certifies that the split changed nothing; [`scaler`] is fp16's loss scale; [`config`] is what the user wrote.
+//! certifies that the split changed nothing; [`scaler`] is fp16's loss scale; [`export`] writes a model folder; [`config`] is what the user wrote.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ pub mod batch;
 pub mod budget;
 pub mod config;
 pub mod error;
+pub mod export;
 pub mod optimizer;
 pub mod scaler;
 pub mod setup;

@@ -93,6 +93,11 @@ impl Step {
         })
     }
 
+    /// What is trained.
+    pub fn config(&self) -> &StepConfig {
+        &self.config
+    }
+
     /// The plan at work.
     pub fn plan(&self) -> &StepPlan {
         &self.plan

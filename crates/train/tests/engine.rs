@@ -4,6 +4,8 @@
 
 #[path = "engine/contrastive.rs"]
 mod contrastive;
+#[path = "engine/export.rs"]
+mod export;
 #[path = "engine/golden.rs"]
 mod golden;
 #[path = "engine/layout.rs"]

@@ -1,0 +1,110 @@
+//! Trains a model folder for a few steps on random data and saves it with the features it computes, for
+//! `tests/fixtures/check_saved.py` to compare with `transformers`:
+//!
+//! ```text
+//! cargo run --release -p holdall-train --example save_model -- OUT [MODEL] [SHARD_BYTES]
+//! python crates/train/tests/fixtures/check_saved.py OUT
+//! ```
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::path::PathBuf;
+
+use holdall_device::cpu::Cpu;
+use holdall_graph::DType;
+use holdall_models::init::Draw;
+use holdall_train::batch::{Batch, Pixels};
+use holdall_train::config::RunConfig;
+use holdall_train::export::save_model;
+use holdall_train::optimizer::Moment;
+use holdall_train::setup::Setup;
+use safetensors::tensor::{Dtype, TensorView};
+
+const SAMPLES: usize = 6;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let out = PathBuf::from(
+        arguments
+            .next()
+            .ok_or("usage: save_model OUT [MODEL] [SHARD_BYTES]")?,
+    );
+    let model = arguments.next().unwrap_or_else(|| "small".to_owned());
+    let shard_bytes = arguments.next().map(|bytes| bytes.parse()).transpose()?;
+    let mut config = RunConfig {
+        model,
+        labels: Some(5),
+        ..RunConfig::default()
+    };
+    config.train.effective_batch = Some(SAMPLES);
+    config.train.batch_size = Some(4);
+    let mut setup = Setup::new(&config)?;
+    setup.step.pixels = DType::F32;
+    let size = setup.step.model.vision.image_size;
+    let mut draw = Draw::new(1, "pixels");
+    let floats: Vec<f32> = (0..SAMPLES * size * size * 3)
+        .map(|_| draw.normal() as f32)
+        .collect();
+    let random = Batch::random(
+        &setup.step.model,
+        SAMPLES,
+        setup.step.num_tokens,
+        Some(5),
+        1,
+    );
+    let batch = Batch {
+        pixels: Pixels::Floats(floats.clone()),
+        ..random
+    };
+    let cpu = Cpu::new(None);
+    let mut step = setup.start(setup.plan(&cpu, 0)?)?;
+    for count in 1..=3 {
+        let moment = Moment {
+            step: count,
+            rate: 1e-3,
+            head_rate: 1e-3,
+            loss_scale: 1.0,
+        };
+        println!("loss {:.5}", step.run(&cpu, &batch, &moment).loss);
+    }
+    save_model(&step, &out, shard_bytes)?;
+    // Features of the weights as saved.
+    step.gradients(&cpu, &batch, 1.0);
+    let [image, text] = step.features();
+    let width = setup.step.model.projection_dim;
+    let mut channels_first = Vec::with_capacity(floats.len());
+    for sample in floats.chunks(size * size * 3) {
+        for channel in 0..3 {
+            channels_first.extend(sample.iter().skip(channel).step_by(3));
+        }
+    }
+    let bytes_of =
+        |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
+    let pixels = bytes_of(&channels_first);
+    let ids: Vec<u8> = batch.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let (image, text) = (
+        bytes_of(&image[..SAMPLES * width]),
+        bytes_of(&text[..SAMPLES * width]),
+    );
+    let tokens = batch.num_tokens;
+    let tensors: HashMap<&str, TensorView<'_>> = HashMap::from([
+        (
+            "pixel_values",
+            TensorView::new(Dtype::F32, vec![SAMPLES, 3, size, size], &pixels)?,
+        ),
+        (
+            "input_ids",
+            TensorView::new(Dtype::I64, vec![SAMPLES, tokens], &ids)?,
+        ),
+        (
+            "image_embeds",
+            TensorView::new(Dtype::F32, vec![SAMPLES, width], &image)?,
+        ),
+        (
+            "text_embeds",
+            TensorView::new(Dtype::F32, vec![SAMPLES, width], &text)?,
+        ),
+    ]);
+    safetensors::serialize_to_file(tensors, None, &out.join("features.safetensors"))?;
+    Ok(())
+}

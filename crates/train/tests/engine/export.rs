@@ -1,0 +1,50 @@
+//! What is saved is what was trained, and reads back as it was.
+
+use holdall_device::cpu::Cpu;
+use holdall_models::folder::ModelFolder;
+use holdall_plan::Recompute;
+use holdall_train::export::save_model;
+use holdall_train::optimizer::Moment;
+
+use crate::support::{Split, fixture, golden_batch, read_tensors, read_weights, step};
+
+#[test]
+fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
+    let cpu = Cpu::new(Some(2));
+    let folder = ModelFolder::open(&fixture("clip_quick")).unwrap();
+    let golden = read_tensors(&fixture("clip_quick").join("golden.safetensors"));
+    let (config, batch) = golden_batch(folder.config(), &golden);
+    let split = Split {
+        batch_size: 4,
+        kept: 1,
+        recompute: Recompute::Cheap,
+    };
+    let mut step = step(&cpu, &config, 6, split);
+    read_weights(&mut step, &folder);
+    let moment = Moment {
+        step: 1,
+        rate: 1e-3,
+        head_rate: 1e-3,
+        loss_scale: 1.0,
+    };
+    step.run(&cpu, &batch, &moment);
+    let trained = step.named_weights();
+    for shard_bytes in [None, Some(40_000)] {
+        let saved = tempfile::tempdir().unwrap();
+        save_model(&step, saved.path(), shard_bytes).unwrap();
+        let sharded = saved.path().join("model.safetensors.index.json").exists();
+        assert_eq!(sharded, shard_bytes.is_some());
+        let again = ModelFolder::open(saved.path()).unwrap();
+        again.check().unwrap();
+        assert_eq!(again.config(), folder.config());
+        step.set_weights(|_, values| {
+            values.fill(f32::NAN);
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        read_weights(&mut step, &again);
+        for (name, values) in step.named_weights() {
+            assert_eq!(values, trained[&name], "{name}");
+        }
+    }
+}
