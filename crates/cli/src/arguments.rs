@@ -47,7 +47,7 @@ pub struct RunOptions {
     )]
     pub gradient_accumulation: Option<usize>,
     /// What the process may hold: 8GiB, 8GB, 80%, auto
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<Memory>,
     /// What to make again in the backward pass instead of keeping it
     #[arg(long, value_name = "POLICY")]
@@ -68,7 +68,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "N")]
     pub tokens: Option<usize>,
     /// Seed of everything random
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// One JSON object on stdout, nothing else there
     #[arg(long)]
@@ -141,6 +141,7 @@ pub struct VerifyArguments {
 }
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  holdall bench clip --small --steps 5")]
 pub struct BenchArguments {
     #[command(subcommand)]
     pub command: BenchCommand,
@@ -166,11 +167,11 @@ pub struct BenchClipArguments {
     )]
     pub model: String,
     /// The preset for CPUs: 64 px, patch 8, width 128, 4 + 4 layers
-    #[arg(long)]
+    #[arg(long, conflicts_with = "model")]
     pub small: bool,
     /// Timed steps
-    #[arg(long, default_value_t = 10, value_name = "N")]
-    pub steps: usize,
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
     /// Print where the time of a step goes, operation by operation
     #[arg(long)]
     pub profile: bool,

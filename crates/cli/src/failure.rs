@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use holdall_plan::PlanError;
 use holdall_train::TrainError;
-use holdall_train::budget::show_bytes;
+use holdall_train::budget::{show_bytes, show_time};
 
 /// A check found something, or a run failed.
 pub const FOUND: u8 = 1;
@@ -28,10 +28,10 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             );
             for change in changes {
                 eprintln!(
-                    "hint: {}: {}, {:.0} ms a step",
+                    "hint: {}: {}, about {} a step",
                     change.change,
                     show_bytes(change.process_bytes),
-                    change.step_ms
+                    show_time(change.step_ms)
                 );
             }
             ExitCode::from(DOES_NOT_FIT)
@@ -47,7 +47,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// The same as JSON, for `plan --json`.
+/// The same as JSON, for `--json`.
 pub fn does_not_fit_json(error: &TrainError) -> Option<serde_json::Value> {
     match error {
         TrainError::Plan(PlanError::DoesNotFit {

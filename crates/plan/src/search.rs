@@ -83,55 +83,91 @@ pub struct Plan {
     pub suggestion: Option<Candidate>,
 }
 
-/// Resolved batch numbers: effective batch, batch size, accumulation.
-fn sizes(request: &Request) -> Result<(usize, Vec<usize>), PlanError> {
-    let zero = |name: &str| PlanError::Contradiction(format!("{name} is 0, expected at least 1"));
-    for (name, value) in [
-        ("effective batch", request.effective_batch),
-        ("batch size", request.batch_size),
-        ("gradient accumulation", request.gradient_accumulation),
-    ] {
-        if value == Some(0) {
-            return Err(zero(name));
-        }
+/// More samples than this per step is a slip of the finger.
+const MOST_SAMPLES: usize = 1 << 26;
+
+impl Request {
+    /// Samples per optimizer step: as said, or from batch size and accumulation, or the default.
+    pub fn samples_per_step(&self) -> Result<usize, PlanError> {
+        Ok(self.sizes()?.0)
     }
-    let effective = match (
-        request.effective_batch,
-        request.batch_size,
-        request.gradient_accumulation,
-    ) {
-        (Some(effective), Some(batch), Some(accumulation)) => {
-            if effective > batch * accumulation || effective <= batch * (accumulation - 1) {
-                return Err(PlanError::Contradiction(format!(
-                    "effective batch {effective} does not take {accumulation} micro-batches of {batch} \
-                     (they hold {}); hint: leave one of the three out",
-                    batch * accumulation
-                )));
+
+    /// The effective batch, and the batch sizes that are open.
+    fn sizes(&self) -> Result<(usize, Vec<usize>), PlanError> {
+        for (name, value) in [
+            ("effective batch", self.effective_batch),
+            ("batch size", self.batch_size),
+            ("gradient accumulation", self.gradient_accumulation),
+        ] {
+            if value.is_some_and(|value| value == 0 || value > MOST_SAMPLES) {
+                return Err(contradiction(
+                    format!(
+                        "{name} is {}, expected 1 to {MOST_SAMPLES}",
+                        value.unwrap_or(0)
+                    ),
+                    "leave it out for a sensible one",
+                ));
             }
-            effective
         }
-        (Some(effective), _, _) => effective,
-        (None, Some(batch), Some(accumulation)) => batch * accumulation,
-        (None, None, Some(accumulation)) => DEFAULT_EFFECTIVE_BATCH.max(accumulation),
-        (None, Some(batch), None) => DEFAULT_EFFECTIVE_BATCH.max(batch),
-        (None, None, None) => DEFAULT_EFFECTIVE_BATCH,
-    };
-    let batches = match (request.batch_size, request.gradient_accumulation) {
-        (Some(batch), _) if batch > effective => {
-            return Err(PlanError::Contradiction(format!(
-                "batch size {batch} is larger than the effective batch {effective}"
-            )));
-        }
-        (Some(batch), _) => vec![batch],
-        (None, Some(accumulation)) if accumulation > effective => {
-            return Err(PlanError::Contradiction(format!(
-                "gradient accumulation {accumulation} is larger than the effective batch {effective}"
-            )));
-        }
-        (None, Some(accumulation)) => vec![effective.div_ceil(accumulation)],
-        (None, None) => open_batches(effective),
-    };
-    Ok((effective, batches))
+        let effective = self.effective()?;
+        let larger = |name: &str, value: usize| {
+            contradiction(
+                format!("{name} {value} is larger than the effective batch {effective}"),
+                &format!("--effective-batch {value}, or a smaller {name}"),
+            )
+        };
+        let batches = match (self.batch_size, self.gradient_accumulation) {
+            (Some(batch), _) if batch > effective => return Err(larger("batch size", batch)),
+            (Some(batch), _) => vec![batch],
+            (None, Some(accumulation)) if accumulation > effective => {
+                return Err(larger("gradient accumulation", accumulation));
+            }
+            (None, Some(accumulation)) => vec![effective.div_ceil(accumulation)],
+            (None, None) => open_batches(effective),
+        };
+        Ok((effective, batches))
+    }
+
+    fn effective(&self) -> Result<usize, PlanError> {
+        let numbers = (
+            self.effective_batch,
+            self.batch_size,
+            self.gradient_accumulation,
+        );
+        Ok(match numbers {
+            (Some(effective), Some(batch), Some(accumulation)) => {
+                // Both at most 2^26: the product is far from overflow.
+                let holds = batch * accumulation;
+                if effective > holds || effective <= holds - batch {
+                    return Err(contradiction(
+                        format!(
+                            "effective batch {effective} does not take {accumulation} micro-batches of \
+                             {batch} (they hold {holds})"
+                        ),
+                        "leave one of the three out",
+                    ));
+                }
+                effective
+            }
+            (Some(effective), _, _) => effective,
+            (None, Some(batch), Some(accumulation)) if batch * accumulation > MOST_SAMPLES => {
+                return Err(contradiction(
+                    format!(
+                        "{batch} x {accumulation} samples per step, expected at most {MOST_SAMPLES}"
+                    ),
+                    "a smaller batch size or accumulation",
+                ));
+            }
+            (None, Some(batch), Some(accumulation)) => batch * accumulation,
+            (None, None, Some(accumulation)) => DEFAULT_EFFECTIVE_BATCH.max(accumulation),
+            (None, Some(batch), None) => DEFAULT_EFFECTIVE_BATCH.max(batch),
+            (None, None, None) => DEFAULT_EFFECTIVE_BATCH,
+        })
+    }
+}
+
+fn contradiction(what: String, hint: &str) -> PlanError {
+    PlanError::Contradiction(format!("{what}\nhint: {hint}"))
 }
 
 /// Batch sizes worth a look: powers of two, and even shares of the effective batch up to the whole.
@@ -356,7 +392,7 @@ pub fn search(
     build: &dyn Fn(usize, usize) -> Graph,
     target: &dyn Target,
 ) -> Result<Candidate, PlanError> {
-    let (effective, batches) = sizes(request)?;
+    let (effective, batches) = request.sizes()?;
     let mut field = Field::new(request, &batches, effective, build, target);
     match field.fastest(request.budget_bytes.unwrap_or(u64::MAX)) {
         Some((_, candidate)) => Ok(candidate),
@@ -375,7 +411,7 @@ pub fn plan(
     build: &dyn Fn(usize, usize) -> Graph,
     target: &dyn Target,
 ) -> Result<Plan, PlanError> {
-    let (effective_batch, batches) = sizes(request)?;
+    let (effective_batch, batches) = request.sizes()?;
     let budget_bytes = request.budget_bytes.unwrap_or(u64::MAX);
     let mut field = Field::new(request, &batches, effective_batch, build, target);
     let Some((index, chosen)) = field.fastest(budget_bytes) else {
@@ -421,6 +457,14 @@ fn suggestion(
     search(&open, build, target)
         .ok()
         .filter(|better| better.step_ms < 0.95 * chosen.step_ms)
+}
+
+/// `--memory` that holds so many bytes, rounded up: in MiB, from 10 GiB on in GiB.
+fn more_memory(bytes: u64) -> String {
+    match bytes >> 30 {
+        0..10 => format!("--memory {}MiB", bytes.div_ceil(1 << 20)),
+        _ => format!("--memory {}GiB", bytes.div_ceil(1 << 30)),
+    }
 }
 
 /// What would make it fit: more memory, or one of the user's numbers relaxed. Cheapest (fastest step) first.
@@ -481,23 +525,27 @@ fn changes(
             )
         });
     }
+    let of = |effective: usize| Request {
+        effective_batch: Some(effective),
+        batch_size: request.batch_size.map(|batch| batch.min(effective)),
+        gradient_accumulation: None,
+        ..request.clone()
+    };
+    let fits = |effective: usize| search(&of(effective), build, target).is_ok();
     let halves = std::iter::successors(Some(effective_batch / 2), |&half| Some(half / 2));
-    for half in halves.take_while(|&half| half >= 1) {
-        let relaxed = Request {
-            effective_batch: Some(half),
-            batch_size: request.batch_size.map(|batch| batch.min(half)),
-            gradient_accumulation: None,
-            ..request.clone()
-        };
-        if search(&relaxed, build, target).is_ok() {
-            offer(relaxed, &|_| {
-                format!("--effective-batch {half} (another gradient: fewer negatives)")
-            });
-            break;
-        }
+    // Where not even a single sample fits, no effective batch does.
+    if effective_batch > 1
+        && fits(1)
+        && let Some(half) = halves
+            .take_while(|&half| half >= 1)
+            .find(|&half| fits(half))
+    {
+        offer(of(half), &|_| {
+            format!("--effective-batch {half} (another gradient: fewer negatives)")
+        });
     }
     found.push(Change {
-        change: format!("--memory {}MiB", smallest.process_bytes.div_ceil(1 << 20)),
+        change: more_memory(smallest.process_bytes),
         process_bytes: smallest.process_bytes,
         step_ms: smallest.step_ms,
     });

@@ -96,14 +96,11 @@ impl Batch {
         Batch::new(config, num_tokens, Pixels::Bytes(pixels), ids, labels)
     }
 
-    /// Bytes of the batch on the host.
-    pub fn host_bytes(&self) -> u64 {
-        let pixels = match &self.pixels {
-            Pixels::Bytes(bytes) => bytes.len(),
-            Pixels::Floats(floats) => floats.len() * size_of::<f32>(),
-        };
-        let indices = self.ids.len() + self.ends.len() + self.labels.len();
-        (pixels + indices * size_of::<i64>()) as u64
+    /// Bytes that a batch of byte pictures takes on the host.
+    pub fn host_bytes(config: &ClipConfig, num_samples: usize, num_tokens: usize) -> u64 {
+        let size = config.vision.image_size;
+        let indices = num_tokens + 2;
+        num_samples as u64 * (size * size * 3 + indices * size_of::<i64>()) as u64
     }
 
     /// Samples that the label loss counts.

@@ -73,7 +73,12 @@ impl TryFrom<String> for Memory {
     type Error = String;
 
     fn try_from(text: String) -> Result<Memory, String> {
-        text.parse()
+        // Whoever reads a file adds a hint of its own.
+        text.parse().map_err(|error: String| {
+            error
+                .split_once('\n')
+                .map_or(error.clone(), |(what, _)| what.to_owned())
+        })
     }
 }
 
@@ -107,7 +112,22 @@ pub fn show_bytes(bytes: u64) -> String {
         0..1_024 => format!("{bytes} B"),
         1_024..1_048_576 => format!("{:.1} KiB", value / 1024.0),
         1_048_576..1_073_741_824 => format!("{:.1} MiB", value / 1_048_576.0),
-        _ => format!("{:.2} GiB", value / 1_073_741_824.0),
+        1_073_741_824..1_099_511_627_776 => format!("{:.2} GiB", value / 1_073_741_824.0),
+        _ => format!("{:.2} TiB", value / 1_099_511_627_776.0),
+    }
+}
+
+/// Milliseconds for people: `41 ms`, `2.5 s`, `12 min`, `3.1 h`.
+pub fn show_time(milliseconds: f64) -> String {
+    let seconds = milliseconds / 1e3;
+    if seconds < 1.0 {
+        format!("{milliseconds:.0} ms")
+    } else if seconds < 120.0 {
+        format!("{seconds:.1} s")
+    } else if seconds < 7_200.0 {
+        format!("{:.0} min", seconds / 60.0)
+    } else {
+        format!("{:.1} h", seconds / 3_600.0)
     }
 }
 

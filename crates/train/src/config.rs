@@ -53,6 +53,19 @@ pub enum RecomputeChoice {
     Blocks,
 }
 
+impl Precision {
+    /// As the user writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Auto => "auto",
+            Precision::F32 => "f32",
+            Precision::Fp16 => "fp16",
+            Precision::Bf16 => "bf16",
+            Precision::Tf32 => "tf32",
+        }
+    }
+}
+
 impl RecomputeChoice {
     /// `None` leaves the choice open.
     pub fn policy(self) -> Option<Recompute> {
@@ -93,6 +106,7 @@ pub struct TrainSection {
     /// Samples per micro-batch.
     pub batch_size: Option<usize>,
     /// Micro-batches per optimizer step.
+    #[serde(alias = "gradient_accumulation_steps")]
     pub gradient_accumulation: Option<usize>,
     /// What to keep for the backward pass.
     pub recompute: RecomputeChoice,
@@ -147,13 +161,13 @@ impl RunConfig {
     /// Reads a YAML file; a relative model folder is relative to it.
     pub fn read(path: &Path) -> Result<RunConfig, TrainError> {
         let fail = |what: String| TrainError::Config(format!("{}: {what}", path.display()));
-        let text = std::fs::read_to_string(path)
+        let bytes = std::fs::read(path)
             .map_err(|error| fail(format!("cannot be read: {error}\nhint: check the path")))?;
-        let mut config: RunConfig = serde_saphyr::from_str(&text).map_err(|error| {
-            fail(format!(
-                "{error}\nhint: known keys are task, model, labels, tokens, losses, train, memory, precision, num_threads, seed"
-            ))
-        })?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| fail("is not UTF-8 text\nhint: save it as UTF-8".to_owned()))?;
+        let options = serde_saphyr::options! { with_snippet: false };
+        let mut config: RunConfig = serde_saphyr::from_str_with_options(&text, options)
+            .map_err(|error| fail(explain(&error.to_string())))?;
         let beside = path.parent().unwrap_or(Path::new("")).join(&config.model);
         if beside.is_dir() {
             config.model = beside.display().to_string();
@@ -172,6 +186,41 @@ impl RunConfig {
             budget_bytes,
         }
     }
+}
+
+/// A parser's complaint with a hint that fits the key it names.
+fn explain(complaint: &str) -> String {
+    let complaint = complaint.trim_start_matches("error: ");
+    let first = complaint.lines().next().unwrap_or(complaint);
+    let first = first.replace("invalid u64", "expected a whole number of at least 0");
+    let key = first
+        .split_once("unknown field `")
+        .and_then(|(_, rest)| rest.split_once('`'))
+        .map(|(key, _)| key);
+    let hint = match key {
+        Some(
+            "batch_size"
+            | "gradient_accumulation"
+            | "gradient_accumulation_steps"
+            | "effective_batch"
+            | "recompute",
+        ) => "that key belongs under `train:`".to_owned(),
+        Some("use_gradient_checkpointing" | "gradient_checkpointing") => {
+            "`train: {recompute: auto}`, or none, cheap, blocks".to_owned()
+        }
+        Some("mixed_precision" | "fp16" | "bf16" | "allow_tf32") => {
+            "`precision: auto`, or fp16, bf16, tf32, f32".to_owned()
+        }
+        Some("clip_norm" | "weight_decay" | "beta1" | "beta2" | "eps") => {
+            "that key belongs under `train: optimizer:`".to_owned()
+        }
+        Some("empty_cache_frequency") => {
+            "nothing to do: there is no cache, lifetimes are planned".to_owned()
+        }
+        None if first.contains("memory `") => "`memory: 8GiB`".to_owned(),
+        _ => "the README has an example of a config".to_owned(),
+    };
+    format!("{first}\nhint: {hint}")
 }
 
 #[cfg(test)]

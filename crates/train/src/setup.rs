@@ -64,18 +64,23 @@ impl Setup {
                 "tokens: {tokens}, expected 1 to {positions}, the model's positions\nhint: leave `tokens` out"
             )));
         }
-        if config.labels == Some(0) {
-            return Err(TrainError::Config(
-                "labels: 0, expected at least 1\nhint: leave `labels` out for no label head"
-                    .to_owned(),
-            ));
-        }
+        check_numbers(config)?;
         let mut notes = Vec::new();
         if !matches!(config.precision, Precision::Auto | Precision::F32) {
             notes.push(format!(
-                "Precision: f32 ({:?} was asked for; the CPU computes in f32)",
-                config.precision
+                "Precision: f32 ({} was asked for; the CPU computes in f32)",
+                config.precision.name()
             ));
+        }
+        if let (Weights::Folder(folder), Some(labels)) = (&weights, config.labels) {
+            match folder.read_head()? {
+                Some(head) if head.num_labels == labels => {}
+                Some(head) => notes.push(format!(
+                    "Label head: RANDOM (the folder's head has {} classes, {labels} were asked for)",
+                    head.num_labels
+                )),
+                None => notes.push("Label head: RANDOM (the folder has none)".to_owned()),
+            }
         }
         let budget_bytes = resolve_budget(config.memory)?;
         let mut step = StepConfig::new(model, config.labels);
@@ -158,9 +163,46 @@ impl Setup {
     }
 }
 
+/// Most classes of a label head, and most threads, that anyone means.
+const MOST_LABELS: usize = 1 << 24;
+const MOST_THREADS: usize = 1024;
+
+fn check_numbers(config: &RunConfig) -> Result<(), TrainError> {
+    let wrong = |what: String| Err(TrainError::Config(what));
+    if let Some(labels) = config
+        .labels
+        .filter(|labels| !(1..=MOST_LABELS).contains(labels))
+    {
+        return wrong(format!(
+            "labels: {labels}, expected 1 to {MOST_LABELS}\nhint: leave `labels` out for no label head"
+        ));
+    }
+    if let Some(threads) = config
+        .num_threads
+        .filter(|threads| !(1..=MOST_THREADS).contains(threads))
+    {
+        return wrong(format!(
+            "num_threads: {threads}, expected 1 to {MOST_THREADS}\nhint: leave it out for one per core"
+        ));
+    }
+    let losses = [config.losses.contrastive, config.losses.label];
+    if losses
+        .iter()
+        .any(|weight| !weight.is_finite() || *weight < 0.0)
+        || losses == [0.0, 0.0]
+    {
+        return wrong(format!(
+            "losses: contrastive {}, label {}: expected numbers of at least 0, one of them above\n\
+             hint: `losses: {{contrastive: 1.0, label: 0.5}}`",
+            losses[0], losses[1]
+        ));
+    }
+    Ok(())
+}
+
 fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError> {
     let path = Path::new(name);
-    if path.is_dir() {
+    if path.exists() {
         let folder = ModelFolder::open(path)?;
         folder.check()?;
         let config = folder.config().clone();

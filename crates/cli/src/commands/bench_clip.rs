@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use holdall_device::cpu::{self, Cpu};
+use holdall_train::TrainError;
 use holdall_train::batch::Batch;
 use holdall_train::optimizer::Moment;
 use holdall_train::setup::Setup;
@@ -61,28 +62,19 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         eprintln!("{note}");
     }
     let cpu = Cpu::new(config.num_threads);
-    let samples = match setup.request {
-        holdall_plan::Request {
-            effective_batch: Some(effective),
-            ..
-        } => effective,
-        holdall_plan::Request {
-            batch_size: Some(batch),
-            gradient_accumulation: Some(accumulation),
-            ..
-        } => batch * accumulation,
-        _ => 128,
-    };
+    eprintln!("{}", setup.weights.describe());
+    let samples = setup.request.samples_per_step().map_err(TrainError::from)?;
+    let tokens = setup.step.num_tokens;
+    let started = Instant::now();
+    let plan = setup.plan(&cpu, Batch::host_bytes(&setup.step.model, samples, tokens))?;
+    let plan_ms = started.elapsed().as_secs_f64() * 1e3;
     let batch = Batch::random(
         &setup.step.model,
         samples,
-        setup.step.num_tokens,
+        tokens,
         setup.step.num_labels,
         setup.seed,
     );
-    let started = Instant::now();
-    let plan = setup.plan(&cpu, 0)?;
-    let plan_ms = started.elapsed().as_secs_f64() * 1e3;
     let chosen = plan.chosen.clone();
     let (planned_bytes, planned_arena_bytes) = (plan.step.process_bytes, plan.step.arena_bytes);
     let mut step = setup.start(plan)?;
@@ -92,7 +84,8 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         head_rate: 1e-3,
         loss_scale: 1.0,
     };
-    let bar = progress((WARM_UP_STEPS + arguments.steps) as u64, "Steps");
+    let steps = arguments.steps as usize;
+    let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
     let mut loss = 0.0;
     let seconds = cpu.scope(|| {
         for count in 0..WARM_UP_STEPS {
@@ -100,11 +93,11 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
             bar.inc(1);
         }
         let started = Instant::now();
-        for count in 0..arguments.steps {
+        for count in 0..steps {
             loss = step.run(&cpu, &batch, &moment(WARM_UP_STEPS + count)).loss;
             bar.inc(1);
         }
-        started.elapsed().as_secs_f64() / arguments.steps.max(1) as f64
+        started.elapsed().as_secs_f64() / steps as f64
     });
     bar.finish_and_clear();
     print_json(&BenchJson {

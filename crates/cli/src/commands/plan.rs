@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use holdall_device::cpu::Cpu;
 use holdall_plan::{Candidate, Plan};
-use holdall_train::budget::show_bytes;
+use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::setup::{Setup, show_budget};
 use serde::Serialize;
 
@@ -43,6 +43,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
         eprintln!("{note}");
     }
     if arguments.options.json {
+        eprintln!("{}", setup.weights.describe());
         print_json(&PlanJson {
             device: "cpu",
             budget_bytes: setup.budget_bytes,
@@ -115,16 +116,17 @@ fn sentence(candidate: &Candidate) -> String {
     let passes = match (kept, twice) {
         (_, 0) => "every micro-batch keeps its activations: forward runs once".to_owned(),
         (0, _) => "no micro-batch keeps its activations: forward runs twice".to_owned(),
+        (1, twice) => format!("1 micro-batch keeps its activations, {twice} run forward twice"),
         (kept, twice) => {
             format!("{kept} micro-batches keep their activations, {twice} run forward twice")
         }
     };
     format!(
-        "{} x {}, recompute {}; {passes}; about {:.0} ms a step",
+        "{} x {}, recompute {}; {passes}; about {} a step",
         candidate.batch_size,
         candidate.gradient_accumulation,
         candidate.recompute,
-        candidate.step_ms
+        show_time(candidate.step_ms)
     )
 }
 
@@ -187,7 +189,7 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
             candidate.recompute.clone(),
             candidate.kept_micro_batches.to_string(),
             show_bytes(candidate.process_bytes),
-            format!("{:.0} ms", candidate.step_ms),
+            show_time(candidate.step_ms),
             against,
         ]);
     }

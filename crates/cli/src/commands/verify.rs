@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use holdall_device::cpu::Cpu;
 use holdall_plan::Recompute;
+use holdall_train::TrainError;
 use holdall_train::batch::Batch;
+use holdall_train::budget::show_bytes;
 use holdall_train::setup::Setup;
 use holdall_train::step_graph::Coupling;
 use holdall_train::verify::{Certificate, Split, TOLERANCE, usual_splits, verify};
@@ -21,13 +23,20 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     let config = arguments.options.config(&arguments.target)?;
     let setup = Setup::new(&config)?;
     let cpu = Cpu::new(config.num_threads);
-    let train = &config.train;
-    let effective_batch = match (train.batch_size, train.gradient_accumulation) {
-        _ if train.effective_batch.is_some() => train.effective_batch.unwrap_or_default(),
-        (Some(batch), Some(accumulation)) => batch * accumulation,
-        (Some(batch), None) => DEFAULT_EFFECTIVE_BATCH.max(batch),
-        _ => DEFAULT_EFFECTIVE_BATCH,
-    };
+    let mut request = setup.request.clone();
+    if request.batch_size.is_none() && request.gradient_accumulation.is_none() {
+        request.effective_batch = request.effective_batch.or(Some(DEFAULT_EFFECTIVE_BATCH));
+    }
+    let effective_batch = request.samples_per_step().map_err(TrainError::from)?;
+    let host_bytes = Batch::host_bytes(&setup.step.model, effective_batch, setup.step.num_tokens);
+    if let Some(budget) = setup.budget_bytes.filter(|&budget| host_bytes > budget) {
+        return Err(TrainError::Config(format!(
+            "the batch of {effective_batch} alone takes {}, the budget is {}\nhint: a smaller --effective-batch",
+            show_bytes(host_bytes),
+            show_bytes(budget)
+        ))
+        .into());
+    }
     let splits = splits(&arguments, &setup, effective_batch);
     let coupling = if arguments.plain_accumulation {
         Coupling::WithinMicroBatch
@@ -46,8 +55,14 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     }
     eprintln!("{}", setup.weights.describe());
     let bar = progress(splits.len() as u64, "Verifying splits");
-    let certificate = verify(&setup, &cpu, &batch, &splits, coupling, |_| bar.inc(1))?;
+    let verified = verify(&setup, &cpu, &batch, &splits, coupling, |_| bar.inc(1));
     bar.finish_and_clear();
+    if let (true, Err(error)) = (arguments.options.json, &verified)
+        && let Some(json) = failure::does_not_fit_json(error)
+    {
+        print_json(&json)?;
+    }
+    let certificate = verified?;
     if arguments.options.json {
         print_json(&certificate)?;
     } else {
@@ -64,7 +79,9 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
 fn splits(arguments: &VerifyArguments, setup: &Setup, effective_batch: usize) -> Vec<Split> {
     let fixed = setup.request.recompute;
     let mut sizes = arguments.splits.clone();
-    sizes.extend(setup.request.batch_size);
+    let accumulation = setup.request.gradient_accumulation;
+    let asked = setup.request.batch_size;
+    sizes.extend(asked.or(accumulation.map(|parts| effective_batch.div_ceil(parts))));
     if sizes.is_empty() {
         let mut splits = usual_splits(effective_batch);
         if let Some(recompute) = fixed {
@@ -108,7 +125,10 @@ fn show(certificate: &Certificate, effective_batch: usize) -> String {
             ),
             format!("{:?}", result.split.recompute).to_lowercase(),
             result.split.kept_micro_batches.to_string(),
-            format!("{:.1e}", result.max_relative_error),
+            match result.max_relative_error {
+                0.0 => "0".to_owned(),
+                error => format!("{error:.1e}"),
+            },
             result.worst_parameter.clone(),
         ]);
     }
