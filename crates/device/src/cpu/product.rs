@@ -120,7 +120,7 @@ pub(super) enum Kind {
 /// not lie as its kernel reads them.
 pub(super) fn packing_bytes(kind: Kind, [m, k, n]: [usize; 3], element_bytes: usize) -> u64 {
     /// Rows and columns of the kernel's register tile (the widest that `gemm` has).
-    const PANEL: [usize; 2] = [48, 8];
+    const PANEL: [usize; 2] = [64, 6];
     // A row-major result is computed as the transpose of a column-major one: the factors change places.
     let (m, n) = (n, m);
     let sizes = gemm_common::cache::kernel_params(m, n, k, PANEL[0], PANEL[1], element_bytes);

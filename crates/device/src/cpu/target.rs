@@ -26,7 +26,7 @@ const SECONDS_PER_NODE: f64 = 12e-6;
 /// Rows at which a product reaches half of its full speed.
 const HALF_SPEED_ROWS: f64 = 24.0;
 /// Stacks, the allocator's own pages and what the run itself needs for its records.
-const RESERVE_BYTES: u64 = 9 << 18;
+const RESERVE_BYTES: u64 = 5 << 19;
 
 impl CpuTarget {
     /// A target for a pool of `num_threads`, with the memory that the process holds now as a baseline.
@@ -164,7 +164,7 @@ impl Target for CpuTarget {
     }
 
     fn one_part_of_arena_in(&self) -> u64 {
-        1_000
+        256
     }
 
     fn packing_bytes(&self, node: NodeView<'_>) -> u64 {

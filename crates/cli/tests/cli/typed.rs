@@ -1,0 +1,128 @@
+//! Typing a command and looking at what comes back.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Exit codes, as `design.md` has them.
+pub const DONE: i32 = 0;
+pub const FOUND: i32 = 1;
+pub const BAD_INPUT: i32 = 2;
+pub const DOES_NOT_FIT: i32 = 3;
+
+/// A command that takes longer has hung.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a command answered.
+pub struct Answer {
+    pub typed: String,
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Types a command whose words are parted by single spaces.
+pub fn holdall(line: &str) -> Answer {
+    holdall_words(line.split_whitespace())
+}
+
+/// Types a command word by word. Whatever was typed, the tool neither hangs nor panics.
+pub fn holdall_words<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Answer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdall"));
+    command.args(words);
+    let typed = format!("{command:?}").replace(env!("CARGO_BIN_EXE_holdall"), "holdall");
+    // Files, not pipes: nobody has to read along while the time is watched.
+    let [mut stdout, mut stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
+    let mut process = command
+        .env_remove("CLICOLOR_FORCE")
+        .env("COLUMNS", "100")
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone().unwrap())
+        .stderr(stderr.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = process.try_wait().unwrap() {
+            break status;
+        }
+        if started.elapsed() > LIMIT {
+            process.kill().unwrap();
+            process.wait().unwrap();
+            panic!("{typed}: still running after {LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let [stdout, stderr] = [&mut stdout, &mut stderr].map(whole_text);
+    assert!(
+        !stderr.contains("panicked") && matches!(status.code(), Some(0..=3)),
+        "{typed}: {status}\n{stderr}"
+    );
+    Answer {
+        typed,
+        code: status.code().unwrap(),
+        stdout,
+        stderr,
+    }
+}
+
+fn whole_text(file: &mut File) -> String {
+    let mut text = String::new();
+    file.rewind().unwrap();
+    file.read_to_string(&mut text).unwrap();
+    text
+}
+
+impl Answer {
+    /// The answer, if it has this exit code.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Answer {
+        let Answer { typed, stderr, .. } = &self;
+        assert_eq!(self.code, code, "{typed}\n{stderr}");
+        self
+    }
+
+    /// One line on stdout, and it is a JSON object.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        let Answer { typed, stdout, .. } = self;
+        assert_eq!(stdout.lines().count(), 1, "{typed}\n{stdout}");
+        assert!(stdout.ends_with("}\n"), "{typed}\n{stdout}");
+        serde_json::from_str(stdout).unwrap_or_else(|error| panic!("{typed}: {error}\n{stdout}"))
+    }
+
+    /// Exit code 2, nothing on stdout, an error that has all of these parts and comes to a hint.
+    #[track_caller]
+    pub fn refused_with<P: AsRef<str>>(self, parts: &[P]) {
+        let answer = self.exits(BAD_INPUT);
+        let Answer {
+            typed,
+            stdout,
+            stderr,
+            ..
+        } = &answer;
+        assert_eq!(stdout, "", "{typed}");
+        let error = stderr.find("error: ").map(|start| &stderr[start..]);
+        let error = error.unwrap_or_else(|| panic!("{typed}: no error line\n{stderr}"));
+        for part in parts {
+            let part = part.as_ref();
+            assert!(error.contains(part), "{typed}: lacks `{part}`\n{stderr}");
+        }
+        let (_, hint) = error
+            .rsplit_once("\nhint: ")
+            .unwrap_or_else(|| panic!("{typed}: no line that starts with `hint: `\n{stderr}"));
+        assert!(!hint.trim().is_empty(), "{typed}: an empty hint\n{stderr}");
+    }
+}
+
+/// A number of a JSON object, which must be there.
+#[track_caller]
+pub fn bytes(object: &Value, key: &str) -> u64 {
+    object[key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("`{key}` is {}, expected bytes", object[key]))
+}
