@@ -122,6 +122,7 @@ pub struct PlanArguments {
 
 #[derive(Args)]
 #[command(
+    mut_arg("effective_batch", |argument| argument.help("Samples in the batch [default: 24]")),
     after_help = "Examples:\n  holdall verify small --effective-batch 24 --labels 10\n  \
                   holdall verify small --split 5 --recompute blocks --json\n\n\
                   Exit code 0: exact; 1: a split changed the gradient."
@@ -155,6 +156,9 @@ pub enum BenchCommand {
 
 #[derive(Args)]
 #[command(
+    mut_arg("effective_batch", |argument| {
+        argument.help("Samples per optimizer step [default: 32 x 4 with --small, else 8 x 16]")
+    }),
     after_help = "Example, beside a PyTorch script that does the same job:\n  \
                   holdall bench clip --small --batch-size 32 --gradient-accumulation 4"
 )]
@@ -204,21 +208,38 @@ impl RunOptions {
                 *target = given;
             }
         }
+        // Two of the three batch numbers fix the third. What is typed binds; of the file's numbers, those that
+        // can stand beside it do, the effective batch first.
         let batch = &mut config.train;
-        if self.batch_size.is_some() || self.gradient_accumulation.is_some() {
-            // Two of the three numbers fix the third; what the config said of the other one no longer binds.
-            batch.gradient_accumulation =
-                self.gradient_accumulation.or(batch.gradient_accumulation);
-            batch.batch_size = self.batch_size.or(batch.batch_size);
-            if self.effective_batch.is_none()
-                && batch.batch_size.is_some()
-                && batch.gradient_accumulation.is_some()
-            {
-                batch.effective_batch = None;
+        let typed = [
+            self.effective_batch,
+            self.batch_size,
+            self.gradient_accumulation,
+        ];
+        if typed.iter().any(Option::is_some) {
+            let file = [
+                batch.effective_batch,
+                batch.batch_size,
+                batch.gradient_accumulation,
+            ];
+            let mut numbers = typed;
+            for (number, from_file) in numbers.iter_mut().zip(file) {
+                let bound = typed.iter().flatten().count();
+                if number.is_none() && bound < 2 {
+                    *number = from_file;
+                }
             }
-        }
-        if self.effective_batch.is_some() {
-            batch.effective_batch = self.effective_batch;
+            // Where the file has all three, its accumulation gives way.
+            if numbers.iter().all(Option::is_some) && typed[2].is_none() {
+                numbers[2] = None;
+            } else if numbers.iter().all(Option::is_some) && typed[1].is_none() {
+                numbers[1] = None;
+            }
+            [
+                batch.effective_batch,
+                batch.batch_size,
+                batch.gradient_accumulation,
+            ] = numbers;
         }
         set(
             &mut batch.recompute,

@@ -33,6 +33,8 @@ const CONFIG_FILE: &str = "config.json";
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 const HEAD_FILE: &str = "head.safetensors";
+/// Values that are converted at a time.
+const PIECE: usize = 1 << 18;
 
 /// Counters 0, 1, 2, ... that transformers once saved with the weights. They are not parameters.
 const OLD_BUFFERS: [&str; 2] = [
@@ -161,7 +163,14 @@ impl ModelFolder {
                 found: values.len(),
             });
         }
-        convert(tensor.stored_type, tensor.bytes, values);
+        // Piece by piece, and the map's pages given back after each: reading weights costs no memory beside them.
+        let bytes_each = tensor.bytes.len() / values.len().max(1);
+        for (piece, values) in values.chunks_mut(PIECE).enumerate() {
+            let start = piece * PIECE * bytes_each;
+            let bytes = &tensor.bytes[start..start + values.len() * bytes_each];
+            convert(tensor.stored_type, bytes, values);
+            self.files[self.tensors[name].file].give_back();
+        }
         Ok(())
     }
 

@@ -467,7 +467,8 @@ fn more_memory(bytes: u64) -> String {
     }
 }
 
-/// What would make it fit: more memory, or one of the user's numbers relaxed. Cheapest (fastest step) first.
+/// What would make it fit: more memory, or some of the user's numbers changed. Each change names every number
+/// that it touches, so that it can be typed as it stands. The fastest two and the memory, fastest first.
 fn changes(
     request: &Request,
     effective_batch: usize,
@@ -475,81 +476,100 @@ fn changes(
     build: &dyn Fn(usize, usize) -> Graph,
     target: &dyn Target,
 ) -> Vec<Change> {
-    let mut found = Vec::new();
-    let mut offer = |relaxed: Request, describe: &dyn Fn(&Candidate) -> String| {
-        if let Ok(candidate) = search(&relaxed, build, target) {
+    let split_fixed = request.batch_size.is_some() || request.gradient_accumulation.is_some();
+    let open_split = Request {
+        effective_batch: Some(effective_batch),
+        batch_size: None,
+        gradient_accumulation: None,
+        ..request.clone()
+    };
+    let mut asked = Vec::new();
+    if split_fixed {
+        asked.push((open_split.clone(), false));
+    }
+    if request.recompute.is_some() {
+        let recompute = None;
+        asked.push((
+            Request {
+                recompute,
+                ..request.clone()
+            },
+            true,
+        ));
+        if split_fixed {
+            asked.push((
+                Request {
+                    recompute,
+                    ..open_split.clone()
+                },
+                true,
+            ));
+        }
+    }
+    let mut found: Vec<Change> = Vec::new();
+    for (relaxed, recompute) in asked {
+        let Ok(candidate) = search(&relaxed, build, target) else {
+            continue;
+        };
+        let mut words = Vec::new();
+        if recompute {
+            words.push("--recompute auto".to_owned());
+        }
+        if relaxed.batch_size.is_none() && split_fixed && relaxed.gradient_accumulation.is_none() {
+            words.push(split_words(&candidate));
+        }
+        let change = format!("{} (the same gradient)", words.join(" "));
+        let same = |other: &Change| other.process_bytes == candidate.process_bytes;
+        if !found.iter().any(same) {
             found.push(Change {
-                change: describe(&candidate),
+                change,
                 process_bytes: candidate.process_bytes,
                 step_ms: candidate.step_ms,
             });
         }
+    }
+    let fewer = |effective: usize| {
+        let relaxed = Request {
+            effective_batch: Some(effective),
+            ..open_split.clone()
+        };
+        search(&relaxed, build, target).ok()
     };
-    if request.batch_size.is_some() || request.gradient_accumulation.is_some() {
-        let relaxed = Request {
-            effective_batch: Some(effective_batch),
-            batch_size: None,
-            gradient_accumulation: None,
-            ..request.clone()
-        };
-        offer(relaxed, &|candidate| {
-            format!(
-                "--batch-size {} --gradient-accumulation {} (the same gradient)",
-                candidate.batch_size, candidate.gradient_accumulation
-            )
-        });
-    }
-    if request.recompute.is_some() {
-        let relaxed = Request {
-            recompute: None,
-            ..request.clone()
-        };
-        offer(relaxed, &|candidate| {
-            format!("--recompute auto (it would take {})", candidate.recompute)
-        });
-    }
-    if request.recompute.is_some()
-        && (request.batch_size.is_some() || request.gradient_accumulation.is_some())
-    {
-        let relaxed = Request {
-            effective_batch: Some(effective_batch),
-            batch_size: None,
-            gradient_accumulation: None,
-            recompute: None,
-            ..request.clone()
-        };
-        offer(relaxed, &|candidate| {
-            format!(
-                "--recompute auto --batch-size {} (the same gradient)",
-                candidate.batch_size
-            )
-        });
-    }
-    let of = |effective: usize| Request {
-        effective_batch: Some(effective),
-        batch_size: request.batch_size.map(|batch| batch.min(effective)),
-        gradient_accumulation: None,
-        ..request.clone()
-    };
-    let fits = |effective: usize| search(&of(effective), build, target).is_ok();
     let halves = std::iter::successors(Some(effective_batch / 2), |&half| Some(half / 2));
     // Where not even a single sample fits, no effective batch does.
-    if effective_batch > 1
-        && fits(1)
-        && let Some(half) = halves
+    if effective_batch > 1 && fewer(1).is_some() {
+        let fitting = halves
             .take_while(|&half| half >= 1)
-            .find(|&half| fits(half))
-    {
-        offer(of(half), &|_| {
-            format!("--effective-batch {half} (another gradient: fewer negatives)")
-        });
+            .find_map(|half| fewer(half).map(|candidate| (half, candidate)));
+        if let Some((half, candidate)) = fitting {
+            let split = if split_fixed {
+                format!(" {}", split_words(&candidate))
+            } else {
+                String::new()
+            };
+            found.push(Change {
+                change: format!(
+                    "--effective-batch {half}{split} (another gradient: fewer negatives)"
+                ),
+                process_bytes: candidate.process_bytes,
+                step_ms: candidate.step_ms,
+            });
+        }
     }
+    found.sort_by(|a, b| a.step_ms.total_cmp(&b.step_ms));
+    found.truncate(2);
     found.push(Change {
         change: more_memory(smallest.process_bytes),
         process_bytes: smallest.process_bytes,
         step_ms: smallest.step_ms,
     });
     found.sort_by(|a, b| a.step_ms.total_cmp(&b.step_ms));
-    found.truncate(3);
     found
+}
+
+fn split_words(candidate: &Candidate) -> String {
+    format!(
+        "--batch-size {} --gradient-accumulation {}",
+        candidate.batch_size, candidate.gradient_accumulation
+    )
 }

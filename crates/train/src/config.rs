@@ -167,7 +167,7 @@ impl RunConfig {
             .map_err(|_| fail("is not UTF-8 text\nhint: save it as UTF-8".to_owned()))?;
         let options = serde_saphyr::options! { with_snippet: false };
         let mut config: RunConfig = serde_saphyr::from_str_with_options(&text, options)
-            .map_err(|error| fail(explain(&error.to_string())))?;
+            .map_err(|error| fail(explain(&error.to_string(), &text)))?;
         let beside = path.parent().unwrap_or(Path::new("")).join(&config.model);
         if beside.is_dir() {
             config.model = beside.display().to_string();
@@ -189,10 +189,27 @@ impl RunConfig {
 }
 
 /// A parser's complaint with a hint that fits the key it names.
-fn explain(complaint: &str) -> String {
+fn explain(complaint: &str, text: &str) -> String {
     let complaint = complaint.trim_start_matches("error: ");
     let first = complaint.lines().next().unwrap_or(complaint);
-    let first = first.replace("invalid u64", "expected a whole number of at least 0");
+    let first = first
+        .replace("invalid u64", "expected a whole number of at least 0")
+        .replace("invalid floating point value", "expected a number")
+        .replace(", set DuplicateKeyPolicy in Options if acceptable", "")
+        .replace(
+            "; use from_str_multiple or from_str_multiple_with_options",
+            "",
+        );
+    // The line itself says what was found.
+    let line = first
+        .split_once("line ")
+        .and_then(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next())
+        .and_then(|number| number.parse::<usize>().ok())
+        .and_then(|number| text.lines().nth(number.checked_sub(1)?));
+    let first = match line {
+        Some(line) => format!("{first}: found `{}`", line.trim()),
+        None => first,
+    };
     let key = first
         .split_once("unknown field `")
         .and_then(|(_, rest)| rest.split_once('`'))

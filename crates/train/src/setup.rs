@@ -6,7 +6,7 @@ use holdall_device::cpu::{self, Cpu, CpuTarget};
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::init;
-use holdall_plan::{Plan, Request, plan};
+use holdall_plan::{Plan, PlanError, Request, plan};
 
 use crate::budget::{Memory, show_bytes};
 use crate::config::{Precision, RunConfig};
@@ -105,13 +105,23 @@ impl Setup {
         let target = || CpuTarget::new(cpu.num_threads()).with_host_bytes(host_bytes);
         let held = || cpu::resident_bytes().unwrap_or(0);
         let before = held();
-        let mut made = plan(&self.request, &build, &target())?;
+        let mut made = match plan(&self.request, &build, &target()) {
+            // Refusals count what planning leaves behind too, and what differs from start to start: what they offer must
+            // fit when it is typed.
+            Err(PlanError::DoesNotFit { .. }) => plan(
+                &self.request,
+                &build,
+                &target().with_host_bytes(START_TO_START_BYTES),
+            )?,
+            made => made?,
+        };
         // Planning itself leaves traces in the process: the forecast starts from what it holds now. What no longer fits is
         // planned again, once, with that in view.
         let grown = held().saturating_sub(before);
         if let Some(budget) = self.budget_bytes
             && made.step.process_bytes + grown > budget
         {
+            drop(made);
             return Ok(plan(&self.request, &build, &target())?);
         }
         made.step.process_bytes += grown;
@@ -162,6 +172,9 @@ impl Setup {
         }
     }
 }
+
+/// How much the memory that a process holds after planning may differ between two starts.
+const START_TO_START_BYTES: u64 = 1 << 20;
 
 /// Most classes of a label head, and most threads, that anyone means.
 const MOST_LABELS: usize = 1 << 24;

@@ -106,11 +106,15 @@ pub struct Reach {
     pub moments: Vec<[ValueId; 2]>,
 }
 
+/// Rows of the feature storage, at least: products of fewer rows than this take another path with another order of
+/// summation, and the loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
+const LEAST_ROWS: usize = 17;
+
 /// Writes the step for micro-batches of `batch`, `accumulation` of them.
 pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> StepGraph {
     let model = &config.model;
     let mut g = Graph::new(DType::F32);
-    let padded = batch * accumulation;
+    let padded = (batch * accumulation).max(LEAST_ROWS);
     let projection = model.projection_dim;
 
     let inputs = clip::inputs(&mut g, model, batch, config.num_tokens, config.pixels);

@@ -201,7 +201,7 @@ pub fn verify(
     let effective_batch = batch.num_samples;
     let reference = {
         let config = StepConfig {
-            contrastive_tile: effective_batch,
+            contrastive_tile: usize::MAX,
             coupling: Coupling::EffectiveBatch,
             ..setup.step.clone()
         };

@@ -63,7 +63,8 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
 fn teach(model: &str, setup: &Setup, plan: &Plan, threads: usize) -> String {
     let chosen = &plan.chosen;
     let mut text = format!(
-        "{model} on the CPU ({threads} threads), {}\n",
+        "{model} on the CPU ({threads} thread{}), {}\n",
+        if threads == 1 { "" } else { "s" },
         match setup.budget_bytes {
             Some(budget) => format!("budget {}", show_bytes(budget)),
             None => "no budget known".to_owned(),
@@ -113,13 +114,22 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, threads: usize) -> String {
 fn sentence(candidate: &Candidate) -> String {
     let kept = candidate.kept_micro_batches;
     let twice = candidate.gradient_accumulation - kept;
+    let count = |number: usize, one: &str, many: &str| match number {
+        1 => format!("1 {one}"),
+        _ => format!("{number} {many}"),
+    };
     let passes = match (kept, twice) {
         (_, 0) => "every micro-batch keeps its activations: forward runs once".to_owned(),
         (0, _) => "no micro-batch keeps its activations: forward runs twice".to_owned(),
-        (1, twice) => format!("1 micro-batch keeps its activations, {twice} run forward twice"),
-        (kept, twice) => {
-            format!("{kept} micro-batches keep their activations, {twice} run forward twice")
-        }
+        (kept, twice) => format!(
+            "{}, {} forward twice",
+            count(
+                kept,
+                "micro-batch keeps its activations",
+                "micro-batches keep their activations"
+            ),
+            count(twice, "runs", "run")
+        ),
     };
     format!(
         "{} x {}, recompute {}; {passes}; about {} a step",

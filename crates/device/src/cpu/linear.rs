@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::elements::{Curve, ErfCurve, QuickCurve, for_rows};
 use super::operands::{Operands, Rows};
-use super::product::{Factor, product};
+use super::product::{Factor, product, row_product, row_scratch_elements};
 use super::real::{Real, vectorised};
 
 /// Elements of a strip: half of a common second-level cache in f32.
@@ -35,18 +35,20 @@ pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
     let residual = op.residual.then(|| o.input::<T>(o.num_inputs() - 1));
     let (y, _) = o.result::<T>(0);
     let z = op.activation.and_then(|_| o.output::<T>(1)).map(|(z, _)| z);
+    let scratch = o.workspace::<T>(row_scratch_elements(x.width, y.width));
     for (start, rows) in strips(y.rows, y.width) {
         let y = y.slice(start, rows);
         let z = z.map(|z| z.slice(start, rows));
         let residual = residual.map(|residual| residual.slice(start, rows));
         // Without a reader for z, the activation is applied where the product landed.
         let landed = z.unwrap_or(y);
-        product(
+        let x = x.slice(start, rows);
+        row_product(
             landed,
             Write::Overwrite,
-            1.0,
-            Factor::Plain(x.slice(start, rows)),
+            x,
             Factor::Transposed(weight),
+            scratch,
         );
         match op.activation {
             Some(activation) => {
@@ -105,14 +107,15 @@ fn finish<T: Real>(y: Rows<T>, bias: Option<Rows<T>>, residual: Option<Rows<T>>)
 pub(super) fn input_grad<T: Real>(op: &LinearInputGrad, o: &Operands<'_>) {
     let (dz, weight) = (o.input::<T>(0), o.input::<T>(1));
     let (dx, mode) = o.result::<T>(0);
+    let scratch = o.workspace::<T>(row_scratch_elements(dz.width, dx.width));
     for (start, rows) in strips(dx.rows, dx.width) {
         let dx = dx.slice(start, rows);
-        product(
+        row_product(
             dx,
             mode,
-            1.0,
-            Factor::Plain(dz.slice(start, rows)),
+            dz.slice(start, rows),
             Factor::Plain(weight),
+            scratch,
         );
         if let Some(activation) = op.activation {
             let z = o.input::<T>(2).slice(start, rows);

@@ -67,6 +67,49 @@ pub(super) fn small_product<T: Real>(
     PRODUCTS.with(|count| count.set(count.get() - 1));
 }
 
+/// Rows below which `gemm` may take another path (dot products, matrix times vector), with another order of
+/// summation: those are filled up, so that a row's result does not depend on how many rows there are.
+pub(super) fn least_rows(width: usize) -> usize {
+    const LARGEST_SHORT_CUT: usize = 16 * 16;
+    (LARGEST_SHORT_CUT / width.max(1) + 1).max(4)
+}
+
+/// Scratch elements that [`row_product`] needs: any strip may end in a tail of a few rows.
+pub(super) fn row_scratch_elements(inner: usize, width: usize) -> usize {
+    least_rows(width) * (inner + width)
+}
+
+/// `y = left right` (or `y +=`) with few or many rows, each row's bits the same whatever the others are.
+pub(super) fn row_product<T: Real>(
+    y: Rows<T>,
+    mode: Write,
+    left: Rows<T>,
+    right: Factor<T>,
+    scratch: Rows<T>,
+) {
+    let least = least_rows(y.width);
+    if y.rows >= least {
+        return product(y, mode, 1.0, Factor::Plain(left), right);
+    }
+    let (inner, width) = (left.width, y.width);
+    let scratch = scratch.flat();
+    let padded_left = scratch.columns(0, least * inner).reshape(inner);
+    let padded_y = scratch.columns(least * inner, least * width).reshape(width);
+    for row in 0..least {
+        if row < y.rows {
+            padded_left.row_mut(row).copy_from_slice(left.row(row));
+            padded_y.row_mut(row).copy_from_slice(y.row(row));
+        } else {
+            padded_left.row_mut(row).fill(T::ZERO);
+            padded_y.row_mut(row).fill(T::ZERO);
+        }
+    }
+    product(padded_y, mode, 1.0, Factor::Plain(padded_left), right);
+    for row in 0..y.rows {
+        y.row_mut(row).copy_from_slice(padded_y.row(row));
+    }
+}
+
 fn run<T: Real>(
     y: Rows<T>,
     mode: Write,
@@ -105,6 +148,9 @@ fn run<T: Real>(
     }
 }
 
+/// Rows and columns of the kernel's register tile (the widest that `gemm` has).
+const PANEL: [usize; 2] = [64, 6];
+
 /// Which factors of a product lie transposed in memory: decides what `gemm` packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -119,8 +165,6 @@ pub(super) enum Kind {
 /// What `gemm` allocates for a product of `m x k` by `k x n` with a row-major result: panels of the operands that do
 /// not lie as its kernel reads them.
 pub(super) fn packing_bytes(kind: Kind, [m, k, n]: [usize; 3], element_bytes: usize) -> u64 {
-    /// Rows and columns of the kernel's register tile (the widest that `gemm` has).
-    const PANEL: [usize; 2] = [64, 6];
     // A row-major result is computed as the transpose of a column-major one: the factors change places.
     let (m, n) = (n, m);
     let sizes = gemm_common::cache::kernel_params(m, n, k, PANEL[0], PANEL[1], element_bytes);
@@ -136,7 +180,13 @@ pub(super) fn packing_bytes(kind: Kind, [m, k, n]: [usize; 3], element_bytes: us
     ((right + left) * element_bytes) as u64
 }
 
-/// What `gemm` keeps per thread for as long as the thread lives: a buffer the size of the second-level cache.
-pub(super) fn slab_bytes() -> u64 {
-    gemm_common::cache::CACHE_INFO[1].cache_bytes as u64
+/// What a thread's own buffer holds of the left factor, where it is not packed as a whole. The buffer is as large as the
+/// second-level cache and stays, but only what is written to becomes resident.
+pub(super) fn slab_bytes(kind: Kind, [m, k, n]: [usize; 3], element_bytes: usize) -> u64 {
+    let (m, n) = (n, m);
+    let sizes = gemm_common::cache::kernel_params(m, n, k, PANEL[0], PANEL[1], element_bytes);
+    match kind {
+        Kind::RightTransposed if m <= 2 * sizes.mc => 0,
+        _ => (sizes.kc * sizes.mc.min(m.next_multiple_of(PANEL[0])) * element_bytes) as u64,
+    }
 }

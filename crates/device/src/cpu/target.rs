@@ -26,7 +26,7 @@ const SECONDS_PER_NODE: f64 = 12e-6;
 /// Rows at which a product reaches half of its full speed.
 const HALF_SPEED_ROWS: f64 = 24.0;
 /// Stacks, the allocator's own pages and what the run itself needs for its records.
-const RESERVE_BYTES: u64 = 5 << 19;
+const RESERVE_BYTES: u64 = 4 << 20;
 
 impl CpuTarget {
     /// A target for a pool of `num_threads`, with the memory that the process holds now as a baseline.
@@ -112,6 +112,14 @@ impl Target for CpuTarget {
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {
         let element = node.graph.compute().bytes();
         let bytes = match &node.node.op {
+            Op::Linear(_) => {
+                let weight = node.input(1);
+                product::row_scratch_elements(weight.width(), weight.rows()) * element
+            }
+            Op::LinearInputGrad(_) => {
+                let weight = node.input(1);
+                product::row_scratch_elements(weight.rows(), weight.width()) * element
+            }
             Op::LinearWeightGrad(op) if op.bias => {
                 linear::BIAS_PARTS * node.input(0).width() * size_of::<f64>()
             }
@@ -156,11 +164,7 @@ impl Target for CpuTarget {
     }
 
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
-        self.baseline_bytes
-            // Twice: the allocator may keep freed buffers of one size while it hands out another.
-            + 2 * largest_packing_bytes
-            + product::slab_bytes() * self.num_threads as u64
-            + RESERVE_BYTES
+        self.baseline_bytes + largest_packing_bytes + RESERVE_BYTES
     }
 
     fn one_part_of_arena_in(&self) -> u64 {
@@ -169,14 +173,16 @@ impl Target for CpuTarget {
 
     fn packing_bytes(&self, node: NodeView<'_>) -> u64 {
         let element = node.graph.compute().bytes();
-        let at_once = match &node.node.op {
-            Op::Attention(_) | Op::AttentionGrad(_) => self.num_threads as u64,
-            _ => 1,
+        let (buffers, threads) = match &node.node.op {
+            Op::Attention(_) | Op::AttentionGrad(_) => (self.num_threads, self.num_threads),
+            _ => (1, self.num_threads),
         };
         let products = self.products(node);
-        let each = products
-            .iter()
-            .map(|&(kind, shape)| product::packing_bytes(kind, shape, element));
-        at_once * each.max().unwrap_or(0)
+        let each = products.iter().map(|&(kind, shape)| {
+            let panels = product::packing_bytes(kind, shape, element);
+            let slab = product::slab_bytes(kind, shape, element);
+            panels * buffers as u64 + slab * threads as u64
+        });
+        each.max().unwrap_or(0)
     }
 }

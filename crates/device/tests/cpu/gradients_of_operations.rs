@@ -253,7 +253,7 @@ fn attention_over_as_many_keys_as_exist() {
 }
 
 #[test]
-#[should_panic(expected = "queries, keys and values are three values")]
+#[should_panic(expected = "queries, keys and values are three different views")]
 fn attention_of_a_value_over_itself_is_refused() {
     // Their gradients would be one tensor, written three times by one kernel.
     let mut s = Sketch::new(DType::F64);

@@ -106,6 +106,17 @@ impl WeightsFile {
         let (start, end) = info.data_offsets;
         &self.map[self.data_start + start..self.data_start + end]
     }
+
+    /// Pages of the map that have been read count as this process's memory until they are given back; they come
+    /// back from the file when they are read again.
+    pub(super) fn give_back(&self) {
+        #[cfg(unix)]
+        // SAFETY: the map is read-only and backed by a file, so dropping its pages loses nothing.
+        let _ = unsafe {
+            self.map
+                .unchecked_advise(memmap2::UncheckedAdvice::DontNeed)
+        };
+    }
 }
 
 fn check_names(path: &Path, tensors: &[(String, TensorInfo)]) -> Result<(), ModelError> {

@@ -6,9 +6,11 @@ use holdall_plan::Recompute;
 use holdall_train::batch::Batch;
 use holdall_train::config::RunConfig;
 use holdall_train::setup::Setup;
-use holdall_train::step_graph::Coupling;
+use holdall_train::step_graph::{Coupling, StepConfig};
 use holdall_train::verify::{Split, TOLERANCE, usual_splits, verify};
 use proptest::prelude::*;
+
+use crate::support;
 
 /// A model that trains in milliseconds.
 fn tiny(activation: Activation) -> ClipConfig {
@@ -98,6 +100,32 @@ fn a_single_sample_has_no_negatives_and_no_gradient_to_disagree_on() {
     )
     .unwrap();
     assert!(certificate.exact, "{certificate:?}");
+}
+
+/// Products take the same path whatever the number of rows, so a sample's features do not know their neighbours.
+#[test]
+fn features_have_the_same_bits_under_every_split() {
+    let cpu = Cpu::new(Some(2));
+    let model = ClipConfig::preset("small").unwrap();
+    let config = StepConfig::new(model.clone(), Some(4));
+    let batch = Batch::random(&model, 11, config.num_tokens, Some(4), 8);
+    let mut first: Option<[Vec<u32>; 2]> = None;
+    for batch_size in [11, 1, 2, 3, 5, 7] {
+        let split = support::Split {
+            batch_size,
+            kept: 1,
+            recompute: Recompute::Cheap,
+        };
+        let mut step = support::step(&cpu, &config, 11, split);
+        support::draw_weights(&mut step, &model, 6);
+        step.gradients(&cpu, &batch, 1.0);
+        let bits = step.features().map(|features| {
+            let samples = &features[..11 * model.projection_dim];
+            samples.iter().map(|value| value.to_bits()).collect()
+        });
+        let first = first.get_or_insert_with(|| bits.clone());
+        assert!(bits == *first, "micro-batches of {batch_size}");
+    }
 }
 
 #[test]
