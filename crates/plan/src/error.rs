@@ -1,6 +1,6 @@
 //! What can go wrong before step 0.
 
-use crate::search::Change;
+use crate::advice::Change;
 
 /// Why there is no plan.
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]

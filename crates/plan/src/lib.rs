@@ -20,18 +20,24 @@
 
 #![forbid(unsafe_code)]
 
+mod advice;
+mod draft;
 mod error;
 mod layout;
 mod pack;
 mod program;
 mod recompute;
+mod request;
 mod search;
 mod target;
 
+pub use advice::Change;
+pub use draft::{Draft, prepare};
 pub use error::PlanError;
-pub use layout::{Breakdown, Draft, Layout, StepPlan, prepare};
+pub use layout::{Breakdown, Layout, StepPlan};
 pub use pack::{Item, Packing, liveness_peak, pack};
 pub use program::{Instruction, Place, Program, Programs, Workspace};
 pub use recompute::{Policy, Recompute, Rewritten, rewrite};
-pub use search::{Candidate, Change, Plan, Request, plan, search};
+pub use request::Request;
+pub use search::{Candidate, Plan, plan, search};
 pub use target::Target;

@@ -1,0 +1,158 @@
+//! What to say when a run does not fit, or could be faster: changes that can be typed as they stand. Shown, never
+//! taken.
+
+use holdall_graph::Graph;
+use serde::Serialize;
+
+use crate::request::Request;
+use crate::search::{Candidate, search};
+use crate::target::Target;
+
+/// A change that would make a run fit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// What to type.
+    pub change: String,
+    /// What the process would then hold.
+    pub process_bytes: u64,
+    /// What a step would then take.
+    pub step_ms: f64,
+}
+
+/// A batch size that would be at least 5% faster in the same budget. Shown, never taken.
+pub(crate) fn suggestion(
+    request: &Request,
+    effective_batch: usize,
+    chosen: &Candidate,
+    build: &dyn Fn(usize, usize) -> Graph,
+    target: &dyn Target,
+) -> Option<Candidate> {
+    if request.batch_size.is_none() && request.gradient_accumulation.is_none() {
+        return None;
+    }
+    let open = Request {
+        effective_batch: Some(effective_batch),
+        batch_size: None,
+        gradient_accumulation: None,
+        kept: None,
+        ..request.clone()
+    };
+    search(&open, build, target)
+        .ok()
+        .filter(|better| better.step_ms < 0.95 * chosen.step_ms)
+}
+
+/// `--memory` that holds so many bytes, rounded up: in MiB, from 10 GiB on in GiB.
+fn more_memory(bytes: u64) -> String {
+    match bytes >> 30 {
+        0..10 => format!("--memory {}MiB", bytes.div_ceil(1 << 20)),
+        _ => format!("--memory {}GiB", bytes.div_ceil(1 << 30)),
+    }
+}
+
+/// What would make it fit: more memory, or some of the user's numbers changed. Each change names every number
+/// that it touches, so that it can be typed as it stands. The fastest two and the memory, fastest first.
+pub(crate) fn changes(
+    request: &Request,
+    effective_batch: usize,
+    smallest: &Candidate,
+    build: &dyn Fn(usize, usize) -> Graph,
+    target: &dyn Target,
+) -> Vec<Change> {
+    let split_fixed = request.batch_size.is_some() || request.gradient_accumulation.is_some();
+    let open_split = Request {
+        effective_batch: Some(effective_batch),
+        batch_size: None,
+        gradient_accumulation: None,
+        ..request.clone()
+    };
+    let mut asked = Vec::new();
+    if split_fixed {
+        asked.push((open_split.clone(), false));
+    }
+    if request.recompute.is_some() {
+        let recompute = None;
+        asked.push((
+            Request {
+                recompute,
+                ..request.clone()
+            },
+            true,
+        ));
+        if split_fixed {
+            asked.push((
+                Request {
+                    recompute,
+                    ..open_split.clone()
+                },
+                true,
+            ));
+        }
+    }
+    let mut found: Vec<Change> = Vec::new();
+    for (relaxed, recompute) in asked {
+        let Ok(candidate) = search(&relaxed, build, target) else {
+            continue;
+        };
+        let mut words = Vec::new();
+        if recompute {
+            words.push("--recompute auto".to_owned());
+        }
+        if relaxed.batch_size.is_none() && split_fixed && relaxed.gradient_accumulation.is_none() {
+            words.push(split_words(&candidate));
+        }
+        let change = format!("{} (the same gradient)", words.join(" "));
+        let same = |other: &Change| other.process_bytes == candidate.process_bytes;
+        if !found.iter().any(same) {
+            found.push(Change {
+                change,
+                process_bytes: candidate.process_bytes,
+                step_ms: candidate.step_ms,
+            });
+        }
+    }
+    let fewer = |effective: usize| {
+        let relaxed = Request {
+            effective_batch: Some(effective),
+            ..open_split.clone()
+        };
+        search(&relaxed, build, target).ok()
+    };
+    let halves = std::iter::successors(Some(effective_batch / 2), |&half| Some(half / 2));
+    // Where not even a single sample fits, no effective batch does.
+    if effective_batch > 1 && fewer(1).is_some() {
+        let fitting = halves
+            .take_while(|&half| half >= 1)
+            .find_map(|half| fewer(half).map(|candidate| (half, candidate)));
+        if let Some((half, candidate)) = fitting {
+            let split = if split_fixed {
+                format!(" {}", split_words(&candidate))
+            } else {
+                String::new()
+            };
+            found.push(Change {
+                change: format!(
+                    "--effective-batch {half}{split} (another gradient: fewer negatives)"
+                ),
+                process_bytes: candidate.process_bytes,
+                step_ms: candidate.step_ms,
+            });
+        }
+    }
+    found.sort_by(|a, b| a.step_ms.total_cmp(&b.step_ms));
+    found.truncate(2);
+    found.push(Change {
+        change: more_memory(smallest.process_bytes),
+        process_bytes: smallest.process_bytes,
+        step_ms: smallest.step_ms,
+    });
+    found.sort_by(|a, b| a.step_ms.total_cmp(&b.step_ms));
+    found
+}
+
+fn split_words(candidate: &Candidate) -> String {
+    format!(
+        "--batch-size {} --gradient-accumulation {}",
+        candidate.batch_size, candidate.gradient_accumulation
+    )
+}

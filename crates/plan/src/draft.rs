@@ -1,0 +1,332 @@
+//! Lifetimes, sizes and times of a step's programs: everything but the addresses.
+
+use std::collections::{HashMap, HashSet};
+
+use holdall_graph::{Graph, Node, NodeView, Role, StorageId};
+
+use crate::layout::Layout;
+use crate::pack::{Item, align, liveness_peak, pack_around};
+use crate::recompute::{Policy, Rewritten, rewrite};
+use crate::target::Target;
+
+/// Programs of a step, as indices into a draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Begin,
+    Features,
+    KeptFeatures,
+    Loss,
+    KeptPullBack,
+    PullBack,
+    Update,
+}
+
+pub(crate) const PHASES: [(Phase, &str); 7] = [
+    (Phase::Begin, "begin"),
+    (Phase::Features, "features"),
+    (Phase::KeptFeatures, "kept features"),
+    (Phase::Loss, "loss"),
+    (Phase::KeptPullBack, "kept pull-back"),
+    (Phase::PullBack, "pull-back"),
+    (Phase::Update, "update"),
+];
+
+/// What is alive within one program, beside what outlives it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locals {
+    pub(crate) items: Vec<Item>,
+    pub(crate) storages: Vec<StorageId>,
+    /// Tensors of the slot that this program reads or writes.
+    pub(crate) slot_items: Vec<(StorageId, Item)>,
+    /// Index into `items` of each node's scratch.
+    pub(crate) scratch: Vec<usize>,
+    /// Most bytes alive at one time.
+    pub(crate) bound: u64,
+    /// The same, with one slot's tensors counted only while they are alive.
+    pub(crate) bound_with_slot: u64,
+    pub(crate) seconds: f64,
+    pub(crate) largest_scratch: u64,
+    pub(crate) packing_bytes: u64,
+}
+
+/// Sizes, lifetimes and times of a step under one policy; offsets are still open.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    pub(crate) rewritten: Rewritten,
+    pub(crate) locals: Vec<Locals>,
+    pub(crate) persistent: HashMap<StorageId, u64>,
+    pub(crate) persistent_bytes: u64,
+    pub(crate) gradients: HashMap<StorageId, u64>,
+    pub(crate) gradient_bytes: u64,
+    pub(crate) slot: HashMap<StorageId, u64>,
+    pub(crate) slot_bytes: u64,
+    pub(crate) by_role: HashMap<Role, u64>,
+    pub(crate) alignment: u64,
+    pub(crate) overhead_bytes: u64,
+    pub(crate) one_part_in: u64,
+    pub(crate) coupled: bool,
+}
+
+/// Lifetimes, sizes and times of a graph under a policy.
+pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
+    let rewritten = rewrite(graph, policy);
+    let alignment = target.alignment();
+    let mut persistent = HashMap::new();
+    let mut gradients = HashMap::new();
+    let mut by_role: HashMap<Role, u64> = HashMap::new();
+    let (mut persistent_bytes, mut gradient_bytes) = (0, 0);
+    for (index, storage) in rewritten.graph.storages().iter().enumerate() {
+        let bytes = align(storage.bytes(), alignment);
+        let (offsets, total) = match storage.role {
+            Role::Activation => continue,
+            Role::Gradient => (&mut gradients, &mut gradient_bytes),
+            _ => (&mut persistent, &mut persistent_bytes),
+        };
+        offsets.insert(StorageId(index), *total);
+        *total += bytes;
+        *by_role.entry(storage.role).or_default() += bytes;
+    }
+    let mut slot = HashMap::new();
+    let mut slot_bytes = 0;
+    let mut kept: Vec<StorageId> = rewritten.kept.iter().copied().collect();
+    kept.sort();
+    for storage in kept {
+        slot.insert(storage, slot_bytes);
+        slot_bytes += align(rewritten.graph.storage(storage).bytes(), alignment);
+    }
+    let locals: Vec<Locals> = PHASES
+        .iter()
+        .map(|&(phase, _)| {
+            let outside = match phase {
+                Phase::KeptFeatures | Phase::KeptPullBack => &rewritten.kept,
+                _ => &HashSet::new(),
+            };
+            locals_of(
+                &rewritten.graph,
+                &nodes_of(&rewritten, phase),
+                outside,
+                target,
+                phase,
+            )
+        })
+        .collect();
+    let packing_bytes = locals.iter().map(|l| l.packing_bytes).max().unwrap_or(0);
+    Draft {
+        coupled: !rewritten.features.is_empty(),
+        rewritten,
+        locals,
+        persistent,
+        persistent_bytes,
+        gradients,
+        gradient_bytes,
+        slot,
+        slot_bytes,
+        by_role,
+        alignment,
+        overhead_bytes: target.overhead_bytes(packing_bytes),
+        one_part_in: target.one_part_of_arena_in(),
+    }
+}
+
+pub(crate) fn nodes_of(rewritten: &Rewritten, phase: Phase) -> Vec<&Node> {
+    match phase {
+        Phase::Begin => rewritten.begin.iter().collect(),
+        Phase::Features => rewritten.features.iter().collect(),
+        Phase::KeptFeatures => rewritten.forward.iter().collect(),
+        Phase::Loss => rewritten.loss.iter().collect(),
+        Phase::KeptPullBack => rewritten.pull_back.iter().collect(),
+        Phase::PullBack => rewritten
+            .forward
+            .iter()
+            .chain(&rewritten.pull_back)
+            .collect(),
+        Phase::Update => rewritten.update.iter().collect(),
+    }
+}
+
+fn locals_of(
+    graph: &Graph,
+    nodes: &[&Node],
+    outside: &HashSet<StorageId>,
+    target: &dyn Target,
+    phase: Phase,
+) -> Locals {
+    let mut locals = Locals::default();
+    let read = storages_read(graph, nodes);
+    let mut spans: HashMap<StorageId, (usize, usize)> = HashMap::new();
+    for (moment, node) in nodes.iter().enumerate() {
+        let outputs = node.outputs.iter().enumerate();
+        let written = outputs.map(|(index, output)| {
+            let skippable = node.op.rules().skippable(index);
+            (output.value, skippable)
+        });
+        let used = node.inputs.iter().map(|&input| (input, false));
+        for (id, skippable) in used.chain(written) {
+            let storage = graph.value(id).storage;
+            if graph.storage(storage).role != Role::Activation {
+                continue;
+            }
+            if !skippable || read.contains(&storage) || outside.contains(&storage) {
+                spans.entry(storage).or_insert((moment, moment)).1 = moment;
+            }
+        }
+        let view = NodeView { graph, node };
+        locals.seconds += target.seconds(view);
+        locals.packing_bytes = locals.packing_bytes.max(target.packing_bytes(view));
+        let scratch = target.workspace_bytes(view);
+        locals.largest_scratch = locals.largest_scratch.max(scratch);
+        locals.scratch.push(locals.items.len());
+        locals.items.push(Item {
+            bytes: scratch,
+            start: moment,
+            end: moment,
+        });
+    }
+    let last = nodes.len().saturating_sub(1);
+    let mut spans: Vec<_> = spans.into_iter().collect();
+    spans.sort();
+    let num_scratch = locals.items.len();
+    for (storage, (start, end)) in spans {
+        let bytes = graph.storage(storage).bytes();
+        if outside.contains(&storage) {
+            // Kept tensors stay to the end of the forward pass, and are there from the start of the backward pass.
+            let (start, end) = match phase {
+                Phase::KeptFeatures => (start, last),
+                _ => (0, end),
+            };
+            let item = Item { bytes, start, end };
+            locals.slot_items.push((storage, item));
+        } else {
+            locals.items.push(Item { bytes, start, end });
+            locals.storages.push(storage);
+        }
+    }
+    debug_assert_eq!(num_scratch, nodes.len());
+    let alignment = target.alignment();
+    locals.bound = liveness_peak(&locals.items, alignment);
+    let mut with_slot = locals.items.clone();
+    with_slot.extend(locals.slot_items.iter().map(|&(_, item)| item));
+    locals.bound_with_slot = liveness_peak(&with_slot, alignment);
+    locals
+}
+
+fn storages_read(graph: &Graph, nodes: &[&Node]) -> HashSet<StorageId> {
+    nodes
+        .iter()
+        .flat_map(|node| &node.inputs)
+        .map(|&input| graph.value(input).storage)
+        .collect()
+}
+
+impl Draft {
+    pub(crate) fn local(&self, phase: Phase) -> &Locals {
+        &self.locals[phase as usize]
+    }
+
+    /// Which programs run when `kept` of `accumulation` micro-batches keep their activations.
+    pub(crate) fn runs(&self, phase: Phase, kept: usize, accumulation: usize) -> usize {
+        match phase {
+            Phase::Begin | Phase::Loss | Phase::Update => 1,
+            Phase::Features if self.coupled => accumulation - kept,
+            Phase::Features => 0,
+            Phase::KeptFeatures | Phase::KeptPullBack => kept,
+            Phase::PullBack => accumulation - kept,
+        }
+    }
+
+    /// Programs that must have room: those that run, and the forward program for evaluation.
+    pub(crate) fn present(&self, phase: Phase, kept: usize, accumulation: usize) -> bool {
+        self.runs(phase, kept, accumulation) > 0 || (phase == Phase::Features && self.coupled)
+    }
+
+    /// Predicted time of a step.
+    pub fn seconds(&self, kept: usize, accumulation: usize) -> f64 {
+        PHASES
+            .iter()
+            .map(|&(phase, _)| {
+                self.runs(phase, kept, accumulation) as f64 * self.local(phase).seconds
+            })
+            .sum()
+    }
+
+    /// Regions over phases: gradients, slots, and each program's transients of the given size.
+    pub(crate) fn regions(
+        &self,
+        kept: usize,
+        accumulation: usize,
+        size: impl Fn(Phase) -> u64,
+        slots_bytes: u64,
+    ) -> Vec<Item> {
+        let mut items = vec![
+            Item {
+                bytes: self.gradient_bytes,
+                start: Phase::Loss as usize,
+                end: Phase::Update as usize,
+            },
+            Item {
+                bytes: slots_bytes,
+                start: Phase::KeptFeatures as usize,
+                end: Phase::KeptPullBack as usize,
+            },
+        ];
+        for &(phase, _) in &PHASES {
+            let bytes = if self.present(phase, kept, accumulation) {
+                size(phase)
+            } else {
+                0
+            };
+            items.push(Item {
+                bytes,
+                start: phase as usize,
+                end: phase as usize,
+            });
+        }
+        items
+    }
+
+    /// Bytes that no layout can do without.
+    pub fn bound_bytes(&self, kept: usize, accumulation: usize) -> u64 {
+        let others = self.slot_bytes * kept.saturating_sub(1) as u64;
+        let items = self.regions(
+            kept,
+            accumulation,
+            |phase| match phase {
+                Phase::KeptFeatures | Phase::KeptPullBack => self.local(phase).bound_with_slot,
+                Phase::Loss if kept > 0 => self.local(phase).bound + self.slot_bytes,
+                _ => self.local(phase).bound,
+            },
+            others,
+        );
+        self.persistent_bytes + liveness_peak(&items, self.alignment)
+    }
+
+    /// Whether features of the whole effective batch are needed before the backward pass.
+    pub fn is_coupled(&self) -> bool {
+        self.coupled
+    }
+
+    /// The whole process around an arena of that size.
+    pub fn process_bytes(&self, arena_bytes: u64) -> u64 {
+        arena_bytes + arena_bytes / self.one_part_in + self.overhead_bytes
+    }
+
+    /// Finds offsets.
+    pub fn pack(self) -> Layout {
+        let packings = self
+            .locals
+            .iter()
+            .map(|locals| {
+                let fixed: Vec<(u64, Item)> = locals
+                    .slot_items
+                    .iter()
+                    .map(|&(storage, item)| (self.slot[&storage], item))
+                    .collect();
+                pack_around(&fixed, &locals.items, self.alignment)
+            })
+            .collect();
+        Layout {
+            draft: self,
+            packings,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What the user said, and which numbers it leaves open.
+
+use crate::error::PlanError;
+use crate::recompute::{Policy, Recompute};
+
+/// What the user said; `None` is left open.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// Samples per optimizer step.
+    pub effective_batch: Option<usize>,
+    /// Samples per micro-batch.
+    pub batch_size: Option<usize>,
+    /// Micro-batches per optimizer step.
+    pub gradient_accumulation: Option<usize>,
+    /// What to recompute.
+    pub recompute: Option<Recompute>,
+    /// Micro-batches that keep their activations; open except in tests.
+    pub kept: Option<usize>,
+    /// What the process may hold.
+    pub budget_bytes: Option<u64>,
+}
+
+/// Effective batch when nothing was said.
+const DEFAULT_EFFECTIVE_BATCH: usize = 128;
+
+/// More samples than this per step is a slip of the finger.
+const MOST_SAMPLES: usize = 1 << 26;
+
+impl Request {
+    /// Samples per optimizer step: as said, or from batch size and accumulation, or the default.
+    pub fn samples_per_step(&self) -> Result<usize, PlanError> {
+        Ok(self.sizes()?.0)
+    }
+
+    /// The effective batch, and the batch sizes that are open.
+    pub(crate) fn sizes(&self) -> Result<(usize, Vec<usize>), PlanError> {
+        for (name, value) in [
+            ("effective batch", self.effective_batch),
+            ("batch size", self.batch_size),
+            ("gradient accumulation", self.gradient_accumulation),
+        ] {
+            if value.is_some_and(|value| value == 0 || value > MOST_SAMPLES) {
+                return Err(contradiction(
+                    format!(
+                        "{name} is {}, expected 1 to {MOST_SAMPLES}",
+                        value.unwrap_or(0)
+                    ),
+                    "leave it out for a sensible one",
+                ));
+            }
+        }
+        let effective = self.effective()?;
+        let larger = |name: &str, value: usize| {
+            contradiction(
+                format!("{name} {value} is larger than the effective batch {effective}"),
+                &format!("--effective-batch {value}, or a smaller {name}"),
+            )
+        };
+        let batches = match (self.batch_size, self.gradient_accumulation) {
+            (Some(batch), _) if batch > effective => return Err(larger("batch size", batch)),
+            (Some(batch), _) => vec![batch],
+            (None, Some(accumulation)) if accumulation > effective => {
+                return Err(larger("gradient accumulation", accumulation));
+            }
+            (None, Some(accumulation)) => vec![effective.div_ceil(accumulation)],
+            (None, None) => open_batches(effective),
+        };
+        Ok((effective, batches))
+    }
+
+    fn effective(&self) -> Result<usize, PlanError> {
+        let numbers = (
+            self.effective_batch,
+            self.batch_size,
+            self.gradient_accumulation,
+        );
+        Ok(match numbers {
+            (Some(effective), Some(batch), Some(accumulation)) => {
+                // Both at most 2^26: the product is far from overflow.
+                let holds = batch * accumulation;
+                if effective > holds || effective <= holds - batch {
+                    return Err(contradiction(
+                        format!(
+                            "effective batch {effective} does not take {accumulation} micro-batches of \
+                             {batch} (they hold {holds})"
+                        ),
+                        "leave one of the three out",
+                    ));
+                }
+                effective
+            }
+            (Some(effective), _, _) => effective,
+            (None, Some(batch), Some(accumulation)) if batch * accumulation > MOST_SAMPLES => {
+                return Err(contradiction(
+                    format!(
+                        "{batch} x {accumulation} samples per step, expected at most {MOST_SAMPLES}"
+                    ),
+                    "a smaller batch size or accumulation",
+                ));
+            }
+            (None, Some(batch), Some(accumulation)) => batch * accumulation,
+            (None, None, Some(accumulation)) => DEFAULT_EFFECTIVE_BATCH.max(accumulation),
+            (None, Some(batch), None) => DEFAULT_EFFECTIVE_BATCH.max(batch),
+            (None, None, None) => DEFAULT_EFFECTIVE_BATCH,
+        })
+    }
+}
+
+fn contradiction(what: String, hint: &str) -> PlanError {
+    PlanError::Contradiction(format!("{what}\nhint: {hint}"))
+}
+
+/// Batch sizes worth a look: powers of two, and even shares of the effective batch up to the whole.
+fn open_batches(effective: usize) -> Vec<usize> {
+    let mut batches: Vec<usize> = (0..)
+        .map(|power| 1 << power)
+        .take_while(|&batch| batch < effective && batch <= 4096)
+        .collect();
+    batches.extend(
+        [1, 2, 3, 4, 6, 8]
+            .iter()
+            .map(|parts| effective.div_ceil(*parts))
+            .filter(|&batch| batch <= 4096),
+    );
+    batches.sort_unstable();
+    batches.dedup();
+    batches
+}
+
+pub(crate) fn policies(request: &Request, num_blocks: usize) -> Vec<Policy> {
+    match request.recompute {
+        Some(recompute) => vec![Policy::uniform(recompute, num_blocks)],
+        None => {
+            let mut policies = vec![
+                Policy::uniform(Recompute::None, num_blocks),
+                Policy::uniform(Recompute::Cheap, num_blocks),
+            ];
+            policies.extend([1, 2, 3].map(|quarters| Policy {
+                blocks_again: num_blocks * quarters / 4,
+                rest: Recompute::Cheap,
+            }));
+            policies.push(Policy::uniform(Recompute::Blocks, num_blocks));
+            policies.dedup();
+            policies
+        }
+    }
+}
+
+/// How many micro-batches might keep their activations.
+pub(crate) fn kept_counts(request: &Request, accumulation: usize, coupled: bool) -> Vec<usize> {
+    if let Some(kept) = request.kept {
+        return vec![kept.min(accumulation)];
+    }
+    // Without a first pass there is nothing to bridge.
+    if !coupled {
+        return vec![0];
+    }
+    let mut counts: Vec<usize> = (0..=accumulation.min(32)).collect();
+    counts.extend((1..=8).map(|eighths| accumulation * eighths / 8));
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
