@@ -1,7 +1,7 @@
 //! Matrix products by the `gemm` crate.
 //!
 //! `gemm` packs operands into buffers that it allocates itself on every call. They are the one thing in a step
-//! that is not in the arena: [`is_running`] lets a test count them apart, and [`packing_bytes`] puts them into the
+//! that is not in the arena: [`is_running`] lets a test count them apart, and `packing_bytes` puts them into the
 //! forecast.
 
 use std::cell::Cell;
