@@ -186,9 +186,14 @@ impl<'a> Field<'a> {
     }
 
     /// The best of each kind of choice, to show what the knobs do.
-    fn alternatives(&mut self, chosen: usize, budget_bytes: u64) -> Vec<Candidate> {
+    fn alternatives(
+        &mut self,
+        chosen: usize,
+        chosen_candidate: &Candidate,
+        budget_bytes: u64,
+    ) -> Vec<Candidate> {
         let mut seen = vec![self.kind(chosen)];
-        let mut alternatives = Vec::new();
+        let mut alternatives: Vec<Candidate> = Vec::new();
         // The next best that fit, one per micro-batch size or recomputation ...
         for index in 0..self.entries.len() {
             let kind = self.kind(index);
@@ -198,8 +203,10 @@ impl<'a> Field<'a> {
             {
                 continue;
             }
+            // Fastest first: what is slower than another and not smaller teaches nothing.
             let candidate = self.candidate(index);
-            if candidate.process_bytes <= budget_bytes {
+            let smallest = alternatives.last().unwrap_or(chosen_candidate);
+            if candidate.process_bytes < smallest.process_bytes {
                 seen.push(kind);
                 alternatives.push(candidate);
             }
@@ -255,7 +262,7 @@ pub fn plan(
             changes: changes(request, effective_batch, &smallest, build, target),
         });
     };
-    let alternatives = field.alternatives(index, budget_bytes);
+    let alternatives = field.alternatives(index, &chosen, budget_bytes);
     let kind = field.entries[index].kind;
     let step = field
         .layout(kind)

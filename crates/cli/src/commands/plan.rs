@@ -97,6 +97,10 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, threads: usize) -> String {
     if !plan.alternatives.is_empty() {
         text.push_str("\nWhat else there is, and what each knob buys:\n");
         text.push_str(&alternatives(plan, setup.budget_bytes));
+        text.push_str(
+            "  kept: micro-batches that keep their activations and run forward once; the others run it twice\n  \
+             recompute: cheap makes norms and activations again, blocks 2/8 the first two of eight blocks whole\n",
+        );
     }
     if let Some(better) = &plan.suggestion {
         text.push_str(&format!(
@@ -166,6 +170,12 @@ fn breakdown(candidate: &Candidate) -> String {
             ),
         ]);
     }
+    let beside = candidate.process_bytes - candidate.arena_bytes;
+    rows.push(vec!["beside the arena".to_owned(), show_bytes(beside)]);
+    rows.push(vec![
+        "process".to_owned(),
+        show_bytes(candidate.process_bytes),
+    ]);
     table(&rows)
 }
 
@@ -189,7 +199,10 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
             show_bytes(memory.unsigned_abs())
         );
         if !fits {
-            against.push_str(" (over the budget)");
+            against.push_str(&format!(
+                " (over the budget: --memory {}MiB)",
+                candidate.process_bytes.div_ceil(1 << 20)
+            ));
         }
         rows.push(vec![
             format!(

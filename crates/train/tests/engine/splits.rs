@@ -102,6 +102,37 @@ fn a_single_sample_has_no_negatives_and_no_gradient_to_disagree_on() {
     assert!(certificate.exact, "{certificate:?}");
 }
 
+#[test]
+fn a_frozen_tower_costs_no_memory_and_changes_no_other_gradient() {
+    let cpu = Cpu::new(Some(2));
+    let model = tiny(Activation::QuickGelu);
+    let mut config = StepConfig::new(model.clone(), Some(4));
+    config.num_tokens = 9;
+    let batch = Batch::random(&model, 7, 9, Some(4), 3);
+    let split = support::Split {
+        batch_size: 4,
+        kept: 1,
+        recompute: Recompute::None,
+    };
+    let run = |config: &StepConfig| {
+        let mut step = support::step(&cpu, config, 7, split);
+        support::draw_weights(&mut step, &model, 2);
+        step.gradients(&cpu, &batch, 1.0);
+        step
+    };
+    let whole = run(&config);
+    config.frozen = vec!["vision_model.".to_owned()];
+    let frozen = run(&config);
+    assert!(frozen.arena_bytes() < whole.arena_bytes());
+    for (parameter, frozen_parameter) in whole.parameters().iter().zip(frozen.parameters()) {
+        let name = &parameter.name;
+        match frozen.gradient(frozen_parameter) {
+            Some(gradient) => assert_eq!(Some(gradient), whole.gradient(parameter), "{name}"),
+            None => assert!(name.starts_with("vision_model."), "{name}"),
+        }
+    }
+}
+
 /// Products take the same path whatever the number of rows, so a sample's features do not know their neighbours.
 #[test]
 fn features_have_the_same_bits_under_every_split() {
