@@ -103,7 +103,10 @@ impl Setup {
     pub fn plan(&self, cpu: &Cpu, host_bytes: u64) -> Result<Plan, TrainError> {
         let build = |batch, accumulation| write_step(&self.step, batch, accumulation).graph;
         let target = || CpuTarget::new(cpu.num_threads()).with_host_bytes(host_bytes);
-        let held = || cpu::resident_bytes().unwrap_or(0);
+        let held = || {
+            cpu::give_back_freed();
+            cpu::resident_bytes().unwrap_or(0)
+        };
         let before = held();
         let mut made = match plan(&self.request, &build, &target()) {
             // Refusals count what planning leaves behind too, and what differs from start to start: what they offer must
@@ -122,6 +125,7 @@ impl Setup {
             && made.step.process_bytes + grown > budget
         {
             drop(made);
+            cpu::give_back_freed();
             return Ok(plan(&self.request, &build, &target())?);
         }
         made.step.process_bytes += grown;

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 
-use holdall_device::cpu::{Arena, Cpu};
+use holdall_device::cpu::{self, Arena, Cpu};
 use holdall_graph::Parameter;
 use holdall_plan::{Place, Program, Programs, StepPlan};
 
@@ -81,6 +81,7 @@ impl Step {
         accumulation: usize,
     ) -> Result<Step, TrainError> {
         let reach = write_step(&config, batch_size, accumulation).reach;
+        cpu::give_back_freed();
         let arena = Arena::new(plan.arena_bytes)?;
         Ok(Step {
             config,

@@ -98,7 +98,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, threads: usize) -> String {
         text.push_str("\nWhat else there is, and what each knob buys:\n");
         text.push_str(&alternatives(plan, setup.budget_bytes));
         text.push_str(
-            "  kept: micro-batches that keep their activations and run forward once; the others run it twice\n  \
+            "\n  kept: micro-batches that keep their activations and run forward once; the others run it twice\n  \
              recompute: cheap makes norms and activations again, blocks 2/8 the first two of eight blocks whole\n",
         );
     }
@@ -160,6 +160,11 @@ fn breakdown(candidate: &Candidate) -> String {
         ("features", parts.features),
         ("workspace", parts.workspace),
         ("arena", candidate.arena_bytes),
+        (
+            "beside the arena",
+            candidate.process_bytes - candidate.arena_bytes,
+        ),
+        ("process", candidate.process_bytes),
     ] {
         rows.push(vec![
             name.to_owned(),
@@ -170,12 +175,6 @@ fn breakdown(candidate: &Candidate) -> String {
             ),
         ]);
     }
-    let beside = candidate.process_bytes - candidate.arena_bytes;
-    rows.push(vec!["beside the arena".to_owned(), show_bytes(beside)]);
-    rows.push(vec![
-        "process".to_owned(),
-        show_bytes(candidate.process_bytes),
-    ]);
     table(&rows)
 }
 

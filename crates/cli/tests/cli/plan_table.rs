@@ -60,17 +60,21 @@ fn the_breakdown_has_every_category_and_its_sum() {
             "inputs",
             "features",
             "workspace",
-            "arena"
+            "arena",
+            "beside",
+            "process"
         ]
     );
     let share = |row: &&str| {
         let share = row.split_whitespace().last().unwrap();
         share.strip_suffix('%').unwrap().parse::<f64>().unwrap()
     };
-    let (arena, parts) = rows.split_last().unwrap();
-    assert_eq!(share(arena), 100.0);
+    let (parts, totals) = rows.split_at(7);
+    assert_eq!(share(&totals[0]), 100.0);
     let sum: f64 = parts.iter().map(share).sum();
     assert!((sum - 100.0).abs() < 0.5, "{sum}%");
+    let process = share(&totals[0]) + share(&totals[1]) - share(&totals[2]);
+    assert!(process.abs() < 0.15, "{process}%");
 }
 
 #[test]
@@ -100,7 +104,7 @@ fn alternatives_say_what_each_knob_buys() {
     }
     // The last one shows what more memory would buy, and is marked.
     let (last, fit) = rows.split_last().unwrap();
-    assert!(last.ends_with("(over the budget)"), "{text}");
+    assert!(last.contains("(over the budget: --memory "), "{text}");
     assert!(
         fit.iter().all(|row| !row.contains("over the budget")),
         "{text}"

@@ -23,7 +23,9 @@ use holdall_graph::{DType, Op};
 use holdall_plan::{Instruction, Program};
 
 pub use arena::{Arena, ArenaError};
-pub use memory::{available_bytes, peak_resident_bytes, resident_bytes, total_bytes};
+pub use memory::{
+    available_bytes, give_back_freed, peak_resident_bytes, resident_bytes, total_bytes,
+};
 pub use target::CpuTarget;
 
 use operands::Operands;
