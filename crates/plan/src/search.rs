@@ -194,19 +194,22 @@ impl<'a> Field<'a> {
     ) -> Vec<Candidate> {
         let mut seen = vec![self.kind(chosen)];
         let mut alternatives: Vec<Candidate> = Vec::new();
-        // The next best that fit, one per micro-batch size or recomputation ...
+        // The next best, one per micro-batch size or recomputation. Fastest first: what is slower than another and not
+        // smaller teaches nothing, and the bound tells so without working out offsets ...
         for index in 0..self.entries.len() {
             let kind = self.kind(index);
+            let smallest = alternatives
+                .last()
+                .unwrap_or(chosen_candidate)
+                .process_bytes;
             if alternatives.len() >= 6
                 || seen.contains(&kind)
-                || self.entries[index].bound_process > budget_bytes
+                || self.entries[index].bound_process >= smallest
             {
                 continue;
             }
-            // Fastest first: what is slower than another and not smaller teaches nothing.
             let candidate = self.candidate(index);
-            let smallest = alternatives.last().unwrap_or(chosen_candidate);
-            if candidate.process_bytes < smallest.process_bytes {
+            if candidate.process_bytes < smallest {
                 seen.push(kind);
                 alternatives.push(candidate);
             }
