@@ -1,0 +1,148 @@
+//! The `data` section of a config.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Which files, and which of their columns mean what.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataConfig {
+    /// A CSV, or a folder that holds one.
+    pub train: Option<PathBuf>,
+    /// What is held out.
+    pub validation: Validation,
+    /// Where image paths start; the CSV's folder by default.
+    pub image_root: Option<PathBuf>,
+    /// Column of image paths; found by its usual names by default.
+    pub image: Option<String>,
+    /// A column, or a template over columns: `a photo of a {year} {make}`.
+    pub caption: Option<String>,
+    /// Column of labels; none leaves the label head out.
+    pub label: Option<String>,
+    /// Where token ids come from.
+    pub tokenizer: TokenizerChoice,
+    /// What training pictures go through.
+    pub augment: Augment,
+}
+
+/// What is held out for validation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "WrittenValidation", into = "WrittenValidation")]
+pub enum Validation {
+    /// This share of the rows, stratified by label.
+    Fraction(f64),
+    /// Another CSV.
+    File(PathBuf),
+    /// Rows that say so: `train`, or `validation`, `val`, `valid`, `test`.
+    Column(String),
+    /// Nothing.
+    None,
+}
+
+impl Default for Validation {
+    fn default() -> Validation {
+        Validation::Fraction(0.1)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenValidation {
+    Number(f64),
+    Text(String),
+    Column { column: String },
+}
+
+impl TryFrom<WrittenValidation> for Validation {
+    type Error = String;
+
+    fn try_from(written: WrittenValidation) -> Result<Validation, String> {
+        let fraction = |share: f64, text: &str| {
+            if share > 0.0 && share < 1.0 {
+                Ok(Validation::Fraction(share))
+            } else {
+                Err(format!(
+                    "validation `{text}`: expected more than 0% and less than 100%, or `none`"
+                ))
+            }
+        };
+        match written {
+            WrittenValidation::Number(share) => fraction(share, &share.to_string()),
+            WrittenValidation::Column { column } => Ok(Validation::Column(column)),
+            WrittenValidation::Text(text) if text == "none" => Ok(Validation::None),
+            WrittenValidation::Text(text) => match text.strip_suffix('%') {
+                Some(percent) => {
+                    let percent: f64 = percent.trim().parse().map_err(|_| {
+                        format!("validation `{text}`: expected a share such as 10%, a CSV, {{column: split}} or none")
+                    })?;
+                    fraction(percent / 100.0, &text)
+                }
+                None => Ok(Validation::File(text.into())),
+            },
+        }
+    }
+}
+
+impl From<Validation> for WrittenValidation {
+    fn from(validation: Validation) -> WrittenValidation {
+        match validation {
+            Validation::Fraction(share) => WrittenValidation::Number(share),
+            Validation::File(path) => WrittenValidation::Text(path.display().to_string()),
+            Validation::Column(column) => WrittenValidation::Column { column },
+            Validation::None => WrittenValidation::Text("none".to_owned()),
+        }
+    }
+}
+
+/// Where token ids come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum TokenizerChoice {
+    /// The model folder's; trained on the captions where the weights are random.
+    #[default]
+    Auto,
+    /// Trained on the captions.
+    Train,
+    /// A `tokenizer.json`.
+    File(PathBuf),
+}
+
+impl From<String> for TokenizerChoice {
+    fn from(text: String) -> TokenizerChoice {
+        match text.as_str() {
+            "auto" => TokenizerChoice::Auto,
+            "train" => TokenizerChoice::Train,
+            _ => TokenizerChoice::File(text.into()),
+        }
+    }
+}
+
+impl From<TokenizerChoice> for String {
+    fn from(choice: TokenizerChoice) -> String {
+        match choice {
+            TokenizerChoice::Auto => "auto".to_owned(),
+            TokenizerChoice::Train => "train".to_owned(),
+            TokenizerChoice::File(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// What a training picture goes through: a function of (seed, epoch, sample) alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Augment {
+    /// Smallest share of a picture's area that a random crop keeps; 1 leaves pictures whole.
+    pub crop: f64,
+    /// Mirror every second picture.
+    pub flip: bool,
+}
+
+impl Default for Augment {
+    fn default() -> Augment {
+        Augment {
+            crop: 0.9,
+            flip: false,
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What a model is worth: retrieval ranks and label accuracy, from features as they come.
+
+#![forbid(unsafe_code)]
