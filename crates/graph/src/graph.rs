@@ -31,7 +31,12 @@ pub enum Section {
     PullBack,
     /// Once: gradient norm, overflow check, optimizer.
     Update,
+    /// Not part of the step: forward programs over the same weights, numbered below [`EVALUATIONS`].
+    Evaluate(usize),
 }
+
+/// Forward programs that evaluation may have: one per tower.
+pub const EVALUATIONS: usize = 2;
 
 /// How a node leaves a result behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -201,8 +206,12 @@ impl Graph {
         self.section
     }
 
-    /// Nodes appended by `write` form a block that the planner may run again as a whole.
+    /// Nodes appended by `write` form a block that the planner may run again as a whole. Evaluation has no backward
+    /// pass, so no blocks.
     pub fn block<T>(&mut self, name: &str, write: impl FnOnce(&mut Graph) -> T) -> T {
+        if let Section::Evaluate(_) = self.section {
+            return write(self);
+        }
         self.blocks.push(name.to_owned());
         let outer = self.block.replace(BlockId(self.blocks.len() - 1));
         let result = write(self);
@@ -339,23 +348,35 @@ impl Graph {
         })
     }
 
-    /// One parameter in a storage of its own.
+    /// One parameter in a storage of its own; the same storage when it is named again.
     pub fn parameter(&mut self, name: &str, dims: &[usize], decay: Decay) -> ValueId {
         self.packed_parameters(&[(name.to_owned(), dims.to_vec())], decay)
     }
 
     /// Several parameters of the same width one behind the other in one storage. Returns a value that covers
-    /// them all, stacked along the first dimension: one product computes q, k and v.
+    /// them all, stacked along the first dimension: one product computes q, k and v. Named again, they are the same.
     pub fn packed_parameters(
         &mut self,
         parameters: &[(String, Vec<usize>)],
         decay: Decay,
     ) -> ValueId {
-        let (first_name, first_dims) = &parameters[0];
+        let (first_name, _) = &parameters[0];
         let num_elements = parameters
             .iter()
             .map(|(_, dims)| dims.iter().product::<usize>())
             .sum();
+        let known = self
+            .parameters
+            .iter()
+            .find(|known| known.name == *first_name);
+        if let Some(known) = known {
+            let storage = self.values[known.value.0].storage;
+            assert_eq!(
+                self.storages[storage.0].num_elements, num_elements,
+                "{first_name} again, with another shape"
+            );
+            return self.stacked(storage, parameters);
+        }
         let storage =
             self.add_storage(first_name.clone(), num_elements, self.compute, Role::Weight);
         let mut offset = 0;
@@ -375,12 +396,14 @@ impl Graph {
                 maximum: None,
             });
         }
-        if parameters.len() == 1 {
-            let shape = Shape::new(first_dims);
-            return self.add_value(Value::whole(storage, shape));
+        self.stacked(storage, parameters)
+    }
+
+    fn stacked(&mut self, storage: StorageId, parameters: &[(String, Vec<usize>)]) -> ValueId {
+        let mut dims = parameters[0].1.clone();
+        if parameters.len() > 1 {
+            dims[0] = parameters.iter().map(|(_, dims)| dims[0]).sum();
         }
-        let mut dims = first_dims.clone();
-        dims[0] = parameters.iter().map(|(_, dims)| dims[0]).sum();
         self.add_value(Value::whole(storage, Shape::new(&dims)))
     }
 

@@ -15,6 +15,8 @@
 //! ```text
 //! Begin -> Features x k -> Loss -> PullBack x k -> Update
 //! ```
+//!
+//! Evaluation's forward programs stand beside the step, over the same weights.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +30,8 @@ mod value;
 pub use backward::{Backward, backward, backward_into};
 pub use cost::{Cost, NodeView};
 pub use graph::{
-    BlockId, Decay, Graph, Node, NodeId, Output, Parameter, ParameterId, Section, Write,
+    BlockId, Decay, EVALUATIONS, Graph, Node, NodeId, Output, Parameter, ParameterId, Section,
+    Write,
 };
 pub use op::{CheapAgain, Op, Operation};
 pub use value::{DType, MemorySpace, Role, Shape, Storage, StorageId, Value, ValueId};

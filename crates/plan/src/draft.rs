@@ -19,9 +19,11 @@ pub(crate) enum Phase {
     KeptPullBack,
     PullBack,
     Update,
+    EvaluateFirst,
+    EvaluateSecond,
 }
 
-pub(crate) const PHASES: [(Phase, &str); 7] = [
+pub(crate) const PHASES: [(Phase, &str); 9] = [
     (Phase::Begin, "begin"),
     (Phase::Features, "features"),
     (Phase::KeptFeatures, "kept features"),
@@ -29,6 +31,8 @@ pub(crate) const PHASES: [(Phase, &str); 7] = [
     (Phase::KeptPullBack, "kept pull-back"),
     (Phase::PullBack, "pull-back"),
     (Phase::Update, "update"),
+    (Phase::EvaluateFirst, "evaluate first tower"),
+    (Phase::EvaluateSecond, "evaluate second tower"),
 ];
 
 /// What is alive within one program, beside what outlives it.
@@ -141,6 +145,8 @@ pub(crate) fn nodes_of(rewritten: &Rewritten, phase: Phase) -> Vec<&Node> {
             .chain(&rewritten.pull_back)
             .collect(),
         Phase::Update => rewritten.update.iter().collect(),
+        Phase::EvaluateFirst => rewritten.evaluate[0].iter().collect(),
+        Phase::EvaluateSecond => rewritten.evaluate[1].iter().collect(),
     }
 }
 
@@ -231,12 +237,14 @@ impl Draft {
             Phase::Features => 0,
             Phase::KeptFeatures | Phase::KeptPullBack => kept,
             Phase::PullBack => accumulation - kept,
+            Phase::EvaluateFirst | Phase::EvaluateSecond => 0,
         }
     }
 
-    /// Programs that must have room: those that run, and the forward program for evaluation.
+    /// Programs that must have room: those that run in a step, and those of evaluation.
     pub(crate) fn present(&self, phase: Phase, kept: usize, accumulation: usize) -> bool {
-        self.runs(phase, kept, accumulation) > 0 || (phase == Phase::Features && self.coupled)
+        let evaluates = matches!(phase, Phase::EvaluateFirst | Phase::EvaluateSecond);
+        evaluates || self.runs(phase, kept, accumulation) > 0
     }
 
     /// Predicted time of a step.

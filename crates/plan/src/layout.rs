@@ -165,6 +165,7 @@ impl Layout {
             kept_pull_back: build(Phase::KeptPullBack),
             pull_back: build(Phase::PullBack),
             update: build(Phase::Update),
+            evaluate: [build(Phase::EvaluateFirst), build(Phase::EvaluateSecond)],
         };
         let arena_bytes = self.arena_bytes(kept, accumulation);
         StepPlan {

@@ -1,6 +1,6 @@
 //! A planned program: operations with addresses. A device replays it and decides nothing.
 
-use holdall_graph::{DType, Op, Shape, Write};
+use holdall_graph::{DType, EVALUATIONS, Op, Shape, Write};
 
 /// Where an operand is, in bytes from the start of the arena.
 ///
@@ -75,11 +75,13 @@ pub struct Programs {
     pub pull_back: Program,
     /// Once: norm and optimizer.
     pub update: Program,
+    /// Evaluation's forward programs, tower by tower: outside the step.
+    pub evaluate: [Program; EVALUATIONS],
 }
 
 impl Programs {
     /// Every program.
-    pub fn all(&self) -> [&Program; 7] {
+    pub fn all(&self) -> [&Program; 9] {
         [
             &self.begin,
             &self.features,
@@ -88,6 +90,8 @@ impl Programs {
             &self.kept_pull_back,
             &self.pull_back,
             &self.update,
+            &self.evaluate[0],
+            &self.evaluate[1],
         ]
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use holdall_graph::{
-    BlockId, CheapAgain, Graph, Node, Output, Role, Section, StorageId, Value, ValueId,
+    BlockId, CheapAgain, EVALUATIONS, Graph, Node, Output, Role, Section, StorageId, Value, ValueId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,8 @@ pub struct Rewritten {
     pub pull_back: Vec<Node>,
     /// Norm and optimizer.
     pub update: Vec<Node>,
+    /// Forward programs of evaluation.
+    pub evaluate: [Vec<Node>; EVALUATIONS],
     /// Activations that the forward pass leaves for the backward pass.
     pub kept: HashSet<StorageId>,
 }
@@ -124,6 +126,7 @@ pub fn rewrite(graph: &Graph, policy: &Policy) -> Rewritten {
         features: only_features(&graph, &forward),
         loss: section(Section::Loss),
         update: section(Section::Update),
+        evaluate: std::array::from_fn(|index| section(Section::Evaluate(index))),
         forward,
         pull_back,
         kept,

@@ -61,8 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for count in 1..=3 {
         let moment = Moment {
             step: count,
-            rate: 1e-3,
-            head_rate: 1e-3,
+            rates: &[1e-3, 1e-3],
             loss_scale: 1.0,
         };
         println!("loss {:.5}", step.run(&cpu, &batch, &moment).loss);

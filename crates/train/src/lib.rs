@@ -9,6 +9,7 @@
 pub mod batch;
 pub mod budget;
 pub mod config;
+pub mod encoder;
 pub mod error;
 pub mod export;
 pub mod optimizer;

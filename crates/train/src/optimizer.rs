@@ -1,7 +1,7 @@
 //! AdamW: which numbers move the weights.
 //!
 //! Matrices and embeddings decay; norms, biases and `logit_scale` do not. Learning rates are a short list: the
-//! towers' first, the heads' second.
+//! towers' first, the heads' second, then those of patterns.
 
 use holdall_graph::ops::update::{AdamW, AdamWParameter};
 use holdall_graph::{Decay, Graph};
@@ -60,31 +60,76 @@ impl OptimizerConfig {
     }
 
     /// What the update reads of the moment: inverse loss scale, bias corrections, learning rates.
-    pub(crate) fn schedule(&self, moment: &Moment) -> [f32; SCHEDULE_LENGTH] {
+    pub(crate) fn write_schedule(&self, moment: &Moment<'_>, schedule: &mut [f32]) {
         let step = moment.step as f64;
         let correction = |beta: f64| (1.0 / (1.0 - beta.powf(step))) as f32;
-        [
+        schedule[..SCHEDULE_START].copy_from_slice(&[
             (1.0 / moment.loss_scale) as f32,
             correction(self.beta1),
             correction(self.beta2),
-            moment.rate as f32,
-            moment.head_rate as f32,
-        ]
+        ]);
+        let rates = &mut schedule[SCHEDULE_START..];
+        assert_eq!(rates.len(), moment.rates.len(), "learning rates");
+        for (to, &rate) in rates.iter_mut().zip(moment.rates) {
+            *to = rate as f32;
+        }
     }
 }
 
-/// Entries of the schedule that the update reads.
-pub(crate) const SCHEDULE_LENGTH: usize = 5;
+/// Entries of the schedule before the learning rates.
+pub(crate) const SCHEDULE_START: usize = 3;
+
+/// Learning rates that are always there: the towers' and the heads'.
+pub const FIXED_RATES: usize = 2;
+
+/// Whether `name` is what `pattern` means; `*` stands for anything.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
+            (0..=name.len())
+                .filter(|&at| name.is_char_boundary(at))
+                .any(|at| matches(rest, &name[at..]))
+        }),
+    }
+}
 
 /// What changes from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moment {
+pub struct Moment<'a> {
     /// Counts updates, from 1.
     pub step: u64,
-    /// Learning rate of the towers.
-    pub rate: f64,
-    /// Learning rate of the heads.
-    pub head_rate: f64,
+    /// Learning rates: the towers', the heads', then one per pattern.
+    pub rates: &'a [f64],
     /// What losses were multiplied by.
     pub loss_scale: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, name, expected) in [
+            ("head.weight", "head.weight", true),
+            ("head", "head.weight", false),
+            ("head.*", "head.weight", true),
+            ("*.bias", "a.b.bias", true),
+            ("*.bias", "a.bias.weight", false),
+            (
+                "vision_model.*.fc1.*",
+                "vision_model.encoder.layers.0.mlp.fc1.weight",
+                true,
+            ),
+            (
+                "vision_model.*.fc1.*",
+                "text_model.encoder.layers.0.mlp.fc1.weight",
+                false,
+            ),
+            ("*", "", true),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use holdall_graph::Parameter;
 use holdall_plan::{Place, Program, Programs, StepPlan};
 
 use crate::batch::{Batch, Pixels};
+use crate::encoder::Encoder;
 use crate::error::TrainError;
 use crate::optimizer::Moment;
 use crate::scaler::Gradients;
@@ -27,17 +28,17 @@ use crate::step_graph::{CONTRASTIVE, LABEL, Reach, StepConfig, write_step};
 pub struct LossSum {
     /// Over all samples that count.
     pub sum: f64,
-    /// How many count.
-    pub count: usize,
+    /// What they count together: samples, or their class weights.
+    pub count: f64,
 }
 
 impl LossSum {
     /// The mean; zero where nothing counted.
     pub fn mean(&self) -> f64 {
-        if self.count == 0 {
+        if self.count == 0.0 {
             0.0
         } else {
-            self.sum / self.count as f64
+            self.sum / self.count
         }
     }
 }
@@ -157,23 +158,26 @@ impl Step {
         self.load_whole(batch, loss_scale);
         cpu.scope(|| self.run_passes(cpu, batch));
         let sums: &[f32] = self.arena.read(&self.plan.place(self.reach.sums), 0);
-        let loss = |index: usize, count: usize| LossSum {
+        let loss = |index: usize, count: f64| LossSum {
             sum: f64::from(sums[index]),
             count,
         };
         let labelled = match self.config.num_labels {
-            Some(_) => batch.num_labelled(),
-            None => 0,
+            Some(_) => self.label_count(batch),
+            None => 0.0,
         };
-        (loss(CONTRASTIVE, batch.num_samples), loss(LABEL, labelled))
+        (
+            loss(CONTRASTIVE, batch.num_samples as f64),
+            loss(LABEL, labelled),
+        )
     }
 
     /// Gradients of `batch`, and the update.
-    pub fn run(&mut self, cpu: &Cpu, batch: &Batch, moment: &Moment) -> StepReport {
+    pub fn run(&mut self, cpu: &Cpu, batch: &Batch, moment: &Moment<'_>) -> StepReport {
         let (contrastive, label) = self.gradients(cpu, batch, moment.loss_scale);
-        let schedule = self.config.optimizer.schedule(moment);
         let place = self.plan.place(self.reach.schedule);
-        self.arena.write(&place, 0).copy_from_slice(&schedule);
+        let schedule = self.arena.write(&place, 0);
+        self.config.optimizer.write_schedule(moment, schedule);
         cpu.run(&self.plan.programs.update, &mut self.arena, 0, 0);
         let norm: &[f32] = self.arena.read(&self.plan.place(self.reach.norm), 0);
         StepReport {
@@ -245,6 +249,50 @@ impl Step {
         times
     }
 
+    /// What the labelled samples of a batch count together.
+    fn label_count(&self, batch: &Batch) -> f64 {
+        let weights = batch.labels.iter();
+        weights
+            .map(|&label| f64::from(self.config.class_weight(label)))
+            .sum()
+    }
+
+    /// The evaluation programs, in the arena of the step.
+    pub fn encoder(&mut self) -> Encoder<'_> {
+        self.loaded = None;
+        Encoder {
+            model: &self.config.model,
+            plan: &self.plan,
+            arena: &mut self.arena,
+            reach: self.reach.encoder,
+        }
+    }
+
+    /// Every trainable parameter with its first and second moment, in the order of the graph.
+    pub fn moments(&self) -> impl Iterator<Item = (&Parameter, [&[f32]; 2])> {
+        let trainable = self.parameters().iter().filter(|one| one.trainable);
+        trainable.zip(&self.reach.moments).map(|(parameter, pair)| {
+            let read = |value| -> &[f32] { self.arena.read(&self.plan.place(value), 0) };
+            (parameter, pair.map(read))
+        })
+    }
+
+    /// Fills every parameter's optimizer state: `fill` gets the name, which moment (0 or 1), and the elements.
+    pub fn set_moments<E>(
+        &mut self,
+        mut fill: impl FnMut(&str, usize, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let parameters = self.plan.graph.parameters().iter();
+        let trainable = parameters.filter(|parameter| parameter.trainable);
+        for (parameter, pair) in trainable.zip(&self.reach.moments) {
+            for (moment, &value) in pair.iter().enumerate() {
+                let place = self.plan.place(value);
+                fill(&parameter.name, moment, self.arena.write(&place, 0))?;
+            }
+        }
+        Ok(())
+    }
+
     /// What the whole step reads: weights of rows, labels, seeds.
     fn load_whole(&mut self, batch: &Batch, loss_scale: f64) {
         let (num_samples, plan, reach) = (batch.num_samples, &self.plan, &self.reach);
@@ -254,10 +302,19 @@ impl Step {
         let labels: &mut [i64] = self.arena.write(&plan.place(reach.labels), 0);
         labels[..num_samples].copy_from_slice(&batch.labels);
         labels[num_samples..].fill(crate::batch::IGNORED);
-        let seed = |weight: f64, count: usize| (weight * loss_scale / count.max(1) as f64) as f32;
+        let label_count = self.label_count(batch);
+        let label_weights: &mut [f32] = self.arena.write(&self.plan.place(reach.label_weights), 0);
+        for (to, &label) in label_weights.iter_mut().zip(&batch.labels) {
+            *to = self.config.class_weight(label);
+        }
+        label_weights[num_samples..].fill(0.0);
+        let seed = |weight: f64, count: f64| match count {
+            0.0 => 0.0,
+            count => (weight * loss_scale / count) as f32,
+        };
         let seeds: &mut [f32] = self.arena.write(&plan.place(reach.seeds), 0);
-        seeds[CONTRASTIVE] = seed(self.config.contrastive_weight, num_samples);
-        seeds[LABEL] = seed(self.config.label_weight, batch.num_labelled());
+        seeds[CONTRASTIVE] = seed(self.config.contrastive_weight, num_samples as f64);
+        seeds[LABEL] = seed(self.config.label_weight, label_count);
     }
 
     /// Puts a micro-batch's inputs into the arena. A tail is filled up with copies of the first sample: finite

@@ -14,7 +14,8 @@ use holdall_graph::{DType, Graph, Output, Role, Section, ValueId, backward, back
 use holdall_models::clip::{self, ClipInputs};
 use holdall_models::config::ClipConfig;
 
-use crate::optimizer::{OptimizerConfig, SCHEDULE_LENGTH};
+use crate::encoder::EncoderReach;
+use crate::optimizer::{FIXED_RATES, OptimizerConfig, SCHEDULE_START, matches};
 
 /// How micro-batches see each other in the contrastive loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,10 @@ pub struct StepConfig {
     pub contrastive_weight: f64,
     /// Weights of the losses.
     pub label_weight: f64,
+    /// Share of a label that is spread over all classes.
+    pub label_smoothing: f64,
+    /// What a sample of each class counts in the label loss; empty: one each.
+    pub class_weights: Vec<f32>,
     /// The optimizer's fixed numbers.
     pub optimizer: OptimizerConfig,
     /// Exact, or wrong on purpose.
@@ -49,6 +54,10 @@ pub struct StepConfig {
     pub contrastive_tile: usize,
     /// Parameters whose name starts with one of these are not trained.
     pub frozen: Vec<String>,
+    /// Parameters with a learning rate of their own: the first pattern that matches counts.
+    pub rate_patterns: Vec<String>,
+    /// Samples that evaluation encodes at a time; as many as a micro-batch by default.
+    pub evaluation_batch: Option<usize>,
 }
 
 impl StepConfig {
@@ -61,11 +70,28 @@ impl StepConfig {
             pixels: DType::U8,
             contrastive_weight: 1.0,
             label_weight: 0.5,
+            label_smoothing: 0.0,
+            class_weights: Vec::new(),
             optimizer: OptimizerConfig::default(),
             coupling: Coupling::EffectiveBatch,
             contrastive_tile: CONTRASTIVE_TILE,
             frozen: Vec::new(),
+            rate_patterns: Vec::new(),
+            evaluation_batch: None,
         }
+    }
+
+    /// What a sample of this class counts in the label loss: nothing where it has none.
+    pub fn class_weight(&self, label: i64) -> f32 {
+        match usize::try_from(label) {
+            Err(_) => 0.0,
+            Ok(label) => self.class_weights.get(label).copied().unwrap_or(1.0),
+        }
+    }
+
+    /// Learning rates that a step takes.
+    pub fn num_rates(&self) -> usize {
+        FIXED_RATES + self.rate_patterns.len()
     }
 }
 
@@ -92,6 +118,8 @@ pub struct Reach {
     pub weights: ValueId,
     /// Classes; whole effective batch.
     pub labels: ValueId,
+    /// What each sample counts in the label loss; whole effective batch.
+    pub label_weights: ValueId,
     /// Sum of each loss.
     pub sums: ValueId,
     /// What each sum's gradient starts from: weight / count, times the loss scale.
@@ -104,6 +132,8 @@ pub struct Reach {
     pub features: [ValueId; 2],
     /// Parameter by parameter: first and second moment.
     pub moments: Vec<[ValueId; 2]>,
+    /// The evaluation programs' ends.
+    pub encoder: EncoderReach,
 }
 
 /// Rows of the feature storage, at least: products of fewer rows than this take another path with another order of
@@ -120,8 +150,13 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
     let inputs = clip::inputs(&mut g, model, batch, config.num_tokens, config.pixels);
     let weights = g.input("weights", &[padded], DType::F32);
     let labels = g.input("labels", &[padded], DType::I64);
+    let label_weights = g.input("label weights", &[padded], DType::F32);
     let seeds = g.input("seeds", &[NUM_LOSSES], DType::F32);
-    let schedule = g.input("schedule", &[SCHEDULE_LENGTH], DType::F32);
+    let schedule = g.input(
+        "schedule",
+        &[SCHEDULE_START + config.num_rates()],
+        DType::F32,
+    );
     let whole =
         |g: &mut Graph, name: &str, dims: &[usize]| g.tensor(name, dims, DType::F32, Role::Feature);
     let sums = whole(&mut g, "loss sums", &[NUM_LOSSES]);
@@ -148,6 +183,10 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
             .frozen
             .iter()
             .any(|prefix| parameter.name.starts_with(prefix.as_str()));
+        let patterns = &mut config.rate_patterns.iter();
+        if let Some(index) = patterns.position(|pattern| matches(pattern, &parameter.name)) {
+            parameter.rate = FIXED_RATES + index;
+        }
     });
     let [contrastive_sum, label_sum] = [CONTRASTIVE, LABEL].map(|loss| g.rows(sums, loss, 1));
     let [contrastive_seed, label_seed] = [CONTRASTIVE, LABEL].map(|loss| g.rows(seeds, loss, 1));
@@ -155,7 +194,15 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
     if let Some([weight, bias]) = heads.label {
         let logits = g.linear("head", image, weight, Some(bias), None);
         let micro_labels = g.micro_rows(labels, batch);
-        g.cross_entropy_into("head", logits, micro_labels, micro_weights, label_sum);
+        let micro_label_weights = g.micro_rows(label_weights, batch);
+        g.cross_entropy_into(
+            "head",
+            logits,
+            micro_labels,
+            micro_label_weights,
+            label_sum,
+            config.label_smoothing,
+        );
     }
 
     // Gradients to zero, then what needs the whole effective batch.
@@ -216,16 +263,22 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
 
     g.enter(Section::Update);
     let moments = write_update(&mut g, &config.optimizer, schedule, norm);
+    let encoder = match config.evaluation_batch {
+        Some(other) if other != batch => EncoderReach::write(&mut g, config, other),
+        _ => EncoderReach::write_sharing(&mut g, config, batch, inputs, features),
+    };
     let reach = Reach {
         inputs,
         weights,
         labels,
+        label_weights,
         sums,
         seeds,
         schedule,
         norm,
         features,
         moments,
+        encoder,
     };
     StepGraph { graph: g, reach }
 }

@@ -87,8 +87,7 @@ fn a_warm_step_allocates_nothing() {
         .unwrap();
         let moment = |step| Moment {
             step,
-            rate: 1e-4,
-            head_rate: 1e-3,
+            rates: &[1e-4, 1e-3],
             loss_scale: 1.0,
         };
         cpu.scope(|| {

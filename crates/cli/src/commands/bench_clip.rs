@@ -80,8 +80,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     let mut step = setup.start(plan)?;
     let moment = |count: usize| Moment {
         step: count as u64 + 1,
-        rate: 2e-5,
-        head_rate: 1e-3,
+        rates: &[2e-5, 1e-3],
         loss_scale: 1.0,
     };
     let steps = arguments.steps as usize;

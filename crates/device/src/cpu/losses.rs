@@ -1,12 +1,14 @@
 //! Cross-entropy over rows.
 
 use holdall_graph::Write;
+use holdall_graph::ops::cross_entropy::{CrossEntropy, CrossEntropyGrad};
 
 use super::elements::for_rows;
 use super::operands::Operands;
 use super::real::{Real, exp_in_place, largest};
 
-pub(super) fn cross_entropy<T: Real>(o: &Operands<'_>) {
+pub(super) fn cross_entropy<T: Real>(op: &CrossEntropy, o: &Operands<'_>) {
+    let smoothing = T::of(op.smoothing);
     let logits = o.input::<T>(0);
     let (labels, weights) = (o.input::<i64>(1).flat(), o.input::<T>(2).flat());
     let (total, _) = o.result::<T>(0);
@@ -28,14 +30,19 @@ pub(super) fn cross_entropy<T: Real>(o: &Operands<'_>) {
         let peak = largest(logits);
         exponentials.copy_from_slice(logits);
         let sum = exp_in_place(exponentials, peak);
-        loss[0] = weight * (peak + sum.ln() - logits[label as usize]);
+        let mut target = logits[label as usize];
+        if op.smoothing > 0.0 {
+            let mean = logits.iter().map(|x| x.f64()).sum::<f64>() / logits.len() as f64;
+            target = (T::ONE - smoothing) * target + smoothing * T::of(mean);
+        }
+        loss[0] = weight * (peak + sum.ln() - target);
     });
     let losses = (0..logits.rows).map(|row| scratch.row(row)[logits.width].f64());
     let sum = total.scalar().f64() + losses.sum::<f64>();
     total.row_mut(0)[0] = T::of(sum);
 }
 
-pub(super) fn cross_entropy_grad<T: Real>(o: &Operands<'_>) {
+pub(super) fn cross_entropy_grad<T: Real>(op: &CrossEntropyGrad, o: &Operands<'_>) {
     let seed = o.input::<T>(0).scalar();
     let logits = o.input::<T>(1);
     let (labels, weights) = (o.input::<i64>(2).flat(), o.input::<T>(3).flat());
@@ -55,9 +62,10 @@ pub(super) fn cross_entropy_grad<T: Real>(o: &Operands<'_>) {
         exponentials.copy_from_slice(logits);
         let sum = exp_in_place(exponentials, largest(logits));
         let scale = seed * weight / sum;
+        let spread = T::of(op.smoothing / logits.len() as f64);
         for (out, &value) in out.iter_mut().zip(&*exponentials) {
-            *out += value * scale;
+            *out += value * scale - spread * seed * weight;
         }
-        out[label as usize] -= seed * weight;
+        out[label as usize] -= T::of(1.0 - op.smoothing) * seed * weight;
     });
 }

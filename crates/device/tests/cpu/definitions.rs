@@ -344,7 +344,7 @@ fn cross_entropy() {
             let weights = s.given(&[4], Contents::Floats(weights.to_vec()));
             let sum = s.total();
             s.graph
-                .cross_entropy_into("loss", logits, labels, weights, sum);
+                .cross_entropy_into("loss", logits, labels, weights, sum, 0.0);
             (vec![logits], sum)
         },
         |known, operands| {

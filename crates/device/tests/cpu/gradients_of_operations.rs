@@ -383,7 +383,7 @@ fn cross_entropy_with_ignored_and_weightless_rows() {
         let weights_n = s.given(&[6], Contents::Floats(vec![1.0, 0.5, 1.0, 0.0, 2.0, 1.5]));
         let sum = s.total();
         s.graph
-            .cross_entropy_into("loss", logits_nc, labels_n, weights_n, sum);
+            .cross_entropy_into("loss", logits_nc, labels_n, weights_n, sum, 0.0);
         vec![sum]
     });
 }
@@ -396,7 +396,7 @@ fn cross_entropy_adds_to_a_gradient_that_is_there() {
         let weights_n = s.given(&[3], Contents::Floats(vec![1.0, 0.5, 1.0]));
         let sum = s.total();
         s.graph
-            .cross_entropy_into("loss", logits_nc, labels_n, weights_n, sum);
+            .cross_entropy_into("loss", logits_nc, labels_n, weights_n, sum, 0.0);
         let weight = s.parameter(&[2, 5]);
         vec![sum, s.graph.linear("z", logits_nc, weight, None, None)]
     });

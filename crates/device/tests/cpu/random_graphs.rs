@@ -253,7 +253,7 @@ fn write(recipe: &Recipe) -> Step {
     let head = w.parameter("head".to_owned(), &[CLASSES, d], false);
     let logits = w.g.linear("logits", pooled, head, None, None);
     let micro_weights = w.g.micro_rows(weights, b);
-    w.g.cross_entropy_into("label", logits, labels, micro_weights, sums[1]);
+    w.g.cross_entropy_into("label", logits, labels, micro_weights, sums[1], 0.0);
     let mut seeds_back = vec![(sums[1], seeds[1])];
     let scale = w.parameter("scale".to_owned(), &[], false);
     let sides = recipe.coupled.then(|| {

@@ -105,7 +105,7 @@ impl TwoTowers {
         });
         let logits = g.linear("head", image_bp, head, Some(bias), None);
         let micro_weights = g.micro_rows(weights, b);
-        g.cross_entropy_into("label", logits, labels, micro_weights, label_sum);
+        g.cross_entropy_into("label", logits, labels, micro_weights, label_sum, 0.0);
 
         zero_gradients(&mut g);
         g.enter(Section::Loss);

@@ -1,18 +1,25 @@
-//! `sum += sum over n of w[n] * (logsumexp(logits[n]) - logits[n, label[n]])`: a separable loss, as a sum.
+//! `sum += sum over n of w[n] * (logsumexp(logits[n]) - target[n] . logits[n])`: a separable loss, as a sum.
 //!
+//! `target` is `1 - smoothing` at the label and `smoothing / C` spread over all C classes, as PyTorch has it.
 //! Rows of weight zero (padding) and of negative label (ignored) count nothing. The count is data: the step knows it
 //! before it starts, and divides once through the seed. Backward:
-//! `dlogits = seed * w[n] * (softmax - onehot)`.
+//! `dlogits = seed * w[n] * (softmax - target)`.
 
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
 /// Forward. Inputs `logits_nc, labels_n, weights_n`; output the sum, which is added to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CrossEntropy {}
+pub struct CrossEntropy {
+    /// Share of the target that is spread over all classes.
+    pub smoothing: f64,
+}
 
 /// Inputs `seed, logits_nc, labels_n, weights_n`; output `dlogits_nc`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CrossEntropyGrad {}
+pub struct CrossEntropyGrad {
+    /// Share of the target that is spread over all classes.
+    pub smoothing: f64,
+}
 
 impl Graph {
     /// Adds the cross-entropy of each row to `sum`.
@@ -23,6 +30,7 @@ impl Graph {
         labels_n: ValueId,
         weights_n: ValueId,
         sum: ValueId,
+        smoothing: f64,
     ) {
         let (logits, labels) = (self.shape(logits_nc), self.shape(labels_n));
         assert_eq!(
@@ -31,7 +39,7 @@ impl Graph {
             "cross-entropy {name}: logits {logits:?}, labels {labels:?}"
         );
         self.push(
-            CrossEntropy {},
+            CrossEntropy { smoothing },
             vec![logits_nc, labels_n, weights_n],
             vec![Output::accumulate(sum)],
         );
@@ -50,8 +58,9 @@ impl Operation for CrossEntropy {
         let dlogits = pass.target(node.inputs[0]);
         let mut inputs = vec![seed];
         inputs.extend(&node.inputs);
+        let smoothing = self.smoothing;
         pass.graph()
-            .push(CrossEntropyGrad {}, inputs, vec![dlogits]);
+            .push(CrossEntropyGrad { smoothing }, inputs, vec![dlogits]);
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {

@@ -98,6 +98,23 @@ impl Graph {
         y_no
     }
 
+    /// `x W^T + b`, written where it is wanted.
+    pub fn linear_into(
+        &mut self,
+        x_ni: ValueId,
+        weight_oi: ValueId,
+        bias_o: ValueId,
+        y_no: ValueId,
+    ) {
+        let op = Linear {
+            bias: true,
+            residual: false,
+            activation: None,
+            inert_bias: 0..0,
+        };
+        self.push_new(op, vec![x_ni, weight_oi, bias_o], &[y_no]);
+    }
+
     /// `activation(x W^T + b)`.
     pub fn linear_activated(
         &mut self,

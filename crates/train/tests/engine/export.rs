@@ -23,8 +23,7 @@ fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
     read_weights(&mut step, &folder);
     let moment = Moment {
         step: 1,
-        rate: 1e-3,
-        head_rate: 1e-3,
+        rates: &[1e-3, 1e-3],
         loss_scale: 1.0,
     };
     step.run(&cpu, &batch, &moment);

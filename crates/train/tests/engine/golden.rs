@@ -46,7 +46,7 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
             };
             near(contrastive.mean(), "loss_contrastive");
             near(label.mean(), "loss_label");
-            assert_eq!((contrastive.count, label.count), (6, 5));
+            assert_eq!((contrastive.count, label.count), (6.0, 5.0));
 
             let [image, text] = step.features();
             for (found, name) in [(image, "image_embeds"), (text, "text_embeds")] {
@@ -109,8 +109,7 @@ fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
             for count in 0..10 {
                 let moment = Moment {
                     step: count as u64 + 1,
-                    rate: 1e-3,
-                    head_rate: 1e-3,
+                    rates: &[1e-3, 1e-3],
                     loss_scale: 1.0,
                 };
                 let report = step.run(&cpu, &batch, &moment);

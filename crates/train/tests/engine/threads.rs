@@ -28,8 +28,7 @@ fn three_steps_have_the_same_bits_on_any_number_of_threads() {
         for count in 0..3 {
             let moment = Moment {
                 step: count + 1,
-                rate: 1e-3,
-                head_rate: 1e-3,
+                rates: &[1e-3, 1e-3],
                 loss_scale: 1.0,
             };
             losses.push(step.run(&cpu, &batch, &moment).loss.to_bits());
