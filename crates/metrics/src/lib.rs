@@ -1,3 +1,6 @@
 //! What a model is worth: retrieval ranks and label accuracy, from features as they come.
 
 #![forbid(unsafe_code)]
+
+pub mod labels;
+pub mod retrieval;

@@ -13,8 +13,8 @@
 
 mod find;
 mod stored;
-mod weights_file;
-mod write;
+pub(crate) mod weights_file;
+pub(crate) mod write;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -9,3 +9,4 @@ pub mod config;
 pub mod error;
 pub mod folder;
 pub mod init;
+pub mod state_file;

@@ -24,16 +24,18 @@ const LENGTH_BYTES: u64 = 8;
 /// The limit that the format's own reader has.
 const MOST_HEADER_BYTES: u64 = 100_000_000;
 
-pub(super) struct WeightsFile {
+pub(crate) struct WeightsFile {
     path: PathBuf,
     map: Mmap,
     data_start: usize,
     /// In the order of their data.
     tensors: Vec<(String, TensorInfo)>,
+    /// What the header says beside tensors.
+    metadata: serde_json::Map<String, serde_json::Value>,
 }
 
 impl WeightsFile {
-    pub(super) fn open(path: &Path) -> Result<WeightsFile, ModelError> {
+    pub(crate) fn open(path: &Path) -> Result<WeightsFile, ModelError> {
         let failed = |action| {
             move |cause| ModelError::Io {
                 path: path.into(),
@@ -76,12 +78,14 @@ impl WeightsFile {
             part: "its header",
             valid_bytes: error.valid_up_to(),
         })?;
-        let Entries(mut tensors) =
-            serde_json::from_str(header).map_err(|cause| ModelError::Json {
-                file: path.into(),
-                expected: "a safetensors header",
-                found: cause.to_string(),
-            })?;
+        let Entries {
+            mut tensors,
+            metadata,
+        } = serde_json::from_str(header).map_err(|cause| ModelError::Json {
+            file: path.into(),
+            expected: "a safetensors header",
+            found: cause.to_string(),
+        })?;
         tensors.sort_by_key(|(_, info)| info.data_offsets);
         check_names(path, &tensors)?;
         check_layout(path, data_start, map.len(), &tensors)?;
@@ -90,26 +94,32 @@ impl WeightsFile {
             map,
             data_start,
             tensors,
+            metadata,
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn tensors(&self) -> &[(String, TensorInfo)] {
+    pub(crate) fn tensors(&self) -> &[(String, TensorInfo)] {
         &self.tensors
     }
 
+    /// A text of the header's metadata.
+    pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key)?.as_str()
+    }
+
     /// The bytes of a tensor of this file.
-    pub(super) fn bytes(&self, info: &TensorInfo) -> &[u8] {
+    pub(crate) fn bytes(&self, info: &TensorInfo) -> &[u8] {
         let (start, end) = info.data_offsets;
         &self.map[self.data_start + start..self.data_start + end]
     }
 
     /// Pages of the map that have been read count as this process's memory until they are given back; they come
     /// back from the file when they are read again.
-    pub(super) fn give_back(&self) {
+    pub(crate) fn give_back(&self) {
         #[cfg(unix)]
         // SAFETY: the map is read-only and backed by a file, so dropping its pages loses nothing.
         let _ = unsafe {
@@ -193,7 +203,11 @@ fn check_layout(
 }
 
 /// The tensors of a header as they stand there, a name that occurs twice included.
-struct Entries(Vec<(String, TensorInfo)>);
+#[derive(Default)]
+struct Entries {
+    tensors: Vec<(String, TensorInfo)>,
+    metadata: serde_json::Map<String, serde_json::Value>,
+}
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
@@ -211,16 +225,19 @@ impl<'de> Visitor<'de> for EntriesVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
-        let mut tensors = Vec::new();
+        let mut entries = Entries::default();
         while let Some(name) = map.next_key::<String>()? {
             let value: serde_json::Value = map.next_value()?;
             if name == "__metadata__" {
+                if let serde_json::Value::Object(metadata) = value {
+                    entries.metadata = metadata;
+                }
                 continue;
             }
             let info = TensorInfo::deserialize(value)
                 .map_err(|cause| A::Error::custom(format!("in `{name}`, {cause}")))?;
-            tensors.push((name, info));
+            entries.tensors.push((name, info));
         }
-        Ok(Entries(tensors))
+        Ok(entries)
     }
 }

@@ -24,7 +24,7 @@ use super::{CONFIG_FILE, HEAD_FILE, Head, INDEX_FILE, SINGLE_FILE, compare};
 use crate::config::{ClipConfig, num_values};
 use crate::error::ModelError;
 
-type NamedTensor<'a> = (String, Vec<usize>, &'a [f32]);
+pub(crate) type NamedTensor<'a> = (String, Vec<usize>, &'a [f32]);
 
 /// Writes a model folder that `CLIPModel.from_pretrained` loads, over an older one if there is one.
 ///
@@ -50,13 +50,13 @@ pub fn write_folder(
     };
     let shards = split(tensors, shard_bytes);
     let last = if let [all] = shards.as_slice() {
-        staged.write(SINGLE_FILE, |file| write_safetensors(file, all))?;
+        staged.write(SINGLE_FILE, |file| write_safetensors(file, all, &[]))?;
         SINGLE_FILE
     } else {
         let mut weight_map = Map::new();
         for (number, shard) in shards.iter().enumerate() {
             let name = format!("model-{:05}-of-{:05}.safetensors", number + 1, shards.len());
-            staged.write(&name, |file| write_safetensors(file, shard))?;
+            staged.write(&name, |file| write_safetensors(file, shard, &[]))?;
             let entries = shard
                 .iter()
                 .map(|(tensor, _, _)| (tensor.clone(), json!(name)));
@@ -80,7 +80,7 @@ pub fn write_folder(
                 head.bias.as_slice(),
             ),
         ];
-        staged.write(HEAD_FILE, |file| write_safetensors(file, &tensors))?;
+        staged.write(HEAD_FILE, |file| write_safetensors(file, &tensors, &[]))?;
     }
     staged.commit(last)
 }
@@ -167,7 +167,11 @@ fn num_bytes((_, _, values): &NamedTensor) -> u64 {
     size_of_val(*values) as u64
 }
 
-fn write_safetensors(file: &mut File, tensors: &[NamedTensor]) -> io::Result<()> {
+pub(crate) fn write_safetensors(
+    file: &mut File,
+    tensors: &[NamedTensor],
+    metadata: &[(&str, String)],
+) -> io::Result<()> {
     let mut end = 0;
     let mut entries = Vec::with_capacity(tensors.len());
     for (name, shape, values) in tensors {
@@ -181,8 +185,13 @@ fn write_safetensors(file: &mut File, tensors: &[NamedTensor]) -> io::Result<()>
         entries.push((name.clone(), info));
     }
     // transformers refuses files that do not say which framework their layout follows.
-    let format = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let metadata = Metadata::new(Some(format), entries).map_err(io::Error::other)?;
+    let mut texts = HashMap::from([("format".to_string(), "pt".to_string())]);
+    texts.extend(
+        metadata
+            .iter()
+            .map(|(key, text)| (key.to_string(), text.clone())),
+    );
+    let metadata = Metadata::new(Some(texts), entries).map_err(io::Error::other)?;
     let mut header = serde_json::to_vec(&metadata)?;
     header.resize(header.len().next_multiple_of(8), b' ');
     file.write_all(&(header.len() as u64).to_le_bytes())?;
@@ -290,7 +299,7 @@ fn remove_if_there(path: &Path) -> Result<(), ModelError> {
 }
 
 /// A rename is only on disk once its folder is.
-fn sync_folder(folder: &Path) -> Result<(), ModelError> {
+pub(crate) fn sync_folder(folder: &Path) -> Result<(), ModelError> {
     if cfg!(unix) {
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
         synced.map_err(failed(folder, "write it to disk"))?;
@@ -298,7 +307,7 @@ fn sync_folder(folder: &Path) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn failed(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> ModelError {
+pub(crate) fn failed(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> ModelError {
     let path = path.to_path_buf();
     move |cause| ModelError::Io {
         path,

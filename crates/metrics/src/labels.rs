@@ -1,0 +1,55 @@
+//! Label accuracy, sample by sample as logits come.
+
+/// Right answers so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LabelCounts {
+    /// Samples with a label.
+    pub samples: usize,
+    /// Whose label had the highest logit.
+    pub top1: usize,
+    /// Whose label was among the five highest.
+    pub top5: usize,
+}
+
+impl LabelCounts {
+    /// Takes note of one sample. Equal logits count against the label: a head that says the same of all classes
+    /// knows nothing.
+    pub fn add(&mut self, logits: &[f32], label: usize) {
+        let own = logits[label];
+        let others = logits
+            .iter()
+            .enumerate()
+            .filter(|&(class, _)| class != label);
+        // What is not a number is never smaller, so it counts against the label as well.
+        let ahead = others.filter(|&(_, other)| {
+            !matches!(other.partial_cmp(&own), Some(std::cmp::Ordering::Less))
+        });
+        let ahead = ahead.count();
+        self.samples += 1;
+        self.top1 += usize::from(ahead < 1);
+        self.top5 += usize::from(ahead < 5);
+    }
+
+    /// Shares of right answers: top-1, top-5; `None` without samples.
+    pub fn accuracy(&self) -> Option<[f64; 2]> {
+        let share = |right: usize| right as f64 / self.samples as f64;
+        (self.samples > 0).then(|| [share(self.top1), share(self.top5)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_and_nans_count_against_the_label() {
+        let mut counts = LabelCounts::default();
+        assert_eq!(counts.accuracy(), None);
+        counts.add(&[0.0, 2.0, 1.0], 1);
+        counts.add(&[0.0, 2.0, 2.0], 1);
+        counts.add(&[f32::NAN; 8], 3);
+        counts.add(&[6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 5);
+        counts.add(&[6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 4);
+        assert_eq!((counts.samples, counts.top1, counts.top5), (5, 1, 3));
+    }
+}
