@@ -87,7 +87,7 @@ impl Setup {
         step.num_tokens = tokens;
         step.contrastive_weight = config.losses.contrastive;
         step.label_weight = config.losses.label;
-        step.optimizer = config.train.optimizer.clone();
+        step.optimizer = config.train.optimizer_config();
         Ok(Setup {
             step,
             weights,

@@ -3,156 +3,84 @@
 //! A config says only what differs from the defaults, which stand here in one place. Command-line options are laid over
 //! it; nothing past this file sees a flag.
 
-use std::path::Path;
+mod choices;
+mod rates;
+mod sections;
+mod written;
 
-use holdall_plan::{Recompute, Request};
+use std::path::{Path, PathBuf};
+
+use holdall_data::DataConfig;
+use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
+pub use self::choices::{
+    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, Sampling, SaveEvery, Schedule,
+    Split, Task, Warmup,
+};
+pub use self::rates::RatesByName;
+pub use self::sections::{Losses, OptimizerSection, TrainSection};
 use crate::budget::Memory;
 use crate::error::TrainError;
-use crate::optimizer::OptimizerConfig;
-
-/// What kind of model and loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Task {
-    /// Pictures and captions, with an optional label head.
-    #[default]
-    Clip,
-}
-
-/// Number format of the arithmetic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// What suits the device; f32 on a CPU.
-    #[default]
-    Auto,
-    /// 32-bit floats.
-    F32,
-    /// 16-bit IEEE floats with loss scaling.
-    Fp16,
-    /// 16-bit brain floats.
-    Bf16,
-    /// 32-bit floats with 10-bit products.
-    Tf32,
-}
-
-/// What to keep for the backward pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RecomputeChoice {
-    /// What the budget asks for.
-    #[default]
-    Auto,
-    /// Keep everything.
-    None,
-    /// Make norms and activations again.
-    Cheap,
-    /// Make whole blocks again.
-    Blocks,
-}
-
-impl Precision {
-    /// As the user writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::Auto => "auto",
-            Precision::F32 => "f32",
-            Precision::Fp16 => "fp16",
-            Precision::Bf16 => "bf16",
-            Precision::Tf32 => "tf32",
-        }
-    }
-}
-
-impl RecomputeChoice {
-    /// `None` leaves the choice open.
-    pub fn policy(self) -> Option<Recompute> {
-        match self {
-            RecomputeChoice::Auto => None,
-            RecomputeChoice::None => Some(Recompute::None),
-            RecomputeChoice::Cheap => Some(Recompute::Cheap),
-            RecomputeChoice::Blocks => Some(Recompute::Blocks),
-        }
-    }
-}
-
-/// Weights of the losses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Losses {
-    /// Pictures against captions.
-    pub contrastive: f64,
-    /// The label head; counts where `labels` says how many classes there are.
-    pub label: f64,
-}
-
-impl Default for Losses {
-    fn default() -> Losses {
-        Losses {
-            contrastive: 1.0,
-            label: 0.5,
-        }
-    }
-}
-
-/// The `train` section.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TrainSection {
-    /// Samples per optimizer step.
-    pub effective_batch: Option<usize>,
-    /// Samples per micro-batch.
-    pub batch_size: Option<usize>,
-    /// Micro-batches per optimizer step.
-    #[serde(alias = "gradient_accumulation_steps")]
-    pub gradient_accumulation: Option<usize>,
-    /// What to keep for the backward pass.
-    pub recompute: RecomputeChoice,
-    /// The optimizer's fixed numbers.
-    pub optimizer: OptimizerConfig,
-}
 
 /// A whole config.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunConfig {
+    /// Another config that this one builds on, relative to it; `None` once it has been laid under.
+    #[serde(skip_serializing)]
+    pub base: Option<PathBuf>,
     /// What kind of model.
     pub task: Task,
     /// A folder, or a preset by name (random weights).
     pub model: String,
-    /// Classes of the label head; none leaves the head out.
+    /// Which files, and which of their columns mean what.
+    pub data: DataConfig,
+    /// Classes of the label head; none leaves the head out. Data with labels says how many there are.
     pub labels: Option<usize>,
     /// Tokens per caption; as many as the model has positions by default.
     pub tokens: Option<usize>,
     /// Weights of the losses.
     pub losses: Losses,
-    /// Batch and optimizer.
+    /// Batch, rates, and what happens when.
     pub train: TrainSection,
     /// What the process may hold.
     pub memory: Memory,
+    /// What the loader's ring, cached features and offloaded state may hold.
+    pub host_memory: Memory,
     /// Number format.
     pub precision: Precision,
     /// Threads of the CPU; one per core by default.
     pub num_threads: Option<usize>,
+    /// Threads that decode pictures beside the training; 0 decodes in the training's own.
+    pub num_workers: Count,
+    /// Micro-batches that wait, decoded.
+    pub prefetch: Count,
     /// Seed of everything random.
     pub seed: u64,
+    /// The run's folder, relative to where the command was typed.
+    pub out: Option<PathBuf>,
 }
 
 impl Default for RunConfig {
     fn default() -> RunConfig {
         RunConfig {
+            base: None,
             task: Task::Clip,
             model: "openai/clip-vit-base-patch32".to_owned(),
+            data: DataConfig::default(),
             labels: None,
             tokens: None,
             losses: Losses::default(),
             train: TrainSection::default(),
             memory: Memory::Auto,
+            host_memory: Memory::Auto,
             precision: Precision::Auto,
             num_threads: None,
+            num_workers: Count::Auto,
+            prefetch: Count::Auto,
             seed: 0,
+            out: None,
         }
     }
 }

@@ -1,0 +1,291 @@
+//! Values that are one of a few: what each may be, and how it is written.
+
+use holdall_plan::Recompute;
+use serde::{Deserialize, Serialize};
+
+use super::written::Written;
+
+/// What kind of model and loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// Pictures and captions, with an optional label head.
+    #[default]
+    Clip,
+}
+
+/// Number format of the arithmetic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// What suits the device; f32 on a CPU.
+    #[default]
+    Auto,
+    /// 32-bit floats.
+    F32,
+    /// 16-bit IEEE floats with loss scaling.
+    Fp16,
+    /// 16-bit brain floats.
+    Bf16,
+    /// 32-bit floats with 10-bit products.
+    Tf32,
+}
+
+impl Precision {
+    /// As the user writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Auto => "auto",
+            Precision::F32 => "f32",
+            Precision::Fp16 => "fp16",
+            Precision::Bf16 => "bf16",
+            Precision::Tf32 => "tf32",
+        }
+    }
+}
+
+/// What to keep for the backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RecomputeChoice {
+    /// What the budget asks for.
+    #[default]
+    Auto,
+    /// Keep everything.
+    None,
+    /// Make norms and activations again.
+    Cheap,
+    /// Make whole blocks again.
+    Blocks,
+}
+
+impl RecomputeChoice {
+    /// `None` leaves the choice open.
+    pub fn policy(self) -> Option<Recompute> {
+        match self {
+            RecomputeChoice::Auto => None,
+            RecomputeChoice::None => Some(Recompute::None),
+            RecomputeChoice::Cheap => Some(Recompute::Cheap),
+            RecomputeChoice::Blocks => Some(Recompute::Blocks),
+        }
+    }
+}
+
+/// What a class counts for in the label loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClassWeights {
+    /// Every sample the same.
+    #[default]
+    None,
+    /// Every class the same: a sample counts the less, the more its class has.
+    Balanced,
+}
+
+/// How the learning rate moves after the warmup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Schedule {
+    /// Half a cosine, down to `lr_end`.
+    #[default]
+    Cosine,
+    /// It stays.
+    Constant,
+}
+
+/// In which order an epoch draws its samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sampling {
+    /// Each sample once, shuffled.
+    #[default]
+    Shuffle,
+    /// Each class as often as any other.
+    Balanced,
+}
+
+/// What is evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Split {
+    /// What was held out.
+    Validation,
+    /// What is trained on.
+    Train,
+}
+
+/// A count, or as many as suit the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub enum Count {
+    /// What suits the machine.
+    #[default]
+    Auto,
+    /// What the user said.
+    Exactly(usize),
+}
+
+impl Count {
+    /// `None` leaves the choice open.
+    pub fn exactly(self) -> Option<usize> {
+        match self {
+            Count::Auto => None,
+            Count::Exactly(count) => Some(count),
+        }
+    }
+}
+
+impl TryFrom<Written> for Count {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Count, String> {
+        match written.count() {
+            Some(count) => Ok(Count::Exactly(count)),
+            None if written.is_word("auto") => Ok(Count::Auto),
+            None => Err(written.instead_of("auto, or a whole number of at least 0")),
+        }
+    }
+}
+
+impl From<Count> for Written {
+    fn from(count: Count) -> Written {
+        match count {
+            Count::Auto => Written::Word("auto".to_owned()),
+            Count::Exactly(count) => Written::Whole(count as u64),
+        }
+    }
+}
+
+impl std::str::FromStr for Count {
+    type Err = String;
+
+    /// As typed: `auto` or `4`.
+    fn from_str(text: &str) -> Result<Count, String> {
+        match text.parse() {
+            Ok(number) => Written::Whole(number).try_into(),
+            Err(_) => Written::Word(text.to_owned()).try_into(),
+        }
+    }
+}
+
+/// How long the learning rate rises, from almost nothing, in a straight line.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub enum Warmup {
+    /// So many optimizer steps.
+    Steps(usize),
+    /// A share of all optimizer steps, in percent.
+    Percent(f64),
+}
+
+impl Default for Warmup {
+    fn default() -> Warmup {
+        Warmup::Percent(5.0)
+    }
+}
+
+impl Warmup {
+    /// Steps of the warmup in a run of `num_steps`.
+    pub fn steps(self, num_steps: usize) -> usize {
+        match self {
+            Warmup::Steps(steps) => steps,
+            Warmup::Percent(percent) => (num_steps as f64 * percent / 100.0).round() as usize,
+        }
+    }
+}
+
+impl TryFrom<Written> for Warmup {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Warmup, String> {
+        if let Some(steps) = written.count() {
+            return Ok(Warmup::Steps(steps));
+        }
+        let percent = match &written {
+            Written::Word(word) => word.strip_suffix('%'),
+            _ => None,
+        };
+        percent
+            .and_then(|percent| percent.trim().parse().ok())
+            .filter(|percent| (0.0..=100.0).contains(percent))
+            .map(Warmup::Percent)
+            .ok_or_else(|| written.instead_of("steps such as 500, or a share of all such as 5%"))
+    }
+}
+
+impl From<Warmup> for Written {
+    fn from(warmup: Warmup) -> Written {
+        match warmup {
+            Warmup::Steps(steps) => Written::Whole(steps as u64),
+            Warmup::Percent(percent) => Written::Word(format!("{percent}%")),
+        }
+    }
+}
+
+/// When a run stops to evaluate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub enum EvalEvery {
+    /// After each epoch.
+    #[default]
+    Epoch,
+    /// After so many optimizer steps.
+    Steps(usize),
+    /// Never.
+    Never,
+}
+
+impl TryFrom<Written> for EvalEvery {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<EvalEvery, String> {
+        match written.count() {
+            Some(steps) if steps > 0 => Ok(EvalEvery::Steps(steps)),
+            _ if written.is_word("epoch") => Ok(EvalEvery::Epoch),
+            _ if written.is_word("none") => Ok(EvalEvery::Never),
+            _ => Err(written.instead_of("epoch, a number of steps of at least 1, or none")),
+        }
+    }
+}
+
+impl From<EvalEvery> for Written {
+    fn from(every: EvalEvery) -> Written {
+        match every {
+            EvalEvery::Epoch => Written::Word("epoch".to_owned()),
+            EvalEvery::Steps(steps) => Written::Whole(steps as u64),
+            EvalEvery::Never => Written::Word("none".to_owned()),
+        }
+    }
+}
+
+/// When a run writes a checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub enum SaveEvery {
+    /// After each epoch.
+    #[default]
+    Epoch,
+    /// After so many optimizer steps.
+    Steps(usize),
+}
+
+impl TryFrom<Written> for SaveEvery {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<SaveEvery, String> {
+        match written.count() {
+            Some(steps) if steps > 0 => Ok(SaveEvery::Steps(steps)),
+            _ if written.is_word("epoch") => Ok(SaveEvery::Epoch),
+            _ => Err(written.instead_of("epoch, or a number of steps of at least 1")),
+        }
+    }
+}
+
+impl From<SaveEvery> for Written {
+    fn from(every: SaveEvery) -> Written {
+        match every {
+            SaveEvery::Epoch => Written::Word("epoch".to_owned()),
+            SaveEvery::Steps(steps) => Written::Whole(steps as u64),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The sections of a config and their defaults.
+
+use serde::{Deserialize, Serialize};
+
+use super::choices::{
+    ClassWeights, EvalEvery, RecomputeChoice, Sampling, SaveEvery, Schedule, Split, Warmup,
+};
+use super::rates::RatesByName;
+use super::written::{count_or_none, real_or_none};
+use crate::optimizer::OptimizerConfig;
+
+/// The `losses` section: what counts how much.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Losses {
+    /// Pictures against captions.
+    pub contrastive: f64,
+    /// The label head; counts where there are labels.
+    pub label: f64,
+    /// Share of a label that is spread evenly over all classes.
+    pub label_smoothing: f64,
+    /// What a class counts for in the label loss.
+    pub class_weights: ClassWeights,
+}
+
+impl Default for Losses {
+    fn default() -> Losses {
+        Losses {
+            contrastive: 1.0,
+            label: 0.5,
+            label_smoothing: 0.0,
+            class_weights: ClassWeights::None,
+        }
+    }
+}
+
+/// The `train` section: batch, rates, and what happens when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainSection {
+    /// Samples per optimizer step.
+    pub effective_batch: Option<usize>,
+    /// Samples per micro-batch.
+    pub batch_size: Option<usize>,
+    /// Micro-batches per optimizer step.
+    #[serde(alias = "gradient_accumulation_steps")]
+    pub gradient_accumulation: Option<usize>,
+    /// What to keep for the backward pass.
+    pub recompute: RecomputeChoice,
+    /// Times that the data is seen.
+    pub epochs: usize,
+    /// Learning rate of the towers.
+    pub lr: f64,
+    /// Learning rate of the label head.
+    pub lr_head: f64,
+    /// Learning rates of parameters by name, instead of `lr` and `lr_head`; 0 holds them still.
+    pub lr_by: RatesByName,
+    /// How the learning rate moves after the warmup.
+    pub schedule: Schedule,
+    /// How long the learning rate rises at the start.
+    pub warmup: Warmup,
+    /// Share of the learning rate that is left at the end of a cosine.
+    pub lr_end: f64,
+    /// Bound on the global gradient norm.
+    #[serde(with = "real_or_none")]
+    pub clip_norm: Option<f64>,
+    /// The optimizer's fixed numbers.
+    pub optimizer: OptimizerSection,
+    /// In which order an epoch draws its samples.
+    pub sampling: Sampling,
+    /// When to evaluate.
+    pub eval_every: EvalEvery,
+    /// What to evaluate.
+    pub eval_on: Vec<Split>,
+    /// Samples per batch of an evaluation; the micro-batch by default.
+    pub eval_batch_size: Option<usize>,
+    /// When to write a checkpoint.
+    pub save_every: SaveEvery,
+    /// Evaluations without improvement after which a run ends.
+    #[serde(with = "count_or_none")]
+    pub early_stop: Option<usize>,
+    /// The metric that says which checkpoint is the best.
+    pub best_metric: Option<String>,
+}
+
+impl Default for TrainSection {
+    fn default() -> TrainSection {
+        TrainSection {
+            effective_batch: None,
+            batch_size: None,
+            gradient_accumulation: None,
+            recompute: RecomputeChoice::Auto,
+            epochs: 10,
+            lr: 2e-5,
+            lr_head: 1e-3,
+            lr_by: RatesByName::default(),
+            schedule: Schedule::Cosine,
+            warmup: Warmup::default(),
+            lr_end: 0.0,
+            clip_norm: Some(1.0),
+            optimizer: OptimizerSection::default(),
+            sampling: Sampling::Shuffle,
+            eval_every: EvalEvery::Epoch,
+            eval_on: vec![Split::Validation],
+            eval_batch_size: None,
+            save_every: SaveEvery::Epoch,
+            early_stop: None,
+            best_metric: None,
+        }
+    }
+}
+
+impl TrainSection {
+    /// All that the update needs to know.
+    pub fn optimizer_config(&self) -> OptimizerConfig {
+        OptimizerConfig {
+            beta1: self.optimizer.beta1,
+            beta2: self.optimizer.beta2,
+            eps: self.optimizer.eps,
+            weight_decay: self.optimizer.weight_decay,
+            clip_norm: self.clip_norm,
+        }
+    }
+}
+
+/// The `train: optimizer:` section: AdamW's fixed numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerSection {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Decay of matrices and embeddings.
+    pub weight_decay: f64,
+}
+
+impl Default for OptimizerSection {
+    fn default() -> OptimizerSection {
+        let config = OptimizerConfig::default();
+        OptimizerSection {
+            beta1: config.beta1,
+            beta2: config.beta2,
+            eps: config.eps,
+            weight_decay: config.weight_decay,
+        }
+    }
+}
