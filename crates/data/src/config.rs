@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::DataError;
+
 /// Which files, and which of their columns mean what.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,6 +26,32 @@ pub struct DataConfig {
     pub tokenizer: TokenizerChoice,
     /// What training pictures go through.
     pub augment: Augment,
+}
+
+impl DataConfig {
+    /// Checks what serde cannot: ranges.
+    pub fn validate(&self) -> Result<(), DataError> {
+        let crop = self.augment.crop;
+        if !(crop > 0.0 && crop <= 1.0) {
+            return Err(DataError::Setting {
+                key: "augment.crop",
+                expected: "more than 0 and at most 1",
+                found: crop.to_string(),
+                hint: "0.9 keeps at least nine tenths of a picture's area; 1 keeps pictures whole",
+            });
+        }
+        match self.validation {
+            Validation::Fraction(share) if !(share > 0.0 && share < 1.0) => {
+                Err(DataError::Setting {
+                    key: "validation",
+                    expected: "more than 0 and less than 1",
+                    found: share.to_string(),
+                    hint: "`validation: 10%`, or `none`",
+                })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What is held out for validation.
@@ -143,6 +171,47 @@ impl Default for Augment {
         Augment {
             crop: 0.9,
             flip: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validation_is_written_in_four_ways() {
+        let read = |json: &str| serde_json::from_str::<Validation>(json);
+        assert_eq!(read("\"10%\"").unwrap(), Validation::Fraction(0.1));
+        assert_eq!(read("0.25").unwrap(), Validation::Fraction(0.25));
+        assert_eq!(read("\"none\"").unwrap(), Validation::None);
+        assert_eq!(
+            read("\"val.csv\"").unwrap(),
+            Validation::File("val.csv".into())
+        );
+        let column = Validation::Column("split".to_owned());
+        assert_eq!(read("{\"column\": \"split\"}").unwrap(), column);
+        for wrong in ["0", "1.5", "\"0%\"", "\"x%\""] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        assert!(DataConfig::default().validate().is_ok());
+        for crop in [0.0, -1.0, 1.5, f64::NAN] {
+            let config = DataConfig {
+                augment: Augment { crop, flip: false },
+                ..DataConfig::default()
+            };
+            assert!(config.validate().is_err());
+        }
+        for share in [0.0, 1.0, f64::NAN] {
+            let config = DataConfig {
+                validation: Validation::Fraction(share),
+                ..DataConfig::default()
+            };
+            assert!(config.validate().is_err());
         }
     }
 }

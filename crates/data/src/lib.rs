@@ -2,6 +2,22 @@
 
 #![forbid(unsafe_code)]
 
+pub mod columns;
 pub mod config;
+mod dice;
+pub mod error;
+pub mod find;
+pub mod order;
+pub mod samples;
+pub mod source;
+pub mod split;
+mod strings;
+pub mod table;
+pub mod template;
+mod words;
 
 pub use config::DataConfig;
+pub use error::DataError;
+pub use order::{Order, Sampling};
+pub use samples::Samples;
+pub use source::{DataSet, read, read_with_labels};

@@ -1,0 +1,388 @@
+//! What can be wrong with data. Every message names the file, the row where there is one (the line
+//! an editor shows), what was expected and what was found, and ends with a hint.
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::words::{counted, listed, thousands};
+
+/// Data is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// The operating system refused.
+    #[error(
+        "{}: could not {action}: {cause}\n\
+         hint: check that the path exists, that you have the rights to it and that the disk has room",
+        path.display()
+    )]
+    Io {
+        /// What was acted on.
+        path: PathBuf,
+        /// What was attempted.
+        action: &'static str,
+        /// What the system said. Not a `source`: it is already in the message.
+        cause: io::Error,
+    },
+
+    /// A setting of the `data` section is out of range.
+    #[error("data.{key}: {found}, expected {expected}\nhint: {hint}")]
+    Setting {
+        /// The key, with dots.
+        key: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+        /// What to write.
+        hint: &'static str,
+    },
+
+    /// The path of the data leads nowhere.
+    #[error(
+        "{}: expected a CSV or a folder that holds one, found nothing\n\
+         hint: check the path; in a config it is relative to the config's folder",
+        path.display()
+    )]
+    NoFile {
+        /// The path given.
+        path: PathBuf,
+    },
+
+    /// No CSV of a folder can be chosen.
+    #[error(
+        "{}: expected image_labels_filtered.csv, image_labels_cleaned.csv, image_labels.csv or a \
+         single .csv, found {}\n\
+         hint: name the file: `train: path/to/file.csv`, or `holdall train path/to/file.csv`",
+        folders_text(folders),
+        listed(found)
+    )]
+    NoTable {
+        /// Where it was looked for.
+        folders: Vec<PathBuf>,
+        /// The CSVs, or else the files, that are there.
+        found: Vec<String>,
+    },
+
+    /// The file has no bytes that mean anything.
+    #[error(
+        "{}: expected a header row such as `image,caption`, found an empty file\n\
+         hint: write the file again; the first line names the columns",
+        path.display()
+    )]
+    EmptyFile {
+        /// The CSV.
+        path: PathBuf,
+    },
+
+    /// Nothing follows the header.
+    #[error(
+        "{}: expected rows after the header `{}`, found none\n\
+         hint: check whether the step that writes this file filtered every row out",
+        path.display(),
+        columns.join(",")
+    )]
+    NoRows {
+        /// The CSV.
+        path: PathBuf,
+        /// Its columns.
+        columns: Vec<String>,
+    },
+
+    /// More rows than are numbered.
+    #[error(
+        "{}: expected at most {} rows, found more\nhint: split the file",
+        path.display(),
+        thousands(u32::MAX as usize)
+    )]
+    TooManyRows {
+        /// The CSV.
+        path: PathBuf,
+    },
+
+    /// Fields are separated by something else.
+    #[error(
+        "{}, row {row}: expected columns separated by commas, found {found}\n\
+         hint: save the file as comma-separated CSV; pandas does with `to_csv(path, index=False)`",
+        path.display()
+    )]
+    Separator {
+        /// The CSV.
+        path: PathBuf,
+        /// The header's line.
+        row: u32,
+        /// What separates them.
+        found: &'static str,
+    },
+
+    /// A row is not text.
+    #[error(
+        "{}, row {row}: expected UTF-8, found bytes that are not\n\
+         hint: save the file as UTF-8 (Excel: \"CSV UTF-8\"; `iconv -f latin1 -t utf-8`)",
+        path.display()
+    )]
+    NotUtf8 {
+        /// The CSV.
+        path: PathBuf,
+        /// The line the row starts in.
+        row: u32,
+    },
+
+    /// A row has more or fewer fields than the header.
+    #[error(
+        "{}, row {row}: expected {} as in the header, found {found}\n\
+         hint: a field with a comma or a line break needs quotes around it: \"red, four doors\"",
+        path.display(),
+        counted(*expected, "field")
+    )]
+    Ragged {
+        /// The CSV.
+        path: PathBuf,
+        /// The line the row starts in.
+        row: u32,
+        /// Fields of the header.
+        expected: usize,
+        /// Fields of the row.
+        found: usize,
+    },
+
+    /// A column that is used has a namesake.
+    #[error(
+        "{}: expected one column `{column}`, found {found}\n\
+         hint: rename all but one in the first line of the file",
+        path.display()
+    )]
+    TwinColumn {
+        /// The CSV.
+        path: PathBuf,
+        /// The name.
+        column: String,
+        /// How many have it.
+        found: usize,
+    },
+
+    /// A column that the config names is not there.
+    #[error(
+        "{}: expected a column `{column}` for `{key}`, found {}\nhint: {}",
+        path.display(),
+        listed(columns),
+        suggestion(nearest, "name one of the columns found")
+    )]
+    NoColumn {
+        /// The CSV.
+        path: PathBuf,
+        /// The config's key.
+        key: &'static str,
+        /// The column named.
+        column: String,
+        /// The columns there are.
+        columns: Vec<String>,
+        /// The one probably meant.
+        nearest: Option<String>,
+    },
+
+    /// No column has one of the usual names.
+    #[error(
+        "{}: expected a column of {key}s named {}, found {}\nhint: {hint}",
+        path.display(),
+        names.join(", "),
+        listed(columns)
+    )]
+    NoUsualColumn {
+        /// The CSV.
+        path: PathBuf,
+        /// The config's key.
+        key: &'static str,
+        /// Names that would have been recognised.
+        names: &'static [&'static str],
+        /// The columns there are.
+        columns: Vec<String>,
+        /// What to write into the config.
+        hint: String,
+    },
+
+    /// A caption without braces names no column.
+    #[error(
+        "{}: expected caption `{caption}` to be a column, found {}\n\
+         hint: {}; a template needs braces: `caption: \"a photo of a {{{}}}\"`",
+        path.display(),
+        listed(columns),
+        suggestion(nearest, "name one of the columns found"),
+        nearest.as_ref().or(columns.first()).map_or("make", String::as_str)
+    )]
+    CaptionIsNoColumn {
+        /// The CSV.
+        path: PathBuf,
+        /// The config's caption.
+        caption: String,
+        /// The columns there are.
+        columns: Vec<String>,
+        /// The one probably meant.
+        nearest: Option<String>,
+    },
+
+    /// A template names a column that is not there.
+    #[error(
+        "{}: caption template `{template}`: expected {{{column}}} to be a column, found {}\n\
+         hint: {}; braces that are meant as text are written {{{{ and }}}}",
+        path.display(),
+        listed(columns),
+        suggestion(nearest, "use one of the columns found")
+    )]
+    UnknownPlaceholder {
+        /// The CSV.
+        path: PathBuf,
+        /// The template.
+        template: String,
+        /// The name between braces.
+        column: String,
+        /// The columns there are.
+        columns: Vec<String>,
+        /// The one probably meant.
+        nearest: Option<String>,
+    },
+
+    /// A template's braces do not pair up.
+    #[error(
+        "caption template `{template}`: expected {expected}, found {found} at character {at}\n\
+         hint: columns go between braces, `a photo of a {{make}}`; a brace meant as text is doubled"
+    )]
+    Braces {
+        /// The template.
+        template: String,
+        /// What would have been right.
+        expected: &'static str,
+        /// What is there.
+        found: &'static str,
+        /// Counted from 1.
+        at: usize,
+    },
+
+    /// A cell that must say something is empty.
+    #[error("{}, row {row}: expected {expected}, found an empty {key}\nhint: {hint}", path.display())]
+    EmptyCell {
+        /// The CSV.
+        path: PathBuf,
+        /// The line the row starts in.
+        row: u32,
+        /// `image` or `caption`.
+        key: &'static str,
+        /// What should be there.
+        expected: String,
+        /// What to do.
+        hint: &'static str,
+    },
+
+    /// A label head would have nothing to tell apart.
+    #[error(
+        "{}: column `{column}`: expected at least two labels, found {found}\n\
+         hint: leave `label` out to train without a label head, or name another column",
+        path.display()
+    )]
+    FewLabels {
+        /// The CSV.
+        path: PathBuf,
+        /// The label column.
+        column: String,
+        /// The labels there are, in words.
+        found: String,
+    },
+
+    /// A label that training, or the trained head, does not know.
+    #[error(
+        "{}, row {row}: column `{column}`: expected one of {} labels{}, found `{label}`\nhint: {}",
+        path.display(),
+        thousands(*num_known),
+        if *from_head { " of the trained head" } else { " of the training rows" },
+        suggestion(nearest, if *from_head {
+            "the head was trained without it; correct the row or remove it"
+        } else {
+            "no training row has it; move one there, or correct the row"
+        })
+    )]
+    UnknownLabel {
+        /// The CSV.
+        path: PathBuf,
+        /// The line the row starts in.
+        row: u32,
+        /// The label column.
+        column: String,
+        /// The label found.
+        label: String,
+        /// How many are known.
+        num_known: usize,
+        /// Known from a trained head, not from training rows.
+        from_head: bool,
+        /// The one probably meant.
+        nearest: Option<String>,
+    },
+
+    /// Files that rows name are not there.
+    #[error(
+        "{}, row {row}: expected an image at {}, found nothing; {} of {} images are missing\n\
+         hint: {hint}",
+        path.display(),
+        image.display(),
+        thousands(*num_missing),
+        thousands(*num_images)
+    )]
+    MissingImages {
+        /// The CSV.
+        path: PathBuf,
+        /// The first such row's line.
+        row: u32,
+        /// Where its image should be.
+        image: PathBuf,
+        /// Rows without an image.
+        num_missing: usize,
+        /// Rows.
+        num_images: usize,
+        /// Where they may be instead.
+        hint: String,
+    },
+
+    /// A split column says something else.
+    #[error(
+        "{}, row {row}: column `{column}`: expected train, or validation, val, valid, test or eval, \
+         found `{found}`\n\
+         hint: correct the row, or use `validation: 10%`",
+        path.display()
+    )]
+    SplitValue {
+        /// The CSV.
+        path: PathBuf,
+        /// The line the row starts in.
+        row: u32,
+        /// The split column.
+        column: String,
+        /// The cell.
+        found: String,
+    },
+
+    /// A split leaves nothing to train on.
+    #[error(
+        "{}: column `{column}`: expected rows that say train, found none\n\
+         hint: mark training rows with `train`, or use `validation: 10%`",
+        path.display()
+    )]
+    NothingToTrainOn {
+        /// The CSV.
+        path: PathBuf,
+        /// The split column.
+        column: String,
+    },
+}
+
+fn folders_text(folders: &[PathBuf]) -> String {
+    let names: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
+    names.join(" and ")
+}
+
+fn suggestion(nearest: &Option<String>, otherwise: &str) -> String {
+    match nearest {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => otherwise.to_owned(),
+    }
+}

@@ -1,0 +1,65 @@
+use super::*;
+
+fn path() -> PathBuf {
+    PathBuf::from("data/cars.csv")
+}
+
+fn names() -> Vec<String> {
+    vec!["image".to_owned(), "make".to_owned()]
+}
+
+/// Every message has its subject and what it should say, and ends with a hint.
+#[track_caller]
+fn says(error: DataError, expected: &[&str]) {
+    let text = error.to_string();
+    for part in expected {
+        assert!(text.contains(part), "`{part}` in: {text}");
+    }
+    let (first, hint) = text.split_once("\nhint: ").expect("a hint");
+    assert!(!first.contains('\n') && !hint.is_empty(), "{text}");
+}
+
+macro_rules! says {
+    ($($test:ident: $error:expr => $($part:literal),+;)+) => {
+        $(#[test] fn $test() { says($error, &[$($part),+]); })+
+    };
+}
+
+says! {
+    io: DataError::Io { path: path(), action: "read it", cause: io::Error::other("disk on fire") }
+        => "data/cars.csv: could not read it: disk on fire";
+    setting: DataError::Setting { key: "augment.crop", expected: "above 0", found: "-1".to_owned(), hint: "0.9" }
+        => "data.augment.crop: -1, expected above 0";
+    no_file: DataError::NoFile { path: path() } => "data/cars.csv", "found nothing";
+    no_table: DataError::NoTable { folders: vec![".".into(), "data".into()], found: vec!["a.csv".into(), "b.csv".into()] }
+        => ". and data: expected image_labels_filtered.csv", "found a.csv, b.csv";
+    empty_file: DataError::EmptyFile { path: path() } => "data/cars.csv", "an empty file";
+    no_rows: DataError::NoRows { path: path(), columns: names() } => "header `image,make`, found none";
+    too_many_rows: DataError::TooManyRows { path: path() } => "at most 4,294,967,295 rows";
+    separator: DataError::Separator { path: path(), row: 1, found: "tabs" } => "cars.csv, row 1", "found tabs";
+    not_utf8: DataError::NotUtf8 { path: path(), row: 7 } => "cars.csv, row 7: expected UTF-8";
+    ragged: DataError::Ragged { path: path(), row: 7, expected: 3, found: 4 } => "row 7: expected 3 fields", "found 4";
+    twin_column: DataError::TwinColumn { path: path(), column: "make".to_owned(), found: 2 } => "one column `make`, found 2";
+    no_column: DataError::NoColumn { path: path(), key: "label", column: "mkae".to_owned(), columns: names(), nearest: Some("make".to_owned()) }
+        => "a column `mkae` for `label`, found image, make", "did you mean `make`?";
+    no_usual_column: DataError::NoUsualColumn { path: path(), key: "image", names: &["image", "img"], columns: names(), hint: "name it".to_owned() }
+        => "a column of images named image, img, found image, make";
+    caption_is_no_column: DataError::CaptionIsNoColumn { path: path(), caption: "a car".to_owned(), columns: names(), nearest: None }
+        => "caption `a car` to be a column", "\"a photo of a {image}\"";
+    unknown_placeholder: DataError::UnknownPlaceholder { path: path(), template: "a {mkae}".to_owned(), column: "mkae".to_owned(), columns: names(), nearest: Some("make".to_owned()) }
+        => "template `a {mkae}`: expected {mkae} to be a column", "{{ and }}";
+    braces: DataError::Braces { template: "a {make".to_owned(), expected: "a closing brace", found: "none", at: 3 }
+        => "`a {make`: expected a closing brace, found none at character 3", "`a photo of a {make}`";
+    empty_cell: DataError::EmptyCell { path: path(), row: 3, key: "image", expected: "a path".to_owned(), hint: "fill it in" }
+        => "cars.csv, row 3: expected a path, found an empty image";
+    few_labels: DataError::FewLabels { path: path(), column: "make".to_owned(), found: "only `Ford`".to_owned() }
+        => "column `make`: expected at least two labels, found only `Ford`", "leave `label` out";
+    unknown_label: DataError::UnknownLabel { path: path(), row: 9, column: "make".to_owned(), label: "Fort".to_owned(), num_known: 2, from_head: false, nearest: Some("Ford".to_owned()) }
+        => "row 9: column `make`: expected one of 2 labels of the training rows, found `Fort`", "`Ford`?";
+    missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 2400, hint: "look".to_owned() }
+        => "row 2: expected an image at x/1.jpg", "3 of 2,400 images are missing";
+    split_value: DataError::SplitValue { path: path(), row: 4, column: "split".to_owned(), found: "later".to_owned() }
+        => "row 4: column `split`", "found `later`";
+    nothing_to_train_on: DataError::NothingToTrainOn { path: path(), column: "split".to_owned() }
+        => "column `split`: expected rows that say train";
+}

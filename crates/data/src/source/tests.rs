@@ -1,0 +1,244 @@
+use std::fs;
+
+use super::*;
+
+/// A folder with a CSV of these rows and an image for each `N.jpg` in it.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new(csv: &str) -> Folder {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        folder.write("image_labels.csv", csv);
+        for at in 0..40 {
+            folder.write(&format!("images/{at}.jpg"), "");
+        }
+        folder
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn config(&self) -> DataConfig {
+        DataConfig {
+            train: Some(self.0.path().to_owned()),
+            ..DataConfig::default()
+        }
+    }
+}
+
+/// 40 rows of four makes, two captions each.
+fn cars() -> Folder {
+    let mut csv = "image,make,caption\r\n".to_owned();
+    for at in 0..40 {
+        let make = ["Ford", "Audi", "BMW", "Tesla"][at % 4];
+        csv += &format!("images\\{at}.jpg,{make},a {make} from {}\r\n", at / 4 % 2);
+    }
+    Folder::new(&csv)
+}
+
+fn labelled(folder: &Folder) -> DataConfig {
+    DataConfig {
+        label: Some("make".to_owned()),
+        ..folder.config()
+    }
+}
+
+fn fails(config: &DataConfig) -> String {
+    let text = read(config, 0).unwrap_err().to_string();
+    assert!(text.contains("\nhint: "), "{text}");
+    text
+}
+
+#[test]
+fn reads_a_folder_with_nothing_but_defaults() {
+    let folder = cars();
+    let data = read(&folder.config(), 0).unwrap();
+    assert_eq!(data.train.len(), 36);
+    assert_eq!(data.validation.as_ref().unwrap().len(), 4);
+    assert!(data.labels.is_empty());
+    assert_eq!(data.caption_template, "{caption}");
+    assert!(data.train.image(0).starts_with("images/"));
+    assert!(data.train.image_path(0).is_file());
+    let notes = data.notes.join("\n");
+    for expected in [
+        "Image column: `image` (found by its name)",
+        "Caption column: `caption` (found by its name)",
+        "Validation: 4 of 40 rows (10%), seed 0",
+        "8 unique texts out of 36",
+    ] {
+        assert!(notes.contains(expected), "{notes}");
+    }
+}
+
+#[test]
+fn splits_by_label_and_the_same_way_every_time() {
+    let folder = cars();
+    let data = read(&labelled(&folder), 7).unwrap();
+    assert_eq!(data.labels, ["Audi", "BMW", "Ford", "Tesla"]);
+    assert_eq!(data.label_column.as_deref(), Some("make"));
+    let held = data.validation.unwrap();
+    let mut labels = held.labels().to_vec();
+    labels.sort_unstable();
+    assert_eq!(labels, [0, 1, 2, 3]);
+    let note = "Validation: 4 of 40 rows (10%), stratified by `make`, seed 7";
+    assert!(data.notes.iter().any(|n| n == note), "{:?}", data.notes);
+    let mut rows: Vec<u32> = (0..36).map(|sample| data.train.row(sample)).collect();
+    rows.extend((0..4).map(|sample| held.row(sample)));
+    rows.sort_unstable();
+    assert_eq!(rows, (2..42).collect::<Vec<u32>>());
+    let again = read(&labelled(&folder), 7).unwrap();
+    assert_eq!(again.train, data.train);
+    assert_ne!(read(&labelled(&folder), 8).unwrap().train, data.train);
+}
+
+#[test]
+fn a_split_column_is_followed() {
+    let mut config = labelled(&Folder::new(""));
+    let folder = Folder::new(
+        "image,make,caption,split\nimages/1.jpg,Ford,a,train\nimages/2.jpg,Audi,b,Train\nimages/3.jpg,Ford,c,val\n",
+    );
+    config.train = Some(folder.0.path().to_owned());
+    config.validation = Validation::Column("split".to_owned());
+    let data = read(&config, 0).unwrap();
+    assert_eq!((data.train.len(), data.validation.unwrap().len()), (2, 1));
+
+    folder.write(
+        "image_labels.csv",
+        "image,make,caption,split\nimages/1.jpg,Ford,a,train\nimages/2.jpg,Audi,b,later\n",
+    );
+    assert!(fails(&config).contains("row 3: column `split`"));
+    folder.write(
+        "image_labels.csv",
+        "image,make,caption,split\nimages/1.jpg,Ford,a,test\n",
+    );
+    assert!(fails(&config).contains("expected rows that say train"));
+}
+
+#[test]
+fn a_validation_file_is_read_with_the_labels_of_training() {
+    let folder = cars();
+    let held = "image,make,caption\nimages/1.jpg,BMW,a\nimages/2.jpg,Ford,a\n";
+    let path = folder.write("held/val.csv", held);
+    let mut config = labelled(&folder);
+    config.validation = Validation::File(path.clone());
+    config.image_root = Some(folder.0.path().to_owned());
+    let data = read(&config, 0).unwrap();
+    assert_eq!(data.train.len(), 40);
+    assert_eq!(data.validation.unwrap().labels(), [1, 2]);
+    let notes = data.notes.join("\n");
+    assert!(notes.contains("Careful: 2 of 2 validation rows"), "{notes}");
+    assert!(
+        notes.contains("1 unique texts out of 2 in validation"),
+        "{notes}"
+    );
+
+    folder.write("held/val.csv", "image,make,caption\nimages/1.jpg,Fort,a\n");
+    let error = fails(&config);
+    assert!(error.contains("val.csv, row 2: column `make`"), "{error}");
+    assert!(
+        error.contains("found `Fort`\nhint: did you mean `Ford`?"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_head_brings_its_own_labels() {
+    let folder = cars();
+    let head = ["Tesla", "BMW", "Audi", "Ford"].map(str::to_owned);
+    let mut config = labelled(&folder);
+    config.validation = Validation::None;
+    let data = read_with_labels(&config, &head, 0).unwrap();
+    assert_eq!(data.labels, head);
+    assert_eq!(data.train.labels()[..4], [3, 2, 1, 0]);
+    assert!(data.validation.is_none());
+    let error = read_with_labels(&config, &head[..3], 0)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("row 2") && error.contains("3 labels of the trained head"),
+        "{error}"
+    );
+}
+
+#[test]
+fn labels_may_be_empty_but_not_all_the_same() {
+    let folder = Folder::new(
+        "image,make,caption\nimages/1.jpg,Ford,a\nimages/2.jpg,,b\nimages/3.jpg,Audi,c\n",
+    );
+    let mut config = labelled(&folder);
+    config.validation = Validation::None;
+    let data = read(&config, 0).unwrap();
+    assert_eq!(data.train.labels(), [1, -1, 0]);
+    assert!(
+        data.notes
+            .iter()
+            .any(|n| n.starts_with("1 row without a `make`"))
+    );
+
+    folder.write(
+        "image_labels.csv",
+        "image,make,caption\nimages/1.jpg,Ford,a\n",
+    );
+    assert!(fails(&config).contains("found only `Ford`\nhint: leave `label` out"));
+    folder.write("image_labels.csv", "image,make,caption\nimages/1.jpg,,a\n");
+    assert!(fails(&config).contains("found none"));
+}
+
+#[test]
+fn cells_that_must_say_something() {
+    let folder = Folder::new("image,caption\nimages/1.jpg,a\nimages/2.jpg, \n");
+    assert!(fails(&folder.config()).contains("row 3: expected text from `{caption}`"));
+    folder.write("image_labels.csv", "image,caption\n,a\n");
+    assert!(fails(&folder.config()).contains("row 2: expected a path in `image`"));
+}
+
+#[test]
+fn missing_images_are_counted_and_the_first_is_named() {
+    let folder = cars();
+    fs::remove_file(folder.0.path().join("images/7.jpg")).unwrap();
+    fs::remove_file(folder.0.path().join("images/9.jpg")).unwrap();
+    let error = fails(&folder.config());
+    assert!(error.contains("row 9: expected an image at"), "{error}");
+    assert!(error.contains("images/7.jpg"), "{error}");
+    assert!(error.contains("2 of 40 images are missing"), "{error}");
+
+    let path = folder.write("tables/cars.csv", "image,caption\nimages/1.jpg,a\n");
+    let config = DataConfig {
+        train: Some(path),
+        ..folder.config()
+    };
+    let error = fails(&config);
+    let root = folder.0.path().display();
+    assert!(
+        error.ends_with(&format!("`image_root: {root}` would find it")),
+        "{error}"
+    );
+}
+
+#[test]
+fn many_images_are_checked_too() {
+    let mut csv = "image,caption\n".to_owned();
+    for at in 0..MANY_IMAGES + 5 {
+        csv += &format!("images/{}.jpg,a\n", at % 41);
+    }
+    let folder = Folder::new(&csv);
+    let error = fails(&folder.config());
+    assert!(error.contains("row 42"), "{error}");
+    assert!(
+        error.contains("244 of 10,005 images are missing"),
+        "{error}"
+    );
+}
+
+#[test]
+fn too_few_rows_leave_validation_out_and_say_so() {
+    let folder = Folder::new("image,caption\nimages/1.jpg,a\n");
+    let data = read(&folder.config(), 0).unwrap();
+    assert!(data.validation.is_none());
+    let notes = data.notes.join("\n");
+    assert!(notes.contains("Validation: none, 10% of 1 row"), "{notes}");
+}

@@ -1,0 +1,201 @@
+//! Captions from columns: `a photo of a {year} {make}`. A doubled brace is a brace; an empty cell
+//! leaves no gap.
+
+use crate::error::DataError;
+use crate::table::Table;
+
+/// A caption template whose columns are known to exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Column(usize),
+}
+
+impl Template {
+    /// A config's caption: a template if it has braces, a column if it has none.
+    pub fn new(caption: &str, table: &Table) -> Result<Template, DataError> {
+        if caption.contains(['{', '}']) {
+            return Template::parse(caption, table);
+        }
+        match table.position(caption)? {
+            Some(column) => Ok(Template::of_column(table, column)),
+            None => Err(DataError::CaptionIsNoColumn {
+                path: table.path().to_owned(),
+                caption: caption.to_owned(),
+                columns: table.columns().to_vec(),
+                nearest: table.nearest(caption),
+            }),
+        }
+    }
+
+    /// The template that is one column.
+    pub fn of_column(table: &Table, column: usize) -> Template {
+        Template {
+            text: format!("{{{}}}", table.columns()[column]),
+            parts: vec![Part::Column(column)],
+        }
+    }
+
+    fn parse(template: &str, table: &Table) -> Result<Template, DataError> {
+        let mut parts = Vec::new();
+        let mut literal = String::new();
+        let mut rest = template;
+        while let Some(brace) = rest.find(['{', '}']) {
+            let at = template.len() - rest.len() + brace;
+            literal.push_str(&rest[..brace]);
+            let from_brace = &rest[brace..];
+            if let Some(after) = ["{{", "}}"].iter().find_map(|b| from_brace.strip_prefix(b)) {
+                literal.push_str(&from_brace[..1]);
+                rest = after;
+                continue;
+            }
+            let (name, after) = placeholder(template, at, from_brace)?;
+            parts.push(Part::Text(std::mem::take(&mut literal)));
+            parts.push(Part::Column(known_column(template, name, table)?));
+            rest = after;
+        }
+        literal.push_str(rest);
+        parts.push(Part::Text(literal));
+        parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+        Ok(Template {
+            text: template.to_owned(),
+            parts,
+        })
+    }
+
+    /// As it was written; a column alone is `{column}`.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Writes a row's caption, with single spaces, over what `out` held.
+    pub fn render_into(&self, table: &Table, row: usize, out: &mut String) {
+        out.clear();
+        for part in &self.parts {
+            let text = match part {
+                Part::Text(text) => text,
+                Part::Column(column) => table.cell(row, *column),
+            };
+            for character in text.chars() {
+                if !character.is_whitespace() {
+                    out.push(character);
+                } else if !out.is_empty() && !out.ends_with(' ') {
+                    out.push(' ');
+                }
+            }
+        }
+        out.truncate(out.trim_end().len());
+    }
+}
+
+/// The name between the brace that `from_brace` starts with and its end, and what follows.
+fn placeholder<'a>(
+    template: &str,
+    at: usize,
+    from_brace: &'a str,
+) -> Result<(&'a str, &'a str), DataError> {
+    let braces = |expected, found, at| DataError::Braces {
+        template: template.to_owned(),
+        expected,
+        found,
+        at: template[..at].chars().count() + 1,
+    };
+    let Some(inside) = from_brace.strip_prefix('{') else {
+        return Err(braces("an opening brace before it", "`}`", at));
+    };
+    match inside.find(['{', '}']) {
+        Some(end) if inside[end..].starts_with('}') => match inside[..end].trim() {
+            "" => Err(braces("a column between braces", "nothing", at + 1)),
+            name => Ok((name, &inside[end + 1..])),
+        },
+        Some(end) => Err(braces("a closing brace", "`{`", at + 1 + end)),
+        None => Err(braces("a closing brace", "none after `{`", at)),
+    }
+}
+
+fn known_column(template: &str, name: &str, table: &Table) -> Result<usize, DataError> {
+    match table.position(name)? {
+        Some(column) => Ok(column),
+        None => Err(DataError::UnknownPlaceholder {
+            path: table.path().to_owned(),
+            template: template.to_owned(),
+            column: name.to_owned(),
+            columns: table.columns().to_vec(),
+            nearest: table.nearest(name),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cars() -> Table {
+        let text = "image,year,make,model\n1.jpg,2014,Ford,Focus\n2.jpg,,Tesla,\" Model\n S \"\n";
+        Table::parse(Path::new("cars.csv"), text.as_bytes()).unwrap()
+    }
+
+    fn caption(template: &str, row: usize) -> String {
+        let table = cars();
+        let mut out = "left over".to_owned();
+        Template::new(template, &table)
+            .unwrap()
+            .render_into(&table, row, &mut out);
+        out
+    }
+
+    fn error(template: &str) -> String {
+        Template::new(template, &cars()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn columns_and_text() {
+        let template = "a photo of a {year} { make } {model}";
+        assert_eq!(caption(template, 0), "a photo of a 2014 Ford Focus");
+        assert_eq!(caption(template, 1), "a photo of a Tesla Model S");
+        assert_eq!(caption("make", 0), "Ford");
+        assert_eq!(caption("{year}{make}", 0), "2014Ford");
+        assert_eq!(caption("  {{{make}}}  ", 0), "{Ford}");
+        assert_eq!(caption("{year}", 1), "");
+        let table = cars();
+        assert_eq!(Template::new("make", &table).unwrap().text(), "{make}");
+    }
+
+    #[test]
+    fn mistakes() {
+        assert!(error("a {maker}").contains("did you mean `make`?"));
+        assert!(error("a {maker}").contains("image, year, make, model"));
+        assert!(error("a {make").contains("found none after `{` at character 3"));
+        assert!(error("a make}").contains("found `}` at character 7"));
+        assert!(error("ä {year {make}").contains("found `{` at character 9"));
+        assert!(error("a {}").contains("expected a column between braces"));
+        let no_column = error("modell");
+        assert!(no_column.contains("did you mean `model`?"), "{no_column}");
+        assert!(
+            no_column.contains("\"a photo of a {model}\""),
+            "{no_column}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(template in "[{}aäm ake]{0,20}") {
+            let table = cars();
+            if let Ok(template) = Template::new(&template, &table) {
+                let mut out = String::new();
+                template.render_into(&table, 1, &mut out);
+                prop_assert!(!out.contains("  ") && out.trim() == out);
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Numbers and names as messages write them.
+
+/// `2,400`.
+pub(crate) fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1 row`, `2,400 rows`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", thousands(number))
+}
+
+/// A share as a percentage, without zeros that say nothing: `10%`, `2.5%`.
+pub(crate) fn percent(share: f64) -> String {
+    let rounded = (share * 1e4).round() / 1e2;
+    format!("{rounded}%")
+}
+
+/// The candidate that was probably meant, if one comes close.
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    const CLOSE: f64 = 0.7;
+    let word = word.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| {
+            let likeness = strsim::jaro_winkler(&word, &candidate.to_lowercase());
+            (likeness, candidate)
+        })
+        .filter(|(likeness, _)| *likeness >= CLOSE)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate.to_owned())
+}
+
+/// `a, b and 3 more`: names in a message, never more than fit on a few lines.
+pub(crate) fn listed(names: &[String]) -> String {
+    const MOST: usize = 20;
+    if names.is_empty() {
+        return "nothing".to_owned();
+    }
+    let mut text = names[..names.len().min(MOST)].join(", ");
+    if names.len() > MOST {
+        text += &format!(" and {} more", thousands(names.len() - MOST));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(2400), "2,400");
+        assert_eq!(thousands(1_234_567), "1,234,567");
+        assert_eq!(counted(1, "row"), "1 row");
+        assert_eq!(counted(2400, "row"), "2,400 rows");
+        assert_eq!(percent(0.1), "10%");
+        assert_eq!(percent(0.025), "2.5%");
+    }
+
+    #[test]
+    fn names() {
+        let makes = ["Chevrolet", "Ford", "BMW"];
+        assert_eq!(nearest("chevorlet", makes), Some("Chevrolet".to_owned()));
+        assert_eq!(nearest("zzz", makes), None);
+        let many: Vec<String> = (0..23).map(|n| n.to_string()).collect();
+        assert!(listed(&many).ends_with("19 and 3 more"));
+        assert_eq!(listed(&[]), "nothing");
+    }
+}
