@@ -373,6 +373,82 @@ pub enum DataError {
         /// The split column.
         column: String,
     },
+
+    /// A tokenizer file is no tokenizer.
+    #[error(
+        "{}: expected a tokenizer.json of Hugging Face, found one that does not load: {cause}\n\
+         hint: copy it again from the model's folder; `save_pretrained` writes it",
+        path.display()
+    )]
+    TokenizerBroken {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: String,
+    },
+
+    /// A tokenizer has ids that the model has no embedding for.
+    #[error(
+        "{}: expected ids below {model_vocab_size}, the model's vocabulary, found {highest_id}\n\
+         hint: use the tokenizer that belongs to the model, or `tokenizer: train` with random weights",
+        path.display()
+    )]
+    TokenizerTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its highest id.
+        highest_id: usize,
+        /// Rows of the model's token embedding.
+        model_vocab_size: usize,
+    },
+
+    /// A tokenizer does not say where a caption ends, which is where CLIP reads it.
+    #[error(
+        "{}: expected a start and an end token around an empty caption, found {}\n\
+         hint: CLIP's tokenizers add <|startoftext|> and <|endoftext|> in their post-processor",
+        path.display(),
+        listed(found)
+    )]
+    TokenizerWithoutEnds {
+        /// The file.
+        path: PathBuf,
+        /// The tokens of an empty caption.
+        found: Vec<String>,
+    },
+
+    /// A vocabulary cannot hold every byte.
+    #[error(
+        "tokenizer: expected a vocabulary of at least {least}, found {found}\n\
+         hint: raise the model's `vocab_size`"
+    )]
+    VocabularyTooSmall {
+        /// The size asked for.
+        found: usize,
+        /// The smallest that works.
+        least: usize,
+    },
+
+    /// Training a tokenizer failed.
+    #[error(
+        "tokenizer: expected to train on the captions, found {cause}\n\
+         hint: name a ready one: `tokenizer: path/to/tokenizer.json`"
+    )]
+    TrainedBroken {
+        /// Why.
+        cause: String,
+    },
+
+    /// A caption cannot be tokenized.
+    #[error(
+        "caption `{text}`: expected token ids, found {cause}\n\
+         hint: look for unusual characters in it, or use another tokenizer"
+    )]
+    Untokenized {
+        /// How the caption begins.
+        text: String,
+        /// Why.
+        cause: String,
+    },
 }
 
 fn folders_text(folders: &[PathBuf]) -> String {

@@ -14,6 +14,7 @@ pub mod split;
 mod strings;
 pub mod table;
 pub mod template;
+pub mod text;
 mod words;
 
 pub use config::DataConfig;
@@ -21,3 +22,4 @@ pub use error::DataError;
 pub use order::{Order, Sampling};
 pub use samples::Samples;
 pub use source::{DataSet, read, read_with_labels};
+pub use text::TextEncoder;

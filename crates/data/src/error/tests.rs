@@ -62,4 +62,13 @@ says! {
         => "row 4: column `split`", "found `later`";
     nothing_to_train_on: DataError::NothingToTrainOn { path: path(), column: "split".to_owned() }
         => "column `split`: expected rows that say train";
+    tokenizer_broken: DataError::TokenizerBroken { path: "m/tokenizer.json".into(), cause: "EOF".to_owned() }
+        => "m/tokenizer.json: expected a tokenizer.json", "does not load: EOF";
+    tokenizer_too_large: DataError::TokenizerTooLarge { path: "m/tokenizer.json".into(), highest_id: 49407, model_vocab_size: 1024 }
+        => "expected ids below 1024", "found 49407";
+    tokenizer_without_ends: DataError::TokenizerWithoutEnds { path: "m/tokenizer.json".into(), found: vec![] }
+        => "m/tokenizer.json: expected a start and an end token", "found nothing";
+    vocabulary_too_small: DataError::VocabularyTooSmall { found: 300, least: 514 } => "at least 514, found 300";
+    trained_broken: DataError::TrainedBroken { cause: "no".to_owned() } => "train on the captions, found no";
+    untokenized: DataError::Untokenized { text: "a car".to_owned(), cause: "no".to_owned() } => "caption `a car`";
 }

@@ -1,0 +1,144 @@
+//! Captions to token ids, as CLIP's text tower reads them:
+//!
+//! `<|startoftext|> a photo of a ford <|endoftext|> <|endoftext|> ...`
+//!
+//! The feature is taken at the first end token, so what pads the row does not matter; the end token
+//! itself does, and so it is what pads.
+
+mod saving;
+#[cfg(test)]
+mod tests;
+mod training;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tokenizers::Tokenizer;
+
+use crate::error::DataError;
+
+/// Lengths that captions are padded to, the model's positions aside.
+pub const BUCKETS: [usize; 4] = [16, 32, 48, 77];
+
+/// The shortest length that captions of up to `longest` tokens are padded to; at most `positions`.
+pub fn bucket(longest: usize, positions: usize) -> usize {
+    let fitting = BUCKETS.into_iter().find(|bucket| *bucket >= longest);
+    fitting.unwrap_or(positions).min(positions)
+}
+
+/// A tokenizer that puts a start and an end around every caption.
+#[derive(Clone, Debug)]
+pub struct TextEncoder {
+    tokenizer: Tokenizer,
+    /// `tokenizer.json`, byte for byte.
+    json: Vec<u8>,
+    /// The folder that it was read from.
+    folder: Option<PathBuf>,
+    start: u32,
+    end: u32,
+    vocab_size: usize,
+    positions: usize,
+}
+
+impl TextEncoder {
+    /// Reads a `tokenizer.json` for a model with this many rows in its token embedding and this
+    /// many positions.
+    pub fn open(
+        path: &Path,
+        model_vocab_size: usize,
+        positions: usize,
+    ) -> Result<TextEncoder, DataError> {
+        let json = fs::read(path).map_err(|cause| DataError::Io {
+            path: path.to_owned(),
+            action: "read the tokenizer",
+            cause,
+        })?;
+        let folder = path.parent().map(Path::to_owned);
+        let encoder = TextEncoder::from_json(path, json, folder, positions)?;
+        if encoder.vocab_size > model_vocab_size {
+            return Err(DataError::TokenizerTooLarge {
+                path: path.to_owned(),
+                highest_id: encoder.vocab_size - 1,
+                model_vocab_size,
+            });
+        }
+        Ok(encoder)
+    }
+
+    fn from_json(
+        path: &Path,
+        json: Vec<u8>,
+        folder: Option<PathBuf>,
+        positions: usize,
+    ) -> Result<TextEncoder, DataError> {
+        let broken = |cause: tokenizers::Error| DataError::TokenizerBroken {
+            path: path.to_owned(),
+            cause: cause.to_string(),
+        };
+        let mut tokenizer = Tokenizer::from_bytes(&json).map_err(broken)?;
+        // Both are done here, to the length of each batch.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(broken)?;
+        let around_nothing = tokenizer.encode_fast("", true).map_err(broken)?;
+        let &[start, end] = around_nothing.get_ids() else {
+            return Err(DataError::TokenizerWithoutEnds {
+                path: path.to_owned(),
+                found: around_nothing.get_tokens().to_vec(),
+            });
+        };
+        let highest_id = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
+        Ok(TextEncoder {
+            tokenizer,
+            json,
+            folder,
+            start,
+            end,
+            vocab_size: highest_id as usize + 1,
+            positions,
+        })
+    }
+
+    /// Writes a caption's ids over all of `ids`: cut so that the last is the end token, or padded
+    /// with it. Returns how many the caption has, start and end included, at most `ids.len()`.
+    pub fn encode_into(&self, text: &str, ids: &mut [i64]) -> Result<usize, DataError> {
+        let encoding = self.encoding(text)?;
+        let num_tokens = encoding.len().min(ids.len());
+        ids.fill(i64::from(self.end));
+        for (id, &token) in ids.iter_mut().zip(encoding.get_ids()) {
+            *id = i64::from(token);
+        }
+        if let Some(last) = ids.last_mut() {
+            *last = i64::from(self.end);
+        }
+        Ok(num_tokens)
+    }
+
+    /// How many ids a caption has, start and end included, however long it is.
+    pub fn num_tokens(&self, text: &str) -> Result<usize, DataError> {
+        Ok(self.encoding(text)?.len())
+    }
+
+    fn encoding(&self, text: &str) -> Result<tokenizers::Encoding, DataError> {
+        self.tokenizer
+            .encode_fast(text, true)
+            .map_err(|cause| DataError::Untokenized {
+                text: text.chars().take(80).collect(),
+                cause: cause.to_string(),
+            })
+    }
+
+    /// The id that begins every caption.
+    pub fn start_id(&self) -> i64 {
+        i64::from(self.start)
+    }
+
+    /// The id that ends every caption, and pads it.
+    pub fn eos_id(&self) -> i64 {
+        i64::from(self.end)
+    }
+
+    /// One more than the highest id.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+}

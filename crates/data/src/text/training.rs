@@ -1,0 +1,123 @@
+//! A tokenizer from captions, where no pretrained one fits. CLIP's own recipe: lower case, words
+//! and runs of punctuation, bytes as the alphabet (so nothing is ever unknown), the most frequent
+//! pairs merged until the vocabulary is full. Unlike CLIP, a number is one word, since years and
+//! model numbers are what captions of cars tell apart.
+//!
+//! Ids: 0 start, 1 end, then 256 bytes inside words, 256 that end one, and merges. The end is not 2,
+//! which Hugging Face's CLIP takes for "the highest id of the caption".
+
+use std::path::Path;
+
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::normalizers::{Lowercase, NFC, Replace, Sequence as Normalizers};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::processors::template::TemplateProcessing;
+use tokenizers::tokenizer::{
+    AddedToken, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString,
+    PreTokenizer, SplitDelimiterBehavior, Tokenizer, Trainer,
+};
+
+use super::TextEncoder;
+use crate::error::DataError;
+
+pub(super) const START: &str = "<|startoftext|>";
+pub(super) const END: &str = "<|endoftext|>";
+const END_OF_WORD: &str = "</w>";
+const WORDS: &str = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}+|[^\s\p{L}\p{N}]+";
+/// A pair that is seen once says more about its caption than about the language.
+const LEAST_PAIRS: u64 = 2;
+/// Start, end, and each byte inside a word and at its end.
+const LEAST_VOCAB: usize = 2 + 2 * 256;
+
+impl TextEncoder {
+    /// Trains a tokenizer of at most `vocab_size` ids. The same captions give the same tokenizer,
+    /// byte for byte.
+    pub fn train<'a>(
+        captions: impl Iterator<Item = &'a str> + Send,
+        vocab_size: usize,
+        positions: usize,
+    ) -> Result<TextEncoder, DataError> {
+        if vocab_size < LEAST_VOCAB {
+            return Err(DataError::VocabularyTooSmall {
+                found: vocab_size,
+                least: LEAST_VOCAB,
+            });
+        }
+        let json = trained(captions, vocab_size).map_err(|cause| DataError::TrainedBroken {
+            cause: cause.to_string(),
+        })?;
+        let path = Path::new("the trained tokenizer");
+        TextEncoder::from_json(path, json.into_bytes(), None, positions)
+    }
+}
+
+fn trained<'a>(
+    captions: impl Iterator<Item = &'a str> + Send,
+    vocab_size: usize,
+) -> tokenizers::Result<String> {
+    let normalizer = Normalizers::new(vec![
+        NFC.into(),
+        Replace::new(
+            tokenizers::normalizers::replace::ReplacePattern::Regex(r"\s+".to_owned()),
+            " ",
+        )?
+        .into(),
+        Lowercase.into(),
+    ]);
+    let words = SplitPattern::Regex(WORDS.to_owned());
+    let pre_tokenizer = PreTokenizers::new(vec![
+        Split::new(words, SplitDelimiterBehavior::Removed, true)?.into(),
+        ByteLevel::new(false, true, false).into(),
+    ]);
+    let mut trainer = trainer(vocab_size);
+    trainer.feed(captions, |caption| {
+        let mut normalized = NormalizedString::from(caption);
+        normalizer.normalize(&mut normalized)?;
+        let mut pieces = PreTokenizedString::from(normalized);
+        pre_tokenizer.pre_tokenize(&mut pieces)?;
+        let pieces = pieces.get_splits(OffsetReferential::Original, OffsetType::None);
+        Ok(pieces
+            .into_iter()
+            .map(|(word, ..)| word.to_owned())
+            .collect())
+    })?;
+    let mut model = BPE::default();
+    trainer.train(&mut model)?;
+
+    let mut tokenizer = Tokenizer::new(model);
+    tokenizer.with_normalizer(Some(normalizer))?;
+    tokenizer.with_pre_tokenizer(Some(pre_tokenizer));
+    tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
+    tokenizer.with_post_processor(Some(
+        TemplateProcessing::builder()
+            .try_single(format!("{START} $A {END}"))?
+            .special_tokens(vec![(START, 0), (END, 1)])
+            .build()?,
+    ));
+    tokenizer.add_special_tokens([START, END].map(|token| AddedToken::from(token, true)))?;
+    tokenizer.to_string(false)
+}
+
+/// The trainer numbers bytes that end a word as it meets them in a hash map, in another order each
+/// time, and breaks ties by these numbers. Named up front, they are numbered in this order.
+fn trainer(vocab_size: usize) -> BpeTrainer {
+    let mut bytes: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    bytes.sort_unstable();
+    let inside = bytes.iter().map(char::to_string);
+    let last = bytes.iter().map(|byte| format!("{byte}{END_OF_WORD}"));
+    let numbered = [START, END].map(str::to_owned).into_iter();
+    let numbered = numbered.chain(inside).chain(last);
+    BpeTrainer::builder()
+        .show_progress(false)
+        .vocab_size(vocab_size)
+        .min_frequency(LEAST_PAIRS)
+        .end_of_word_suffix(END_OF_WORD.to_owned())
+        .special_tokens(
+            numbered
+                .map(|token| AddedToken::from(token, true))
+                .collect(),
+        )
+        .build()
+}
