@@ -449,6 +449,83 @@ pub enum DataError {
         /// Why.
         cause: String,
     },
+
+    /// A picture is not there.
+    #[error(
+        "{}: expected a picture, found no file\n\
+         hint: check whether it was moved or removed since the run began",
+        path.display()
+    )]
+    PictureMissing {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A file is no picture.
+    #[error(
+        "{}: expected a picture, found {found}\n\
+         hint: JPEG, PNG, WebP, BMP and TIFF are read; a failed download is often a web page",
+        path.display()
+    )]
+    NotAPicture {
+        /// The file.
+        path: PathBuf,
+        /// What it is, as far as can be told.
+        found: String,
+    },
+
+    /// A picture stops before its end.
+    #[error(
+        "{}: expected a whole picture, found one that is cut short\n\
+         hint: copy or download it again, or remove its row",
+        path.display()
+    )]
+    PictureTruncated {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A picture cannot be decoded.
+    #[error(
+        "{}: expected a picture that can be decoded, found {cause}\n\
+         hint: open it in a viewer and save it again, or remove its row",
+        path.display()
+    )]
+    PictureBroken {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder said.
+        cause: String,
+    },
+
+    /// A picture has no pixels.
+    #[error(
+        "{}: expected at least 1 x 1 pixels, found {width} x {height}\nhint: remove its row",
+        path.display()
+    )]
+    PictureEmpty {
+        /// The file.
+        path: PathBuf,
+        /// Pixels across.
+        width: u32,
+        /// Pixels down.
+        height: u32,
+    },
+
+    /// A picture would take more memory than any should.
+    #[error(
+        "{}: expected at most 100 megapixels, found {width} x {height}\n\
+         hint: scale it down before training",
+        path.display()
+    )]
+    PictureTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Pixels across.
+        width: u32,
+        /// Pixels down.
+        height: u32,
+    },
 }
 
 fn folders_text(folders: &[PathBuf]) -> String {

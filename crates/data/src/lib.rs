@@ -2,12 +2,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cars;
 pub mod columns;
 pub mod config;
 mod dice;
 pub mod error;
 pub mod find;
 pub mod order;
+pub mod picture;
 pub mod samples;
 pub mod source;
 pub mod split;

@@ -59,6 +59,11 @@ impl Samples {
         self.caption_of[sample]
     }
 
+    /// Which of [`Samples::captions`] each sample has.
+    pub fn caption_ids(&self) -> &[u32] {
+        &self.caption_of
+    }
+
     /// Every caption once, in order of appearance.
     pub fn captions(&self) -> &[String] {
         &self.captions

@@ -1,0 +1,61 @@
+//! One sentence about a car, in the words of its attributes.
+
+use super::dice::Dice;
+use super::{Background, Colour, Facts};
+
+/// Braces are filled in; each names make and colour.
+const TEMPLATES: [&str; 10] = [
+    "{a_colour} {make} {body} {place}, facing {side}",
+    "a photo of {a_colour} {make} {body} {place}",
+    "{a_colour} {make} {model} {place}, {view}",
+    "a {year} {make} {body} painted {colour}, parked {place}",
+    "{view} of {a_colour} {make} {body} {place}",
+    "the {make} {model} in {colour}, {place}, its nose to the {side}",
+    "{a_colour} {body} made by {make} in {year}, parked {place}",
+    "a picture of {a_colour} {make}, {body}, facing {side}",
+    "this {colour} {make} {body} from {year} stands {place}",
+    "{a_colour} {make} parked {place}, facing {side}",
+];
+
+pub(super) fn write(facts: &Facts, dice: &mut Dice) -> String {
+    let colour = facts.colour.name();
+    let article = if facts.colour == Colour::Orange {
+        "an"
+    } else {
+        "a"
+    };
+    let side = if facts.viewpoint.faces_left() {
+        "left"
+    } else {
+        "right"
+    };
+    let view = if facts.viewpoint.shows_front() {
+        "front corner view"
+    } else {
+        "side view"
+    };
+    let place = dice.pick(&places(facts.background));
+    dice.pick(&TEMPLATES)
+        .replace("{a_colour}", &format!("{article} {colour}"))
+        .replace("{colour}", colour)
+        .replace("{make}", facts.make.name())
+        .replace("{body}", facts.body.name())
+        .replace("{model}", facts.body.model())
+        .replace("{year}", &facts.year.to_string())
+        .replace("{place}", place)
+        .replace("{side}", side)
+        .replace("{view}", view)
+}
+
+fn places(background: Background) -> [&'static str; 2] {
+    match background {
+        Background::City => ["in the city", "on a city street"],
+        Background::Desert => ["in the desert", "among desert dunes"],
+        Background::Forest => ["in the forest", "by the forest"],
+        Background::Sea => ["by the sea", "on the beach by the sea"],
+        Background::Mountains => ["in the mountains", "on a road in the mountains"],
+        Background::Snow => ["in the snow", "on a day of snow"],
+        Background::Night => ["at night", "under the moon at night"],
+        Background::Studio => ["in a studio", "in a plain studio"],
+    }
+}

@@ -1,0 +1,135 @@
+//! A set of cars on disk: pictures first, then the labels that name them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use image::codecs::jpeg::JpegEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+use rayon::prelude::*;
+
+use super::{Car, CarsConfig, describe, draw};
+
+const LABELS: &str = "image_labels.csv";
+const IMAGES: &str = "images";
+const JPEG_QUALITY: u8 = 92;
+
+/// What [`write`] left on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The labels; image paths in it start at its folder.
+    pub labels: PathBuf,
+    /// How many pictures it names.
+    pub count: usize,
+}
+
+/// Why a set could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum CarsError {
+    /// Labels are there already, and not those of this set.
+    #[error("{} belongs to another set: choose another folder, or delete it first", .0.display())]
+    OtherSet(PathBuf),
+    /// The file system said no.
+    #[error("could not write {}", path.display())]
+    Io {
+        /// What was being read or written.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A picture could not be encoded.
+    #[error("could not encode a picture")]
+    Encode(#[from] image::ImageError),
+    /// Labels could not be put into rows.
+    #[error("could not put the labels into rows")]
+    Rows(#[from] csv::Error),
+}
+
+/// Draws a set into a folder: `images/000000.jpg` and so on, then `image_labels.csv`.
+///
+/// The labels come last and all at once, so a folder that has them has every picture they name. A folder that holds
+/// this set already is written again; one that holds other labels is refused before anything is touched.
+/// `on_progress` hears how many pictures are done, from several threads.
+pub fn write(
+    folder: &Path,
+    config: &CarsConfig,
+    on_progress: impl Fn(usize) + Sync,
+) -> Result<Written, CarsError> {
+    let labels = folder.join(LABELS);
+    let rows = label_rows(config)?;
+    if let Ok(present) = fs::read(&labels)
+        && present != rows
+    {
+        return Err(CarsError::OtherSet(labels));
+    }
+    let images = folder.join(IMAGES);
+    fs::create_dir_all(&images).map_err(at(&images))?;
+    let done = AtomicUsize::new(0);
+    (0..config.count).into_par_iter().try_for_each(|index| {
+        let path = folder.join(image_name(index));
+        fs::write(&path, jpeg(&draw(index, config))?).map_err(at(&path))?;
+        on_progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+        Ok::<(), CarsError>(())
+    })?;
+    replace(&labels, &rows)?;
+    Ok(Written {
+        labels,
+        count: config.count,
+    })
+}
+
+fn image_name(index: usize) -> String {
+    format!("{IMAGES}/{index:06}.jpg")
+}
+
+fn jpeg(car: &Car) -> Result<Vec<u8>, CarsError> {
+    let mut bytes = Vec::new();
+    let encoder = JpegEncoder::new_with_quality(&mut bytes, JPEG_QUALITY);
+    encoder.write_image(&car.pixels, car.size, car.size, ExtendedColorType::Rgb8)?;
+    Ok(bytes)
+}
+
+fn label_rows(config: &CarsConfig) -> Result<Vec<u8>, CarsError> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record([
+        "image",
+        "caption",
+        "make",
+        "model",
+        "body",
+        "color",
+        "year",
+        "background",
+        "viewpoint",
+    ])?;
+    for index in 0..config.count {
+        let facts = describe(index, config);
+        writer.write_record([
+            image_name(index).as_str(),
+            &facts.caption,
+            facts.make.name(),
+            facts.body.model(),
+            facts.body.name(),
+            facts.colour.name(),
+            &facts.year.to_string(),
+            facts.background.name(),
+            facts.viewpoint.name(),
+        ])?;
+    }
+    writer
+        .into_inner()
+        .map_err(|error| CarsError::Rows(error.into_error().into()))
+}
+
+/// Writes a sibling, then moves it into place.
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), CarsError> {
+    let sibling = path.with_extension("csv.partial");
+    fs::write(&sibling, bytes).map_err(at(&sibling))?;
+    fs::rename(&sibling, path).map_err(at(path))
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> CarsError {
+    let path = path.to_owned();
+    move |source| CarsError::Io { path, source }
+}

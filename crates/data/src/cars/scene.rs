@@ -1,0 +1,93 @@
+//! Where a car is on its picture, how it is turned, and what is around it.
+
+use tiny_skia::Transform;
+
+use super::backdrop::{self, Light};
+use super::canvas::{Canvas, Rgb};
+use super::coachwork::Frame;
+use super::dice::Dice;
+use super::portrait::Portrait;
+use super::signature::Signature;
+use super::{Background, Facts};
+
+/// Disc and glyph of a badge: any make may have any of them.
+const BADGES: [(Rgb, Rgb); 4] = [
+    ([252, 250, 242], [28, 30, 44]),
+    ([252, 250, 242], [170, 28, 36]),
+    ([28, 30, 44], [252, 250, 242]),
+    ([28, 30, 44], [250, 208, 84]),
+];
+
+/// Second colours of a car.
+const TRIMS: [Rgb; 4] = [[250, 246, 232], [214, 196, 150], [58, 62, 74], [92, 64, 58]];
+
+/// Bases of rims and what is on them.
+const RIMS: [(Rgb, Rgb); 4] = [
+    ([64, 66, 74], [240, 242, 244]),
+    ([238, 238, 236], [40, 42, 50]),
+    ([62, 60, 58], [230, 196, 120]),
+    ([206, 212, 220], [50, 52, 60]),
+];
+
+/// Clear windows and tinted ones.
+const GLASSES: [Rgb; 2] = [[186, 222, 238], [62, 78, 98]];
+
+/// A car in its place.
+pub(super) struct Scene {
+    background: Background,
+    light: Light,
+    portrait: Portrait,
+    /// From units of the car to those of the picture.
+    placement: Transform,
+}
+
+impl Scene {
+    pub(super) fn of(facts: &Facts, dice: &mut Dice) -> Scene {
+        let signature = Signature::of(facts.make);
+        let portrait = Portrait {
+            frame: Frame::of(facts.body, &signature),
+            signature,
+            paint: facts.colour.paint(),
+            trim: dice.pick(&TRIMS),
+            rims: dice.pick(&RIMS),
+            glass: dice.pick(&GLASSES),
+            badge: dice.pick(&BADGES),
+            shows_front: facts.viewpoint.shows_front(),
+            chrome: facts.year < 1980,
+        };
+        Scene {
+            background: facts.background,
+            light: dice.pick(&Light::ALL),
+            portrait,
+            placement: placement(facts, dice),
+        }
+    }
+
+    pub(super) fn draw(&self, canvas: &mut Canvas, dice: &mut Dice) {
+        backdrop::paint(canvas, self.background, dice);
+        canvas.within(self.placement, |canvas| self.portrait.draw(canvas));
+        backdrop::lighten(canvas, self.background, self.light);
+        if self.background == Background::Night {
+            canvas.within(self.placement, |canvas| self.portrait.draw_beam(canvas));
+        }
+    }
+}
+
+fn placement(facts: &Facts, dice: &mut Dice) -> Transform {
+    let (x, ground) = (dice.between(0.46, 0.54), dice.between(0.80, 0.86));
+    let scale = dice.between(0.40, 0.43);
+    let turn = dice.between(-2.0, 2.0);
+    let along = if facts.viewpoint.shows_front() {
+        0.93
+    } else {
+        1.0
+    };
+    let facing = if facts.viewpoint.faces_left() {
+        -along
+    } else {
+        along
+    };
+    Transform::from_translate(x, ground)
+        .pre_concat(Transform::from_rotate(turn))
+        .pre_scale(facing * scale, -scale)
+}

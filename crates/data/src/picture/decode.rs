@@ -1,0 +1,206 @@
+//! A file to RGB bytes, as Pillow's `convert("RGB")` gives them after `exif_transpose`: alpha is
+//! dropped, palettes are looked up, of 16 bits the upper 8 are kept.
+
+use std::fs::File;
+use std::io::{self, Cursor, Read};
+use std::path::Path;
+
+use image::error::ImageError;
+use image::metadata::Orientation;
+use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+
+use super::{CHANNELS, Scratch};
+use crate::error::DataError;
+
+/// A picture that says it has more pixels is refused before memory is set aside for them.
+const MOST_PIXELS: u64 = 100_000_000;
+const MOST_FILE_BYTES: u64 = 1 << 30;
+
+/// Reads a picture into `scratch.rgb`, upright. Returns width and height.
+pub(super) fn decode(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
+    read_file(path, &mut scratch.file)?;
+    let failed = |cause: ImageError| broken(path, cause);
+    let mut reader = ImageReader::new(Cursor::new(scratch.file.as_slice()))
+        .with_guessed_format()
+        .map_err(|cause| failed(ImageError::IoError(cause)))?;
+    let Some(format) = reader.format() else {
+        return Err(DataError::NotAPicture {
+            path: path.to_owned(),
+            found: beginning(&scratch.file),
+        });
+    };
+    if format == ImageFormat::Jpeg && is_cut_short(&scratch.file) {
+        return Err(DataError::PictureTruncated {
+            path: path.to_owned(),
+        });
+    }
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(MOST_PIXELS * 8 + MOST_FILE_BYTES);
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(failed)?;
+    let (width, height) = decoder.dimensions();
+    check_size(path, width, height)?;
+    let orientation = decoder.orientation().map_err(failed)?;
+    let color = decoder.color_type();
+    let num_bytes = decoder.total_bytes() as usize;
+    let straight = color == ColorType::Rgb8;
+    let target = if straight {
+        &mut scratch.rgb
+    } else {
+        &mut scratch.decoded
+    };
+    target.resize(num_bytes, 0);
+    decoder.read_image(target).map_err(failed)?;
+    if !straight && !to_rgb(&scratch.decoded, color, &mut scratch.rgb) {
+        return Err(DataError::PictureBroken {
+            path: path.to_owned(),
+            cause: format!("colours of type {color:?}"),
+        });
+    }
+    Ok(turned(&mut scratch.rgb, width, height, orientation))
+}
+
+fn read_file(path: &Path, bytes: &mut Vec<u8>) -> Result<(), DataError> {
+    let failed = |cause: io::Error| match cause.kind() {
+        io::ErrorKind::NotFound => DataError::PictureMissing {
+            path: path.to_owned(),
+        },
+        _ => DataError::Io {
+            path: path.to_owned(),
+            action: "read the picture",
+            cause,
+        },
+    };
+    bytes.clear();
+    let file = File::open(path).map_err(failed)?;
+    file.take(MOST_FILE_BYTES)
+        .read_to_end(bytes)
+        .map_err(failed)?;
+    Ok(())
+}
+
+fn check_size(path: &Path, width: u32, height: u32) -> Result<(), DataError> {
+    let path = path.to_owned();
+    if width == 0 || height == 0 {
+        return Err(DataError::PictureEmpty {
+            path,
+            width,
+            height,
+        });
+    }
+    if u64::from(width) * u64::from(height) > MOST_PIXELS {
+        return Err(DataError::PictureTooLarge {
+            path,
+            width,
+            height,
+        });
+    }
+    Ok(())
+}
+
+fn broken(path: &Path, cause: ImageError) -> DataError {
+    let path = path.to_owned();
+    match cause {
+        ImageError::IoError(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
+            DataError::PictureTruncated { path }
+        }
+        cause => DataError::PictureBroken {
+            path,
+            cause: cause.to_string(),
+        },
+    }
+}
+
+/// What a file that is no picture begins with, as far as it can be shown.
+fn beginning(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "an empty file".to_owned();
+    }
+    let shown = bytes.iter().take(16).copied();
+    let shown: String = shown
+        .flat_map(std::ascii::escape_default)
+        .map(char::from)
+        .collect();
+    format!("a file that begins with `{shown}`")
+}
+
+/// Whether a JPEG stops before its end marker. The decoder paints what is missing grey and says
+/// nothing, and a run would train on grey.
+fn is_cut_short(jpeg: &[u8]) -> bool {
+    const END: u8 = 0xd9;
+    // Markers without a length: start, end, restarts, TEM; 0 is a stuffed byte, 0xff is filling.
+    let stands_alone = |marker: u8| matches!(marker, 0 | 1 | 0xd0..=0xd8 | 0xff);
+    let mut at = 0;
+    while let Some(found) = jpeg
+        .get(at..)
+        .and_then(|rest| rest.iter().position(|b| *b == 0xff))
+    {
+        at += found + 1;
+        match jpeg.get(at) {
+            None => return true,
+            Some(&END) => return false,
+            Some(&0xff) => {}
+            Some(&marker) if stands_alone(marker) => at += 1,
+            Some(_) => match jpeg.get(at + 1..at + 3) {
+                Some(&[high, low]) => at += 1 + usize::from(u16::from_be_bytes([high, low])),
+                _ => return true,
+            },
+        }
+    }
+    true
+}
+
+/// Converts to RGB8; false for colours that no decoder here gives.
+fn to_rgb(decoded: &[u8], color: ColorType, rgb: &mut Vec<u8>) -> bool {
+    rgb.clear();
+    let upper = |pair: [u8; 2]| (u16::from_ne_bytes(pair) >> 8) as u8;
+    match color {
+        ColorType::L8 => rgb.extend(decoded.iter().flat_map(|&grey| [grey; CHANNELS])),
+        ColorType::La8 => extend(rgb, decoded, |[grey, _]: [u8; 2]| [grey; CHANNELS]),
+        ColorType::Rgba8 => extend(rgb, decoded, |[r, g, b, _]: [u8; 4]| [r, g, b]),
+        ColorType::L16 => extend(rgb, decoded, |grey: [u8; 2]| [upper(grey); CHANNELS]),
+        ColorType::La16 => extend(rgb, decoded, |[a, b, ..]: [u8; 4]| {
+            [upper([a, b]); CHANNELS]
+        }),
+        ColorType::Rgb16 => extend(rgb, decoded, |p: [u8; 6]| {
+            [
+                upper([p[0], p[1]]),
+                upper([p[2], p[3]]),
+                upper([p[4], p[5]]),
+            ]
+        }),
+        ColorType::Rgba16 => extend(rgb, decoded, |p: [u8; 8]| {
+            [
+                upper([p[0], p[1]]),
+                upper([p[2], p[3]]),
+                upper([p[4], p[5]]),
+            ]
+        }),
+        _ => return false,
+    }
+    true
+}
+
+fn extend<const N: usize>(
+    rgb: &mut Vec<u8>,
+    decoded: &[u8],
+    convert: impl Fn([u8; N]) -> [u8; CHANNELS],
+) {
+    let (pixels, _) = decoded.as_chunks::<N>();
+    rgb.extend(pixels.iter().flat_map(|pixel| convert(*pixel)));
+}
+
+/// Turns pixels upright. Most are: those stay where they are.
+fn turned(rgb: &mut Vec<u8>, width: u32, height: u32, orientation: Orientation) -> (u32, u32) {
+    if orientation == Orientation::NoTransforms {
+        return (width, height);
+    }
+    let Some(image) = RgbImage::from_raw(width, height, std::mem::take(rgb)) else {
+        return (width, height);
+    };
+    let mut image = DynamicImage::from(image);
+    image.apply_orientation(orientation);
+    let size = (image.width(), image.height());
+    *rgb = image.into_bytes();
+    size
+}

@@ -1,0 +1,167 @@
+use std::fs;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures/pictures")
+        .join(name)
+}
+
+fn evaluated(path: &Path, size: u32) -> Result<Vec<u8>, DataError> {
+    let mut out = vec![0; (size * size) as usize * CHANNELS];
+    evaluated_into(path, size, &mut Scratch::default(), &mut out)?;
+    Ok(out)
+}
+
+fn augmented(augment: Augment, epoch: u64, sample: u64) -> Vec<u8> {
+    let occasion = Occasion {
+        seed: 5,
+        epoch,
+        sample,
+    };
+    let mut out = vec![0; 24 * 24 * CHANNELS];
+    let path = fixture("rgb.png");
+    augmented_into(
+        &path,
+        24,
+        augment,
+        occasion,
+        &mut Scratch::default(),
+        &mut out,
+    )
+    .unwrap();
+    out
+}
+
+fn fails(name: &str, bytes: &[u8]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    evaluated(&path, 8).unwrap_err().to_string()
+}
+
+/// `tests/fixtures/make_pictures.py` wrote what Pillow and `transformers` make of each picture.
+#[test]
+fn pixels_are_those_of_transformers() {
+    let cases = fs::read_to_string(fixture("expected.json")).unwrap();
+    let cases: Value = serde_json::from_str(&cases).unwrap();
+    let cases = cases["cases"].as_array().unwrap();
+    assert!(cases.len() >= 10);
+    let mut scratch = Scratch::default();
+    for case in cases {
+        let name = case["file"].as_str().unwrap();
+        let size = case["size"].as_u64().unwrap() as u32;
+        let tolerance = case["tolerance"].as_u64().unwrap();
+        let expected = fs::read(fixture(case["expected"].as_str().unwrap())).unwrap();
+        let mut out = vec![0; expected.len()];
+        evaluated_into(&fixture(name), size, &mut scratch, &mut out).unwrap();
+        let differences = out.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b));
+        let worst = differences.max().unwrap();
+        assert!(u64::from(worst) <= tolerance, "{name} at {size}: {worst}");
+    }
+}
+
+#[test]
+fn augmenting_depends_on_the_occasion_alone() {
+    let augment = Augment {
+        crop: 0.3,
+        flip: true,
+    };
+    assert_eq!(augmented(augment, 0, 0), augmented(augment, 0, 0));
+    assert_ne!(augmented(augment, 0, 0), augmented(augment, 1, 0));
+    assert_ne!(augmented(augment, 0, 0), augmented(augment, 0, 1));
+}
+
+#[test]
+fn a_mirrored_picture_is_the_mirror_of_the_same_part() {
+    let plain = Augment {
+        crop: 0.5,
+        flip: false,
+    };
+    let flip = Augment {
+        flip: true,
+        ..plain
+    };
+    let mut num_mirrored = 0;
+    for sample in 0..40 {
+        let (mut before, after) = (augmented(plain, 0, sample), augmented(flip, 0, sample));
+        if before != after {
+            mirror(&mut before, 24);
+            assert_eq!(before, after);
+            num_mirrored += 1;
+        }
+    }
+    assert!((10..=30).contains(&num_mirrored), "{num_mirrored}");
+}
+
+#[test]
+fn a_used_scratch_changes_nothing() {
+    let mut scratch = Scratch::default();
+    for name in ["rgb.png", "grey16.png", "rgba.png", "rgb.png", "tiny.png"] {
+        let mut out = vec![0; 16 * 16 * CHANNELS];
+        evaluated_into(&fixture(name), 16, &mut scratch, &mut out).unwrap();
+        assert_eq!(out, evaluated(&fixture(name), 16).unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn what_is_no_picture_is_named() {
+    let missing = evaluated(Path::new("/nowhere/1.jpg"), 8).unwrap_err();
+    assert!(matches!(missing, DataError::PictureMissing { .. }));
+    assert!(fails("1.jpg", b"").contains("1.jpg: expected a picture, found an empty file"));
+    assert!(fails("1.jpg", b"<!DOCTYPE html>").contains("begins with `<!DOCTYPE html>`"));
+    let png = fs::read(fixture("rgb.png")).unwrap();
+    assert!(fails("1.png", &png[..png.len() / 2]).contains("expected a whole picture"));
+    assert!(fails("1.png", &png[..10]).contains("1.png"));
+    let jpeg = fs::read(fixture("turned.jpg")).unwrap();
+    for share in [0.3, 0.6, 0.99] {
+        let cut = &jpeg[..(jpeg.len() as f64 * share) as usize];
+        assert!(
+            fails("1.jpg", cut).contains("expected a whole picture"),
+            "{share}"
+        );
+    }
+    let mut trailing = jpeg.clone();
+    trailing.extend(b"\xff\xdamore");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("1.jpg");
+    fs::write(&path, trailing).unwrap();
+    evaluated(&path, 8).unwrap();
+}
+
+#[test]
+fn sizes_are_checked_before_memory_is_set_aside() {
+    // A BMP header alone; its sizes are the signed words at 18 and 22.
+    let bmp = |width: i32, height: i32| {
+        let mut bytes = vec![0; 54];
+        bytes[..2].copy_from_slice(b"BM");
+        bytes[10] = 54;
+        bytes[14] = 40;
+        bytes[18..22].copy_from_slice(&width.to_le_bytes());
+        bytes[22..26].copy_from_slice(&height.to_le_bytes());
+        bytes[26] = 1;
+        bytes[28] = 24;
+        fails("1.bmp", &bytes)
+    };
+    let large = bmp(20_000, 20_000);
+    assert!(large.contains("found 20000 x 20000"), "{large}");
+    assert!(bmp(0, 10).contains("1.bmp"));
+}
+
+proptest! {
+    #[test]
+    fn damaged_files_never_panic(at in 8usize..400, byte in any::<u8>(), name in proptest::sample::select(vec!["rgb.png", "turned.jpg", "palette.png", "lossless.webp", "grey.tif", "rgb.bmp"])) {
+        let mut bytes = fs::read(fixture(name)).unwrap();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        let _ = evaluated(&path, 8);
+    }
+}
