@@ -22,10 +22,13 @@ pub enum Precision {
     #[default]
     Auto,
     /// 32-bit floats.
+    #[serde(alias = "fp32", alias = "float32")]
     F32,
     /// 16-bit IEEE floats with loss scaling.
+    #[serde(alias = "float16")]
     Fp16,
     /// 16-bit brain floats.
+    #[serde(alias = "bfloat16")]
     Bf16,
     /// 32-bit floats with 10-bit products.
     Tf32,
@@ -91,17 +94,6 @@ pub enum Schedule {
     Cosine,
     /// It stays.
     Constant,
-}
-
-/// In which order an epoch draws its samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sampling {
-    /// Each sample once, shuffled.
-    #[default]
-    Shuffle,
-    /// Each class as often as any other.
-    Balanced,
 }
 
 /// What is evaluated.

@@ -1,24 +1,38 @@
 //! What the user wrote.
 //!
-//! A config says only what differs from the defaults, which stand here in one place. Command-line options are laid over
-//! it; nothing past this file sees a flag.
+//! A config says only what differs from the defaults, which stand beside their structs. It comes in `layers`: what it
+//! builds on, the file, `--set`; each is checked on its own, and `explain` answers what is wrong. Command-line options are
+//! laid over it; nothing past this module sees a flag.
 
+mod brought;
 mod choices;
+mod explain;
+mod keys;
+#[cfg(test)]
+mod layer_tests;
+mod layers;
+mod paths;
 mod rates;
 mod sections;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod validate;
 mod written;
 
 use std::path::{Path, PathBuf};
 
 use holdall_data::DataConfig;
+pub use holdall_data::order::Sampling;
 use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, Sampling, SaveEvery, Schedule,
-    Split, Task, Warmup,
+    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Split, Task,
+    Warmup,
 };
-pub use self::rates::RatesByName;
+pub use self::layers::lay_batch_numbers;
+pub use self::rates::{RatesByName, matches};
 pub use self::sections::{Losses, OptimizerSection, TrainSection};
 use crate::budget::Memory;
 use crate::error::TrainError;
@@ -86,21 +100,36 @@ impl Default for RunConfig {
 }
 
 impl RunConfig {
-    /// Reads a YAML file; a relative model folder is relative to it.
-    pub fn read(path: &Path) -> Result<RunConfig, TrainError> {
-        let fail = |what: String| TrainError::Config(format!("{}: {what}", path.display()));
-        let bytes = std::fs::read(path)
-            .map_err(|error| fail(format!("cannot be read: {error}\nhint: check the path")))?;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| fail("is not UTF-8 text\nhint: save it as UTF-8".to_owned()))?;
-        let options = serde_saphyr::options! { with_snippet: false };
-        let mut config: RunConfig = serde_saphyr::from_str_with_options(&text, options)
-            .map_err(|error| fail(explain(&error.to_string(), &text)))?;
-        let beside = path.parent().unwrap_or(Path::new("")).join(&config.model);
-        if beside.is_dir() {
-            config.model = beside.display().to_string();
-        }
+    /// The file (with what it builds on), then each `KEY=VALUE`, over the defaults; checked. Paths of a file are relative
+    /// to it, those of `sets` to the current folder.
+    pub fn load(path: Option<&Path>, sets: &[String]) -> Result<RunConfig, TrainError> {
+        let merged = layers::merged(path, sets)?;
+        let place = match path {
+            Some(path) => format!("{}: ", path.display()),
+            None => String::new(),
+        };
+        let named = |error: TrainError| TrainError::Config(format!("{place}{error}"));
+        let config: RunConfig = serde_json::from_value(merged).map_err(|error| {
+            named(TrainError::Config(format!(
+                "its layers do not go together: {error}\nhint: look at what `base` says of that key"
+            )))
+        })?;
+        config.validate().map_err(named)?;
         Ok(config)
+    }
+
+    /// Reads a YAML file.
+    pub fn read(path: &Path) -> Result<RunConfig, TrainError> {
+        RunConfig::load(Some(path), &[])
+    }
+
+    /// The whole config as YAML that reads back as itself, from any folder.
+    pub fn resolved(&self) -> String {
+        let text = serde_saphyr::to_string(&paths::absolute(self))
+            .expect("numbers, text and paths made text by `absolute`: all of them can be written");
+        format!(
+            "# All that this run was told, defaults included: `holdall train` on this file runs it again.\n{text}"
+        )
     }
 
     /// What the planner is asked.
@@ -112,105 +141,6 @@ impl RunConfig {
             recompute: self.train.recompute.policy(),
             kept: None,
             budget_bytes,
-        }
-    }
-}
-
-/// A parser's complaint with a hint that fits the key it names.
-fn explain(complaint: &str, text: &str) -> String {
-    let complaint = complaint.trim_start_matches("error: ");
-    let first = complaint.lines().next().unwrap_or(complaint);
-    let first = first
-        .replace("invalid u64", "expected a whole number of at least 0")
-        .replace("invalid floating point value", "expected a number")
-        .replace(", set DuplicateKeyPolicy in Options if acceptable", "")
-        .replace(
-            "; use from_str_multiple or from_str_multiple_with_options",
-            "",
-        );
-    // The line itself says what was found.
-    let line = first
-        .split_once("line ")
-        .and_then(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next())
-        .and_then(|number| number.parse::<usize>().ok())
-        .and_then(|number| text.lines().nth(number.checked_sub(1)?));
-    let first = match line {
-        Some(line) => format!("{first}: found `{}`", line.trim()),
-        None => first,
-    };
-    let key = first
-        .split_once("unknown field `")
-        .and_then(|(_, rest)| rest.split_once('`'))
-        .map(|(key, _)| key);
-    let hint = match key {
-        Some(
-            "batch_size"
-            | "gradient_accumulation"
-            | "gradient_accumulation_steps"
-            | "effective_batch"
-            | "recompute",
-        ) => "that key belongs under `train:`".to_owned(),
-        Some("use_gradient_checkpointing" | "gradient_checkpointing") => {
-            "`train: {recompute: auto}`, or none, cheap, blocks".to_owned()
-        }
-        Some("mixed_precision" | "fp16" | "bf16" | "allow_tf32") => {
-            "`precision: auto`, or fp16, bf16, tf32, f32".to_owned()
-        }
-        Some("clip_norm" | "weight_decay" | "beta1" | "beta2" | "eps") => {
-            "that key belongs under `train: optimizer:`".to_owned()
-        }
-        Some("empty_cache_frequency") => {
-            "nothing to do: there is no cache, lifetimes are planned".to_owned()
-        }
-        None if first.contains("memory `") => "`memory: 8GiB`".to_owned(),
-        _ => "the README has an example of a config".to_owned(),
-    };
-    format!("{first}\nhint: {hint}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<RunConfig, TrainError> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        RunConfig::read(file.path())
-    }
-
-    #[test]
-    fn a_config_says_only_what_differs() {
-        let config =
-            parse("model: small\ntrain:\n  batch_size: 8\n  recompute: blocks\nmemory: 2GiB\n")
-                .unwrap();
-        assert_eq!(config.train.batch_size, Some(8));
-        assert_eq!(config.train.recompute, RecomputeChoice::Blocks);
-        assert_eq!(config.memory, Memory::Bytes(2 << 30));
-        assert_eq!(config.losses, Losses::default());
-    }
-
-    #[test]
-    fn a_resolved_config_reads_back_as_itself() {
-        let mut config = RunConfig::default();
-        config.train.effective_batch = Some(128);
-        config.memory = Memory::Percent(80.0);
-        let text = serde_saphyr::to_string(&config).unwrap();
-        assert_eq!(parse(&text).unwrap(), config);
-    }
-
-    #[test]
-    fn errors_name_the_file_the_line_and_a_way_out() {
-        for (text, word) in [
-            ("modell: small\n", "modell"),
-            ("model: small\ntrain:\n  batch_size: eight\n", "line 3"),
-            ("memory: 8 gallons\n", "gallons"),
-            ("train: {recompute: everything}\n", "everything"),
-        ] {
-            let error = parse(text).unwrap_err().to_string();
-            assert!(
-                error.contains(word) && error.contains("hint:"),
-                "{text}: {error}"
-            );
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The sections of a config and their defaults.
 
+use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    ClassWeights, EvalEvery, RecomputeChoice, Sampling, SaveEvery, Schedule, Split, Warmup,
+    ClassWeights, EvalEvery, RecomputeChoice, SaveEvery, Schedule, Split, Warmup,
 };
 use super::rates::RatesByName;
 use super::written::{count_or_none, real_or_none};

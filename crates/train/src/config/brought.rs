@@ -1,0 +1,339 @@
+//! What people bring along: keys of PyTorch scripts, and what does their work here.
+//!
+//! `docs/from-pytorch.md` tells the same at length; a test holds the two together.
+
+/// Keys of other tools that one answer serves.
+pub struct Brought {
+    /// As other tools spell them, in small letters.
+    pub keys: &'static [&'static str],
+    /// What to write instead, or why nothing needs to be written.
+    pub answer: &'static str,
+}
+
+/// The answer to a key, whatever its case and its dashes.
+pub fn answer_to(key: &str) -> Option<&'static str> {
+    let key = key.to_lowercase().replace('-', "_");
+    BROUGHT
+        .iter()
+        .find(|brought| brought.keys.contains(&key.as_str()))
+        .map(|brought| brought.answer)
+}
+
+/// All that is answered. Keys that are the same here, such as `num_workers`, are not in it: they are accepted.
+pub static BROUGHT: &[Brought] = &[
+    Brought {
+        keys: &[
+            "per_device_train_batch_size",
+            "per_gpu_train_batch_size",
+            "train_batch_size",
+            "micro_batch_size",
+            "physical_batch_size",
+        ],
+        answer: "`train: {batch_size: 8}` is the micro-batch",
+    },
+    Brought {
+        keys: &[
+            "per_device_eval_batch_size",
+            "val_batch_size",
+            "test_batch_size",
+        ],
+        answer: "`train: {eval_batch_size: 64}`",
+    },
+    Brought {
+        keys: &[
+            "accumulation_steps",
+            "accum_steps",
+            "grad_accum_steps",
+            "accumulate_grad_batches",
+            "accum_freq",
+        ],
+        answer: "`train: {gradient_accumulation: 16}`; the gradient is that of the whole batch, contrastive loss included",
+    },
+    Brought {
+        keys: &[
+            "effective_batch_size",
+            "global_batch_size",
+            "total_batch_size",
+        ],
+        answer: "`train: {effective_batch: 128}`",
+    },
+    Brought {
+        keys: &[
+            "use_gradient_checkpointing",
+            "gradient_checkpointing",
+            "grad_checkpointing",
+            "activation_checkpointing",
+        ],
+        answer: "`train: {recompute: auto}`, or none, cheap, blocks",
+    },
+    Brought {
+        keys: &[
+            "mixed_precision",
+            "use_mixed_precision",
+            "use_amp",
+            "amp",
+            "amp_dtype",
+            "autocast",
+            "fp16",
+            "bf16",
+            "dtype",
+            "torch_dtype",
+            "grad_scaler",
+            "gradscaler",
+            "allow_tf32",
+            "tf32",
+        ],
+        answer: "`precision: auto`, or fp16, bf16, tf32, f32; fp16 scales its loss by itself",
+    },
+    Brought {
+        keys: &[
+            "empty_cache_frequency",
+            "empty_cache",
+            "gc_collect",
+            "gc_frequency",
+        ],
+        answer: "nothing to do, leave it out: there is no cache, lifetimes are planned",
+    },
+    Brought {
+        keys: &[
+            "pytorch_cuda_alloc_conf",
+            "max_split_size_mb",
+            "expandable_segments",
+            "garbage_collection_threshold",
+        ],
+        answer: "nothing to do, leave it out: one reservation cannot fragment",
+    },
+    Brought {
+        keys: &[
+            "memory_fraction",
+            "gpu_memory_fraction",
+            "set_per_process_memory_fraction",
+            "per_process_memory_fraction",
+        ],
+        answer: "`memory: 95%`, or a size such as 8GiB",
+    },
+    Brought {
+        keys: &["max_memory", "gpu_memory", "max_memory_gb"],
+        answer: "`memory: 8GiB`, 8GB, 80% or auto",
+    },
+    Brought {
+        keys: &["prefetch_factor"],
+        answer: "`prefetch: auto`, or how many micro-batches wait",
+    },
+    Brought {
+        keys: &["pin_memory", "non_blocking", "persistent_workers"],
+        answer: "nothing to do, leave it out: batches are pinned, copied asynchronously, and workers stay",
+    },
+    Brought {
+        keys: &["image_size", "img_size", "resolution"],
+        answer: "leave it out: pictures are resized to what the model takes; `model:` names another",
+    },
+    Brought {
+        keys: &[
+            "max_grad_norm",
+            "clip_grad_norm",
+            "clip_grad_norm_",
+            "grad_clip",
+            "gradient_clip_val",
+            "grad_clip_norm",
+        ],
+        answer: "`train: {clip_norm: 1.0}`, or none",
+    },
+    Brought {
+        keys: &["learning_rate", "base_lr", "initial_lr"],
+        answer: "`train: {lr: 2e-5}`; the label head has `lr_head`, parameters by name have `lr_by`",
+    },
+    Brought {
+        keys: &["num_epochs", "num_train_epochs", "max_epochs", "n_epochs"],
+        answer: "`train: {epochs: 20}`",
+    },
+    Brought {
+        keys: &["warmup_steps", "num_warmup_steps"],
+        answer: "`train: {warmup: 500}` counts optimizer steps",
+    },
+    Brought {
+        keys: &["warmup_ratio", "warmup_proportion", "warmup_epochs"],
+        answer: "`train: {warmup: 5%}` is a share of all steps",
+    },
+    Brought {
+        keys: &["scheduler", "lr_scheduler", "lr_scheduler_type"],
+        answer: "`train: {schedule: cosine}`, or constant",
+    },
+    Brought {
+        keys: &["min_lr", "eta_min", "lr_min"],
+        answer: "`train: {lr_end: 0.1}` is the share of `lr` that is left at the end",
+    },
+    Brought {
+        keys: &[
+            "optim",
+            "optimizer_type",
+            "optimizer_name",
+            "adam",
+            "adamw",
+            "sgd",
+        ],
+        answer: "the optimizer is AdamW; its numbers stand under `train: optimizer:` (beta1, beta2, eps, weight_decay)",
+    },
+    Brought {
+        keys: &[
+            "betas",
+            "adam_beta1",
+            "adam_beta2",
+            "adam_epsilon",
+            "epsilon",
+        ],
+        answer: "`train: {optimizer: {beta1: 0.9, beta2: 0.98, eps: 1e-6}}`",
+    },
+    Brought {
+        keys: &["wd", "decay"],
+        answer: "`train: {optimizer: {weight_decay: 0.1}}`",
+    },
+    Brought {
+        keys: &["patience", "early_stopping", "early_stopping_patience"],
+        answer: "`train: {early_stop: 5}` counts evaluations without improvement",
+    },
+    Brought {
+        keys: &[
+            "eval_steps",
+            "eval_interval",
+            "evaluation_strategy",
+            "eval_strategy",
+            "val_check_interval",
+        ],
+        answer: "`train: {eval_every: epoch}`, or a number of steps, or none",
+    },
+    Brought {
+        keys: &[
+            "save_steps",
+            "save_strategy",
+            "save_interval",
+            "checkpoint_every",
+        ],
+        answer: "`train: {save_every: epoch}`, or a number of steps",
+    },
+    Brought {
+        keys: &["metric_for_best_model", "monitor"],
+        answer: "`train: {best_metric: NAME}`",
+    },
+    Brought {
+        keys: &["resume_from_checkpoint", "resume", "checkpoint_path"],
+        answer: "`--resume` on the command line, with the run's folder as `--out`",
+    },
+    Brought {
+        keys: &["output_dir", "save_dir", "checkpoint_dir", "log_dir"],
+        answer: "`out: RUN`, or `--out RUN`: one folder holds all of a run",
+    },
+    Brought {
+        keys: &["drop_last"],
+        answer: "nothing to do, leave it out: a short last batch is padded with rows of weight zero, never dropped",
+    },
+    Brought {
+        keys: &["shuffle", "sampler", "weighted_sampler"],
+        answer: "`train: {sampling: shuffle}`, or balanced",
+    },
+    Brought {
+        keys: &["device", "cuda", "use_cuda", "gpu", "gpu_id", "accelerator"],
+        answer: "`--device` on the command line says where to run",
+    },
+    Brought {
+        keys: &[
+            "model_name",
+            "model_name_or_path",
+            "pretrained",
+            "pretrained_model",
+        ],
+        answer: "`model: openai/clip-vit-base-patch32`: a folder, or a name",
+    },
+    Brought {
+        keys: &[
+            "train_csv",
+            "csv_path",
+            "csv_file",
+            "data_path",
+            "dataset",
+            "data_dir",
+        ],
+        answer: "`data: {train: data/image_labels.csv}`",
+    },
+    Brought {
+        keys: &["val_split", "validation_split", "test_size", "val_ratio"],
+        answer: "`data: {validation: 10%}`, or a CSV, or {column: split}",
+    },
+    Brought {
+        keys: &["num_classes", "num_labels", "n_classes"],
+        answer: "`data: {label: COLUMN}` counts its classes; `labels: 10` without data",
+    },
+    Brought {
+        keys: &["random_seed", "manual_seed", "random_state"],
+        answer: "`seed: 0`",
+    },
+    Brought {
+        keys: &["max_length", "max_seq_length", "context_length"],
+        answer: "`tokens: 77`, or leave it out for as many as the model has positions",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::keys::hint_for_unknown;
+
+    const DOCUMENT: &str = include_str!("../../../../docs/from-pytorch.md");
+
+    fn block(language: &str) -> &'static str {
+        let (_, after) = DOCUMENT.split_once(&format!("```{language}\n")).unwrap();
+        after.split_once("```").unwrap().0
+    }
+
+    #[test]
+    fn the_documents_example_is_accepted() {
+        let config = crate::config::tests::parse(block("yaml")).unwrap();
+        assert_eq!(config.train.gradient_accumulation, Some(16));
+        for line in block("python").lines().filter(|line| line.contains(':')) {
+            let key = line.split('"').nth(1).unwrap();
+            let hint = hint_for_unknown(key, &[]);
+            assert!(
+                answer_to(key).is_some() || hint.contains("belongs"),
+                "{key}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_key_is_in_the_document() {
+        let document = DOCUMENT.to_lowercase();
+        for key in BROUGHT.iter().flat_map(|brought| brought.keys) {
+            let spelt = document.contains(&format!("`{key}`"));
+            assert!(spelt, "docs/from-pytorch.md lacks `{key}`");
+        }
+    }
+
+    #[test]
+    fn every_key_is_answered_once() {
+        let mut keys: Vec<_> = BROUGHT.iter().flat_map(|brought| brought.keys).collect();
+        let num_keys = keys.len();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), num_keys);
+        for brought in BROUGHT {
+            for key in brought.keys {
+                assert_eq!(hint_for_unknown(key, &[]), brought.answer, "{key}");
+                assert_eq!(hint_for_unknown(&key.to_uppercase(), &[]), brought.answer);
+            }
+        }
+    }
+
+    /// An answer may not name a key that is itself unknown.
+    #[test]
+    fn what_is_answered_is_accepted() {
+        for brought in BROUGHT {
+            let mut quoted = brought.answer.split('`').skip(1).step_by(2);
+            let Some(example) = quoted.find(|text| text.contains(": ") && !text.ends_with(':'))
+            else {
+                continue;
+            };
+            serde_saphyr::from_str::<crate::config::RunConfig>(example)
+                .unwrap_or_else(|error| panic!("{example}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A complaint in the words of the person who wrote the file: where, what was found, what was expected, a way out.
+
+use serde_json::Value;
+use serde_saphyr::Error;
+
+use super::brought;
+use super::keys::{defaults, hint_for_unknown, nearest, section_of};
+use super::layers::Source;
+use super::tree::Tree;
+use crate::error::TrainError;
+
+/// What is wrong, and what to do about it.
+struct Complaint {
+    what: String,
+    hint: Option<String>,
+}
+
+impl Complaint {
+    fn new(what: impl Into<String>) -> Complaint {
+        let what = what.into();
+        Complaint { what, hint: None }
+    }
+
+    fn hint(self, hint: impl Into<String>) -> Complaint {
+        let hint = Some(hint.into());
+        Complaint { hint, ..self }
+    }
+}
+
+/// What the parser says of a layer, for people. `tree` is there where the text is YAML at all.
+pub(super) fn explain(error: &Error, source: &Source, tree: Option<&Tree>) -> TrainError {
+    let location = error.location();
+    let line = location.map(|location| location.line());
+    let path = location
+        .and_then(|location| tree?.path_at(location.line(), location.column()))
+        .filter(|path| !path.is_empty() && !is_about_a_key(error));
+    let Complaint { what, hint } = complaint(error);
+    let hint = hint.unwrap_or_else(|| hint_for_value(path.as_deref()));
+    source.complain(line, path.as_deref(), &what, &hint)
+}
+
+/// Whether the complaint names a key itself: there is no value whose path would help.
+fn is_about_a_key(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::SerdeUnknownField { .. } | Error::DuplicateMappingKey { .. }
+    )
+}
+
+fn complaint(error: &Error) -> Complaint {
+    match error.without_snippet() {
+        Error::AliasError { error, .. } => complaint(error),
+        Error::SerdeUnknownField {
+            field, expected, ..
+        } => {
+            let place = section_of(expected).map_or(String::new(), |place| format!(" {place}"));
+            Complaint::new(format!("unknown key `{field}`{place}"))
+                .hint(hint_for_unknown(field, expected))
+        }
+        Error::SerdeUnknownVariant {
+            variant, expected, ..
+        } => {
+            let complaint = Complaint::new(format!(
+                "`{variant}`, expected {}",
+                one_of(expected.as_slice())
+            ));
+            match nearest(variant, expected.iter().copied()) {
+                Some(near) => complaint.hint(format!("did you mean `{near}`?")),
+                None => complaint,
+            }
+        }
+        Error::InvalidScalar { ty, .. } => Complaint::new(format!("expected {}", type_name(ty))),
+        Error::InvalidBooleanStrict { .. } => Complaint::new("expected true or false"),
+        Error::NullIntoString { .. } => Complaint::new("expected text, found nothing"),
+        Error::Unexpected { expected, .. } => match *expected {
+            "mapping start" => Complaint::new("expected keys with values, `key: value`"),
+            "sequence start" => Complaint::new("expected a list in brackets, `[one, another]`"),
+            "string scalar" => Complaint::new("expected a single value"),
+            other => Complaint::new(format!("expected {other}")),
+        },
+        Error::QuotingRequired { value, .. } => Complaint::new(format!("`{value}`, expected text")),
+        Error::DuplicateMappingKey { key, .. } => {
+            let key = key
+                .as_ref()
+                .map_or(String::new(), |key| format!(" `{key}`"));
+            Complaint::new(format!("the key{key} stands there twice")).hint("keep one of them")
+        }
+        Error::MultipleDocuments { .. } => {
+            Complaint::new("`---` begins a second document, expected one")
+                .hint("one file for each config; `base: other.yml` builds on another")
+        }
+        Error::Message { msg, .. } if msg.starts_with("data did not match any variant") => {
+            Complaint::new("none of what it may be")
+        }
+        Error::Message { msg, .. } => Complaint::new(msg),
+        Error::SerdeInvalidType {
+            unexpected,
+            expected,
+            ..
+        }
+        | Error::SerdeInvalidValue {
+            unexpected,
+            expected,
+            ..
+        } => Complaint::new(format!("expected {expected}, found {unexpected}")),
+        other => {
+            let text = other.to_string();
+            let text = text
+                .rsplit_once(" at line ")
+                .map_or(&*text, |(what, _)| what);
+            Complaint::new(format!("is not YAML: {text}"))
+                .hint("brackets are closed, lines of a section are indented alike, text with `: ` or `#` is in quotes")
+        }
+    }
+}
+
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [only] => (*only).to_owned(),
+        _ => format!("one of {}", names.join(", ")),
+    }
+}
+
+fn type_name(name: &str) -> &str {
+    match name {
+        "floating point" => "a number",
+        "u64" | "usize" | "u32" | "u16" | "u8" => "a whole number of at least 0",
+        other => other,
+    }
+}
+
+/// What would have been right at this path.
+fn hint_for_value(path: Option<&str>) -> String {
+    const EXAMPLE: &str = "the README has an example of a config";
+    let Some(path) = path else {
+        return EXAMPLE.to_owned();
+    };
+    let key = path.rsplit('.').next().unwrap_or(path);
+    let default = defaults()
+        .pointer(&format!("/{}", path.replace('.', "/")))
+        .cloned();
+    match (path, default) {
+        ("memory" | "host_memory", _) => format!("`{key}: 8GiB`, 8GB, 80% or auto"),
+        ("data.validation", _) => "`validation: 10%`, a CSV, {column: split}, or none".to_owned(),
+        ("train.optimizer", _) => brought::answer_to("adamw").unwrap_or(EXAMPLE).to_owned(),
+        ("train.lr_by", _) => "`lr_by: {\"vision_model.*\": 1e-6}`".to_owned(),
+        (_, Some(Value::Object(_))) => {
+            format!("`{path}` is a section: its keys go below it, indented")
+        }
+        (_, Some(Value::Null)) => {
+            format!("leave `{key}` out; text that looks like a number goes in quotes")
+        }
+        (_, Some(default)) => format!("by default it is `{key}: {}`", show(&default)),
+        (_, None) => EXAMPLE.to_owned(),
+    }
+}
+
+/// A value as people write it: no quotes, small numbers as powers of ten.
+fn show(value: &Value) -> String {
+    match value.as_f64() {
+        Some(small) if small != 0.0 && small.abs() < 1e-3 => format!("{small:e}"),
+        _ => value.to_string().replace('"', ""),
+    }
+}

@@ -1,0 +1,160 @@
+//! The keys there are, and what to answer to one that is not among them.
+//!
+//! Known keys are read off the defaults, so no second list of them can go stale.
+
+use serde_json::Value;
+
+use super::RunConfig;
+use super::brought::answer_to;
+
+/// Other names of keys: section, name, the key that is meant. `serde(alias)` accepts them; layers are merged under the
+/// key that is meant.
+pub(super) const ALIASES: [(&str, &str, &str); 1] = [(
+    "train",
+    "gradient_accumulation_steps",
+    "gradient_accumulation",
+)];
+
+/// How near a key must be to be offered, by Jaro and Winkler.
+const NEAR: f64 = 0.85;
+
+/// A section's dotted path and its keys.
+struct Section {
+    path: String,
+    keys: Vec<String>,
+}
+
+/// The defaults as a tree.
+pub(super) fn defaults() -> Value {
+    serde_json::to_value(RunConfig::default()).unwrap_or_default()
+}
+
+fn sections() -> Vec<Section> {
+    fn collect(path: &str, value: &Value, sections: &mut Vec<Section>) {
+        let Value::Object(entries) = value else {
+            return;
+        };
+        let mut keys: Vec<String> = entries.keys().cloned().collect();
+        let aliases = ALIASES.iter().filter(|(section, ..)| *section == path);
+        keys.extend(aliases.map(|(_, alias, _)| (*alias).to_owned()));
+        if path.is_empty() {
+            keys.push("base".to_owned()); // never written out
+        }
+        if !keys.is_empty() {
+            let path = path.to_owned();
+            sections.push(Section { path, keys });
+        }
+        for (key, value) in entries {
+            let below = if path.is_empty() {
+                key.clone()
+            } else {
+                format!("{path}.{key}")
+            };
+            collect(&below, value, sections);
+        }
+    }
+    let mut sections = Vec::new();
+    collect("", &defaults(), &mut sections);
+    sections
+}
+
+/// `train.optimizer` as it stands in a file.
+fn place(path: &str) -> String {
+    match path {
+        "" => "at the top level".to_owned(),
+        _ => format!("under `{}:`", path.replace('.', ": ")),
+    }
+}
+
+/// Where a section with these keys stands: `under `train:``; nothing for the top level.
+pub(super) fn section_of(expected: &[&str]) -> Option<String> {
+    let all_expected =
+        |section: &Section| section.keys.iter().all(|key| expected.contains(&&**key));
+    sections()
+        .into_iter()
+        .find(all_expected)
+        .filter(|section| !section.path.is_empty())
+        .map(|section| place(&section.path))
+}
+
+/// The nearest of these, if it is near.
+pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    known
+        .into_iter()
+        .map(|known| (strsim::jaro_winkler(&word, known), known))
+        .filter(|(nearness, _)| *nearness >= NEAR)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, known)| known)
+}
+
+/// What to say of a key that its section, which has the `expected` ones, does not have.
+pub(super) fn hint_for_unknown(key: &str, expected: &[&str]) -> String {
+    let sections = sections();
+    let homes: Vec<String> = sections
+        .iter()
+        .filter(|section| section.keys.iter().any(|known| known == key))
+        .map(|section| place(&section.path))
+        .collect();
+    if !homes.is_empty() {
+        return format!("`{key}` belongs {}", homes.join(" or "));
+    }
+    if let Some(answer) = answer_to(key) {
+        return answer.to_owned();
+    }
+    if let Some(near) = nearest(key, expected.iter().copied()) {
+        return format!("did you mean `{near}`?");
+    }
+    let elsewhere = sections.iter().find_map(|section| {
+        let near = nearest(key, section.keys.iter().map(String::as_str))?;
+        Some(format!("did you mean `{near}`, {}?", place(&section.path)))
+    });
+    elsewhere.unwrap_or_else(|| format!("the keys here are {}", expected.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_another_section_is_sent_there() {
+        for (key, expected) in [
+            ("batch_size", "`batch_size` belongs under `train:`"),
+            (
+                "weight_decay",
+                "`weight_decay` belongs under `train: optimizer:`",
+            ),
+            ("flip", "`flip` belongs under `data: augment:`"),
+            ("num_workers", "`num_workers` belongs at the top level"),
+            ("label", "`label` belongs under `data:` or under `losses:`"),
+            (
+                "gradient_accumulation_steps",
+                "`gradient_accumulation_steps` belongs under `train:`",
+            ),
+        ] {
+            assert_eq!(hint_for_unknown(key, &["x"]), expected);
+        }
+    }
+
+    #[test]
+    fn the_nearest_key_is_offered_where_it_is_near() {
+        let here = ["batch_size", "epochs", "lr"];
+        let hint = |key| hint_for_unknown(key, &here);
+        assert_eq!(hint("batch_sise"), "did you mean `batch_size`?");
+        assert_eq!(hint("batch-size"), "did you mean `batch_size`?");
+        assert_eq!(hint("Epoch"), "did you mean `epochs`?");
+        assert_eq!(
+            hint("precison"),
+            "did you mean `precision`, at the top level?"
+        );
+        assert_eq!(hint("xyz"), "the keys here are batch_size, epochs, lr");
+    }
+
+    #[test]
+    fn every_alias_is_accepted() {
+        for (section, alias, _) in ALIASES {
+            let text = format!("{section}: {{{alias}: 1}}");
+            serde_saphyr::from_str::<RunConfig>(&text).unwrap();
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Layers: `base`, the file, `--set`, each over the one before.
+//!
+//! Each layer is checked on its own first, so that a wrong line is answered with its file and number even where a later
+//! layer would have covered it. Then the trees are merged: sections merge key by key, everything else replaces.
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use serde_saphyr::options::NonFiniteFloatPolicy;
+
+use super::RunConfig;
+use super::explain::explain;
+use super::keys::ALIASES;
+use super::paths::start_paths_at;
+use super::tree::Tree;
+use super::validate::check_numbers;
+use crate::error::TrainError;
+
+/// What the patterns of `train.lr_by` are found by.
+const RATES_BY_NAME: &str = "train.lr_by";
+
+/// Where a layer comes from.
+pub(super) enum Source<'a> {
+    File {
+        path: &'a Path,
+        text: &'a str,
+    },
+    /// `--set KEY=VALUE`.
+    Set {
+        key: &'a str,
+        typed: &'a str,
+    },
+}
+
+impl Source<'_> {
+    /// File, line, path, complaint and what the line says; or what was typed and the complaint.
+    pub(super) fn complain(
+        &self,
+        line: Option<u64>,
+        path: Option<&str>,
+        what: &str,
+        hint: &str,
+    ) -> TrainError {
+        let last = |path: &str| path.rsplit('.').next().map(str::to_owned);
+        let path = path
+            // A complaint that begins with its key has said where it is.
+            .filter(|path| last(path).is_none_or(|key| !what.starts_with(&format!("{key} `"))))
+            .filter(|path| !matches!(self, Source::Set { key, .. } if key == path))
+            .map_or(String::new(), |path| format!("{path}: "));
+        TrainError::Config(match self {
+            Source::Set { typed, .. } => format!("--set {typed}: {path}{what}\nhint: {hint}"),
+            Source::File { path: file, text } => {
+                let file = file.display();
+                let place = line.map_or(String::new(), |line| format!("line {line}: "));
+                let found = line
+                    .and_then(|line| {
+                        text.lines()
+                            .nth(usize::try_from(line).ok()?.checked_sub(1)?)
+                    })
+                    .map_or(String::new(), |line| format!(": found `{}`", line.trim()));
+                format!("{file}: {place}{path}{what}{found}\nhint: {hint}")
+            }
+        })
+    }
+}
+
+/// All layers of a run, merged.
+pub(super) fn merged(path: Option<&Path>, sets: &[String]) -> Result<Value, TrainError> {
+    let mut whole = Value::Object(Map::new());
+    if let Some(path) = path {
+        lay_file(path, &mut Vec::new(), &mut whole)?;
+    }
+    for typed in sets {
+        lay_over(&mut whole, read_set(typed)?, "");
+    }
+    Ok(whole)
+}
+
+/// Lays a file, and before it the one it builds on.
+fn lay_file(path: &Path, chain: &mut Vec<PathBuf>, whole: &mut Value) -> Result<(), TrainError> {
+    let fail = |what: String| TrainError::Config(format!("{}: {what}", path.display()));
+    let bytes = std::fs::read(path)
+        .map_err(|error| fail(format!("cannot be read: {error}\nhint: check the path")))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| fail("is not UTF-8 text\nhint: save it as UTF-8".to_owned()))?;
+    let source = Source::File { path, text: &text };
+    let (tree, mut layer) = check(&text, &source)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+
+    let base = layer.as_object_mut().and_then(|map| map.remove("base"));
+    if let Some(Value::String(base)) = base {
+        let line = tree.line_of("base");
+        let base_path = folder.join(&base);
+        let found = base_path.canonicalize().map_err(|error| {
+            source.complain(
+                line,
+                Some("base"),
+                &format!("{} cannot be read: {error}", base_path.display()),
+                "`base` is relative to the file that says it",
+            )
+        })?;
+        if chain.is_empty() {
+            chain.extend(path.canonicalize());
+        }
+        if let Some(start) = chain.iter().position(|earlier| *earlier == found) {
+            let around = chain[start..].iter().chain([&found]);
+            let around: Vec<_> = around.map(|path| path.display().to_string()).collect();
+            return Err(source.complain(
+                line,
+                Some("base"),
+                &format!("a config that builds on itself: {}", around.join(" -> ")),
+                "one of these files stands on its own, without `base`",
+            ));
+        }
+        chain.push(found);
+        lay_file(&base_path, chain, whole)?;
+    }
+    start_paths_at(folder, &mut layer);
+    lay_over(whole, layer, "");
+    Ok(())
+}
+
+/// `--set KEY=VALUE` as a layer; paths stay relative to the current folder.
+fn read_set(typed: &str) -> Result<Value, TrainError> {
+    let wrong = |what: &str| {
+        TrainError::Config(format!(
+            "--set {typed}: {what}\nhint: --set train.lr=1e-4, or --set 'losses={{label: 1.0}}'"
+        ))
+    };
+    let (key, value) = typed
+        .split_once('=')
+        .ok_or_else(|| wrong("expected KEY=VALUE"))?;
+    let key = key.trim();
+    // Names of parameters have dots of their own.
+    let pattern = key
+        .strip_prefix(RATES_BY_NAME)
+        .and_then(|rest| rest.strip_prefix('.'));
+    let steps: Vec<&str> = match pattern {
+        Some(pattern) => RATES_BY_NAME.split('.').chain([pattern]).collect(),
+        None => key.split('.').collect(),
+    };
+    if steps.iter().any(|step| step.trim().is_empty()) {
+        return Err(wrong("expected a key such as train.lr before the `=`"));
+    }
+    if steps == ["base"] {
+        return Err(wrong("expected a key of a run; `base` is for files"));
+    }
+    // As it would stand in a file, so that the value may be all that YAML has.
+    let mut text = String::new();
+    for (depth, step) in steps.iter().enumerate() {
+        let quoted = Value::from(step.trim()).to_string();
+        text += &format!("\n{:indent$}{quoted}:", "", indent = 2 * depth);
+    }
+    let indent = " ".repeat(2 * steps.len());
+    text += &format!(" {}", value.replace('\n', &format!("\n{indent}")));
+    let (_, layer) = check(&text, &Source::Set { key, typed })?;
+    Ok(layer)
+}
+
+/// A layer on its own: its keys, its types, its numbers.
+fn check(text: &str, source: &Source) -> Result<(Tree, Value), TrainError> {
+    let tree: Result<Option<Tree>, _> = parse(text);
+    let config: RunConfig = parse(text)
+        .map_err(|error| explain(&error, source, tree.as_ref().ok().and_then(Option::as_ref)))?;
+    let tree = tree.map_err(|error| explain(&error, source, None))?;
+    let Some(tree) = tree else {
+        return Ok((Tree::empty(), Value::Object(Map::new())));
+    };
+    check_numbers(&config).map_err(|wrong| {
+        let line = tree.line_of(&wrong.path);
+        source.complain(line, Some(&wrong.path), &wrong.what(), wrong.hint)
+    })?;
+    let mut value = tree.value();
+    tidy(&mut value);
+    // YAML's reader takes a number in quotes for a number; a merged tree has types of its own.
+    if let Err(error) = serde_json::from_value::<RunConfig>(value.clone()) {
+        let (path, line) = tree.quoted_number().unzip();
+        let what = match path {
+            Some(_) => "a word in quotes, expected a number".to_owned(),
+            None => error.to_string(),
+        };
+        let hint = "numbers are written without quotes";
+        return Err(source.complain(line, path.as_deref(), &what, hint));
+    }
+    Ok((tree, value))
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        // `yes` is a word; a word that reads as a number needs quotes. Both readings of a layer then agree.
+        strict_booleans: true,
+        no_schema: true,
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+    };
+    serde_saphyr::from_str_with_options(text, options)
+}
+
+/// Empty sections say nothing, and every key goes by one name.
+fn tidy(layer: &mut Value) {
+    let Some(map) = layer.as_object_mut() else {
+        return;
+    };
+    let defaults = super::keys::defaults();
+    drop_empty(map, &defaults);
+    for (section, alias, key) in ALIASES {
+        let Some(section) = map.get_mut(section).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        if let Some(value) = section.remove(alias) {
+            section.insert(key.to_owned(), value);
+        }
+    }
+}
+
+fn drop_empty(map: &mut Map<String, Value>, defaults: &Value) {
+    map.retain(|key, value| !(value.is_null() && defaults[key.as_str()].is_object()));
+    for (key, value) in map.iter_mut() {
+        if let Value::Object(section) = value {
+            drop_empty(section, &defaults[key.as_str()]);
+        }
+    }
+}
+
+/// Sections merge key by key, everything else replaces.
+fn lay_over(under: &mut Value, over: Value, path: &str) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) if path == RATES_BY_NAME => {
+            // The first match wins, so what is laid over stands first.
+            let before = std::mem::replace(under, over);
+            for (pattern, rate) in before {
+                under.entry(pattern).or_insert(rate);
+            }
+        }
+        (Value::Object(under), Value::Object(over)) => {
+            if path == "train" {
+                make_room(under, &over);
+            }
+            for (key, value) in over {
+                let below = match path {
+                    "" => key.clone(),
+                    _ => format!("{path}.{key}"),
+                };
+                lay_over(under.entry(key).or_insert(Value::Null), value, &below);
+            }
+        }
+        (under, over) => *under = over,
+    }
+}
+
+/// Effective batch, batch size, accumulation: two of the three fix the third. What is laid over binds; of the numbers
+/// under it, those that can stand beside it do, the effective batch first.
+pub fn lay_batch_numbers(
+    under: [Option<usize>; 3],
+    over: [Option<usize>; 3],
+) -> [Option<usize>; 3] {
+    let bound = over.iter().flatten().count();
+    if bound == 0 {
+        return under;
+    }
+    let mut numbers = over;
+    if bound < 2 {
+        for (number, below) in numbers.iter_mut().zip(under) {
+            *number = number.or(below);
+        }
+    }
+    // Where there are three, the accumulation gives way, or else the batch size.
+    if numbers.iter().all(Option::is_some) && over[2].is_none() {
+        numbers[2] = None;
+    } else if numbers.iter().all(Option::is_some) && over[1].is_none() {
+        numbers[1] = None;
+    }
+    numbers
+}
+
+/// Takes away the batch numbers that cannot stand beside those laid over them.
+fn make_room(under: &mut Map<String, Value>, over: &Map<String, Value>) {
+    const NUMBERS: [&str; 3] = ["effective_batch", "batch_size", "gradient_accumulation"];
+    let numbers = |map: &Map<String, Value>| {
+        NUMBERS.map(|key| map.get(key)?.as_u64().and_then(|n| usize::try_from(n).ok()))
+    };
+    let left = lay_batch_numbers(numbers(under), numbers(over));
+    for (key, number) in NUMBERS.iter().zip(left) {
+        if number.is_none() {
+            under.remove(*key);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Paths are relative to the file that says them, and absolute in a resolved config.
+
+use std::path::{Path, PathBuf};
+
+use holdall_data::config::{TokenizerChoice, Validation};
+use serde_json::Value;
+
+use super::RunConfig;
+
+/// Makes the paths of a layer start at the folder of its file.
+pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
+    let start = |value: &mut Value| {
+        if let Value::String(path) = value {
+            *path = folder.join(&*path).display().to_string();
+        }
+    };
+    if let Some(data) = layer.get_mut("data").and_then(Value::as_object_mut) {
+        for (key, value) in data {
+            let is_path = match key.as_str() {
+                "train" | "image_root" => true,
+                "validation" => matches!(read(value), Some(Validation::File(_))),
+                "tokenizer" => matches!(read(value), Some(TokenizerChoice::File(_))),
+                _ => false,
+            };
+            if is_path {
+                start(value);
+            }
+        }
+    }
+    // A model is a folder where there is one, and a name otherwise.
+    if let Some(model) = layer.get_mut("model")
+        && model
+            .as_str()
+            .is_some_and(|name| folder.join(name).is_dir())
+    {
+        start(model);
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_value(value.clone()).ok()
+}
+
+/// The same config from any folder.
+pub(super) fn absolute(config: &RunConfig) -> RunConfig {
+    fn full(path: &mut PathBuf) {
+        // Fails only where there is no current folder: then the path stays as it is.
+        let absolute = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+        // YAML is text: what is not is shown as well as it can be.
+        *path = absolute.to_string_lossy().into_owned().into();
+    }
+    let mut config = config.clone();
+    let data = &mut config.data;
+    for path in [&mut data.train, &mut data.image_root, &mut config.out] {
+        path.as_mut().map(full);
+    }
+    if let Validation::File(path) = &mut data.validation {
+        full(path);
+    }
+    if let TokenizerChoice::File(path) = &mut data.tokenizer {
+        full(path);
+    }
+    if Path::new(&config.model).is_dir() {
+        let mut path = PathBuf::from(&config.model);
+        full(&mut path);
+        config.model = path.display().to_string();
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::{folder, parse};
+
+    #[test]
+    fn a_resolved_config_reads_back_as_itself() {
+        let files = [
+            ("clip/config.json", "{}"),
+            (
+                "run.yml",
+                "model: clip\nlabels: 3\nmemory: 80%\nout: runs/1\nnum_workers: 0\n\
+                 data: {train: cars.csv, validation: val.csv, image_root: pictures, tokenizer: t.json,\n  \
+                 image: \"2020\", caption: \"a {year}: {make} # yes\", label: \"null\"}\n\
+                 train: {effective_batch: 128, lr: 1.7e-5, warmup: 7%, clip_norm: none, early_stop: 2,\n  \
+                 lr_by: {\"*\": 3e-7, \"a.*\": 0}, eval_every: 5, save_every: 9, best_metric: \"1e3\"}\n",
+            ),
+        ];
+        let folder = folder(&files);
+        let config = RunConfig::read(&folder.path().join("run.yml")).unwrap();
+        let text = config.resolved();
+        assert!(text.starts_with("# "), "{text}");
+        let again = parse(&text).unwrap();
+        assert_eq!(again, absolute(&config));
+        assert_eq!(again.resolved(), text);
+        let data = &again.data;
+        assert_eq!(data.train, Some(folder.path().join("cars.csv")));
+        assert_eq!(
+            again.model,
+            folder.path().join("clip").display().to_string()
+        );
+        assert!(again.out.unwrap().is_absolute());
+        let defaults = RunConfig::default();
+        assert_eq!(parse(&defaults.resolved()).unwrap(), defaults);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_name_that_is_no_text_is_written_as_well_as_it_can_be() {
+        use std::os::unix::ffi::OsStringExt;
+        let out = PathBuf::from(std::ffi::OsString::from_vec(b"caf\xe9".to_vec()));
+        let config = RunConfig {
+            out: Some(out),
+            ..RunConfig::default()
+        };
+        assert!(config.resolved().contains("caf\u{fffd}"));
+    }
+}

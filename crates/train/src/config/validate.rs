@@ -1,0 +1,278 @@
+//! Numbers that make sense, checked once.
+
+use holdall_data::config::DataConfig;
+
+use super::choices::{Count, EvalEvery};
+use super::{Losses, RunConfig, TrainSection};
+use crate::error::TrainError;
+
+/// Most classes of a label head, and most threads, that anyone means.
+const MOST_LABELS: usize = 1 << 24;
+const MOST_THREADS: usize = 1024;
+
+/// A value that makes no sense.
+pub(super) struct Wrong {
+    /// Where it stands, dotted.
+    pub(super) path: String,
+    found: String,
+    expected: String,
+    pub(super) hint: &'static str,
+}
+
+impl Wrong {
+    /// What was found, and what was expected.
+    pub(super) fn what(&self) -> String {
+        format!("{}, expected {}", self.found, self.expected)
+    }
+}
+
+impl From<Wrong> for TrainError {
+    fn from(wrong: Wrong) -> TrainError {
+        TrainError::Config(format!(
+            "{}: {}\nhint: {}",
+            wrong.path,
+            wrong.what(),
+            wrong.hint
+        ))
+    }
+}
+
+impl RunConfig {
+    /// Refuses numbers that make no sense, alone or together.
+    pub fn validate(&self) -> Result<(), TrainError> {
+        check_numbers(self)?;
+        check_together(self)?;
+        Ok(())
+    }
+}
+
+fn check(
+    is_right: bool,
+    path: &str,
+    found: impl std::fmt::Display,
+    expected: &str,
+    hint: &'static str,
+) -> Result<(), Wrong> {
+    if is_right {
+        return Ok(());
+    }
+    Err(Wrong {
+        path: path.to_owned(),
+        found: found.to_string(),
+        expected: expected.to_owned(),
+        hint,
+    })
+}
+
+/// Checks of one value each: a layer on its own must pass them.
+pub(super) fn check_numbers(config: &RunConfig) -> Result<(), Wrong> {
+    check_machine(config)?;
+    check_losses(&config.losses)?;
+    check_rates(&config.train)?;
+    check_moments(&config.train)?;
+    check_data(&config.data)
+}
+
+fn check_machine(config: &RunConfig) -> Result<(), Wrong> {
+    if let Some(labels) = config.labels {
+        check(
+            (1..=MOST_LABELS).contains(&labels),
+            "labels",
+            labels,
+            &format!("1 to {MOST_LABELS}"),
+            "leave `labels` out for no label head",
+        )?;
+    }
+    if let Some(threads) = config.num_threads {
+        check(
+            (1..=MOST_THREADS).contains(&threads),
+            "num_threads",
+            threads,
+            &format!("1 to {MOST_THREADS}"),
+            "leave it out for one per core",
+        )?;
+    }
+    if let Count::Exactly(workers) = config.num_workers {
+        check(
+            workers <= MOST_THREADS,
+            "num_workers",
+            workers,
+            &format!("auto, or 0 to {MOST_THREADS}"),
+            "`num_workers: auto` suits the machine",
+        )?;
+    }
+    if let Count::Exactly(prefetch) = config.prefetch {
+        check(
+            prefetch > 0,
+            "prefetch",
+            prefetch,
+            "auto, or at least 1",
+            "`prefetch: auto` suits the machine",
+        )?;
+    }
+    Ok(())
+}
+
+fn check_losses(losses: &Losses) -> Result<(), Wrong> {
+    for (path, weight) in [
+        ("losses.contrastive", losses.contrastive),
+        ("losses.label", losses.label),
+    ] {
+        check(
+            weight.is_finite() && weight >= 0.0,
+            path,
+            weight,
+            "a number of at least 0",
+            "`losses: {contrastive: 1.0, label: 0.5}`",
+        )?;
+    }
+    check(
+        (0.0..1.0).contains(&losses.label_smoothing),
+        "losses.label_smoothing",
+        losses.label_smoothing,
+        "at least 0 and less than 1",
+        "`label_smoothing: 0.1` spreads a tenth of each label over all classes",
+    )
+}
+
+fn check_rates(train: &TrainSection) -> Result<(), Wrong> {
+    let positive = |number: f64| number.is_finite() && number > 0.0;
+    check(
+        positive(train.lr),
+        "train.lr",
+        train.lr,
+        "a number above 0",
+        "`lr: 2e-5` is usual for pretrained towers",
+    )?;
+    check(
+        positive(train.lr_head),
+        "train.lr_head",
+        train.lr_head,
+        "a number above 0",
+        "`lr_head: 1e-3` is usual for a new head",
+    )?;
+    for (pattern, rate) in &train.lr_by.0 {
+        check(
+            rate.is_finite() && *rate >= 0.0,
+            &format!("train.lr_by.{pattern}"),
+            rate,
+            "a number of at least 0",
+            "`lr_by: {\"vision_model.*\": 1e-6}`; 0 holds them still",
+        )?;
+    }
+    check(
+        (0.0..=1.0).contains(&train.lr_end),
+        "train.lr_end",
+        train.lr_end,
+        "0 to 1, a share of the learning rate",
+        "`lr_end: 0.1` leaves a tenth of `lr` at the end of the cosine",
+    )?;
+    if let Some(norm) = train.clip_norm {
+        check(
+            positive(norm),
+            "train.clip_norm",
+            norm,
+            "a number above 0, or none",
+            "`clip_norm: 1.0`",
+        )?;
+    }
+    let optimizer = &train.optimizer;
+    for (path, beta) in [
+        ("train.optimizer.beta1", optimizer.beta1),
+        ("train.optimizer.beta2", optimizer.beta2),
+    ] {
+        check(
+            (0.0..1.0).contains(&beta),
+            path,
+            beta,
+            "at least 0 and less than 1",
+            "`optimizer: {beta1: 0.9, beta2: 0.98}`",
+        )?;
+    }
+    check(
+        positive(optimizer.eps),
+        "train.optimizer.eps",
+        optimizer.eps,
+        "a number above 0",
+        "`eps: 1e-6`",
+    )?;
+    check(
+        optimizer.weight_decay.is_finite() && optimizer.weight_decay >= 0.0,
+        "train.optimizer.weight_decay",
+        optimizer.weight_decay,
+        "a number of at least 0",
+        "`weight_decay: 0.1`, or 0 for none",
+    )
+}
+
+fn check_moments(train: &TrainSection) -> Result<(), Wrong> {
+    check(
+        train.epochs >= 1,
+        "train.epochs",
+        train.epochs,
+        "at least 1",
+        "`holdall plan` looks at a run without training",
+    )?;
+    check(
+        train.eval_batch_size != Some(0),
+        "train.eval_batch_size",
+        0,
+        "at least 1",
+        "leave it out for the batch size of the training",
+    )?;
+    check(
+        train.early_stop != Some(0),
+        "train.early_stop",
+        0,
+        "at least 1 evaluation, or none",
+        "`early_stop: 5` ends a run after five evaluations without improvement",
+    )?;
+    let splits = format!("{:?}", train.eval_on).to_lowercase();
+    let mut seen = Vec::new();
+    for split in &train.eval_on {
+        check(
+            !seen.contains(split),
+            "train.eval_on",
+            &splits,
+            "each split once",
+            "`eval_on: [validation, train]`",
+        )?;
+        seen.push(*split);
+    }
+    check(
+        !seen.is_empty(),
+        "train.eval_on",
+        &splits,
+        "validation, train or both",
+        "`eval_every: none` evaluates nothing",
+    )
+}
+
+fn check_data(data: &DataConfig) -> Result<(), Wrong> {
+    check(
+        data.augment.crop > 0.0 && data.augment.crop <= 1.0,
+        "data.augment.crop",
+        data.augment.crop,
+        "above 0, at most 1",
+        "`crop: 1` leaves pictures whole",
+    )
+}
+
+/// Checks of values beside each other: only all layers together must pass them.
+fn check_together(config: &RunConfig) -> Result<(), Wrong> {
+    let losses = &config.losses;
+    check(
+        losses.contrastive > 0.0 || losses.label > 0.0,
+        "losses",
+        format!("contrastive {}, label {}", losses.contrastive, losses.label),
+        "contrastive, label or both above 0",
+        "`losses: {contrastive: 1.0, label: 0.5}`",
+    )?;
+    check(
+        config.train.early_stop.is_none() || config.train.eval_every != EvalEvery::Never,
+        "train.early_stop",
+        config.train.early_stop.unwrap_or_default(),
+        "evaluations to judge by, but `eval_every` is none",
+        "`eval_every: epoch`",
+    )
+}
