@@ -15,7 +15,7 @@ use holdall_graph::DType;
 use holdall_models::init::Draw;
 use holdall_train::batch::{Batch, Pixels};
 use holdall_train::config::RunConfig;
-use holdall_train::export::save_model;
+use holdall_train::export::save_weights;
 use holdall_train::optimizer::Moment;
 use holdall_train::setup::Setup;
 use safetensors::tensor::{Dtype, TensorView};
@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         println!("loss {:.5}", step.run(&cpu, &batch, &moment).loss);
     }
-    save_model(&step, &out, shard_bytes)?;
+    save_weights(&step, &out, shard_bytes)?;
     // Features of the weights as saved.
     step.gradients(&cpu, &batch, 1.0);
     let [image, text] = step.features();

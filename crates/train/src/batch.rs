@@ -42,18 +42,49 @@ impl Batch {
         ids: Vec<i64>,
         labels: Vec<i64>,
     ) -> Batch {
-        let ends = ids
-            .chunks(num_tokens)
-            .map(|caption| end_token(caption, config.text.pooling) as i64)
-            .collect();
-        Batch {
+        let mut batch = Batch {
             num_samples: labels.len(),
             num_tokens,
             pixels,
             ids,
-            ends,
+            ends: Vec::new(),
             labels,
+        };
+        batch.find_ends(config);
+        batch
+    }
+
+    /// No samples yet: buffers that [`Batch::resize`] fills.
+    pub fn empty(num_tokens: usize) -> Batch {
+        Batch {
+            num_samples: 0,
+            num_tokens,
+            pixels: Pixels::Bytes(Vec::new()),
+            ids: Vec::new(),
+            ends: Vec::new(),
+            labels: Vec::new(),
         }
+    }
+
+    /// Makes room for `num_samples` pictures of `picture_bytes` each; what was there may remain.
+    pub fn resize(&mut self, num_samples: usize, picture_bytes: usize) {
+        self.num_samples = num_samples;
+        match &mut self.pixels {
+            Pixels::Bytes(bytes) => bytes.resize(num_samples * picture_bytes, 0),
+            Pixels::Floats(_) => {
+                self.pixels = Pixels::Bytes(vec![0; num_samples * picture_bytes]);
+            }
+        }
+        self.ids.resize(num_samples * self.num_tokens, 0);
+        self.labels.resize(num_samples, IGNORED);
+    }
+
+    /// Finds every caption's end token.
+    pub fn find_ends(&mut self, config: &ClipConfig) {
+        let captions = self.ids.chunks(self.num_tokens);
+        self.ends.clear();
+        self.ends
+            .extend(captions.map(|caption| end_token(caption, config.text.pooling) as i64));
     }
 
     /// Random pictures, captions of varied length and labels: for benchmarks and certificates.

@@ -3,12 +3,13 @@
 //! The programs have no backward pass, so gradients cannot leak; they run in the arena of the step, or in an arena of
 //! their own ([`Encoders`]) where nothing is trained.
 
-use holdall_device::cpu::{Arena, Cpu};
+use holdall_device::cpu::{Arena, Cpu, CpuTarget};
 use holdall_graph::{DType, Graph, Role, Section, ValueId};
 use holdall_models::clip::{self, ClipInputs, end_token};
 use holdall_models::config::ClipConfig;
-use holdall_plan::StepPlan;
+use holdall_plan::{PlanError, Policy, Recompute, StepPlan, prepare};
 
+use crate::error::TrainError;
 use crate::step_graph::StepConfig;
 
 const PICTURES: usize = 0;
@@ -86,6 +87,16 @@ impl Encoder<'_> {
         self.reach.batch
     }
 
+    /// Length of a feature.
+    pub fn projection(&self) -> usize {
+        self.model.projection_dim
+    }
+
+    /// Tokens per caption.
+    pub fn num_tokens(&self) -> usize {
+        self.plan.place(self.reach.inputs.ids).shape.width()
+    }
+
     /// Encodes as many pictures as `load` says it wrote; the rest of the batch is whatever was there.
     pub fn pictures<E>(
         &mut self,
@@ -114,6 +125,10 @@ impl Encoder<'_> {
         let inputs = &self.reach.inputs;
         let to: &mut [i64] = self.arena.write(&place(inputs.ids), 0);
         let num_tokens = to.len() / self.reach.batch;
+        assert!(
+            !ids.is_empty() && ids.len() % num_tokens == 0,
+            "whole captions"
+        );
         assert!(
             ids.len() <= to.len(),
             "at most {} captions",
@@ -144,5 +159,81 @@ impl Encoder<'_> {
     fn read(&self, value: ValueId) -> &[f32] {
         let all = self.arena.read(&self.plan.place(value), 0);
         all
+    }
+}
+
+/// A model that is only read: its weights and the evaluation programs in an arena of their own.
+pub struct Encoders {
+    model: ClipConfig,
+    plan: StepPlan,
+    arena: Arena,
+    reach: EncoderReach,
+}
+
+/// Samples at a time, unless the user says otherwise or memory does.
+const BATCHES: [usize; 8] = [64, 32, 16, 8, 4, 3, 2, 1];
+
+impl Encoders {
+    /// Plans the largest batch that fits the budget, or the one asked for, and reserves the arena.
+    pub fn new(
+        cpu: &Cpu,
+        config: &StepConfig,
+        batch: Option<usize>,
+        budget_bytes: Option<u64>,
+        host_bytes: u64,
+    ) -> Result<Encoders, TrainError> {
+        let target = CpuTarget::new(cpu.num_threads()).with_host_bytes(host_bytes);
+        let asked = batch.map(|batch| vec![batch]);
+        let mut smallest = u64::MAX;
+        for batch in asked.unwrap_or(BATCHES.to_vec()) {
+            let mut graph = Graph::new(DType::F32);
+            let reach = EncoderReach::write(&mut graph, config, batch);
+            let nothing_again = Policy::uniform(Recompute::None, 0);
+            let plan = prepare(&graph, &nothing_again, &target).pack().plan(0, 0);
+            smallest = smallest.min(plan.process_bytes);
+            if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {
+                let arena = Arena::new(plan.arena_bytes)?;
+                let model = config.model.clone();
+                return Ok(Encoders {
+                    model,
+                    plan,
+                    arena,
+                    reach,
+                });
+            }
+        }
+        Err(PlanError::DoesNotFit {
+            budget_bytes: budget_bytes.unwrap_or(0),
+            smallest_bytes: smallest,
+            changes: Vec::new(),
+        }
+        .into())
+    }
+
+    /// What was planned.
+    pub fn plan(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    /// Fills every parameter: `fill` gets its name and its elements.
+    pub fn set_weights<E>(
+        &mut self,
+        mut fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for parameter in self.plan.graph.parameters() {
+            let place = self.plan.place(parameter.value);
+            fill(&parameter.name, self.arena.write(&place, 0))?;
+        }
+        Ok(())
+    }
+
+    /// The programs at work.
+    pub fn encoder(&mut self) -> Encoder<'_> {
+        Encoder {
+            model: &self.model,
+            plan: &self.plan,
+            arena: &mut self.arena,
+            reach: self.reach,
+        }
     }
 }

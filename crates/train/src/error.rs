@@ -1,8 +1,11 @@
 //! What can go wrong in a run.
 
+use holdall_data::error::DataError;
 use holdall_device::cpu::ArenaError;
 use holdall_models::error::ModelError;
 use holdall_plan::PlanError;
+
+use crate::scaler::Diverged;
 
 /// Why a run cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +19,15 @@ pub enum TrainError {
     /// There is no memory.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+    /// The data is not usable.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Gradients are not finite.
+    #[error(transparent)]
+    Diverged(#[from] Diverged),
+    /// A run that had begun cannot go on.
+    #[error("{0}")]
+    Run(String),
     /// The config cannot be read or contradicts itself.
     #[error("{0}")]
     Config(String),

@@ -1,15 +1,101 @@
 //! A trained step as a model folder that `transformers` loads.
+//!
+//! ```text
+//! config.json, model.safetensors       CLIPModel.from_pretrained
+//! tokenizer.json, tokenizer_config.json, preprocessor_config.json     AutoTokenizer, CLIPImageProcessor
+//! head.safetensors, labels.json        the label head and what its outputs are called
+//! ```
 
+use std::fs;
 use std::path::Path;
 
 use holdall_models::folder::{Head, write_folder};
 
+use holdall_graph::ops::patchify::{CLIP_MEAN, CLIP_STD};
+use holdall_models::config::ClipConfig;
+use serde::{Deserialize, Serialize};
+
 use crate::error::TrainError;
+use crate::prepare::Prepared;
+use crate::run_folder::{failed, write_whole};
 use crate::step::Step;
+
+/// Names of the label head's outputs, and how captions were made: `labels.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LabelNames {
+    /// In the order of the outputs.
+    pub labels: Vec<String>,
+    /// Captions as they were trained.
+    pub caption: String,
+}
+
+const LABELS_FILE: &str = "labels.json";
+
+impl LabelNames {
+    /// Reads what lies in a model folder; `None` where nothing does.
+    pub fn read(folder: &Path) -> Result<Option<LabelNames>, TrainError> {
+        let path = folder.join(LABELS_FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
+        serde_json::from_str(&text).map(Some).map_err(|cause| {
+            TrainError::Config(format!(
+                "{}: {cause}\nhint: expected {{\"labels\": [...], \"caption\": \"...\"}}, as training writes it",
+                path.display()
+            ))
+        })
+    }
+}
+
+/// Writes everything that using the model takes. The weights come last: without them a folder does not look whole.
+pub fn save_model(step: &Step, prepared: &Prepared, folder: &Path) -> Result<(), TrainError> {
+    fs::create_dir_all(folder).map_err(failed(folder, "created"))?;
+    prepared.text.save(folder)?;
+    let write = |name: &str, json: &serde_json::Value| {
+        write_whole(&folder.join(name), format!("{json:#}\n").as_bytes())
+    };
+    write(
+        "preprocessor_config.json",
+        &preprocessor(&step.config().model),
+    )?;
+    let names = LabelNames {
+        labels: prepared.labels.clone(),
+        caption: prepared.caption_template.clone(),
+    };
+    write(LABELS_FILE, &serde_json::json!(names))?;
+    save_weights(step, folder, Some(SHARD_BYTES))
+}
+
+/// As large as `transformers` makes them.
+const SHARD_BYTES: u64 = 5_000_000_000;
+
+/// What evaluation does to pictures, in the words of CLIP's image processor.
+fn preprocessor(model: &ClipConfig) -> serde_json::Value {
+    let size = model.vision.image_size;
+    serde_json::json!({
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": true,
+        "do_resize": true,
+        "size": {"shortest_edge": size},
+        "resample": 3,
+        "do_center_crop": true,
+        "crop_size": {"height": size, "width": size},
+        "do_rescale": true,
+        "rescale_factor": 1.0 / 255.0,
+        "do_normalize": true,
+        "image_mean": CLIP_MEAN,
+        "image_std": CLIP_STD,
+    })
+}
 
 /// Writes `config.json`, `model.safetensors` (in shards where it would exceed `shard_bytes`) and, beside them, the label
 /// head. An interrupted write leaves no folder that looks complete.
-pub fn save_model(step: &Step, folder: &Path, shard_bytes: Option<u64>) -> Result<(), TrainError> {
+pub fn save_weights(
+    step: &Step,
+    folder: &Path,
+    shard_bytes: Option<u64>,
+) -> Result<(), TrainError> {
     let config = &step.config().model;
     let by_name = |name: &str| {
         let mut parameters = step.parameters().iter();

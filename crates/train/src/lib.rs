@@ -1,22 +1,38 @@
-//! The training step: whatever the split of the batch, the gradient of the whole.
+//! The training run: whatever the split of the batch, the gradient of the whole; whenever it is killed, the same losses.
 //!
-//! Follow one step: [`batch`] holds the samples of an effective batch, [`step_graph`] writes what is computed, the
-//! planner places it, [`step`] runs the programs in order, [`optimizer`] says how weights move. [`verify`]
-//! certifies that the split changed nothing; [`scaler`] is fp16's loss scale; [`export`] writes a model folder; [`config`] is what the user wrote.
+//! From a config to a run: [`config`] is what the user wrote, [`prepare`] reads the data and opens the model, [`setup`]
+//! says what is computed within which budget, [`ready`] plans it, [`trainer`] is the loop. Follow one step:
+//! [`pictures`] fills the [`batch`], [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
+//! programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss scale. Beside it:
+//! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] and [`run_folder`] keep what must survive
+//! a kill, [`report`] is what a run says, [`export`] writes a model folder, [`verify`] certifies that the split
+//! changed nothing.
 
 #![forbid(unsafe_code)]
 
 pub mod batch;
 pub mod budget;
+pub mod checkpoint;
 pub mod config;
 pub mod encoder;
 pub mod error;
+pub mod evaluate;
 pub mod export;
+pub mod journal;
 pub mod optimizer;
+pub mod pictures;
+pub mod prepare;
+pub mod ready;
+pub mod report;
+pub mod resume;
+pub mod run_folder;
 pub mod scaler;
+pub mod schedule;
 pub mod setup;
 pub mod step;
 pub mod step_graph;
+pub mod trained;
+pub mod trainer;
 pub mod verify;
 
 pub use error::TrainError;

@@ -82,18 +82,6 @@ pub(crate) const SCHEDULE_START: usize = 3;
 /// Learning rates that are always there: the towers' and the heads'.
 pub const FIXED_RATES: usize = 2;
 
-/// Whether `name` is what `pattern` means; `*` stands for anything.
-pub fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            (0..=name.len())
-                .filter(|&at| name.is_char_boundary(at))
-                .any(|at| matches(rest, &name[at..]))
-        }),
-    }
-}
-
 /// What changes from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moment<'a> {
@@ -103,33 +91,4 @@ pub struct Moment<'a> {
     pub rates: &'a [f64],
     /// What losses were multiplied by.
     pub loss_scale: f64,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn a_star_stands_for_anything() {
-        for (pattern, name, expected) in [
-            ("head.weight", "head.weight", true),
-            ("head", "head.weight", false),
-            ("head.*", "head.weight", true),
-            ("*.bias", "a.b.bias", true),
-            ("*.bias", "a.bias.weight", false),
-            (
-                "vision_model.*.fc1.*",
-                "vision_model.encoder.layers.0.mlp.fc1.weight",
-                true,
-            ),
-            (
-                "vision_model.*.fc1.*",
-                "text_model.encoder.layers.0.mlp.fc1.weight",
-                false,
-            ),
-            ("*", "", true),
-        ] {
-            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
-        }
-    }
 }

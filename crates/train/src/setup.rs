@@ -5,7 +5,7 @@ use std::path::Path;
 use holdall_device::cpu::{self, Cpu, CpuTarget};
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
-use holdall_models::init;
+use holdall_models::{hub_cache, init};
 use holdall_plan::{Plan, PlanError, Request, plan};
 
 use crate::budget::{Memory, show_bytes};
@@ -49,22 +49,35 @@ pub struct Setup {
     pub budget_bytes: Option<u64>,
     /// Seed of everything random.
     pub seed: u64,
+    /// Whether the folder's label head is for these labels.
+    pub keep_head: bool,
     /// Things to say: what was asked for and cannot be had.
     pub notes: Vec<String>,
 }
 
 impl Setup {
-    /// Opens the model and resolves the budget.
+    /// Opens the model and resolves the budget, without data: `labels` and `tokens` are what the config says.
     pub fn new(config: &RunConfig) -> Result<Setup, TrainError> {
         let (model, weights) = open_model(&config.model)?;
+        let tokens = config.tokens.unwrap_or(model.text.max_positions);
+        Setup::assemble(config, model, weights, config.labels, tokens)
+    }
+
+    /// Puts together what is computed, and resolves the budget.
+    pub(crate) fn assemble(
+        config: &RunConfig,
+        model: ClipConfig,
+        weights: Weights,
+        labels: Option<usize>,
+        tokens: usize,
+    ) -> Result<Setup, TrainError> {
         let positions = model.text.max_positions;
-        let tokens = config.tokens.unwrap_or(positions);
         if tokens == 0 || tokens > positions {
             return Err(TrainError::Config(format!(
                 "tokens: {tokens}, expected 1 to {positions}, the model's positions\nhint: leave `tokens` out"
             )));
         }
-        check_numbers(config)?;
+        config.validate()?;
         let mut notes = Vec::new();
         if !matches!(config.precision, Precision::Auto | Precision::F32) {
             notes.push(format!(
@@ -72,7 +85,7 @@ impl Setup {
                 config.precision.name()
             ));
         }
-        if let (Weights::Folder(folder), Some(labels)) = (&weights, config.labels) {
+        if let (Weights::Folder(folder), Some(labels)) = (&weights, labels) {
             match folder.read_head()? {
                 Some(head) if head.num_labels == labels => {}
                 Some(head) => notes.push(format!(
@@ -83,17 +96,22 @@ impl Setup {
             }
         }
         let budget_bytes = resolve_budget(config.memory)?;
-        let mut step = StepConfig::new(model, config.labels);
+        let mut step = StepConfig::new(model, labels);
         step.num_tokens = tokens;
         step.contrastive_weight = config.losses.contrastive;
         step.label_weight = config.losses.label;
+        step.label_smoothing = config.losses.label_smoothing;
         step.optimizer = config.train.optimizer_config();
+        let patterns = config.train.lr_by.0.iter();
+        step.rate_patterns = patterns.map(|(pattern, _)| pattern.clone()).collect();
+        step.evaluation_batch = config.train.eval_batch_size;
         Ok(Setup {
             step,
             weights,
             request: config.request(budget_bytes),
             budget_bytes,
             seed: config.seed,
+            keep_head: true,
             notes,
         })
     }
@@ -156,7 +174,10 @@ impl Setup {
                 Ok(())
             }),
             Weights::Folder(folder) => {
-                let head = folder.read_head()?;
+                let head = match self.keep_head {
+                    true => folder.read_head()?,
+                    false => None,
+                };
                 step.set_weights(|name, values| {
                     match (name, &head) {
                         ("head.weight", Some(head)) if head.weight.len() == values.len() => {
@@ -180,47 +201,15 @@ impl Setup {
 /// How much the memory that a process holds after planning may differ between two starts.
 const START_TO_START_BYTES: u64 = 1 << 20;
 
-/// Most classes of a label head, and most threads, that anyone means.
-const MOST_LABELS: usize = 1 << 24;
-const MOST_THREADS: usize = 1024;
-
-fn check_numbers(config: &RunConfig) -> Result<(), TrainError> {
-    let wrong = |what: String| Err(TrainError::Config(what));
-    if let Some(labels) = config
-        .labels
-        .filter(|labels| !(1..=MOST_LABELS).contains(labels))
-    {
-        return wrong(format!(
-            "labels: {labels}, expected 1 to {MOST_LABELS}\nhint: leave `labels` out for no label head"
-        ));
-    }
-    if let Some(threads) = config
-        .num_threads
-        .filter(|threads| !(1..=MOST_THREADS).contains(threads))
-    {
-        return wrong(format!(
-            "num_threads: {threads}, expected 1 to {MOST_THREADS}\nhint: leave it out for one per core"
-        ));
-    }
-    let losses = [config.losses.contrastive, config.losses.label];
-    if losses
-        .iter()
-        .any(|weight| !weight.is_finite() || *weight < 0.0)
-        || losses == [0.0, 0.0]
-    {
-        return wrong(format!(
-            "losses: contrastive {}, label {}: expected numbers of at least 0, one of them above\n\
-             hint: `losses: {{contrastive: 1.0, label: 0.5}}`",
-            losses[0], losses[1]
-        ));
-    }
-    Ok(())
-}
-
-fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError> {
+/// The folder that `name` is, or has in the local Hugging Face cache; else a preset.
+pub(crate) fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError> {
     let path = Path::new(name);
-    if path.exists() {
-        let folder = ModelFolder::open(path)?;
+    let found = match path.exists() {
+        true => Some(path.to_owned()),
+        false => hub_cache::find(name),
+    };
+    if let Some(path) = found {
+        let folder = ModelFolder::open(&path)?;
         folder.check()?;
         let config = folder.config().clone();
         return Ok((config, Weights::Folder(Box::new(folder))));
@@ -231,14 +220,16 @@ fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError> {
             Ok((config, Weights::Random { preset }))
         }
         None => Err(TrainError::Config(format!(
-            "model `{name}`: expected a folder with config.json and model.safetensors, or a preset; found neither\n\
+            "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
+             Hugging Face cache, or a preset; found none\n\
              hint: presets are {}",
             ClipConfig::PRESETS.join(", ")
         ))),
     }
 }
 
-fn resolve_budget(memory: Memory) -> Result<Option<u64>, TrainError> {
+/// What a budget is in bytes on this machine; `None` where it is open and the system does not tell.
+pub fn resolve_budget(memory: Memory) -> Result<Option<u64>, TrainError> {
     if let Memory::Bytes(bytes) = memory {
         return Ok(Some(bytes));
     }

@@ -14,8 +14,9 @@ use holdall_graph::{DType, Graph, Output, Role, Section, ValueId, backward, back
 use holdall_models::clip::{self, ClipInputs};
 use holdall_models::config::ClipConfig;
 
+use crate::config::matches;
 use crate::encoder::EncoderReach;
-use crate::optimizer::{FIXED_RATES, OptimizerConfig, SCHEDULE_START, matches};
+use crate::optimizer::{FIXED_RATES, OptimizerConfig, SCHEDULE_START};
 
 /// How micro-batches see each other in the contrastive loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use holdall_device::cpu::Cpu;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
-use holdall_train::export::save_model;
+use holdall_train::export::save_weights;
 use holdall_train::optimizer::Moment;
 
 use crate::support::{Split, fixture, golden_batch, read_tensors, read_weights, step};
@@ -30,7 +30,7 @@ fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
     let trained = step.named_weights();
     for shard_bytes in [None, Some(40_000)] {
         let saved = tempfile::tempdir().unwrap();
-        save_model(&step, saved.path(), shard_bytes).unwrap();
+        save_weights(&step, saved.path(), shard_bytes).unwrap();
         let sharded = saved.path().join("model.safetensors.index.json").exists();
         assert_eq!(sharded, shard_bytes.is_some());
         let again = ModelFolder::open(saved.path()).unwrap();

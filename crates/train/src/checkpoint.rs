@@ -1,0 +1,165 @@
+//! A run's state between two steps: what must be known to go on as if nothing had happened.
+//!
+//! Checkpoints lie between optimizer steps, so an accumulation window is always complete: its position is the step.
+//! What a step sees is a function of (seed, epoch, sample), so its number is all that data needs. The split of the
+//! batch travels along, because sums over micro-batches round in its order.
+
+use std::path::{Path, PathBuf};
+
+use holdall_models::state_file::{StateFile, write_state};
+use serde::{Deserialize, Serialize};
+
+use crate::error::TrainError;
+use crate::report::SummaryMetrics;
+use crate::scaler::LossScaler;
+use crate::step::Step;
+
+/// What a run does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Next {
+    /// The next optimizer step.
+    Step,
+    /// An evaluation that was due, and interrupted.
+    Evaluate,
+}
+
+/// The best evaluation so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Which metric.
+    pub metric: String,
+    /// Its value.
+    pub value: f64,
+    /// After which step.
+    pub step: u64,
+}
+
+/// How the batch is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitOfBatch {
+    /// Samples per step.
+    pub effective_batch: usize,
+    /// Samples per micro-batch.
+    pub batch_size: usize,
+    /// Micro-batches per step.
+    pub gradient_accumulation: usize,
+    /// Micro-batches that keep their activations.
+    pub kept_micro_batches: usize,
+}
+
+/// Everything beside the tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Layout of this structure.
+    pub format: u32,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Epoch of the next step, from 0.
+    pub epoch: u64,
+    /// Samples of that epoch already seen.
+    pub samples_of_epoch: u64,
+    /// Micro-batches of the current step already accumulated: none, checkpoints lie between steps.
+    pub micro_batches_of_step: u64,
+    /// What is next.
+    pub next: Next,
+    /// Loss scale and its history.
+    pub scaler: LossScaler,
+    /// The best evaluation.
+    pub best: Option<Best>,
+    /// Evaluations since then.
+    pub without_improvement: usize,
+    /// The last evaluation, for the summary.
+    pub last_scores: Vec<SummaryMetrics>,
+    /// Length of `metrics.jsonl`.
+    pub journal_bytes: u64,
+    /// How the batch is split.
+    pub split: SplitOfBatch,
+    /// Of the samples, in hexadecimal: other data would be another run.
+    pub data_digest: String,
+}
+
+/// Changes when [`State`] does.
+pub const FORMAT: u32 = 1;
+
+/// A state on disk.
+pub struct Checkpoint {
+    path: PathBuf,
+    file: StateFile,
+    /// What it says.
+    pub state: State,
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint; `None` where there is none yet.
+    pub fn open(path: &Path) -> Result<Option<Checkpoint>, TrainError> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let file = StateFile::open(path)?;
+        let wrong = |found: String| {
+            TrainError::Run(format!(
+                "{}: expected a checkpoint of format {FORMAT}, found {found}\n\
+                 hint: go on with the version of holdall that wrote it, or begin a new run",
+                path.display()
+            ))
+        };
+        let state: State =
+            serde_json::from_str(file.text()).map_err(|cause| wrong(cause.to_string()))?;
+        if state.format != FORMAT {
+            return Err(wrong(format!("format {}", state.format)));
+        }
+        Ok(Some(Checkpoint {
+            path: path.to_owned(),
+            file,
+            state,
+        }))
+    }
+
+    /// Puts weights and optimizer state into a step.
+    pub fn restore(&self, step: &mut Step) -> Result<(), TrainError> {
+        step.set_weights(|name, values| self.file.read(name, values))
+            .and_then(|()| {
+                step.set_moments(|name, moment, values| {
+                    self.file.read(&moment_name(name, moment), values)
+                })
+            })
+            .map_err(|cause| {
+                TrainError::Run(format!(
+                    "{}: does not fit the model of this run: {cause}",
+                    self.path.display()
+                ))
+            })
+    }
+}
+
+/// Writes a checkpoint over the one before, or leaves that one as it was.
+pub fn save(path: &Path, state: &State, step: &Step) -> Result<(), TrainError> {
+    let mut tensors: Vec<(String, Vec<usize>, &[f32])> = Vec::new();
+    for parameter in step.parameters() {
+        let values = step.weight(parameter);
+        tensors.push((parameter.name.clone(), vec![values.len()], values));
+    }
+    for (parameter, pair) in step.moments() {
+        for (moment, values) in pair.into_iter().enumerate() {
+            let name = moment_name(&parameter.name, moment);
+            tensors.push((name, vec![values.len()], values));
+        }
+    }
+    let text = serde_json::to_string(state).expect("a state is plain data");
+    write_state(path, &text, &tensors).map_err(|cause| {
+        let before = if path.exists() {
+            "the checkpoint before it is untouched: free some space, then go on with --resume"
+        } else {
+            "free some space, then begin again"
+        };
+        TrainError::Run(format!(
+            "checkpoint of step {}: {cause}\nhint: {before}",
+            state.step
+        ))
+    })
+}
+
+fn moment_name(parameter: &str, moment: usize) -> String {
+    format!("optimizer.{}.{parameter}", ["m", "v"][moment])
+}

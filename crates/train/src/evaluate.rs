@@ -1,0 +1,173 @@
+//! What a model is worth on samples: retrieval both ways, and labels.
+//!
+//! Every picture is encoded once, and every different caption once. Features wait on the host; similarities are never
+//! held.
+
+use holdall_data::error::DataError;
+use holdall_data::samples::Samples;
+use holdall_device::cpu::Cpu;
+use holdall_metrics::labels::LabelCounts;
+use holdall_metrics::retrieval::{Retrieval, retrieval};
+use serde::{Deserialize, Serialize};
+
+use crate::encoder::{EncodedPictures, Encoder};
+use crate::error::TrainError;
+use crate::pictures::{Pictures, View};
+use crate::prepare::{Part, TokenTable};
+
+/// What an evaluation found; a line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// Pictures against captions.
+    #[serde(flatten)]
+    pub retrieval: Retrieval,
+    /// R@1 of guessing, pictures looking for captions.
+    pub chance_r1: f64,
+    /// Share of labels that the head has right.
+    pub label_top1: Option<f64>,
+    /// Share of labels among the head's first five.
+    pub label_top5: Option<f64>,
+    /// Top-1 of guessing.
+    pub chance_top1: Option<f64>,
+    /// Labelled samples.
+    pub labelled: usize,
+}
+
+/// Names that `best_metric` may have.
+pub const METRICS: [&str; 5] = [
+    "label_top1",
+    "label_top5",
+    "mean_r1",
+    "image_to_text_r1",
+    "text_to_image_r1",
+];
+
+impl Scores {
+    /// A metric by its name; `None` where there is none.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let [to_text, to_image] = [
+            self.retrieval.image_to_text.r1,
+            self.retrieval.text_to_image.r1,
+        ];
+        match name {
+            "label_top1" => self.label_top1,
+            "label_top5" => self.label_top5,
+            "mean_r1" => Some((to_text + to_image) / 2.0),
+            "image_to_text_r1" => Some(to_text),
+            "text_to_image_r1" => Some(to_image),
+            _ => None,
+        }
+    }
+}
+
+/// Why an evaluation has no result.
+#[derive(Debug)]
+pub enum Unfinished {
+    /// The user asked to stop.
+    Stopped,
+    /// Something broke.
+    Failed(TrainError),
+}
+
+impl<E: Into<TrainError>> From<E> for Unfinished {
+    fn from(error: E) -> Unfinished {
+        Unfinished::Failed(error.into())
+    }
+}
+
+/// Bytes that an evaluation holds on the host.
+pub fn host_bytes(part: &Part, projection: usize) -> u64 {
+    let rows = part.samples.len() + part.tokens.len();
+    let per_sample = 2 * size_of::<f64>() + 2 * size_of::<u32>();
+    (rows * projection * size_of::<f32>() + rows * per_sample) as u64
+}
+
+/// Evaluates `part`. `go_on` is told how far it is, and says whether to.
+pub fn evaluate(
+    cpu: &Cpu,
+    encoder: &mut Encoder<'_>,
+    pictures: &Pictures,
+    part: &Part,
+    mut go_on: impl FnMut(usize, usize) -> bool,
+) -> Result<Scores, Unfinished> {
+    let (samples, projection) = (&part.samples, encoder.projection());
+    let total = samples.len() + part.tokens.len();
+    let mut labels = LabelCounts::default();
+    let mut picture_features = Vec::with_capacity(samples.len() * projection);
+    let mut num_labels = None;
+    encode_pictures(cpu, encoder, pictures, samples, |first, encoded| {
+        picture_features.extend_from_slice(encoded.features);
+        if let Some(logits) = encoded.logits {
+            let rows = encoded.features.len() / projection;
+            let width = logits.len() / rows;
+            num_labels = Some(width);
+            for (row, logits) in logits.chunks(width).enumerate() {
+                if let Ok(label) = usize::try_from(samples.label(first + row)) {
+                    labels.add(logits, label);
+                }
+            }
+        }
+        go_on(picture_features.len() / projection, total)
+    })?;
+    let mut caption_features = Vec::with_capacity(part.tokens.len() * projection);
+    encode_captions(cpu, encoder, &part.tokens, |features| {
+        caption_features.extend_from_slice(features);
+        go_on(samples.len() + caption_features.len() / projection, total)
+    })?;
+    let caption_of = samples.caption_ids();
+    let ranks =
+        cpu.scope(|| retrieval(&picture_features, &caption_features, projection, caption_of));
+    let accuracy = labels.accuracy();
+    Ok(Scores {
+        retrieval: ranks,
+        chance_r1: 1.0 / part.tokens.len() as f64,
+        label_top1: accuracy.map(|[top1, _]| top1),
+        label_top5: accuracy.map(|[_, top5]| top5),
+        chance_top1: accuracy.and(num_labels).map(|labels| 1.0 / labels as f64),
+        labelled: labels.samples,
+    })
+}
+
+/// Encodes every picture in the order of the samples. `each` gets the first sample's index and what its batch became,
+/// and says whether to go on.
+pub fn encode_pictures(
+    cpu: &Cpu,
+    encoder: &mut Encoder<'_>,
+    pictures: &Pictures,
+    samples: &Samples,
+    mut each: impl FnMut(usize, EncodedPictures<'_>) -> bool,
+) -> Result<(), Unfinished> {
+    let all: Vec<u32> = (0..samples.len() as u32).collect();
+    let batch = encoder.batch();
+    for (index, chosen) in all.chunks(batch).enumerate() {
+        let encoded = encoder.pictures(cpu, |out| {
+            pictures.read(cpu, samples, chosen, View::Evaluation, out)?;
+            Ok::<usize, DataError>(chosen.len())
+        })?;
+        if !each(index * batch, encoded) {
+            return Err(Unfinished::Stopped);
+        }
+    }
+    Ok(())
+}
+
+/// Encodes every caption of the table. `each` gets the features of a batch, and says whether to go on.
+pub fn encode_captions(
+    cpu: &Cpu,
+    encoder: &mut Encoder<'_>,
+    tokens: &TokenTable,
+    mut each: impl FnMut(&[f32]) -> bool,
+) -> Result<(), Unfinished> {
+    let (batch, num_tokens) = (encoder.batch(), encoder.num_tokens());
+    let mut ids = vec![0; batch * num_tokens];
+    for first in (0..tokens.len()).step_by(batch) {
+        let rows = batch.min(tokens.len() - first);
+        for (row, ids) in ids.chunks_mut(num_tokens).take(rows).enumerate() {
+            tokens.write(first + row, ids);
+        }
+        if !each(encoder.captions(cpu, &ids[..rows * num_tokens])) {
+            return Err(Unfinished::Stopped);
+        }
+    }
+    Ok(())
+}

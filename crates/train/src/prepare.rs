@@ -1,0 +1,235 @@
+//! From a config to all that a run needs before it is planned: samples, tokens, the model, what is computed.
+
+use std::path::PathBuf;
+
+use holdall_data::config::TokenizerChoice;
+use holdall_data::order::balanced_class_weights;
+use holdall_data::samples::Samples;
+use holdall_data::source::{self, DataSet};
+use holdall_data::text::{TextEncoder, bucket};
+use holdall_models::config::{ClipConfig, TextPooling};
+
+use crate::budget::show_bytes;
+use crate::config::{ClassWeights, RunConfig};
+use crate::error::TrainError;
+use crate::setup::{Setup, Weights, open_model};
+
+/// Every caption once, as token ids, one behind the other.
+pub struct TokenTable {
+    ids: Vec<u32>,
+    ends: Vec<u32>,
+}
+
+impl TokenTable {
+    /// Encodes every caption to at most `longest` tokens, start and end included.
+    pub fn new(
+        text: &TextEncoder,
+        captions: &[String],
+        longest: usize,
+    ) -> Result<TokenTable, TrainError> {
+        let (mut ids, mut ends) = (Vec::new(), Vec::new());
+        let mut row = vec![0; longest];
+        for caption in captions {
+            let length = text.encode_into(caption, &mut row)?;
+            ids.extend(row[..length].iter().map(|&id| id as u32));
+            ends.push(ids.len() as u32);
+        }
+        ids.shrink_to_fit();
+        Ok(TokenTable { ids, ends })
+    }
+
+    fn caption(&self, index: usize) -> &[u32] {
+        let start = match index {
+            0 => 0,
+            _ => self.ends[index - 1] as usize,
+        };
+        &self.ids[start..self.ends[index] as usize]
+    }
+
+    /// Captions.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Tokens of the longest caption.
+    pub fn longest(&self) -> usize {
+        (0..self.len())
+            .map(|index| self.caption(index).len())
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Writes a caption's ids over `row`, filled up with its end token.
+    pub fn write(&self, index: usize, row: &mut [i64]) {
+        let caption = self.caption(index);
+        let end = caption.last().copied().unwrap_or(0);
+        let ids = caption.iter().copied().chain(std::iter::repeat(end));
+        for (to, id) in row.iter_mut().zip(ids) {
+            *to = i64::from(id);
+        }
+    }
+}
+
+/// Samples with their captions as token ids.
+pub struct Part {
+    /// Pictures, captions, labels.
+    pub samples: Samples,
+    /// Their different captions.
+    pub tokens: TokenTable,
+}
+
+/// A run before its plan.
+pub struct Prepared {
+    /// What is computed, from which weights, within what.
+    pub setup: Setup,
+    /// What is trained on.
+    pub train: Part,
+    /// What is held out.
+    pub validation: Option<Part>,
+    /// Where the samples are listed.
+    pub csv: PathBuf,
+    /// Names of the labels.
+    pub labels: Vec<String>,
+    /// How captions are made from columns.
+    pub caption_template: String,
+    /// Captions to ids.
+    pub text: TextEncoder,
+    /// What was found and decided, for the log.
+    pub notes: Vec<String>,
+}
+
+impl Prepared {
+    /// Reads the data, opens the model, finds or trains the tokenizer.
+    pub fn new(config: &RunConfig) -> Result<Prepared, TrainError> {
+        let data = source::read(&config.data, config.seed)?;
+        let (mut model, weights) = open_model(&config.model)?;
+        let mut notes = data.notes.clone();
+        let text = text_encoder(config, &weights, &mut model, &data, &mut notes)?;
+        let positions = model.text.max_positions;
+        let part = |samples: Samples| -> Result<Part, TrainError> {
+            let tokens = TokenTable::new(&text, samples.captions(), positions)?;
+            Ok(Part { samples, tokens })
+        };
+        let train = part(data.train)?;
+        let validation = data.validation.map(part).transpose()?;
+        let parts = [Some(&train), validation.as_ref()];
+        let longest = parts.iter().flatten().map(|part| part.tokens.longest());
+        let tokens = match config.tokens {
+            Some(tokens) => tokens,
+            None => bucket(longest.max().unwrap_or(1), positions),
+        };
+        notes.push(format!(
+            "Tokens per caption: {tokens} of the model's {positions}"
+        ));
+        let labels = num_labels(config, &data.labels, data.label_column.is_some())?;
+        let mut setup = Setup::assemble(config, model, weights, labels, tokens)?;
+        if let (Some(labels), ClassWeights::Balanced) = (labels, config.losses.class_weights) {
+            setup.step.class_weights = balanced_class_weights(train.samples.labels(), labels);
+        }
+        notes.extend(note_on_similarities(validation.as_ref().unwrap_or(&train)));
+        Ok(Prepared {
+            setup,
+            train,
+            validation,
+            csv: data.csv,
+            labels: data.labels,
+            caption_template: data.caption_template,
+            text,
+            notes,
+        })
+    }
+}
+
+/// Data with labels says how many there are.
+fn num_labels(
+    config: &RunConfig,
+    names: &[String],
+    labelled: bool,
+) -> Result<Option<usize>, TrainError> {
+    match (config.labels, labelled) {
+        (Some(asked), true) if asked != names.len() => Err(TrainError::Config(format!(
+            "labels: {asked}, expected {}: the data has that many\nhint: leave `labels` out",
+            names.len()
+        ))),
+        (Some(asked), false) => Err(TrainError::Config(format!(
+            "labels: {asked}, found no column of labels\nhint: `data: {{label: COLUMN}}` says where labels are"
+        ))),
+        (_, true) => Ok(Some(names.len())),
+        (None, false) => Ok(None),
+    }
+}
+
+/// The folder's tokenizer, the one asked for, or one trained on the captions.
+fn text_encoder(
+    config: &RunConfig,
+    weights: &Weights,
+    model: &mut ClipConfig,
+    data: &DataSet,
+    notes: &mut Vec<String>,
+) -> Result<TextEncoder, TrainError> {
+    let (vocabulary, positions) = (model.text.vocab_size, model.text.max_positions);
+    let in_folder = match weights {
+        Weights::Folder(folder) => Some(folder.path().join("tokenizer.json")),
+        Weights::Random { .. } => None,
+    };
+    let text = match (&config.data.tokenizer, in_folder) {
+        (TokenizerChoice::File(path), _) => TextEncoder::open(path, vocabulary, positions)?,
+        (TokenizerChoice::Auto, Some(path)) if path.is_file() => {
+            TextEncoder::open(&path, vocabulary, positions)?
+        }
+        (TokenizerChoice::Auto, Some(path)) => {
+            return Err(TrainError::Config(format!(
+                "{}: expected the tokenizer that the weights were trained with, found nothing\n\
+                 hint: `data: {{tokenizer: FILE}}` names one; `tokenizer: train` makes a new one, and the text tower \
+                 has to learn its tokens from the beginning",
+                path.display()
+            )));
+        }
+        (TokenizerChoice::Train, _) | (TokenizerChoice::Auto, None) => {
+            let captions = data.train.captions();
+            let text =
+                TextEncoder::train(captions.iter().map(String::as_str), vocabulary, positions)?;
+            notes.push(format!(
+                "Tokenizer: trained on {} captions, {} tokens",
+                captions.len(),
+                text.vocab_size()
+            ));
+            text
+        }
+    };
+    let end = text.eos_id();
+    match weights {
+        // Nothing was learnt yet, so the model may pool where this tokenizer ends.
+        Weights::Random { .. } => model.text.pooling = TextPooling::FirstEos(end),
+        Weights::Folder(folder) => {
+            let pooled = match model.text.pooling {
+                TextPooling::FirstEos(id) => id,
+                TextPooling::HighestId => vocabulary as i64 - 1,
+            };
+            if pooled != end {
+                return Err(TrainError::Config(format!(
+                    "{}: captions end with token {end}, expected {pooled}, where the model reads them\n\
+                     hint: use the tokenizer.json that belongs to the model",
+                    folder.path().display()
+                )));
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// People look for this line, because elsewhere evaluation dies there.
+fn note_on_similarities(part: &Part) -> Option<String> {
+    let bytes = part.samples.len() as u64 * part.tokens.len() as u64 * 4;
+    (bytes > 1 << 30).then(|| {
+        format!(
+            "The similarity matrix would take {}: ranks are counted row by row instead",
+            show_bytes(bytes)
+        )
+    })
+}

@@ -1,0 +1,167 @@
+//! A run that is planned and has not begun: everything is read, checked and counted, nothing is reserved.
+
+use holdall_device::cpu::Cpu;
+use holdall_plan::Plan;
+use serde::Serialize;
+
+use holdall_plan::Candidate;
+
+use crate::batch::{Batch, Pixels};
+use crate::checkpoint::{Checkpoint, SplitOfBatch};
+use crate::config::{RunConfig, Split};
+use crate::error::TrainError;
+use crate::evaluate;
+use crate::pictures::{Pictures, View};
+use crate::prepare::{Part, Prepared};
+
+/// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
+#[derive(Serialize)]
+pub struct PlanReport<'a> {
+    /// Where it runs.
+    pub device: &'static str,
+    /// What the process may hold.
+    pub budget_bytes: Option<u64>,
+    /// Samples per step.
+    pub effective_batch: usize,
+    /// The choice.
+    pub chosen: &'a Candidate,
+    /// What else there is.
+    pub alternatives: &'a [Candidate],
+    /// A faster batch size, where the user fixed a slower one.
+    pub suggestion: Option<&'a Candidate>,
+    /// Bytes that no layout can do without.
+    pub bound_bytes: u64,
+}
+
+impl<'a> PlanReport<'a> {
+    /// Of a plan on the CPU.
+    pub fn new(plan: &'a Plan, budget_bytes: Option<u64>) -> PlanReport<'a> {
+        PlanReport {
+            device: "cpu",
+            budget_bytes,
+            effective_batch: plan.effective_batch,
+            chosen: &plan.chosen,
+            alternatives: &plan.alternatives,
+            suggestion: plan.suggestion.as_ref(),
+            bound_bytes: plan.step.bound_bytes,
+        }
+    }
+}
+
+/// A planned run.
+pub struct Ready {
+    /// What the user wrote.
+    pub config: RunConfig,
+    /// Samples, tokens, model.
+    pub prepared: Prepared,
+    /// The threads.
+    pub cpu: Cpu,
+    /// Where every byte goes.
+    pub plan: Plan,
+    /// How the batch is split.
+    pub split: SplitOfBatch,
+    pub(crate) pictures: Pictures,
+    pub(crate) batch: Batch,
+    pub(crate) checkpoint: Option<Checkpoint>,
+}
+
+impl Ready {
+    /// Reads everything and plans; goes on from `checkpoint` with its split of the batch.
+    pub fn new(config: RunConfig, checkpoint: Option<Checkpoint>) -> Result<Ready, TrainError> {
+        let mut prepared = Prepared::new(&config)?;
+        let cpu = Cpu::new(config.num_threads);
+        let request = &mut prepared.setup.request;
+        if let Some(checkpoint) = &checkpoint {
+            let split = &checkpoint.state.split;
+            request.effective_batch = Some(split.effective_batch);
+            request.batch_size = Some(split.batch_size);
+            request.gradient_accumulation = Some(split.gradient_accumulation);
+            // Recomputation changes no bits, so it stays open; the order in which micro-batches are added up does.
+            request.kept = Some(split.kept_micro_batches);
+        }
+        let effective_batch = request.samples_per_step()?;
+        // A first batch is read before the plan is made: what reading takes is then in the process that is measured.
+        let step = &prepared.setup.step;
+        let pictures = Pictures::new(step.model.vision.image_size, &cpu);
+        let mut batch = Batch::empty(step.num_tokens);
+        let first: Vec<u32> =
+            (0..effective_batch.min(prepared.train.samples.len()) as u32).collect();
+        fill(
+            &mut batch,
+            &prepared,
+            &pictures,
+            &cpu,
+            &first,
+            View::Evaluation,
+        )?;
+        let projection = step.model.projection_dim;
+        let evaluated = config
+            .train
+            .eval_on
+            .iter()
+            .filter_map(|&split| part(&prepared, split));
+        let host_bytes = evaluated
+            .map(|part| evaluate::host_bytes(part, projection))
+            .max();
+        let plan = prepared.setup.plan(&cpu, host_bytes.unwrap_or(0))?;
+        let split = SplitOfBatch {
+            effective_batch: plan.effective_batch,
+            batch_size: plan.chosen.batch_size,
+            gradient_accumulation: plan.chosen.gradient_accumulation,
+            kept_micro_batches: plan.chosen.kept_micro_batches,
+        };
+        Ok(Ready {
+            config,
+            prepared,
+            cpu,
+            plan,
+            split,
+            pictures,
+            batch,
+            checkpoint,
+        })
+    }
+
+    /// Optimizer steps of an epoch; the last one may be smaller.
+    pub fn steps_per_epoch(&self) -> u64 {
+        let samples = self.prepared.train.samples.len();
+        samples.div_ceil(self.split.effective_batch) as u64
+    }
+
+    /// Optimizer steps of the run.
+    pub fn total_steps(&self) -> u64 {
+        self.steps_per_epoch() * self.config.train.epochs as u64
+    }
+}
+
+/// The samples that a name in `eval_on` means.
+pub(crate) fn part(prepared: &Prepared, split: Split) -> Option<&Part> {
+    match split {
+        Split::Train => Some(&prepared.train),
+        Split::Validation => prepared.validation.as_ref(),
+    }
+}
+
+/// Fills a batch with the samples of the training part that `chosen` names.
+pub(crate) fn fill(
+    batch: &mut Batch,
+    prepared: &Prepared,
+    pictures: &Pictures,
+    cpu: &Cpu,
+    chosen: &[u32],
+    view: View,
+) -> Result<(), TrainError> {
+    let Part { samples, tokens } = &prepared.train;
+    batch.resize(chosen.len(), pictures.bytes_each());
+    let Pixels::Bytes(pixels) = &mut batch.pixels else {
+        unreachable!("resize makes bytes");
+    };
+    pictures.read(cpu, samples, chosen, view, pixels)?;
+    for (row, &sample) in chosen.iter().enumerate() {
+        let ids = &mut batch.ids[row * batch.num_tokens..][..batch.num_tokens];
+        tokens.write(samples.caption_id(sample as usize) as usize, ids);
+        batch.labels[row] = i64::from(samples.label(sample as usize));
+    }
+    batch.find_ends(&prepared.setup.step.model);
+    Ok(())
+}

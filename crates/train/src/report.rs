@@ -1,0 +1,201 @@
+//! What a run says of itself: lines of `metrics.jsonl`, events for whoever watches, and the summary.
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::Best;
+use crate::config::Split;
+use crate::evaluate::Scores;
+
+/// A line per optimizer step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepLine {
+    /// `step`.
+    pub kind: &'static str,
+    /// Counted from 1.
+    pub step: u64,
+    /// Counted from 1.
+    pub epoch: u64,
+    /// The weighted losses together.
+    pub loss: f64,
+    /// Pictures against captions.
+    pub contrastive: f64,
+    /// What guessing would give: ln of the samples.
+    pub contrastive_chance: f64,
+    /// The label head's.
+    pub label: Option<f64>,
+    /// What guessing would give: ln of the labels.
+    pub label_chance: Option<f64>,
+    /// Before clipping.
+    pub gradient_norm: f64,
+    /// Of the towers.
+    pub lr: f64,
+    /// Of the label head.
+    pub lr_head: Option<f64>,
+    /// What losses are multiplied by.
+    pub loss_scale: f64,
+    /// In this step.
+    pub samples: usize,
+    /// Of this step, reading included.
+    pub seconds: f64,
+    /// Seconds of it that went into reading.
+    pub waited_for_data: f64,
+}
+
+/// A line per evaluated part.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EvaluationLine {
+    /// `evaluation`.
+    pub kind: &'static str,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Counted from 1.
+    pub epoch: u64,
+    /// Which samples.
+    pub on: Split,
+    /// What was found.
+    #[serde(flatten)]
+    pub scores: Scores,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// What memory was promised, and what was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// The plan's promise for the process.
+    pub planned_bytes: u64,
+    /// The most that was resident so far, as the system counts it.
+    pub peak_bytes: Option<u64>,
+    /// What the user allows.
+    pub budget_bytes: Option<u64>,
+}
+
+/// How an epoch went.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EpochReport {
+    /// Counted from 1.
+    pub epoch: u64,
+    /// Of so many.
+    pub epochs: u64,
+    /// Evaluation included.
+    pub seconds: f64,
+    /// While training.
+    pub samples_per_s: f64,
+    /// Micro-batches, while training.
+    pub batches_per_s: f64,
+    /// Share of the training time.
+    pub waited_for_data: f64,
+}
+
+/// Something to tell.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A step is done.
+    Step(&'a StepLine),
+    /// After the first batch and after each epoch.
+    Memory(MemoryUse),
+    /// An evaluation goes on.
+    Evaluating {
+        /// Which samples.
+        on: Split,
+        /// Pictures and captions encoded.
+        done: usize,
+        /// Of so many.
+        total: usize,
+    },
+    /// An evaluation is done.
+    Evaluated {
+        /// What was found.
+        line: &'a EvaluationLine,
+        /// The best so far.
+        is_best: bool,
+    },
+    /// An epoch is done.
+    Epoch(&'a EpochReport),
+    /// A checkpoint is on disk.
+    Saved {
+        /// After this step.
+        step: u64,
+    },
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// All steps, or as many as improved it.
+    Finished(Box<Summary>),
+    /// The user stopped it; its state is saved.
+    Interrupted {
+        /// Steps done.
+        step: u64,
+        /// Of so many.
+        total: u64,
+    },
+}
+
+/// `summary.json`: keys that others rely on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Where it ran.
+    pub device: &'static str,
+    /// Samples per step.
+    pub effective_batch: usize,
+    /// Samples per micro-batch.
+    pub batch_size: usize,
+    /// Micro-batches per step.
+    pub gradient_accumulation: usize,
+    /// Number format.
+    pub precision: &'static str,
+    /// What was recomputed.
+    pub recompute: String,
+    /// Epochs done.
+    pub epochs: f64,
+    /// Optimizer steps done.
+    pub steps: u64,
+    /// Whether it stopped improving before its end.
+    pub stopped_early: bool,
+    /// Of this process, evaluation included.
+    pub seconds: f64,
+    /// While training.
+    pub samples_per_s: f64,
+    /// Share of the training time.
+    pub waited_for_data: f64,
+    /// What the user allows.
+    pub budget_bytes: Option<u64>,
+    /// The plan's promise for the process.
+    pub planned_bytes: u64,
+    /// The most that was resident, as the system counts it.
+    pub process_bytes: Option<u64>,
+    /// The plan's arena.
+    pub planned_arena_bytes: u64,
+    /// The arena as reserved.
+    pub arena_bytes: u64,
+    /// Where the weights came from.
+    pub weights: String,
+    /// The best evaluation, whose model is in `model/`.
+    pub best: Option<Best>,
+    /// The last evaluation, part by part.
+    pub metrics: Vec<SummaryMetrics>,
+}
+
+/// The last scores on one part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SummaryMetrics {
+    /// Which samples.
+    pub on: Split,
+    /// After which step.
+    pub step: u64,
+    /// What was found.
+    #[serde(flatten)]
+    pub scores: Scores,
+}
+
+impl From<&EvaluationLine> for SummaryMetrics {
+    fn from(line: &EvaluationLine) -> SummaryMetrics {
+        SummaryMetrics {
+            on: line.on,
+            step: line.step,
+            scores: line.scores.clone(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Going on with a run: what may have changed since it began, and what may not.
+
+use serde_json::Value;
+
+use crate::config::RunConfig;
+use crate::error::TrainError;
+
+/// Keys that a run may go on with, changed: how long, how fast, when to look and save, and within what.
+const MAY_CHANGE: [&str; 18] = [
+    "train.epochs",
+    "train.lr",
+    "train.lr_head",
+    "train.lr_by",
+    "train.lr_end",
+    "train.schedule",
+    "train.warmup",
+    "train.eval_every",
+    "train.eval_on",
+    "train.eval_batch_size",
+    "train.save_every",
+    "train.early_stop",
+    "train.recompute",
+    "memory",
+    "host_memory",
+    "num_threads",
+    "num_workers",
+    "prefetch",
+];
+
+/// Lines that say what changed; an error where it would be another run.
+pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainError> {
+    let mut lines = Vec::new();
+    let tree = |config: &RunConfig| serde_json::to_value(config).expect("a config is plain data");
+    for (key, before, after) in differences("", &tree(begun), &tree(now)) {
+        let may = MAY_CHANGE
+            .iter()
+            .any(|known| key == *known || key.starts_with(&format!("{known}.")));
+        if !may {
+            return Err(TrainError::Config(format!(
+                "{key}: {after}, expected {before}, as the run began\n\
+                 hint: leave it out to go on; a run with another {key} is a new run, with another --out"
+            )));
+        }
+        lines.push(format!("Changed: {key} {before} -> {after}"));
+    }
+    Ok(lines)
+}
+
+/// Leaves that differ, by their dotted names.
+fn differences(path: &str, before: &Value, after: &Value) -> Vec<(String, Value, Value)> {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
+            keys.sort();
+            keys.dedup();
+            let child = |key: &str| match path {
+                "" => key.to_owned(),
+                path => format!("{path}.{key}"),
+            };
+            keys.into_iter()
+                .flat_map(|key| {
+                    let [before, after] =
+                        [before, after].map(|map| map.get(key).unwrap_or(&Value::Null));
+                    differences(&child(key), before, after)
+                })
+                .collect()
+        }
+        (before, after) if before == after => Vec::new(),
+        _ => vec![(path.to_owned(), before.clone(), after.clone())],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_may_change_and_the_seed_may_not() {
+        let begun = RunConfig::default();
+        let mut now = begun.clone();
+        assert!(changes(&begun, &now).unwrap().is_empty());
+        now.train.epochs += 5;
+        assert_eq!(
+            changes(&begun, &now).unwrap(),
+            ["Changed: train.epochs 10 -> 15"]
+        );
+        now.seed = 7;
+        let error = changes(&begun, &now).unwrap_err().to_string();
+        assert!(
+            error.contains("seed: 7, expected 0") && error.contains("hint:"),
+            "{error}"
+        );
+    }
+}

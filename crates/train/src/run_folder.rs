@@ -1,0 +1,253 @@
+//! The folder of a run: one owner at a time, and every file whole or not there.
+//!
+//! ```text
+//! RUN/config.yml      as resolved, runs again as it is
+//! RUN/plan.json       what was chosen, and what else there was
+//! RUN/metrics.jsonl   a line per step and evaluation
+//! RUN/summary.json    how it went
+//! RUN/checkpoints/    last.safetensors, best/
+//! RUN/model/          what `transformers` loads
+//! ```
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::error::TrainError;
+
+/// A run's folder, held by this process.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    /// Locked as long as this is open; the system unlocks it when the process ends, however it ends.
+    _lock: File,
+}
+
+impl RunFolder {
+    /// Whether a new run may have this folder; nothing is written.
+    pub fn check_free(path: &Path) -> Result<(), TrainError> {
+        let hint = match contents(path)? {
+            None => return Ok(()),
+            Some(Contents::Run) => {
+                "another run\nhint: --resume goes on with it; a new one needs another --out"
+                    .to_owned()
+            }
+            Some(Contents::Other(found)) => format!("{found}\nhint: choose another --out"),
+        };
+        Err(TrainError::Config(format!(
+            "{}: expected an empty folder for a new run, found {hint}",
+            path.display()
+        )))
+    }
+
+    /// A folder for a new run.
+    pub fn create(path: &Path) -> Result<RunFolder, TrainError> {
+        RunFolder::check_free(path)?;
+        let folder = RunFolder::lock(path)?;
+        let checkpoints = folder.checkpoints();
+        fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints, "created"))?;
+        Ok(folder)
+    }
+
+    /// The folder of a run that has begun.
+    pub fn open(path: &Path) -> Result<RunFolder, TrainError> {
+        if !path.join("config.yml").is_file() {
+            return Err(TrainError::Config(format!(
+                "{}: expected the folder of a run, found no config.yml there\n\
+                 hint: --resume goes on with a run; leave it out to begin one",
+                path.display()
+            )));
+        }
+        let folder = RunFolder::lock(path)?;
+        let checkpoints = folder.checkpoints();
+        fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints, "created"))?;
+        Ok(folder)
+    }
+
+    fn lock(path: &Path) -> Result<RunFolder, TrainError> {
+        fs::create_dir_all(path).map_err(failed(path, "created"))?;
+        let file = path.join(".lock");
+        let lock = File::create(&file).map_err(failed(&file, "created"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(TrainError::Config(format!(
+                    "{}: another process is training here\nhint: wait for it, or choose another --out",
+                    path.display()
+                )));
+            }
+            // Some network file systems have no locks: the run goes on without.
+            Err(fs::TryLockError::Error(_)) => {}
+        }
+        Ok(RunFolder {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder of checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// The state to go on from.
+    pub fn last(&self) -> PathBuf {
+        self.checkpoints().join("last.safetensors")
+    }
+
+    /// The model folder of the best evaluation.
+    pub fn best(&self) -> PathBuf {
+        self.checkpoints().join("best")
+    }
+
+    /// The model folder of the run.
+    pub fn model(&self) -> PathBuf {
+        self.path.join("model")
+    }
+
+    /// A line per step and evaluation.
+    pub fn journal(&self) -> PathBuf {
+        self.path.join("metrics.jsonl")
+    }
+
+    /// Writes a small file, whole.
+    pub fn write(&self, name: &str, contents: &str) -> Result<(), TrainError> {
+        write_whole(&self.path.join(name), contents.as_bytes())
+    }
+
+    /// Makes `model/` a copy of the best model.
+    pub fn publish_best(&self) -> Result<(), TrainError> {
+        let (best, model) = (self.best(), self.model());
+        let partial = self.path.join("model.partial");
+        if partial.exists() {
+            fs::remove_dir_all(&partial).map_err(failed(&partial, "removed"))?;
+        }
+        fs::create_dir(&partial).map_err(failed(&partial, "created"))?;
+        for entry in fs::read_dir(&best).map_err(failed(&best, "listed"))? {
+            let name = entry.map_err(failed(&best, "listed"))?.file_name();
+            let (from, to) = (best.join(&name), partial.join(&name));
+            fs::copy(&from, &to).map_err(failed(&to, "written"))?;
+        }
+        if model.exists() {
+            fs::remove_dir_all(&model).map_err(failed(&model, "removed"))?;
+        }
+        fs::rename(&partial, &model).map_err(failed(&partial, "renamed"))
+    }
+}
+
+/// What stands in the way of a new run.
+enum Contents {
+    Run,
+    Other(String),
+}
+
+fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    if !path.is_dir() {
+        return Ok(Some(Contents::Other("a file".to_owned())));
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed(path, "listed"))? {
+        let name = entry.map_err(failed(path, "listed"))?.file_name();
+        let name = name.to_string_lossy().into_owned();
+        // A lock alone is what a refused start leaves.
+        if name != ".lock" {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(match names.as_slice() {
+        [] => None,
+        names if names.iter().any(|name| name == "config.yml") => Some(Contents::Run),
+        [first, ..] => Some(Contents::Other(format!("`{first}`"))),
+    })
+}
+
+/// A folder under `runs` that is not there yet: `runs/NAME`, `runs/NAME-2`, ...
+pub fn next_free(name: &str) -> PathBuf {
+    let runs = Path::new("runs");
+    let numbered = (2..).map(|number| runs.join(format!("{name}-{number}")));
+    std::iter::once(runs.join(name))
+        .chain(numbered)
+        .find(|path| !path.exists())
+        .expect("numbers do not end")
+}
+
+/// Writes to a sibling, then renames: readers see the old file or the new one.
+pub fn write_whole(path: &Path, contents: &[u8]) -> Result<(), TrainError> {
+    let partial = path.with_added_extension("partial");
+    let written = File::create(&partial).and_then(|mut file| {
+        file.write_all(contents)?;
+        file.sync_all()
+    });
+    if let Err(cause) = written {
+        let _ = fs::remove_file(&partial);
+        return Err(failed(path, "written")(cause));
+    }
+    fs::rename(&partial, path).map_err(failed(path, "written"))
+}
+
+/// `PATH cannot be DONE: cause`, with what to do about it.
+pub(crate) fn failed(path: &Path, done: &'static str) -> impl FnOnce(std::io::Error) -> TrainError {
+    let path = path.to_owned();
+    move |cause| {
+        let hint = match cause.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::FileTooLarge => {
+                "free some space, then go on with --resume"
+            }
+            std::io::ErrorKind::PermissionDenied => {
+                "check who may write there, or choose another --out"
+            }
+            _ => "check the path and the disk",
+        };
+        TrainError::Run(format!(
+            "{} cannot be {done}: {cause}\nhint: {hint}",
+            path.display()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_taken_once_and_only_by_one() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("run");
+        assert!(
+            RunFolder::open(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("no config.yml")
+        );
+        let folder = RunFolder::create(&path).unwrap();
+        folder.write("config.yml", "seed: 1\n").unwrap();
+        let error = RunFolder::open(&path).unwrap_err().to_string();
+        assert!(error.contains("another process"), "{error}");
+        drop(folder);
+        RunFolder::open(&path).unwrap();
+        let error = RunFolder::create(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("another run") && error.contains("--resume"),
+            "{error}"
+        );
+        let file = home.path().join("notes.txt");
+        fs::write(&file, "").unwrap();
+        assert!(
+            RunFolder::create(&file)
+                .unwrap_err()
+                .to_string()
+                .contains("a file")
+        );
+        let error = RunFolder::create(home.path()).unwrap_err().to_string();
+        assert!(error.contains("`notes.txt`"), "{error}");
+    }
+}

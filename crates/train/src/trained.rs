@@ -1,0 +1,125 @@
+//! A trained model, opened to be used: its folder, its tokenizer, what its label head calls things.
+
+use std::path::{Path, PathBuf};
+
+use holdall_data::text::{TextEncoder, bucket};
+use holdall_device::cpu::Cpu;
+use holdall_models::folder::ModelFolder;
+
+use crate::encoder::Encoders;
+use crate::error::TrainError;
+use crate::export::LabelNames;
+use crate::prepare::TokenTable;
+use crate::setup::{Weights, open_model};
+use crate::step_graph::StepConfig;
+
+/// A model with all that lies beside it.
+pub struct Trained {
+    folder: ModelFolder,
+    /// Names of the label head's outputs; empty where there is no head.
+    pub labels: Vec<String>,
+    /// Captions as they were trained, if that is known.
+    pub caption: Option<String>,
+    /// Captions to ids.
+    pub text: TextEncoder,
+}
+
+/// The model of a run: the finished one, or the best so far.
+pub fn model_of(path: &Path) -> Option<PathBuf> {
+    let is_model = |folder: &PathBuf| folder.join("config.json").is_file();
+    [path.join("model"), path.join("checkpoints/best")]
+        .into_iter()
+        .find(is_model)
+}
+
+impl Trained {
+    /// Opens a model folder, the folder of a run, or a name in the local Hugging Face cache.
+    pub fn open(name: &str) -> Result<Trained, TrainError> {
+        let path = Path::new(name);
+        let named = model_of(path).unwrap_or(path.to_owned());
+        let (config, weights) = open_model(&named.to_string_lossy())?;
+        let Weights::Folder(folder) = weights else {
+            return Err(TrainError::Config(format!(
+                "{name}: expected a trained model, found a preset, which has random weights\n\
+                 hint: a folder that `holdall train` or transformers wrote"
+            )));
+        };
+        let tokenizer = folder.path().join("tokenizer.json");
+        let (vocabulary, positions) = (config.text.vocab_size, config.text.max_positions);
+        let text = TextEncoder::open(&tokenizer, vocabulary, positions)?;
+        let names = LabelNames::read(folder.path())?;
+        let head = folder.read_head()?;
+        let labels = match (&head, &names) {
+            (Some(head), Some(names)) if names.labels.len() == head.num_labels => {
+                names.labels.clone()
+            }
+            (Some(head), _) => (0..head.num_labels)
+                .map(|label| format!("label {label}"))
+                .collect(),
+            (None, _) => Vec::new(),
+        };
+        Ok(Trained {
+            folder: *folder,
+            labels,
+            caption: names.map(|names| names.caption),
+            text,
+        })
+    }
+
+    /// Where the weights are.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Width and height of its pictures.
+    pub fn image_size(&self) -> usize {
+        self.folder.config().vision.image_size
+    }
+
+    /// Length of a feature.
+    pub fn projection(&self) -> usize {
+        self.folder.config().projection_dim
+    }
+
+    /// Token ids of captions.
+    pub fn tokens(&self, captions: &[String]) -> Result<TokenTable, TrainError> {
+        TokenTable::new(
+            &self.text,
+            captions,
+            self.folder.config().text.max_positions,
+        )
+    }
+
+    /// What a contrastive similarity is multiplied by.
+    pub fn logit_scale(&self) -> Result<f32, TrainError> {
+        let mut value = [0.0];
+        self.folder.read_f32("logit_scale", &mut value)?;
+        Ok(value[0].exp())
+    }
+
+    /// The towers in memory, for captions of up to `longest` tokens.
+    pub fn encoders(
+        &self,
+        cpu: &Cpu,
+        longest: usize,
+        batch: Option<usize>,
+        budget_bytes: Option<u64>,
+        host_bytes: u64,
+    ) -> Result<Encoders, TrainError> {
+        let model = self.folder.config().clone();
+        let positions = model.text.max_positions;
+        let head = self.folder.read_head()?;
+        let mut config = StepConfig::new(model, head.as_ref().map(|head| head.num_labels));
+        config.num_tokens = bucket(longest.max(1), positions);
+        let mut encoders = Encoders::new(cpu, &config, batch, budget_bytes, host_bytes)?;
+        encoders.set_weights(|name, values| -> Result<(), TrainError> {
+            match (name, &head) {
+                ("head.weight", Some(head)) => values.copy_from_slice(&head.weight),
+                ("head.bias", Some(head)) => values.copy_from_slice(&head.bias),
+                _ => self.folder.read_f32(name, values)?,
+            }
+            Ok(())
+        })?;
+        Ok(encoders)
+    }
+}

@@ -1,0 +1,479 @@
+//! The loop.
+//!
+//! ```text
+//! for each step:
+//!     read the batch            a function of (seed, epoch, sample)
+//!     run the step              features, loss, pull back, update
+//!     write a line              metrics.jsonl
+//!     evaluate, if it is due    a line; the best model goes to checkpoints/best
+//!     save, if it is due        checkpoints/last.safetensors, in one rename
+//! ```
+//!
+//! A stop is heeded between steps and between the batches of an evaluation: the state is saved and the run can go on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use holdall_data::order::Order;
+use holdall_device::cpu;
+
+use crate::checkpoint::{Best, FORMAT, Next, State, save};
+use crate::config::{EvalEvery, SaveEvery, Split};
+use crate::error::TrainError;
+use crate::evaluate::{Unfinished, evaluate};
+use crate::export::save_model;
+use crate::journal::Journal;
+use crate::optimizer::Moment;
+use crate::pictures::View;
+use crate::ready::{PlanReport, Ready, fill, part};
+use crate::report::{
+    EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary, SummaryMetrics,
+};
+use crate::run_folder::RunFolder;
+use crate::scaler::LossScaler;
+use crate::schedule::LearningRates;
+use crate::step::Step;
+
+/// A run with its memory reserved.
+pub struct Trainer {
+    ready: Ready,
+    folder: RunFolder,
+    step: Step,
+    journal: Journal,
+    state: State,
+    rates: LearningRates,
+    order: Option<(u64, Order)>,
+    best_metric: String,
+    clock: Clock,
+    /// Process bytes that the plan promised, and the arena's.
+    planned: [u64; 2],
+}
+
+/// Where the seconds of this process went.
+#[derive(Default)]
+struct Clock {
+    samples: u64,
+    micro_batches: u64,
+    waited: f64,
+    computed: f64,
+}
+
+impl Trainer {
+    /// Reserves the arena, fills it from the weights or the checkpoint, and writes the config and the plan.
+    pub fn begin(mut ready: Ready, folder: RunFolder) -> Result<Trainer, TrainError> {
+        let best_metric = best_metric(&ready)?;
+        let digest = format!("{:016x}", data_digest(&ready));
+        let report = PlanReport::new(&ready.plan, ready.prepared.setup.budget_bytes);
+        let plan_json = serde_json::to_string_pretty(&report).expect("a plan is plain data");
+        let planned = [ready.plan.step.process_bytes, ready.plan.step.arena_bytes];
+        let mut step = Step::new(
+            ready.prepared.setup.step.clone(),
+            ready.plan.step.clone(),
+            ready.split.batch_size,
+            ready.split.gradient_accumulation,
+        )?;
+        let state = match ready.checkpoint.take() {
+            Some(checkpoint) => {
+                if checkpoint.state.data_digest != digest {
+                    return Err(TrainError::Config(format!(
+                        "{}: the rows are not those that the run began with\n\
+                         hint: restore the file to go on, or begin a new run",
+                        ready.prepared.csv.display()
+                    )));
+                }
+                checkpoint.restore(&mut step)?;
+                checkpoint.state
+            }
+            None => {
+                ready.prepared.setup.fill(&mut step)?;
+                State {
+                    format: FORMAT,
+                    step: 0,
+                    epoch: 0,
+                    samples_of_epoch: 0,
+                    micro_batches_of_step: 0,
+                    next: Next::Step,
+                    scaler: LossScaler::off(),
+                    best: None,
+                    without_improvement: 0,
+                    last_scores: Vec::new(),
+                    journal_bytes: 0,
+                    split: ready.split,
+                    data_digest: digest,
+                }
+            }
+        };
+        folder.write("config.yml", &ready.config.resolved())?;
+        folder.write("plan.json", &plan_json)?;
+        let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
+        let rates = LearningRates::new(&ready.config, ready.total_steps() as usize);
+        Ok(Trainer {
+            ready,
+            folder,
+            step,
+            journal,
+            state,
+            rates,
+            order: None,
+            best_metric,
+            clock: Clock::default(),
+            planned,
+        })
+    }
+
+    /// What it was made from.
+    pub fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// Optimizer steps done, in earlier processes too.
+    pub fn steps_done(&self) -> u64 {
+        self.state.step
+    }
+
+    /// Runs to the end, or until `stop`.
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Outcome, TrainError> {
+        let started = Instant::now();
+        let total = self.ready.total_steps();
+        let mut epoch_clock = Clock::default();
+        let mut epoch_started = Instant::now();
+        let mut first = true;
+        while self.state.step < total || self.state.next == Next::Evaluate {
+            if self.state.next == Next::Step {
+                if stop.load(Ordering::Relaxed) {
+                    return self.interrupted(watch);
+                }
+                let line = self.one_step(&mut epoch_clock)?;
+                watch(Event::Step(&line));
+                if std::mem::take(&mut first) {
+                    watch(Event::Memory(self.memory()));
+                }
+                if self.evaluation_is_due() {
+                    self.state.next = Next::Evaluate;
+                }
+            }
+            if self.state.next == Next::Evaluate {
+                match self.evaluate_all(stop, watch) {
+                    Ok(()) => self.state.next = Next::Step,
+                    Err(Unfinished::Stopped) => return self.interrupted(watch),
+                    Err(Unfinished::Failed(error)) => return Err(error),
+                }
+            }
+            let ends = self.state.step.is_multiple_of(self.ready.steps_per_epoch());
+            if ends {
+                let seconds = epoch_started.elapsed().as_secs_f64();
+                self.tell_epoch(&std::mem::take(&mut epoch_clock), seconds, watch);
+                epoch_started = Instant::now();
+            }
+            let enough = self.has_stopped_improving();
+            if self.save_is_due(ends) || enough || self.state.step >= total {
+                self.save(watch)?;
+            }
+            if enough {
+                break;
+            }
+        }
+        self.finish(started.elapsed().as_secs_f64(), total)
+    }
+
+    fn one_step(&mut self, epoch_clock: &mut Clock) -> Result<StepLine, TrainError> {
+        let began = Instant::now();
+        let per_epoch = self.ready.steps_per_epoch();
+        let (epoch, within) = (self.state.step / per_epoch, self.state.step % per_epoch);
+        self.read_batch(epoch, within)?;
+        let waited = began.elapsed().as_secs_f64();
+        let number = self.state.step + 1;
+        let mut rates = Vec::new();
+        self.rates.write(number, &mut rates);
+        let moment = Moment {
+            step: number - self.state.scaler.skipped_steps(),
+            rates: &rates,
+            loss_scale: self.state.scaler.scale(),
+        };
+        let batch = &self.ready.batch;
+        let report = self.step.run(&self.ready.cpu, batch, &moment);
+        let samples = batch.num_samples;
+        self.state.scaler.observe(report.gradients)?;
+        self.state.step = number;
+        self.state.epoch = number / per_epoch;
+        let effective = self.ready.split.effective_batch as u64;
+        self.state.samples_of_epoch = (number % per_epoch) * effective;
+        let seconds = began.elapsed().as_secs_f64();
+        for clock in [&mut self.clock, epoch_clock] {
+            clock.samples += samples as u64;
+            clock.micro_batches += samples.div_ceil(self.ready.split.batch_size) as u64;
+            clock.waited += waited;
+            clock.computed += seconds - waited;
+        }
+        let config = self.step.config();
+        let has_labels = config.num_labels.is_some();
+        let line = StepLine {
+            kind: "step",
+            step: number,
+            epoch: epoch + 1,
+            loss: report.loss,
+            contrastive: report.contrastive.mean(),
+            contrastive_chance: (samples as f64).ln(),
+            label: has_labels.then(|| report.label.mean()),
+            label_chance: config.num_labels.map(|labels| (labels as f64).ln()),
+            gradient_norm: report.gradient_norm,
+            lr: rates[0],
+            lr_head: has_labels.then_some(rates[1]),
+            loss_scale: self.state.scaler.scale(),
+            samples,
+            seconds,
+            waited_for_data: waited,
+        };
+        self.journal.add(&line)?;
+        Ok(line)
+    }
+
+    /// The batch of a step: a slice of the epoch's order.
+    fn read_batch(&mut self, epoch: u64, step_of_epoch: u64) -> Result<(), TrainError> {
+        let Ready {
+            config,
+            prepared,
+            cpu,
+            split,
+            pictures,
+            batch,
+            ..
+        } = &mut self.ready;
+        let samples = &prepared.train.samples;
+        if self.order.as_ref().is_none_or(|(of, _)| *of != epoch) {
+            let order = Order::new(config.seed, epoch, samples, config.train.sampling);
+            self.order = Some((epoch, order));
+        }
+        let (_, order) = self.order.as_ref().expect("made above");
+        let start = step_of_epoch as usize * split.effective_batch;
+        let end = (start + split.effective_batch).min(samples.len());
+        let view = View::Training {
+            augment: config.data.augment,
+            seed: config.seed,
+            epoch,
+        };
+        fill(
+            batch,
+            prepared,
+            pictures,
+            cpu,
+            &order.as_slice()[start..end],
+            view,
+        )
+    }
+
+    fn evaluation_is_due(&self) -> bool {
+        let step = self.state.step;
+        let due = match self.ready.config.train.eval_every {
+            EvalEvery::Never => false,
+            EvalEvery::Epoch => step.is_multiple_of(self.ready.steps_per_epoch()),
+            EvalEvery::Steps(steps) => {
+                step.is_multiple_of(steps as u64) || step == self.ready.total_steps()
+            }
+        };
+        due && self.evaluated().next().is_some()
+    }
+
+    fn evaluated(&self) -> impl Iterator<Item = Split> {
+        let wanted = self.ready.config.train.eval_on.iter().copied();
+        wanted.filter(|&split| part(&self.ready.prepared, split).is_some())
+    }
+
+    fn evaluate_all(
+        &mut self,
+        stop: &AtomicBool,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), Unfinished> {
+        let mut lines = Vec::new();
+        let splits: Vec<Split> = self.evaluated().collect();
+        for on in splits {
+            let began = Instant::now();
+            let Ready {
+                prepared,
+                cpu,
+                pictures,
+                ..
+            } = &self.ready;
+            let part = part(prepared, on).expect("there: filtered above");
+            let mut encoder = self.step.encoder();
+            let scores = evaluate(cpu, &mut encoder, pictures, part, |done, total| {
+                watch(Event::Evaluating { on, done, total });
+                !stop.load(Ordering::Relaxed)
+            })?;
+            lines.push(EvaluationLine {
+                kind: "evaluation",
+                step: self.state.step,
+                epoch: self.state.step.div_ceil(self.ready.steps_per_epoch()),
+                on,
+                scores,
+                seconds: began.elapsed().as_secs_f64(),
+            });
+        }
+        // Lines are written together: a stop in between leaves none of them.
+        for line in &lines {
+            self.journal.add(line)?;
+        }
+        let is_best = self.take_note(&lines)?;
+        for (index, line) in lines.iter().enumerate() {
+            watch(Event::Evaluated {
+                line,
+                is_best: is_best && index == 0,
+            });
+        }
+        self.state.last_scores = lines.iter().map(SummaryMetrics::from).collect();
+        Ok(())
+    }
+
+    /// Compares the first evaluated part with the best so far, and keeps its model when it is better.
+    fn take_note(&mut self, lines: &[EvaluationLine]) -> Result<bool, TrainError> {
+        let value = lines
+            .first()
+            .and_then(|line| line.scores.metric(&self.best_metric));
+        let Some(value) = value else {
+            return Ok(false);
+        };
+        if self
+            .state
+            .best
+            .as_ref()
+            .is_some_and(|best| best.value >= value)
+        {
+            self.state.without_improvement += 1;
+            return Ok(false);
+        }
+        self.state.without_improvement = 0;
+        self.state.best = Some(Best {
+            metric: self.best_metric.clone(),
+            value,
+            step: self.state.step,
+        });
+        save_model(&self.step, &self.ready.prepared, &self.folder.best())?;
+        Ok(true)
+    }
+
+    fn has_stopped_improving(&self) -> bool {
+        let patience = self.ready.config.train.early_stop;
+        patience.is_some_and(|patience| self.state.without_improvement >= patience)
+    }
+
+    fn save_is_due(&self, epoch_ends: bool) -> bool {
+        match self.ready.config.train.save_every {
+            SaveEvery::Epoch => epoch_ends,
+            SaveEvery::Steps(steps) => self.state.step.is_multiple_of(steps as u64),
+        }
+    }
+
+    fn save(&mut self, watch: &mut dyn FnMut(Event<'_>)) -> Result<(), TrainError> {
+        self.state.journal_bytes = self.journal.sync()?;
+        save(&self.folder.last(), &self.state, &self.step)?;
+        watch(Event::Saved {
+            step: self.state.step,
+        });
+        Ok(())
+    }
+
+    fn interrupted(&mut self, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, TrainError> {
+        self.save(watch)?;
+        Ok(Outcome::Interrupted {
+            step: self.state.step,
+            total: self.ready.total_steps(),
+        })
+    }
+
+    fn memory(&self) -> MemoryUse {
+        MemoryUse {
+            planned_bytes: self.planned[0],
+            peak_bytes: cpu::peak_resident_bytes(),
+            budget_bytes: self.ready.prepared.setup.budget_bytes,
+        }
+    }
+
+    fn tell_epoch(&self, clock: &Clock, seconds: f64, watch: &mut dyn FnMut(Event<'_>)) {
+        watch(Event::Epoch(&EpochReport {
+            epoch: self.state.epoch,
+            epochs: self.ready.config.train.epochs as u64,
+            seconds,
+            samples_per_s: clock.samples as f64 / (clock.waited + clock.computed),
+            batches_per_s: clock.micro_batches as f64 / (clock.waited + clock.computed),
+            waited_for_data: clock.waited / (clock.waited + clock.computed),
+        }));
+        watch(Event::Memory(self.memory()));
+    }
+
+    /// The model folder and the summary.
+    fn finish(&mut self, seconds: f64, total: u64) -> Result<Outcome, TrainError> {
+        match &self.state.best {
+            Some(_) => self.folder.publish_best()?,
+            None => save_model(&self.step, &self.ready.prepared, &self.folder.model())?,
+        }
+        let busy = self.clock.waited + self.clock.computed;
+        let chosen = &self.ready.plan.chosen;
+        let summary = Summary {
+            device: "cpu",
+            effective_batch: self.ready.split.effective_batch,
+            batch_size: chosen.batch_size,
+            gradient_accumulation: chosen.gradient_accumulation,
+            precision: chosen.precision,
+            recompute: chosen.recompute.clone(),
+            epochs: self.state.step as f64 / self.ready.steps_per_epoch() as f64,
+            steps: self.state.step,
+            stopped_early: self.state.step < total,
+            seconds,
+            samples_per_s: self.clock.samples as f64 / busy.max(f64::MIN_POSITIVE),
+            waited_for_data: self.clock.waited / busy.max(f64::MIN_POSITIVE),
+            budget_bytes: self.ready.prepared.setup.budget_bytes,
+            planned_bytes: self.planned[0],
+            process_bytes: cpu::peak_resident_bytes(),
+            planned_arena_bytes: self.planned[1],
+            arena_bytes: self.step.arena_bytes(),
+            weights: self.ready.prepared.setup.weights.describe(),
+            best: self.state.best.clone(),
+            metrics: self.state.last_scores.clone(),
+        };
+        let json = serde_json::to_string_pretty(&summary).expect("a summary is plain data");
+        self.folder.write("summary.json", &json)?;
+        Ok(Outcome::Finished(Box::new(summary)))
+    }
+}
+
+/// The metric that says which model is the best.
+fn best_metric(ready: &Ready) -> Result<String, TrainError> {
+    let has_labels = ready.prepared.setup.step.num_labels.is_some();
+    match &ready.config.train.best_metric {
+        None if has_labels && ready.config.losses.label > 0.0 => Ok("label_top1".to_owned()),
+        None => Ok("mean_r1".to_owned()),
+        Some(name) if name.starts_with("label_") && !has_labels => {
+            Err(TrainError::Config(format!(
+                "train.best_metric: {name}, found no column of labels\nhint: `data: {{label: COLUMN}}`, or mean_r1"
+            )))
+        }
+        Some(name) => Ok(name.clone()),
+    }
+}
+
+/// FNV-1a over all that decides which samples a run sees.
+fn data_digest(ready: &Ready) -> u64 {
+    let mut digest = 0xcbf2_9ce4_8422_2325u64;
+    let mut add = |bytes: &[u8]| {
+        for &byte in bytes.iter().chain(&[0xff]) {
+            digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    let parts = [
+        Some(&ready.prepared.train),
+        ready.prepared.validation.as_ref(),
+    ];
+    for part in parts.into_iter().flatten() {
+        for sample in 0..part.samples.len() {
+            add(part.samples.image(sample).as_bytes());
+            add(part.samples.caption(sample).as_bytes());
+            add(&part.samples.label(sample).to_le_bytes());
+        }
+        add(b"end of part");
+    }
+    digest
+}
