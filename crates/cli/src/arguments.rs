@@ -1,18 +1,20 @@
 //! Arguments as typed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use holdall_train::budget::Memory;
-use holdall_train::config::{Precision, RecomputeChoice, RunConfig};
+use holdall_train::config::{Count, Precision, RecomputeChoice, RunConfig, lay_batch_numbers};
 
 /// Trains vision and vision-language models inside a memory budget.
 #[derive(Parser)]
 #[command(
     name = "holdall",
     version,
-    after_help = "Example: what would CLIP ViT-B/32 with an effective batch of 128 take in 6 GiB?\n  \
+    after_help = "Examples:\n  \
+                  holdall demo                                 a complete small run on pictures it draws itself\n  \
+                  holdall train photos.csv --memory 8GiB       from a CSV to a model folder\n  \
                   holdall plan openai/clip-vit-base-patch32 --effective-batch 128 --memory 6GiB"
 )]
 pub struct Holdall {
@@ -22,15 +24,25 @@ pub struct Holdall {
 
 #[derive(Subcommand)]
 pub enum Command {
+    /// A complete small run on pictures that it draws itself: under four minutes on two cores
+    Demo(DemoArguments),
+    /// Trains on a CSV of pictures inside a memory budget
+    Train(TrainArguments),
     /// What fits, what it costs, what is chosen and why
     Plan(PlanArguments),
     /// Is the split gradient the full-batch gradient? A certificate, parameter by parameter
     Verify(VerifyArguments),
+    /// A trained model on data: retrieval both ways, and labels
+    Eval(EvalArguments),
+    /// Labels and features of pictures, by a trained model
+    Predict(PredictArguments),
+    /// Data to try things on
+    Data(DataArguments),
     /// Measures one job and prints a JSON line
     Bench(BenchArguments),
 }
 
-/// What `plan`, `verify` and `bench` share.
+/// What `train`, `plan`, `verify` and `bench` share.
 #[derive(Args, Clone)]
 pub struct RunOptions {
     /// Samples per optimizer step [default: 128]
@@ -70,9 +82,67 @@ pub struct RunOptions {
     /// Seed of everything random
     #[arg(long, value_name = "SEED", allow_negative_numbers = true)]
     pub seed: Option<u64>,
+    /// Any key of the config, such as train.lr=1e-4; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
     /// One JSON object on stdout, nothing else there
     #[arg(long)]
     pub json: bool,
+}
+
+/// What `train` takes beside [`RunOptions`].
+#[derive(Args, Clone)]
+pub struct TrainOptions {
+    /// Times that the data is seen
+    #[arg(long, aliases = ["num-epochs", "num_epochs"], value_name = "N")]
+    pub epochs: Option<usize>,
+    /// Learning rate of the towers
+    #[arg(
+        long,
+        aliases = ["learning-rate", "learning_rate"],
+        value_name = "RATE",
+        allow_negative_numbers = true
+    )]
+    pub lr: Option<f64>,
+    /// Threads that decode pictures: a number, or auto
+    #[arg(long, alias = "num_workers", value_name = "N")]
+    pub num_workers: Option<Count>,
+    /// Micro-batches that wait, decoded: a number, or auto
+    #[arg(long, value_name = "N")]
+    pub prefetch: Option<Count>,
+    /// The run's folder
+    #[arg(long, aliases = ["output-dir", "output_dir"], value_name = "RUN")]
+    pub out: Option<PathBuf>,
+    /// Go on where the run in that folder was ended
+    #[arg(long)]
+    pub resume: bool,
+    /// A model folder or a preset, instead of the config's
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// The same as --precision f32
+    #[arg(long, alias = "no_mixed_precision")]
+    pub no_mixed_precision: bool,
+}
+
+impl TrainOptions {
+    /// Lays what was typed over the config.
+    pub fn lay_over(&self, config: &mut RunConfig) {
+        set(&mut config.train.epochs, self.epochs);
+        set(&mut config.train.lr, self.lr);
+        set(&mut config.num_workers, self.num_workers);
+        set(&mut config.prefetch, self.prefetch);
+        set(&mut config.model, self.model.clone());
+        config.out = self.out.clone().or(config.out.take());
+        if self.no_mixed_precision {
+            config.precision = Precision::F32;
+        }
+    }
+}
+
+fn set<T>(target: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *target = given;
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -105,6 +175,181 @@ pub enum PrecisionArgument {
     Bf16,
     /// 32-bit with 10-bit products
     Tf32,
+}
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  holdall demo --out /tmp/holdall-demo\n\n\
+                  What it writes: DIR/data (pictures, image_labels.csv) and DIR/run (losses, summary, model).")]
+pub struct DemoArguments {
+    /// Where pictures and the run go; must not hold a run yet
+    #[arg(long, value_name = "DIR", default_value = "holdall-demo")]
+    pub out: PathBuf,
+    /// Pictures to draw; a tenth is held out
+    #[arg(long, value_name = "N", default_value_t = 2400, value_parser = clap::value_parser!(u64).range(32..1_000_000))]
+    count: u64,
+    /// Times that the pictures are seen
+    #[arg(long, value_name = "N", default_value_t = 14)]
+    pub epochs: usize,
+    /// What the process may hold: 1GiB, 80%, auto
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    pub memory: Memory,
+    /// Another seed, other cars
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub seed: u64,
+    /// The summary as one JSON object on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl DemoArguments {
+    /// Pictures to draw.
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall train data/image_labels.csv --memory 8GiB\n  \
+                  holdall train cars.yml --batch-size 8 --gradient-accumulation 16 --out runs/cars\n  \
+                  holdall train photos.csv --model ./clip-vit-base-patch32 --set data.caption=\"a photo of a {make}\"\n  \
+                  holdall train --resume --out runs/cars --epochs 30\n\n\
+                  Ctrl-C saves and stops. Exit code 0: done; 130: stopped, go on with --resume; 3: does not fit.")]
+pub struct TrainArguments {
+    /// CONFIG.yml, DATA.csv, or a folder with image_labels.csv
+    #[arg(value_name = "CONFIG|DATA")]
+    pub target: Option<String>,
+    #[command(flatten)]
+    pub train: TrainOptions,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  holdall eval runs/cars                the run's own validation pictures\n  \
+                  holdall eval runs/cars test.csv --json"
+)]
+pub struct EvalArguments {
+    /// The folder of a run, or a model folder
+    #[arg(value_name = "RUN|MODEL")]
+    pub model: String,
+    /// A CSV, every row of which is evaluated; without it, what the run held out
+    #[arg(value_name = "DATA.csv")]
+    pub data: Option<String>,
+    /// Pictures at a time
+    #[arg(long, aliases = ["batch_size", "eval-batch-size", "eval_batch_size"], value_name = "N", value_parser = batch)]
+    pub batch_size: Option<usize>,
+    /// What the process may hold: 8GiB, 80%, auto
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub memory: Memory,
+    /// Threads [default: one per core]
+    #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = batch)]
+    pub num_threads: Option<usize>,
+    /// Keys of the data section, such as data.caption=\"a photo of a {make}\"; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    /// One JSON object on stdout, nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall predict runs/cars photo.jpg folder-of-photos\n  \
+                  holdall predict runs/cars photo.jpg --labels \"red car,blue car\" --template \"a photo of a {}\"\n  \
+                  holdall predict runs/cars photos --features features.npy\n\n\
+                  Exit code 1: some pictures could not be read; the others were predicted.")]
+pub struct PredictArguments {
+    /// The folder of a run, or a model folder
+    #[arg(value_name = "RUN|MODEL")]
+    pub model: String,
+    /// Pictures, or folders of pictures
+    #[arg(value_name = "IMAGES", required = true)]
+    pub images: Vec<PathBuf>,
+    /// Labels that need no training: pictures are compared with captions made of them
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    pub labels: Vec<String>,
+    /// The caption of a label
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "a photo of a {}",
+        requires = "labels"
+    )]
+    pub template: String,
+    /// Labels to print for each picture
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub top: usize,
+    /// Writes the pictures' features to FILE.npy or FILE.safetensors
+    #[arg(long, value_name = "FILE")]
+    pub features: Option<PathBuf>,
+    /// Pictures at a time
+    #[arg(long, alias = "batch_size", value_name = "N", value_parser = batch)]
+    pub batch_size: Option<usize>,
+    /// What the process may hold: 8GiB, 80%, auto
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub memory: Memory,
+    /// Threads [default: one per core]
+    #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = batch)]
+    pub num_threads: Option<usize>,
+    /// One JSON object on stdout, nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn batch(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=65_536) => Ok(number),
+        _ => Err("expected a whole number from 1 to 65536".to_owned()),
+    }
+}
+
+#[derive(Args)]
+pub struct DataArguments {
+    #[command(subcommand)]
+    pub command: DataCommand,
+}
+
+#[derive(Subcommand)]
+pub enum DataCommand {
+    /// Draws pictures with captions and labels, the same for the same seed
+    Sample(DataSampleArguments),
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  holdall data sample cars /tmp/cars --count 500\n  \
+                  holdall train /tmp/cars --model small --lr 1e-3"
+)]
+pub struct DataSampleArguments {
+    /// What to draw
+    pub kind: SampleKind,
+    /// Where: pictures in DIR/images, the list in DIR/image_labels.csv
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// How many
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..10_000_000))]
+    count: u64,
+    /// Width and height in pixels
+    #[arg(long, value_name = "PIXELS", default_value_t = 96, value_parser = clap::value_parser!(u32).range(32..=1024))]
+    pub size: u32,
+    /// Another seed, other pictures
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub seed: u64,
+}
+
+impl DataSampleArguments {
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum SampleKind {
+    /// Cars of several makes, with captions
+    Cars,
 }
 
 #[derive(Args)]
@@ -190,57 +435,39 @@ impl RunOptions {
         let is_config = path
             .extension()
             .is_some_and(|extension| extension == "yml" || extension == "yaml");
-        let mut config = if is_config {
-            RunConfig::read(path)?
-        } else {
-            RunConfig {
-                model: target.to_owned(),
-                ..RunConfig::default()
-            }
-        };
+        let mut config = self.over(is_config.then_some(path))?;
+        let sets_model = |set: &String| set.split('=').next().map(str::trim) == Some("model");
+        if !is_config && !self.sets.iter().any(sets_model) {
+            config.model = target.to_owned();
+        }
+        Ok(config)
+    }
+
+    /// The config in `file`, or the defaults, with these options laid over it.
+    pub fn over(&self, file: Option<&Path>) -> Result<RunConfig> {
+        let mut config = RunConfig::load(file, &self.sets)?;
         self.lay_over(&mut config);
         Ok(config)
     }
 
     fn lay_over(&self, config: &mut RunConfig) {
-        fn set<T: Clone>(target: &mut T, given: Option<T>) {
-            if let Some(given) = given {
-                *target = given;
-            }
-        }
-        // Two of the three batch numbers fix the third. What is typed binds; of the file's numbers, those that
-        // can stand beside it do, the effective batch first.
         let batch = &mut config.train;
-        let typed = [
-            self.effective_batch,
-            self.batch_size,
-            self.gradient_accumulation,
-        ];
-        if typed.iter().any(Option::is_some) {
-            let file = [
-                batch.effective_batch,
-                batch.batch_size,
-                batch.gradient_accumulation,
-            ];
-            let mut numbers = typed;
-            for (number, from_file) in numbers.iter_mut().zip(file) {
-                let bound = typed.iter().flatten().count();
-                if number.is_none() && bound < 2 {
-                    *number = from_file;
-                }
-            }
-            // Where the file has all three, its accumulation gives way.
-            if numbers.iter().all(Option::is_some) && typed[2].is_none() {
-                numbers[2] = None;
-            } else if numbers.iter().all(Option::is_some) && typed[1].is_none() {
-                numbers[1] = None;
-            }
+        [
+            batch.effective_batch,
+            batch.batch_size,
+            batch.gradient_accumulation,
+        ] = lay_batch_numbers(
             [
                 batch.effective_batch,
                 batch.batch_size,
                 batch.gradient_accumulation,
-            ] = numbers;
-        }
+            ],
+            [
+                self.effective_batch,
+                self.batch_size,
+                self.gradient_accumulation,
+            ],
+        );
         set(
             &mut batch.recompute,
             self.recompute.map(|recompute| match recompute {
@@ -266,5 +493,50 @@ impl RunOptions {
         config.tokens = self.tokens.or(config.tokens);
         config.num_threads = self.num_threads.or(config.num_threads);
         let DeviceArgument::Cpu = self.device;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        options: TrainOptions,
+    }
+
+    fn lay(line: &str) -> RunConfig {
+        let words = ["train"].into_iter().chain(line.split_whitespace());
+        let mut config = RunConfig::default();
+        Typed::try_parse_from(words)
+            .unwrap()
+            .options
+            .lay_over(&mut config);
+        config
+    }
+
+    #[test]
+    fn what_is_typed_goes_over_the_config() {
+        let config =
+            lay("--epochs 3 --lr 1e-4 --num_workers 2 --prefetch auto --out runs/1 --model small");
+        assert_eq!((config.train.epochs, config.train.lr), (3, 1e-4));
+        assert_eq!(config.num_workers, Count::Exactly(2));
+        assert_eq!(config.prefetch, Count::Auto);
+        assert_eq!(config.out, Some("runs/1".into()));
+        assert_eq!(config.model, "small");
+        assert_eq!(lay("--no_mixed_precision").precision, Precision::F32);
+        assert_eq!(lay("--learning_rate 1").train.lr, 1.0);
+        assert_eq!(lay(""), RunConfig::default());
+    }
+
+    #[test]
+    fn a_count_that_is_none_is_refused() {
+        let typed = Typed::try_parse_from(["train", "--num-workers", "many"]);
+        let error = typed.map(|_| ()).unwrap_err().to_string();
+        assert!(
+            error.contains("expected auto, or a whole number"),
+            "{error}"
+        );
     }
 }

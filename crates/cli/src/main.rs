@@ -1,19 +1,29 @@
 //! The `holdall` binary: arguments as typed, arguments as meant, work. One file per command.
 
 mod arguments;
+mod array_file;
 mod commands;
 mod failure;
 mod screen;
+mod stop;
+mod watch;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{BenchCommand, Command, Holdall};
+use arguments::{BenchCommand, Command, DataCommand, Holdall};
 
 fn main() -> ExitCode {
     let holdall = Holdall::parse();
     let result = match holdall.command {
+        Command::Demo(arguments) => commands::demo::run(arguments),
+        Command::Train(arguments) => commands::train::run(arguments),
+        Command::Eval(arguments) => commands::eval::run(arguments),
+        Command::Predict(arguments) => commands::predict::run(arguments),
+        Command::Data(arguments) => match arguments.command {
+            DataCommand::Sample(arguments) => commands::data_sample::run(arguments),
+        },
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Verify(arguments) => commands::verify::run(arguments),
         Command::Bench(arguments) => match arguments.command {

@@ -5,56 +5,58 @@ use std::process::ExitCode;
 use anyhow::Result;
 use holdall_device::cpu::Cpu;
 use holdall_plan::{Candidate, Plan};
+use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
+use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};
-use serde::Serialize;
 
 use crate::arguments::PlanArguments;
 use crate::failure;
 use crate::screen::{print_json, table};
 
-/// Keys that others rely on.
-#[derive(Serialize)]
-struct PlanJson<'a> {
-    device: &'static str,
-    budget_bytes: Option<u64>,
-    effective_batch: usize,
-    chosen: &'a Candidate,
-    alternatives: &'a [Candidate],
-    suggestion: Option<&'a Candidate>,
-    bound_bytes: u64,
-}
-
 pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     let config = arguments.options.config(&arguments.target)?;
+    let json = arguments.options.json;
+    // With data the plan is that of `train`; without, that of a model and numbers.
+    if config.data.train.is_some() {
+        let ready = fitting(json, Ready::new(config.clone(), None))?;
+        for note in &ready.prepared.notes {
+            eprintln!("{note}");
+        }
+        let threads = ready.cpu.num_threads();
+        return tell(
+            json,
+            &config.model,
+            &ready.prepared.setup,
+            &ready.plan,
+            threads,
+        );
+    }
     let setup = Setup::new(&config)?;
     let cpu = Cpu::new(config.num_threads);
-    let plan = match setup.plan(&cpu, 0) {
-        Ok(plan) => plan,
-        Err(error) => {
-            if let (true, Some(json)) = (arguments.options.json, failure::does_not_fit_json(&error))
-            {
-                print_json(&json)?;
-            }
-            return Err(error.into());
-        }
-    };
+    let plan = fitting(json, setup.plan(&cpu, 0))?;
+    tell(json, &config.model, &setup, &plan, cpu.num_threads())
+}
+
+/// What does not fit is told as JSON too, where that was asked for.
+pub fn fitting<T>(json: bool, planned: Result<T, TrainError>) -> Result<T> {
+    if let (true, Err(error)) = (json, &planned)
+        && let Some(json) = failure::does_not_fit_json(error)
+    {
+        print_json(&json)?;
+    }
+    Ok(planned?)
+}
+
+fn tell(json: bool, model: &str, setup: &Setup, plan: &Plan, threads: usize) -> Result<ExitCode> {
     for note in &setup.notes {
         eprintln!("{note}");
     }
-    if arguments.options.json {
+    if json {
         eprintln!("{}", setup.weights.describe());
-        print_json(&PlanJson {
-            device: "cpu",
-            budget_bytes: setup.budget_bytes,
-            effective_batch: plan.effective_batch,
-            chosen: &plan.chosen,
-            alternatives: &plan.alternatives,
-            suggestion: plan.suggestion.as_ref(),
-            bound_bytes: plan.step.bound_bytes,
-        })?;
+        print_json(&PlanReport::new(plan, setup.budget_bytes))?;
     } else {
-        print!("{}", teach(&config.model, &setup, &plan, cpu.num_threads()));
+        print!("{}", teach(model, setup, plan, threads));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -70,29 +72,10 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, threads: usize) -> String {
             None => "no budget known".to_owned(),
         }
     );
-    text.push_str(&format!("{}\n", setup.weights.describe()));
-    text.push_str(&format!(
-        "Effective batch size: {} ({} x {})\n",
-        plan.effective_batch, chosen.batch_size, chosen.gradient_accumulation
-    ));
-    text.push_str(&format!(
-        "Batch size: {} ({})\n",
-        chosen.batch_size,
-        match (
-            setup.request.batch_size,
-            setup.request.gradient_accumulation
-        ) {
-            (Some(_), _) => "as asked",
-            (None, Some(_)) => "from the accumulation asked for",
-            (None, None) => "chosen",
-        }
-    ));
+    text.push_str(&batch_lines(setup, plan));
     text.push_str(&format!("\nChosen: {}\n", sentence(chosen)));
-    text.push_str(&format!(
-        "Memory: {} for the process, of which the arena is {}\n\n",
-        show_budget(chosen.process_bytes, setup.budget_bytes),
-        show_bytes(chosen.arena_bytes)
-    ));
+    text.push_str(&memory_line(setup, chosen));
+    text.push('\n');
     text.push_str(&breakdown(chosen));
     if !plan.alternatives.is_empty() {
         text.push_str("\nWhat else there is, and what each knob buys:\n");
@@ -103,16 +86,70 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, threads: usize) -> String {
         );
     }
     if let Some(better) = &plan.suggestion {
-        text.push_str(&format!(
-            "\nhint: --batch-size {} would be {:.0}% faster in the same budget, with the same gradient ({} x {}, recompute {})\n",
-            better.batch_size,
-            100.0 * (chosen.step_ms / better.step_ms - 1.0),
-            better.batch_size,
-            better.gradient_accumulation,
-            better.recompute
-        ));
+        text.push('\n');
+        text.push_str(&faster(chosen, better));
     }
     text
+}
+
+/// The lines that people look for in a log.
+fn batch_lines(setup: &Setup, plan: &Plan) -> String {
+    let chosen = &plan.chosen;
+    let why = match (
+        setup.request.batch_size,
+        setup.request.gradient_accumulation,
+    ) {
+        (Some(_), _) => "as asked",
+        (None, Some(_)) => "from the accumulation asked for",
+        (None, None) => "chosen",
+    };
+    format!(
+        "{}\nEffective batch size: {} ({} x {})\nBatch size: {} ({why})\n",
+        setup.weights.describe(),
+        plan.effective_batch,
+        chosen.batch_size,
+        chosen.gradient_accumulation,
+        chosen.batch_size,
+    )
+}
+
+fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
+    format!(
+        "Memory: {} for the process, of which the arena is {}\n",
+        show_budget(chosen.process_bytes, setup.budget_bytes),
+        show_bytes(chosen.arena_bytes)
+    )
+}
+
+/// The plan as `train` says it before it begins.
+pub fn short(ready: &Ready) -> String {
+    let (setup, plan) = (&ready.prepared.setup, &ready.plan);
+    let mut text = batch_lines(setup, plan);
+    text.push_str(&format!("Plan: {}\n", sentence(&plan.chosen)));
+    text.push_str(&memory_line(setup, &plan.chosen));
+    if let Some(better) = &plan.suggestion {
+        text.push_str(&faster(&plan.chosen, better));
+    }
+    text.push_str(&format!(
+        "{} pictures, {} steps an epoch, {} epochs, {} steps\n",
+        ready.prepared.train.samples.len(),
+        ready.steps_per_epoch(),
+        ready.config.train.epochs,
+        ready.total_steps()
+    ));
+    text
+}
+
+/// A user's number is kept; a better one is suggested.
+fn faster(chosen: &Candidate, better: &Candidate) -> String {
+    format!(
+        "hint: --batch-size {} would be {:.0}% faster in the same budget, with the same gradient ({} x {}, recompute {})\n",
+        better.batch_size,
+        100.0 * (chosen.step_ms / better.step_ms - 1.0),
+        better.batch_size,
+        better.gradient_accumulation,
+        better.recompute
+    )
 }
 
 fn sentence(candidate: &Candidate) -> String {

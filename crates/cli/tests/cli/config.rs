@@ -106,6 +106,56 @@ fn typed_batch_numbers_go_over_those_of_the_file() {
 }
 
 #[test]
+fn what_is_set_goes_over_the_file_and_flags_over_that() {
+    let folder = config_of(FULL);
+    let planned = plan_json(
+        folder.path(),
+        "--set train.recompute=blocks --set memory=200MiB",
+    );
+    assert_eq!(planned["chosen"]["recompute"], "blocks");
+    assert_eq!(planned["budget_bytes"], 200 << 20);
+    let planned = plan_json(folder.path(), "--set train.batch_size=5 --batch-size 6");
+    assert_eq!(planned["chosen"]["batch_size"], 6);
+    assert_eq!(planned["effective_batch"], 30);
+    let words = "plan small --set train={effective_batch:\u{a0}6} --json";
+    let words = words.split(' ').map(|word| word.replace('\u{a0}', " "));
+    let planned = holdall_words(words).exits(DONE).json();
+    assert_eq!(planned["effective_batch"], 6);
+}
+
+#[test]
+fn what_is_set_wrongly_is_refused_as_typed() {
+    let folder = config_of(FULL);
+    for (set, parts) in [
+        ("seed=abc", ["--set seed=abc", "a whole number"].as_slice()),
+        ("train.lr", &["--set train.lr", "KEY=VALUE"]),
+        (
+            "train.bach_size=8",
+            &["bach_size", "did you mean `batch_size`?"],
+        ),
+        ("learning_rate=1", &["learning_rate", "`train: {lr: 2e-5}`"]),
+        ("train.epochs=0", &["--set train.epochs=0", "at least 1"]),
+    ] {
+        plan(folder.path(), &format!("--set {set}")).refused_with(parts);
+    }
+}
+
+#[test]
+fn a_config_builds_on_another() {
+    let folder = config_of("base: bases/small.yml\ntrain: {batch_size: 4}\n");
+    fs::create_dir(folder.path().join("bases")).unwrap();
+    let base = folder.path().join("bases/small.yml");
+    fs::write(&base, FULL).unwrap();
+    let planned = plan_json(folder.path(), "");
+    assert_eq!(planned["chosen"]["batch_size"], 4);
+    assert_eq!(planned["effective_batch"], 30);
+    fs::write(&base, "base: ../run.yml\n").unwrap();
+    plan(folder.path(), "").refused_with(&["small.yml", "line 1", "builds on itself"]);
+    fs::remove_file(&base).unwrap();
+    plan(folder.path(), "").refused_with(&["run.yml", "line 1", "small.yml", "cannot be read"]);
+}
+
+#[test]
 fn an_empty_config_is_all_defaults() {
     for text in ["", "# nothing yet\n", "{}\n", "train: {}\n"] {
         let folder = config_of(text);
@@ -199,6 +249,10 @@ fn keys_of_other_tools_are_accepted_or_answered() {
         ),
         ("train: {use_gradient_checkpointing: true}\n", "recompute"),
         ("train: {mixed_precision: fp16}\n", "precision"),
+        ("learning_rate: 1e-4\n", "`train: {lr: 2e-5}`"),
+        ("pin_memory: true\n", "nothing to do"),
+        ("PYTORCH_CUDA_ALLOC_CONF: x\n", "cannot fragment"),
+        ("batch_size: 4\n", "belongs under `train:`"),
     ] {
         let folder = config_of(format!("model: small\n{text}"));
         let result = plan(folder.path(), "");

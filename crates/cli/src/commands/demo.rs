@@ -1,0 +1,105 @@
+//! `holdall demo`: a complete small run on pictures that it draws itself.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use holdall_data::cars::{self, CarsConfig};
+use holdall_data::config::Augment;
+use holdall_train::TrainError;
+use holdall_train::config::RunConfig;
+use holdall_train::report::{Outcome, Summary};
+
+use crate::arguments::DemoArguments;
+use crate::commands::train::{Meant, train};
+use crate::failure;
+use crate::screen::progress;
+use crate::stop;
+use crate::watch::show_scores;
+
+pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
+    let started = Instant::now();
+    let stop = stop::on_interrupt();
+    let data = arguments.out.join("data");
+    eprintln!(
+        "A small CLIP learns to tell cars apart, from random weights, on {} pictures drawn now.",
+        arguments.count()
+    );
+    draw(&data, &arguments)?;
+    let meant = Meant {
+        config: config(&data, &arguments),
+        out: arguments.out.join("run"),
+        resume: false,
+        notes: Vec::new(),
+    };
+    let outcome = train(meant, arguments.json, stop)?;
+    let Outcome::Finished(summary) = outcome else {
+        return Ok(ExitCode::from(failure::INTERRUPTED));
+    };
+    eprint!(
+        "{}",
+        teach(&summary, &arguments.out, started.elapsed().as_secs_f64())
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn draw(folder: &Path, arguments: &DemoArguments) -> Result<()> {
+    let cars = CarsConfig {
+        count: arguments.count(),
+        seed: arguments.seed,
+        ..CarsConfig::default()
+    };
+    let bar = progress(arguments.count() as u64, "Drawing cars");
+    let written = cars::write(folder, &cars, |_| bar.inc(1));
+    bar.finish_and_clear();
+    written.map_err(|error| TrainError::Run(error.to_string()))?;
+    eprintln!("Pictures and captions: {}", folder.display());
+    Ok(())
+}
+
+/// What the run differs in from the defaults, which are for fine-tuning: this one starts from nothing.
+fn config(data: &Path, arguments: &DemoArguments) -> RunConfig {
+    let mut config = RunConfig {
+        model: "small".to_owned(),
+        seed: arguments.seed,
+        ..RunConfig::default()
+    };
+    config.data.train = Some(data.join("image_labels.csv"));
+    config.data.label = Some("make".to_owned());
+    config.data.augment = Augment {
+        crop: 0.8,
+        flip: false,
+    };
+    config.losses.label = 1.0;
+    config.train.effective_batch = Some(128);
+    config.train.epochs = arguments.epochs;
+    config.train.lr = 1e-3;
+    config.train.lr_head = 1e-2;
+    config.memory = arguments.memory;
+    config
+}
+
+fn teach(summary: &Summary, out: &Path, seconds: f64) -> String {
+    let mut text = String::from("\n");
+    if let Some(validation) = summary.metrics.first() {
+        text.push_str(&format!(
+            "On pictures it has never seen: {}\n",
+            show_scores(&validation.scores)
+        ));
+    }
+    text.push_str(&format!(
+        "All of it took {seconds:.0} s. What to look at, and what to type next:\n  \
+         {run}/summary.json        planned bytes beside measured ones\n  \
+         {run}/metrics.jsonl       every loss\n  \
+         {run}/model               loads in transformers\n\n  \
+         holdall eval {run}\n  \
+         holdall predict {run} {out}/data/images/000003.jpg\n  \
+         holdall train --resume --out {run} --epochs {more}\n  \
+         holdall train your.csv --memory 8GiB\n",
+        run = out.join("run").display(),
+        out = out.display(),
+        more = (summary.epochs * 1.5).ceil(),
+    ));
+    text
+}

@@ -1,0 +1,143 @@
+//! `holdall eval`: a trained model on data.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use holdall_data::columns::guess_label;
+use holdall_data::config::Validation;
+use holdall_data::find::find;
+use holdall_data::source;
+use holdall_data::table::Table;
+use holdall_device::cpu::{self, Cpu};
+use holdall_train::TrainError;
+use holdall_train::config::RunConfig;
+use holdall_train::evaluate::{self, Scores, Unfinished};
+use holdall_train::pictures::Pictures;
+use holdall_train::prepare::Part;
+use holdall_train::setup::resolve_budget;
+use holdall_train::trained::Trained;
+use serde::Serialize;
+
+use crate::arguments::EvalArguments;
+use crate::commands::plan::fitting;
+use crate::failure;
+use crate::screen::{print_json, progress};
+use crate::stop;
+use crate::watch::show_scores;
+
+#[derive(Serialize)]
+struct EvalJson<'a> {
+    model: &'a Path,
+    data: &'a Path,
+    #[serde(flatten)]
+    scores: &'a Scores,
+    planned_bytes: u64,
+    process_bytes: Option<u64>,
+}
+
+pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
+    let asked_to_stop = stop::on_interrupt();
+    let trained = Trained::open(&arguments.model)?;
+    let config = config(&arguments, &trained)?;
+    let data = match trained.labels.is_empty() {
+        true => source::read(&config.data, config.seed),
+        false => source::read_with_labels(&config.data, &trained.labels, config.seed),
+    };
+    let data = data.map_err(TrainError::from)?;
+    for note in &data.notes {
+        eprintln!("{note}");
+    }
+    let samples = match (&arguments.data, data.validation) {
+        (None, Some(validation)) => validation,
+        _ => data.train,
+    };
+    let tokens = trained.tokens(samples.captions())?;
+    let part = Part { samples, tokens };
+    let cpu = Cpu::new(arguments.num_threads);
+    let budget = resolve_budget(arguments.memory)?;
+    let host_bytes = evaluate::host_bytes(&part, trained.projection());
+    let longest = part.tokens.longest();
+    let encoders = trained.encoders(&cpu, longest, arguments.batch_size, budget, host_bytes);
+    let mut encoders = fitting(arguments.json, encoders)?;
+    eprintln!("Weights: pretrained from {}", trained.path().display());
+    let bar = progress(
+        (part.samples.len() + part.tokens.len()) as u64,
+        "Evaluating",
+    );
+    let pictures = Pictures::new(trained.image_size(), &cpu);
+    let scores = evaluate::evaluate(
+        &cpu,
+        &mut encoders.encoder(),
+        &pictures,
+        &part,
+        |done, _| {
+            bar.set_position(done as u64);
+            !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
+        },
+    );
+    bar.finish_and_clear();
+    let scores = match scores {
+        Ok(scores) => scores,
+        Err(Unfinished::Stopped) => return Ok(ExitCode::from(failure::INTERRUPTED)),
+        Err(Unfinished::Failed(error)) => return Err(error.into()),
+    };
+    if arguments.json {
+        print_json(&EvalJson {
+            model: trained.path(),
+            data: &data.csv,
+            scores: &scores,
+            planned_bytes: encoders.plan().process_bytes,
+            process_bytes: cpu::peak_resident_bytes(),
+        })?;
+    } else {
+        println!(
+            "{} pictures, {} different captions of {}\n{}",
+            scores.retrieval.pictures,
+            scores.retrieval.captions,
+            data.csv.display(),
+            show_scores(&scores)
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The data as the run had it, or every row of the file named.
+fn config(arguments: &EvalArguments, trained: &Trained) -> Result<RunConfig> {
+    let of_run = Path::new(&arguments.model).join("config.yml");
+    let mut config = RunConfig::load(
+        of_run.is_file().then_some(of_run.as_path()),
+        &arguments.sets,
+    )?;
+    match &arguments.data {
+        Some(data) => {
+            let is_guess = !of_run.is_file();
+            config.data.train = Some(PathBuf::from(data));
+            config.data.image_root = config.data.image_root.filter(|_| is_guess);
+            config.data.validation = Validation::None;
+            if is_guess {
+                describe(&mut config, trained)?;
+            }
+        }
+        None if config.data.train.is_none() => {
+            return Err(TrainError::Config(format!(
+                "{}: expected the folder of a run, whose validation pictures are known, found a model alone\n\
+                 hint: holdall eval {} DATA.csv",
+                arguments.model, arguments.model
+            ))
+            .into());
+        }
+        None => {}
+    }
+    Ok(config)
+}
+
+/// What a model folder says of its captions, where the file has such columns.
+fn describe(config: &mut RunConfig, trained: &Trained) -> Result<()> {
+    let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
+    let table = Table::open(&found.csv).map_err(TrainError::from)?;
+    if config.data.label.is_none() && !trained.labels.is_empty() {
+        config.data.label = guess_label(&table).map(str::to_owned);
+    }
+    Ok(())
+}

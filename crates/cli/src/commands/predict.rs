@@ -1,0 +1,318 @@
+//! `holdall predict`: labels and features of pictures, by a trained model.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use holdall_data::samples::{Samples, SamplesBuilder};
+use holdall_device::cpu::Cpu;
+use holdall_train::TrainError;
+use holdall_train::encoder::Encoder;
+use holdall_train::evaluate::{Unfinished, encode_captions, encode_pictures};
+use holdall_train::pictures::{Pictures, View};
+use holdall_train::prepare::TokenTable;
+use holdall_train::setup::resolve_budget;
+use holdall_train::trained::Trained;
+use serde::Serialize;
+
+use crate::arguments::PredictArguments;
+use crate::array_file;
+use crate::commands::plan::fitting;
+use crate::failure;
+use crate::screen::{print_json, progress};
+use crate::stop;
+
+#[derive(Serialize)]
+struct PredictJson<'a> {
+    model: &'a Path,
+    predictions: &'a [Prediction],
+    skipped: &'a [Skipped],
+    features: Option<&'a Path>,
+}
+
+#[derive(Serialize)]
+struct Prediction {
+    image: String,
+    labels: Vec<Guess>,
+}
+
+#[derive(Serialize)]
+struct Guess {
+    label: String,
+    probability: f64,
+}
+
+#[derive(Serialize)]
+struct Skipped {
+    image: String,
+    reason: String,
+}
+
+/// What labels are, and how they are found.
+enum Labels {
+    /// The head that was trained.
+    Head(Vec<String>),
+    /// Captions made of names, compared with pictures.
+    ZeroShot {
+        names: Vec<String>,
+        tokens: TokenTable,
+        scale: f32,
+    },
+    /// None: features alone.
+    None,
+}
+
+pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
+    let asked_to_stop = stop::on_interrupt();
+    if let Some(path) = &arguments.features {
+        array_file::check_name(path)?;
+    }
+    let trained = Trained::open(&arguments.model)?;
+    let labels = labels(&arguments, &trained)?;
+    let paths = pictures_under(&arguments.images)?;
+    let cpu = Cpu::new(arguments.num_threads);
+    let pictures = Pictures::new(trained.image_size(), &cpu);
+    let (paths, skipped) = readable(&cpu, &pictures, paths);
+    for one in &skipped {
+        eprintln!("skipped {}: {}", one.image, one.reason);
+    }
+    let samples = as_samples(&paths);
+    let budget = resolve_budget(arguments.memory)?;
+    let longest = match &labels {
+        Labels::ZeroShot { tokens, .. } => tokens.longest(),
+        _ => 1,
+    };
+    let host_bytes = (paths.len() * trained.projection() * size_of::<f32>()) as u64;
+    let encoders = trained.encoders(&cpu, longest, arguments.batch_size, budget, host_bytes);
+    let mut encoders = fitting(arguments.json, encoders)?;
+    let mut encoder = encoders.encoder();
+    let captions = match encode_labels(&cpu, &mut encoder, &labels) {
+        Ok(captions) => captions,
+        Err(unfinished) => return ended(unfinished),
+    };
+    let bar = progress(paths.len() as u64, "Predicting");
+    let mut predictions = Vec::new();
+    let mut features = Vec::new();
+    let projection = trained.projection();
+    let encoded = encode_pictures(&cpu, &mut encoder, &pictures, &samples, |first, encoded| {
+        for (row, feature) in encoded.features.chunks(projection).enumerate() {
+            let scores = match &labels {
+                Labels::Head(names) => encoded.logits.map(|logits| {
+                    let logits = &logits[row * names.len()..][..names.len()];
+                    logits.iter().map(|&logit| f64::from(logit)).collect()
+                }),
+                Labels::ZeroShot { scale, .. } => Some(similarities(feature, &captions, *scale)),
+                Labels::None => None,
+            };
+            predictions.push(Prediction {
+                image: paths[first + row].display().to_string(),
+                labels: scores.map_or(Vec::new(), |scores| best(&labels, &scores, arguments.top)),
+            });
+        }
+        if arguments.features.is_some() {
+            features.extend_from_slice(encoded.features);
+        }
+        bar.inc((encoded.features.len() / projection) as u64);
+        !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
+    });
+    bar.finish_and_clear();
+    if let Err(unfinished) = encoded {
+        return ended(unfinished);
+    }
+    if let Some(path) = &arguments.features {
+        array_file::write(path, "image_features", &features, projection)?;
+        eprintln!(
+            "{} x {projection} features: {}",
+            paths.len(),
+            path.display()
+        );
+    }
+    if arguments.json {
+        print_json(&PredictJson {
+            model: trained.path(),
+            predictions: &predictions,
+            skipped: &skipped,
+            features: arguments.features.as_deref(),
+        })?;
+    } else {
+        print!("{}", show(&predictions));
+    }
+    Ok(if skipped.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(failure::FOUND)
+    })
+}
+
+fn ended(unfinished: Unfinished) -> Result<ExitCode> {
+    match unfinished {
+        Unfinished::Stopped => Ok(ExitCode::from(failure::INTERRUPTED)),
+        Unfinished::Failed(error) => Err(error.into()),
+    }
+}
+
+/// Names asked for, the head's, or none where only features are wanted.
+fn labels(arguments: &PredictArguments, trained: &Trained) -> Result<Labels> {
+    if !arguments.labels.is_empty() {
+        if !arguments.template.contains("{}") {
+            return Err(TrainError::Config(format!(
+                "--template `{}`: expected {{}} where the label goes\nhint: --template \"a photo of a {{}}\"",
+                arguments.template
+            ))
+            .into());
+        }
+        let captions: Vec<String> = arguments
+            .labels
+            .iter()
+            .map(|label| arguments.template.replace("{}", label))
+            .collect();
+        return Ok(Labels::ZeroShot {
+            names: arguments.labels.clone(),
+            tokens: trained.tokens(&captions)?,
+            scale: trained.logit_scale()?,
+        });
+    }
+    match (trained.labels.is_empty(), &arguments.features) {
+        (false, _) => Ok(Labels::Head(trained.labels.clone())),
+        (true, Some(_)) => Ok(Labels::None),
+        (true, None) => Err(TrainError::Config(format!(
+            "{}: expected a label head, found none\n\
+             hint: --labels \"a,b,c\" compares pictures with captions; --features FILE writes features",
+            trained.path().display()
+        ))
+        .into()),
+    }
+}
+
+fn encode_labels(
+    cpu: &Cpu,
+    encoder: &mut Encoder<'_>,
+    labels: &Labels,
+) -> Result<Vec<f32>, Unfinished> {
+    let mut features = Vec::new();
+    if let Labels::ZeroShot { tokens, .. } = labels {
+        encode_captions(cpu, encoder, tokens, |encoded| {
+            features.extend_from_slice(encoded);
+            true
+        })?;
+    }
+    Ok(features)
+}
+
+fn similarities(picture: &[f32], captions: &[f32], scale: f32) -> Vec<f64> {
+    let dot = |caption: &[f32]| -> f64 {
+        let products = picture
+            .iter()
+            .zip(caption)
+            .map(|(&a, &b)| f64::from(a) * f64::from(b));
+        products.sum()
+    };
+    let rows = captions.chunks(picture.len());
+    rows.map(|caption| f64::from(scale) * dot(caption))
+        .collect()
+}
+
+/// The `top` labels with their probabilities, best first.
+fn best(labels: &Labels, scores: &[f64], top: usize) -> Vec<Guess> {
+    let (Labels::Head(names) | Labels::ZeroShot { names, .. }) = labels else {
+        return Vec::new();
+    };
+    let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum();
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+    order
+        .into_iter()
+        .take(top)
+        .map(|index| Guess {
+            label: names[index].clone(),
+            probability: (scores[index] - highest).exp() / total,
+        })
+        .collect()
+}
+
+const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
+
+/// Files as named, and the pictures in folders, sorted.
+fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for path in named {
+        match path.is_dir() {
+            true => folders.push(path.clone()),
+            false => found.push(path.clone()),
+        }
+    }
+    let mut in_folders = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let unreadable = |cause| {
+            TrainError::Config(format!(
+                "{}: {cause}\nhint: check the path",
+                folder.display()
+            ))
+        };
+        for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
+            let path = entry.map_err(unreadable)?.path();
+            let extension = path
+                .extension()
+                .map(|extension| extension.to_string_lossy().to_lowercase());
+            if path.is_dir() {
+                folders.push(path);
+            } else if extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str())) {
+                in_folders.push(path);
+            }
+        }
+    }
+    in_folders.sort();
+    found.extend(in_folders);
+    if found.is_empty() {
+        return Err(TrainError::Config(format!(
+            "found no pictures in what was named\nhint: files, or folders with {}",
+            EXTENSIONS.join(", ")
+        ))
+        .into());
+    }
+    Ok(found)
+}
+
+fn as_samples(paths: &[PathBuf]) -> Samples {
+    let mut samples = SamplesBuilder::new(PathBuf::new());
+    for (row, path) in paths.iter().enumerate() {
+        samples.push(&path.to_string_lossy(), "", -1, row as u32);
+    }
+    samples.finish()
+}
+
+/// Leaves out what is no picture, with the reason.
+fn readable(cpu: &Cpu, pictures: &Pictures, paths: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<Skipped>) {
+    let samples = as_samples(&paths);
+    let mut room = vec![0; pictures.bytes_each()];
+    let (mut good, mut skipped) = (Vec::new(), Vec::new());
+    for (index, path) in paths.into_iter().enumerate() {
+        match pictures.read(cpu, &samples, &[index as u32], View::Evaluation, &mut room) {
+            Ok(()) => good.push(path),
+            Err(error) => skipped.push(Skipped {
+                image: path.display().to_string(),
+                reason: error
+                    .to_string()
+                    .lines()
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned(),
+            }),
+        }
+    }
+    (good, skipped)
+}
+
+fn show(predictions: &[Prediction]) -> String {
+    let mut text = String::new();
+    for prediction in predictions.iter().filter(|one| !one.labels.is_empty()) {
+        let labels = prediction.labels.iter();
+        let labels: Vec<String> = labels
+            .map(|guess| format!("{} {:.1}%", guess.label, 100.0 * guess.probability))
+            .collect();
+        text.push_str(&format!("{}: {}\n", prediction.image, labels.join(", ")));
+    }
+    text
+}

@@ -1,0 +1,177 @@
+//! `holdall train`: from a CSV and a budget to a model folder.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Result;
+use holdall_data::columns::guess_label;
+use holdall_data::find::find;
+use holdall_data::table::Table;
+use holdall_train::TrainError;
+use holdall_train::checkpoint::Checkpoint;
+use holdall_train::config::RunConfig;
+use holdall_train::ready::Ready;
+use holdall_train::report::Outcome;
+use holdall_train::resume;
+use holdall_train::run_folder::{RunFolder, next_free};
+use holdall_train::trainer::Trainer;
+
+use crate::arguments::TrainArguments;
+use crate::commands::plan;
+use crate::failure;
+use crate::screen::print_json;
+use crate::stop;
+use crate::watch::{self, Watcher};
+
+pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
+    let stop = stop::on_interrupt();
+    let meant = Meant::new(&arguments)?;
+    let outcome = train(meant, arguments.options.json, stop)?;
+    Ok(match outcome {
+        Outcome::Finished(_) => ExitCode::SUCCESS,
+        Outcome::Interrupted { .. } => ExitCode::from(failure::INTERRUPTED),
+    })
+}
+
+/// What the arguments mean.
+pub struct Meant {
+    pub config: RunConfig,
+    pub out: PathBuf,
+    pub resume: bool,
+    pub notes: Vec<String>,
+}
+
+impl Meant {
+    fn new(arguments: &TrainArguments) -> Result<Meant> {
+        if arguments.train.resume {
+            return Meant::resumed(arguments);
+        }
+        let mut notes = Vec::new();
+        let target = arguments.target.as_deref();
+        let is_config = target.is_some_and(is_yaml);
+        let mut config = arguments
+            .options
+            .over(target.filter(|_| is_config).map(Path::new))?;
+        if let (false, Some(target)) = (is_config, target) {
+            config.data.train = Some(PathBuf::from(target));
+        }
+        arguments.train.lay_over(&mut config);
+        if !is_config && config.data.label.is_none() {
+            config.data.label = label_by_name(&config, &mut notes)?;
+        }
+        let stem = target.and_then(|target| Path::new(target).file_stem());
+        let name = stem.map_or("run".into(), |stem| stem.to_string_lossy());
+        let out = config.out.clone().unwrap_or_else(|| next_free(&name));
+        config.out = Some(std::path::absolute(&out)?);
+        Ok(Meant {
+            config,
+            out,
+            resume: false,
+            notes,
+        })
+    }
+
+    /// The run that is there, with what was typed laid over it.
+    fn resumed(arguments: &TrainArguments) -> Result<Meant> {
+        let target = arguments.target.as_deref().map(Path::new);
+        let run = target.filter(|path| path.join("config.yml").is_file());
+        let Some(out) = arguments.train.out.clone().or(run.map(Path::to_owned)) else {
+            return Err(TrainError::Config(
+                "--resume: expected the folder of a run, found none named\n\
+                 hint: holdall train --resume --out RUN"
+                    .to_owned(),
+            )
+            .into());
+        };
+        let begun_file = out.join("config.yml");
+        if !begun_file.is_file() {
+            // Says what is missing.
+            RunFolder::open(&out)?;
+        }
+        let begun = RunConfig::read(&begun_file)?;
+        let mut config = match target.filter(|path| is_yaml(&path.to_string_lossy())) {
+            Some(path) => arguments.options.over(Some(path))?,
+            None => arguments.options.over(Some(&begun_file))?,
+        };
+        arguments.train.lay_over(&mut config);
+        config.out = begun.out.clone();
+        let notes = resume::changes(&begun, &config)?;
+        Ok(Meant {
+            config,
+            out,
+            resume: true,
+            notes,
+        })
+    }
+}
+
+fn is_yaml(target: &str) -> bool {
+    let extension = Path::new(target).extension();
+    extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
+}
+
+/// Without a config, a column that is called `make` or `label` is one of labels.
+fn label_by_name(config: &RunConfig, notes: &mut Vec<String>) -> Result<Option<String>> {
+    let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
+    let table = Table::open(&found.csv).map_err(TrainError::from)?;
+    let label = guess_label(&table).map(str::to_owned);
+    if let Some(label) = &label {
+        notes.push(format!(
+            "Label column: `{label}` (found by its name; `--set data.label=COLUMN` names another)"
+        ));
+    }
+    Ok(label)
+}
+
+/// Plans, trains and tells.
+pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outcome> {
+    let Meant {
+        config,
+        out,
+        resume,
+        notes,
+    } = meant;
+    let (held, checkpoint) = if resume {
+        let folder = RunFolder::open(&out)?;
+        let checkpoint = Checkpoint::open(&folder.last())?;
+        (Some(folder), checkpoint)
+    } else {
+        RunFolder::check_free(&out)?;
+        (None, None)
+    };
+    for note in &notes {
+        eprintln!("{note}");
+    }
+    let begun_at = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
+    let ready = plan::fitting(json, Ready::new(config, checkpoint))?;
+    for note in ready
+        .prepared
+        .notes
+        .iter()
+        .chain(&ready.prepared.setup.notes)
+    {
+        eprintln!("{note}");
+    }
+    eprint!("{}", plan::short(&ready));
+    let folder = match held {
+        Some(folder) => folder,
+        None => RunFolder::create(&out)?,
+    };
+    eprintln!("Run folder: {}", out.display());
+    match (resume, begun_at) {
+        (true, Some(step)) => eprintln!("Going on after step {step} of {}", ready.total_steps()),
+        (true, None) => eprintln!("No checkpoint was written yet: beginning at step 0"),
+        (false, _) => {}
+    }
+    let mut trainer = Trainer::begin(ready, folder)?;
+    let mut watcher = Watcher::new(&trainer);
+    let outcome = trainer.run(stop, &mut |event| watcher.tell(event));
+    watcher.finish();
+    let outcome = outcome?;
+    watch::tell_outcome(&outcome, &out);
+    if let (true, Outcome::Finished(summary)) = (json, &outcome) {
+        print_json(summary)?;
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,22 @@
+//! Ctrl-C: the first one asks the run to save and stop, the second ends the process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::failure;
+
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Turns interrupts (and, on Unix, a request to terminate) into a flag that runs look at.
+pub fn on_interrupt() -> &'static AtomicBool {
+    let handler = ctrlc::set_handler(|| {
+        if ASKED.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(failure::INTERRUPTED));
+        }
+        eprintln!("\nStopping after this step; once more to stop at once, without saving");
+    });
+    // Without a handler an interrupt ends the process, as it does elsewhere; the last checkpoint is there.
+    if let Err(cause) = handler {
+        eprintln!("Ctrl-C will not save: {cause}");
+    }
+    &ASKED
+}

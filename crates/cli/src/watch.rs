@@ -1,0 +1,255 @@
+//! A run as it goes: a bar on a terminal, and the lines that people look for in a log.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use holdall_train::budget::show_bytes;
+use holdall_train::config::Split;
+use holdall_train::evaluate::Scores;
+use holdall_train::report::{
+    EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary,
+};
+use holdall_train::trainer::Trainer;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Without a terminal, steps are told this often.
+const BETWEEN_LINES: Duration = Duration::from_secs(20);
+
+/// Tells a run on stderr.
+pub struct Watcher {
+    bar: ProgressBar,
+    last_line: Instant,
+    total: u64,
+    has_told_losses: bool,
+    peak_bytes: Option<u64>,
+    /// Smoothed, so that the figure can be read.
+    samples_per_s: Option<f64>,
+}
+
+impl Watcher {
+    /// For a run that is about to begin, or to go on.
+    pub fn new(trainer: &Trainer) -> Watcher {
+        let total = trainer.ready().total_steps();
+        let bar = if std::io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template(
+                "{bar:24} {pos}/{len} steps  {msg}  {elapsed} done, {eta} left",
+            )
+            .expect("the template is a constant");
+            ProgressBar::new(total).with_style(style.progress_chars("=> "))
+        } else {
+            ProgressBar::hidden()
+        };
+        bar.set_position(trainer.steps_done());
+        bar.reset_eta();
+        Watcher {
+            bar,
+            last_line: Instant::now(),
+            total,
+            has_told_losses: false,
+            peak_bytes: None,
+            samples_per_s: None,
+        }
+    }
+
+    /// Tells one event.
+    pub fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Step(line) => self.tell_step(line),
+            Event::Memory(memory) => {
+                self.peak_bytes = memory.peak_bytes;
+                self.line(&show_memory(&memory));
+            }
+            Event::Evaluating { on, done, total } => {
+                self.bar
+                    .set_message(format!("evaluating {} {done}/{total}", name(on)));
+            }
+            Event::Evaluated { line, is_best } => self.line(&show_evaluation(line, is_best)),
+            Event::Epoch(epoch) => self.line(&show_epoch(epoch)),
+            // Saving is silent while all is well: the bar stays where it is.
+            Event::Saved { .. } => {}
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn tell_step(&mut self, line: &StepLine) {
+        let speed = line.samples as f64 / line.seconds;
+        let smooth = self
+            .samples_per_s
+            .map_or(speed, |before| 0.9 * before + 0.1 * speed);
+        self.samples_per_s = Some(smooth);
+        let memory = self
+            .peak_bytes
+            .map_or(String::new(), |bytes| format!("  {}", show_bytes(bytes)));
+        self.bar.set_message(format!(
+            "loss {:.3}  {smooth:.0} samples/s{memory}",
+            line.loss
+        ));
+        self.bar.set_position(line.step);
+        if !self.has_told_losses {
+            self.has_told_losses = true;
+            self.line(&show_losses(line));
+        } else if self.bar.is_hidden() && self.last_line.elapsed() > BETWEEN_LINES {
+            self.line(&format!(
+                "Step {}/{}: {}, {smooth:.0} samples/s",
+                line.step,
+                self.total,
+                losses(line)
+            ));
+        }
+    }
+
+    fn line(&mut self, text: &str) {
+        self.last_line = Instant::now();
+        if self.bar.is_hidden() {
+            eprintln!("{text}");
+        } else {
+            self.bar.println(text);
+        }
+    }
+}
+
+fn name(on: Split) -> &'static str {
+    match on {
+        Split::Validation => "validation",
+        Split::Train => "train",
+    }
+}
+
+fn losses(line: &StepLine) -> String {
+    match line.label {
+        Some(label) => format!(
+            "loss {:.3} (contrastive {:.3}, label {label:.3})",
+            line.loss, line.contrastive
+        ),
+        None => format!("loss {:.3}", line.loss),
+    }
+}
+
+/// Each loss beside what guessing gives: where a run starts, and whether it moved.
+fn show_losses(line: &StepLine) -> String {
+    let mut text = format!(
+        "Losses at step {}: contrastive {:.3} (chance {:.3} = ln {})",
+        line.step, line.contrastive, line.contrastive_chance, line.samples
+    );
+    if let (Some(label), Some(chance)) = (line.label, line.label_chance) {
+        text.push_str(&format!(
+            ", label {label:.3} (chance {chance:.3} = ln {:.0})",
+            chance.exp()
+        ));
+    }
+    text
+}
+
+fn show_memory(memory: &MemoryUse) -> String {
+    let planned = show_bytes(memory.planned_bytes);
+    let Some(peak) = memory.peak_bytes else {
+        return format!("Memory: planned {planned}; this system does not tell the peak");
+    };
+    let share = memory.budget_bytes.map_or(String::new(), |budget| {
+        format!(
+            " ({:.0}% of {})",
+            100.0 * peak as f64 / budget as f64,
+            show_bytes(budget)
+        )
+    });
+    format!(
+        "Memory: planned {planned}, peak {}{share}",
+        show_bytes(peak)
+    )
+}
+
+fn show_epoch(epoch: &EpochReport) -> String {
+    format!(
+        "Epoch {}/{}: {:.0} s ({:.0} samples/s, {:.1} batches/s), waited for data {:.1}%",
+        epoch.epoch,
+        epoch.epochs,
+        epoch.seconds,
+        epoch.samples_per_s,
+        epoch.batches_per_s,
+        100.0 * epoch.waited_for_data
+    )
+}
+
+fn show_evaluation(line: &EvaluationLine, is_best: bool) -> String {
+    format!(
+        "  {} after step {}: {}{}",
+        name(line.on),
+        line.step,
+        show_scores(&line.scores),
+        if is_best { "  (best so far)" } else { "" }
+    )
+}
+
+/// `label 91.2% (chance 12.5%), R@1 ...`.
+pub fn show_scores(scores: &Scores) -> String {
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    let mut text = String::new();
+    if let (Some(top1), Some(top5), Some(chance)) =
+        (scores.label_top1, scores.label_top5, scores.chance_top1)
+    {
+        text.push_str(&format!(
+            "label top-1 {} (chance {}), top-5 {}; ",
+            percent(top1),
+            percent(chance),
+            percent(top5)
+        ));
+    }
+    let [to_text, to_image] = [
+        &scores.retrieval.image_to_text,
+        &scores.retrieval.text_to_image,
+    ];
+    text.push_str(&format!(
+        "R@1/5/10 image to text {}/{}/{}, text to image {}/{}/{} (R@1 by chance {})",
+        percent(to_text.r1),
+        percent(to_text.r5),
+        percent(to_text.r10),
+        percent(to_image.r1),
+        percent(to_image.r5),
+        percent(to_image.r10),
+        percent(scores.chance_r1)
+    ));
+    text
+}
+
+/// How it ended, and what to type next.
+pub fn tell_outcome(outcome: &Outcome, out: &Path) {
+    match outcome {
+        Outcome::Finished(summary) => eprint!("{}", show_summary(summary, out)),
+        Outcome::Interrupted { step, total } => eprintln!(
+            "Stopped after step {step} of {total}; everything is saved\n\
+             hint: holdall train --resume --out {}",
+            out.display()
+        ),
+    }
+}
+
+fn show_summary(summary: &Summary, out: &Path) -> String {
+    let mut text = String::new();
+    if summary.stopped_early {
+        text.push_str("Stopped early: no improvement\n");
+    }
+    text.push_str(&format!(
+        "Done: {} steps in {:.0} s, {:.0} samples/s, waited for data {:.1}%\n",
+        summary.steps,
+        summary.seconds,
+        summary.samples_per_s,
+        100.0 * summary.waited_for_data
+    ));
+    text.push_str(&format!(
+        "Arena: planned {} bytes, reserved {} bytes\n",
+        summary.planned_arena_bytes, summary.arena_bytes
+    ));
+    if let Some(best) = &summary.best {
+        text.push_str(&format!(
+            "Best: {} {:.4} after step {}\n",
+            best.metric, best.value, best.step
+        ));
+    }
+    text.push_str(&format!("Model: {}\n", out.join("model").display()));
+    text
+}
