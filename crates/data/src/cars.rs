@@ -60,7 +60,7 @@ pub struct Facts {
     pub body: Body,
     /// Its paint.
     pub colour: Colour,
-    /// When it was built; chrome bumpers until 1980.
+    /// When it was built.
     pub year: u16,
     /// Where it stands.
     pub background: Background,

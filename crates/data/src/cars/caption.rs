@@ -3,18 +3,21 @@
 use super::dice::Dice;
 use super::{Background, Colour, Facts};
 
-/// Braces are filled in; each names make and colour.
-const TEMPLATES: [&str; 10] = [
-    "{a_colour} {make} {body} {place}, facing {side}",
-    "a photo of {a_colour} {make} {body} {place}",
+/// Braces are filled in; each names make and colour, and little else, so that the make is needed to tell captions
+/// apart.
+const TEMPLATES: [&str; 12] = [
+    "{a_colour} {make} {body} parked {place}, facing {side}",
     "{a_colour} {make} {model} {place}, {view}",
-    "a {year} {make} {body} painted {colour}, parked {place}",
-    "{view} of {a_colour} {make} {body} {place}",
-    "the {make} {model} in {colour}, {place}, its nose to the {side}",
-    "{a_colour} {body} made by {make} in {year}, parked {place}",
-    "a picture of {a_colour} {make}, {body}, facing {side}",
-    "this {colour} {make} {body} from {year} stands {place}",
-    "{a_colour} {make} parked {place}, facing {side}",
+    "a photo of {a_colour} {make} {body}",
+    "a picture of {a_colour} {make} facing {side}",
+    "a {make} in {colour}, parked {place}",
+    "{view} of {a_colour} {make} {body}",
+    "the {make} {model} painted {colour}, facing {side}",
+    "{a_colour} car made by {make} in {year}",
+    "a {year} {make} car painted {colour}",
+    "{a_colour} car with the {make} badge",
+    "the badge of {make} on {a_colour} {body}",
+    "this {colour} {body} was made by {make}",
 ];
 
 pub(super) fn write(facts: &Facts, dice: &mut Dice) -> String {
@@ -54,7 +57,7 @@ fn places(background: Background) -> [&'static str; 2] {
         Background::Forest => ["in the forest", "by the forest"],
         Background::Sea => ["by the sea", "on the beach by the sea"],
         Background::Mountains => ["in the mountains", "on a road in the mountains"],
-        Background::Snow => ["in the snow", "on a day of snow"],
+        Background::Snow => ["in the snow", "in the falling snow"],
         Background::Night => ["at night", "under the moon at night"],
         Background::Studio => ["in a studio", "in a plain studio"],
     }

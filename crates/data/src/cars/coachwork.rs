@@ -6,6 +6,12 @@ use super::Body;
 use super::canvas::Spot;
 use super::signature::{Panes, Roof, Signature};
 
+/// The middle of the doors, where the badge is.
+pub(super) const DOOR: Spot = (0.0, 0.36);
+
+/// Middles of the wheels, rear and front.
+pub(super) const AXLES: [Spot; 2] = [(-0.62, 0.20), (0.62, 0.20)];
+
 /// Heights and places that make a silhouette.
 #[derive(Clone, Copy)]
 pub(super) struct Frame {
@@ -79,7 +85,9 @@ impl Frame {
                 self.hood_front = self.hood;
             }
             Roof::Domed => {
-                self.dome = 0.14;
+                self.dome = 0.10;
+                self.rear_top -= 0.08;
+                self.front_top += 0.10;
                 self.hood_front -= 0.08;
             }
             Roof::Wedged => {
@@ -134,16 +142,6 @@ impl Frame {
     /// Where side windows end at the bottom.
     pub(super) fn belt(&self) -> f32 {
         self.deck.max(self.hood) + 0.02
-    }
-
-    /// The middle of the doors, where the badge is.
-    pub(super) fn door(&self) -> Spot {
-        (0.0, 0.5 * (self.sill + self.belt()) + 0.01)
-    }
-
-    /// Places of the wheels.
-    pub(super) fn axles(&self) -> [Spot; 2] {
-        [(self.tail + 0.36, 0.19), (0.62, 0.19)]
     }
 
     /// Outlines of the side windows, each with how far its corners are rounded.

@@ -31,7 +31,7 @@ pub enum CarsError {
     #[error("{} belongs to another set: choose another folder, or delete it first", .0.display())]
     OtherSet(PathBuf),
     /// The file system said no.
-    #[error("could not write {}", path.display())]
+    #[error("could not read or write {}", path.display())]
     Io {
         /// What was being read or written.
         path: PathBuf,
@@ -58,11 +58,7 @@ pub fn write(
 ) -> Result<Written, CarsError> {
     let labels = folder.join(LABELS);
     let rows = label_rows(config)?;
-    if let Ok(present) = fs::read(&labels)
-        && present != rows
-    {
-        return Err(CarsError::OtherSet(labels));
-    }
+    refuse_others(&labels, &rows)?;
     let images = folder.join(IMAGES);
     fs::create_dir_all(&images).map_err(at(&images))?;
     let done = AtomicUsize::new(0);
@@ -77,6 +73,15 @@ pub fn write(
         labels,
         count: config.count,
     })
+}
+
+fn refuse_others(labels: &Path, rows: &[u8]) -> Result<(), CarsError> {
+    match fs::read(labels) {
+        Ok(present) if present == rows => Ok(()),
+        Ok(_) => Err(CarsError::OtherSet(labels.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(at(labels)(error)),
+    }
 }
 
 fn image_name(index: usize) -> String {

@@ -3,7 +3,7 @@
 use tiny_skia::Transform;
 
 use super::canvas::{Canvas, Rgb, Spot, blend, circle, line, oval, polygon, rectangle, rounded};
-use super::coachwork::Frame;
+use super::coachwork::{AXLES, DOOR, Frame};
 use super::signature::{Panes, Roof, Signature};
 
 const WHITE: Rgb = [255, 255, 255];
@@ -23,6 +23,7 @@ pub(super) struct Portrait {
     /// The base of the rims, then what is on it.
     pub(super) rims: (Rgb, Rgb),
     pub(super) glass: Rgb,
+    pub(super) lamp: Rgb,
     /// The badge's disc, then its glyph.
     pub(super) badge: (Rgb, Rgb),
     pub(super) shows_front: bool,
@@ -47,7 +48,7 @@ impl Portrait {
     /// What lies behind the near side: the far wheels, and the front between the two sides.
     fn draw_depth(&self, canvas: &mut Canvas) {
         let steps = 10;
-        let (x, y) = self.frame.axles()[1];
+        let (x, y) = AXLES[1];
         canvas.fill(&circle((x + DEPTH.0, y + DEPTH.1), 0.19), INK);
         let side = rounded(&self.frame.silhouette(), self.signature.roundness);
         let shade = blend(self.paint, INK, 0.35);
@@ -68,7 +69,7 @@ impl Portrait {
             frame.nose + DEPTH.0 - 0.02,
             frame.hood_front - 0.08 + DEPTH.1,
         );
-        canvas.fill(&circle(lamp, 0.05), LAMP);
+        canvas.fill(&circle(lamp, 0.05), self.lamp);
         for bar in 0..3 {
             let height = frame.sill + 0.05 + 0.05 * bar as f32;
             canvas.outline(
@@ -155,13 +156,13 @@ impl Portrait {
                 ((0.0, 1.0), blend(self.glass, WHITE, 0.4)),
                 ((0.0, 0.5), blend(self.glass, INK, 0.35)),
             );
-            canvas.outline(&pane, 0.022, INK);
+            canvas.outline(&pane, 0.022, blend(self.paint, INK, 0.4));
         }
         if self.signature.panes == Panes::Portholes {
             for along in [0.22, 0.74] {
                 let hole = circle(frame.in_cabin(along, 0.5), 0.15);
                 canvas.fill(&hole, blend(self.glass, WHITE, 0.2));
-                canvas.outline(&hole, 0.035, INK);
+                canvas.outline(&hole, 0.035, self.trim);
             }
         }
         for x in [-0.34, 0.36] {
@@ -177,7 +178,7 @@ impl Portrait {
             (frame.tail + 0.06, frame.deck - 0.06),
         );
         canvas.fill(&tail_lamp, [206, 40, 40]);
-        self.signature.lamp.draw(canvas, self.lamp(), LAMP);
+        self.signature.lamp.draw(canvas, self.lamp_tip(), self.lamp);
         let bumper = if self.chrome {
             [214, 218, 224]
         } else {
@@ -192,31 +193,30 @@ impl Portrait {
     }
 
     /// The foremost point of the head lamp.
-    fn lamp(&self) -> Spot {
+    fn lamp_tip(&self) -> Spot {
         (self.frame.nose - 0.02, self.frame.hood_front - 0.09)
     }
 
     fn draw_wheels(&self, canvas: &mut Canvas) {
-        for axle in self.frame.axles() {
+        for axle in AXLES {
             canvas.fill(
-                &circle((axle.0, axle.1 + 0.02), 0.25),
+                &circle((axle.0, axle.1 + 0.02), 0.265),
                 blend(self.paint, INK, 0.8),
             );
-            self.signature.rim.draw(canvas, axle, 0.22, self.rims);
+            self.signature.rim.draw(canvas, axle, 0.24, self.rims);
         }
     }
 
     fn draw_badge(&self, canvas: &mut Canvas) {
         let (disc, glyph) = self.badge;
-        let door = self.frame.door();
-        canvas.fill(&circle(door, 0.26), disc);
-        canvas.outline(&circle(door, 0.26), 0.02, INK);
-        self.signature.glyph.draw(canvas, door, 0.205, glyph);
+        canvas.fill(&circle(DOOR, 0.28), disc);
+        canvas.outline(&circle(DOOR, 0.28), 0.02, INK);
+        self.signature.glyph.draw(canvas, DOOR, 0.225, glyph);
     }
 
     /// What the head lamps throw ahead in the dark.
     pub(super) fn draw_beam(&self, canvas: &mut Canvas) {
-        let (x, y) = self.lamp();
+        let (x, y) = self.lamp_tip();
         for (spread, strength) in [(0.10, 0.22), (0.22, 0.16), (0.34, 0.10)] {
             let beam = polygon(&[
                 (x, y + 0.03),
@@ -226,6 +226,6 @@ impl Portrait {
             ]);
             canvas.tint(&beam, LAMP, strength);
         }
-        self.signature.lamp.draw(canvas, self.lamp(), LAMP);
+        self.signature.lamp.draw(canvas, self.lamp_tip(), LAMP);
     }
 }

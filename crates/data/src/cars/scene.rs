@@ -13,9 +13,9 @@ use super::{Background, Facts};
 /// Disc and glyph of a badge: any make may have any of them.
 const BADGES: [(Rgb, Rgb); 4] = [
     ([252, 250, 242], [28, 30, 44]),
-    ([252, 250, 242], [170, 28, 36]),
     ([28, 30, 44], [252, 250, 242]),
-    ([28, 30, 44], [250, 208, 84]),
+    ([252, 250, 242], [176, 30, 40]),
+    ([176, 30, 40], [252, 250, 242]),
 ];
 
 /// Second colours of a car.
@@ -23,14 +23,17 @@ const TRIMS: [Rgb; 4] = [[250, 246, 232], [214, 196, 150], [58, 62, 74], [92, 64
 
 /// Bases of rims and what is on them.
 const RIMS: [(Rgb, Rgb); 4] = [
-    ([64, 66, 74], [240, 242, 244]),
-    ([238, 238, 236], [40, 42, 50]),
-    ([62, 60, 58], [230, 196, 120]),
-    ([206, 212, 220], [50, 52, 60]),
+    ([58, 60, 68], [238, 240, 242]),
+    ([238, 240, 242], [58, 60, 68]),
+    ([66, 60, 56], [230, 198, 124]),
+    ([230, 198, 124], [66, 60, 56]),
 ];
 
 /// Clear windows and tinted ones.
 const GLASSES: [Rgb; 2] = [[186, 222, 238], [62, 78, 98]];
+
+/// Lamps that are on, and off.
+const LAMPS: [Rgb; 2] = [[255, 240, 176], [92, 104, 116]];
 
 /// A car in its place.
 pub(super) struct Scene {
@@ -51,6 +54,7 @@ impl Scene {
             trim: dice.pick(&TRIMS),
             rims: dice.pick(&RIMS),
             glass: dice.pick(&GLASSES),
+            lamp: dice.pick(&LAMPS),
             badge: dice.pick(&BADGES),
             shows_front: facts.viewpoint.shows_front(),
             chrome: facts.year < 1980,
@@ -74,9 +78,9 @@ impl Scene {
 }
 
 fn placement(facts: &Facts, dice: &mut Dice) -> Transform {
-    let (x, ground) = (dice.between(0.46, 0.54), dice.between(0.80, 0.86));
-    let scale = dice.between(0.40, 0.43);
-    let turn = dice.between(-2.0, 2.0);
+    let (x, ground) = (dice.between(0.47, 0.53), dice.between(0.81, 0.86));
+    let scale = dice.between(0.43, 0.45);
+    let turn = dice.between(-1.5, 1.5);
     let along = if facts.viewpoint.shows_front() {
         0.93
     } else {
