@@ -185,10 +185,10 @@ pub struct DemoArguments {
     #[arg(long, value_name = "DIR", default_value = "holdall-demo")]
     pub out: PathBuf,
     /// Pictures to draw; a tenth is held out
-    #[arg(long, value_name = "N", default_value_t = 2400, value_parser = clap::value_parser!(u64).range(32..1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 5600, value_parser = clap::value_parser!(u64).range(32..1_000_000))]
     count: u64,
     /// Times that the pictures are seen
-    #[arg(long, value_name = "N", default_value_t = 14)]
+    #[arg(long, value_name = "N", default_value_t = 5)]
     pub epochs: usize,
     /// What the process may hold: 1GiB, 80%, auto
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]

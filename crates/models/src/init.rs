@@ -1,4 +1,7 @@
-//! Weights where there is no folder: drawn as Hugging Face draws them, a function of (seed, name, index) alone.
+//! Weights where there is no folder: drawn as OpenAI drew CLIP's, a function of (seed, name, index) alone.
+//!
+//! Not as Hugging Face draws them: there the depth scales what goes into attention instead of what comes out, positions of
+//! patches start five times smaller, and a small model learns many times slower (docs/decisions/0006).
 
 use crate::config::ClipConfig;
 
@@ -39,7 +42,20 @@ impl Draw {
     }
 }
 
-/// Fills a parameter by its name.
+/// Fills a parameter of a new label head on towers that have learnt already: small numbers, as a linear layer has
+/// them, so that the head learns before it pulls on the towers.
+pub fn fill_new_head(config: &ClipConfig, seed: u64, name: &str, values: &mut [f32]) {
+    fill(config, seed, name, values);
+    if name == "head.weight" {
+        let gain = config.logit_scale_init.exp() as f32;
+        values.iter_mut().for_each(|value| *value /= gain);
+    }
+}
+
+/// Fills a parameter of a model that starts from nothing, by its name.
+///
+/// The label head's rows get the length by which the contrastive loss multiplies features. Features have unit
+/// length: with smaller rows the label loss pulls on the towers too weakly to be heard beside the other.
 pub fn fill(config: &ClipConfig, seed: u64, name: &str, values: &mut [f32]) {
     let constant = |values: &mut [f32], value: f32| values.fill(value);
     if name == "logit_scale" {
@@ -64,21 +80,27 @@ fn standard_deviation(config: &ClipConfig, name: &str) -> f64 {
     } else {
         (config.text.hidden_size as f64, config.text.num_layers)
     };
+    let vision = name.starts_with("vision");
     let depth = (2.0 * num_layers as f64).powf(-0.5);
+    let scale = width.powf(-0.5);
     if name.ends_with("class_embedding") || name.ends_with("_projection.weight") {
-        width.powf(-0.5)
-    } else if name.contains("embedding") {
+        scale
+    } else if name.ends_with("patch_embedding.weight") {
+        let patch = config.vision.patch_size;
+        (3.0 * (config.vision.num_channels * patch * patch) as f64).powf(-0.5)
+    } else if name.ends_with("position_embedding.weight") {
+        if vision { scale } else { 0.01 }
+    } else if name.ends_with("token_embedding.weight") {
         0.02
-    } else if name.contains("out_proj") {
-        width.powf(-0.5)
+    } else if name.contains("out_proj") || name.contains("fc2") {
+        scale * depth
     } else if name.contains("self_attn") {
-        width.powf(-0.5) * depth
+        scale
     } else if name.contains("fc1") {
         (2.0 * width).powf(-0.5)
-    } else if name.contains("fc2") {
-        width.powf(-0.5) * depth
     } else {
-        (config.projection_dim as f64).powf(-0.5)
+        // The label head.
+        config.logit_scale_init.exp() * (config.projection_dim as f64).powf(-0.5)
     }
 }
 

@@ -187,7 +187,7 @@ impl Setup {
                             values.copy_from_slice(&head.bias);
                         }
                         ("head.weight" | "head.bias", _) => {
-                            init::fill(&self.step.model, self.seed, name, values);
+                            init::fill_new_head(&self.step.model, self.seed, name, values);
                         }
                         _ => folder.read_f32(name, values)?,
                     }

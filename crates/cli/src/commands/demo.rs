@@ -8,7 +8,7 @@ use anyhow::Result;
 use holdall_data::cars::{self, CarsConfig};
 use holdall_data::config::Augment;
 use holdall_train::TrainError;
-use holdall_train::config::RunConfig;
+use holdall_train::config::{RunConfig, Warmup};
 use holdall_train::report::{Outcome, Summary};
 
 use crate::arguments::DemoArguments;
@@ -67,15 +67,17 @@ fn config(data: &Path, arguments: &DemoArguments) -> RunConfig {
     };
     config.data.train = Some(data.join("image_labels.csv"));
     config.data.label = Some("make".to_owned());
+    // Badges are small and pictures many: seen once or twice each, they need no crops.
     config.data.augment = Augment {
-        crop: 0.8,
+        crop: 1.0,
         flip: false,
     };
     config.losses.label = 1.0;
     config.train.effective_batch = Some(128);
     config.train.epochs = arguments.epochs;
     config.train.lr = 1e-3;
-    config.train.lr_head = 1e-2;
+    config.train.lr_head = 5e-2;
+    config.train.warmup = Warmup::Percent(8.0);
     config.memory = arguments.memory;
     config
 }

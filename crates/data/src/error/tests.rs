@@ -71,4 +71,13 @@ says! {
     vocabulary_too_small: DataError::VocabularyTooSmall { found: 300, least: 514 } => "at least 514, found 300";
     trained_broken: DataError::TrainedBroken { cause: "no".to_owned() } => "train on the captions, found no";
     untokenized: DataError::Untokenized { text: "a car".to_owned(), cause: "no".to_owned() } => "caption `a car`";
+    picture_missing: DataError::PictureMissing { path: "1.jpg".into() } => "1.jpg: expected a picture, found no file";
+    not_a_picture: DataError::NotAPicture { path: "1.jpg".into(), found: "an empty file".to_owned() }
+        => "1.jpg: expected a picture, found an empty file";
+    picture_truncated: DataError::PictureTruncated { path: "1.jpg".into() } => "1.jpg: expected a whole picture";
+    picture_broken: DataError::PictureBroken { path: "1.jpg".into(), cause: "bad tables".to_owned() }
+        => "1.jpg", "found bad tables";
+    picture_empty: DataError::PictureEmpty { path: "1.jpg".into(), width: 0, height: 3 } => "1.jpg", "found 0 x 3";
+    picture_too_large: DataError::PictureTooLarge { path: "1.jpg".into(), width: 90000, height: 90000 }
+        => "1.jpg: expected at most 100 megapixels, found 90000 x 90000";
 }

@@ -11,6 +11,18 @@ pub(super) struct Window {
     pub height: f64,
 }
 
+impl Window {
+    /// The rows, first and past the last, that a bicubic filter looks at when it turns this window
+    /// into `size` rows: two rows to either side, more when it shrinks.
+    pub(super) fn rows_in_reach(&self, height: u32, size: u32) -> (u32, u32) {
+        let reach = 2.0 * (self.height / f64::from(size)).max(1.0) + 1.0;
+        // Conversions saturate at 0.
+        let first = (self.top - reach).floor() as u32;
+        let last = (self.top + self.height + reach).ceil() as u32;
+        (first, last.min(height))
+    }
+}
+
 /// What is left when the shorter side is resized to `size`, the longer one in proportion (rounded
 /// down), and the middle `size` x `size` pixels are cut out: here in pixels before the resizing.
 pub(super) fn middle(width: u32, height: u32, size: u32) -> Window {
