@@ -61,7 +61,8 @@ fn image(config: &DataConfig, table: &Table, notes: &mut Vec<String>) -> Result<
     match usual(table, IMAGE_NAMES) {
         Some(column) => {
             notes.push(guessed("Image", table, column));
-            Ok(column)
+            // By its name again: a namesake is an error.
+            table.column("image", &table.columns()[column])
         }
         None => Err(DataError::NoUsualColumn {
             path: table.path().to_owned(),
@@ -87,6 +88,7 @@ fn caption(
     match usual(table, CAPTION_NAMES) {
         Some(column) => {
             notes.push(guessed("Caption", table, column));
+            let column = table.column("caption", &table.columns()[column])?;
             Ok(Template::of_column(table, column))
         }
         None => {
@@ -168,6 +170,7 @@ mod tests {
                 .to_string()
         };
         let config = DataConfig::default();
+        assert!(error(&config, "image,image,caption").contains("expected one column `image`"));
         assert!(error(&config, "photo,caption").contains("`image: photo`"));
         assert!(error(&config, "image,make").contains("a photo of a {make}"));
         let config = DataConfig {

@@ -138,11 +138,10 @@ impl Trainer {
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, TrainError> {
         let started = Instant::now();
-        let total = self.ready.total_steps();
         let mut epoch_clock = Clock::default();
         let mut epoch_started = Instant::now();
         let mut first = true;
-        while self.state.step < total || self.state.next == Next::Evaluate {
+        while !self.has_ended() {
             if self.state.next == Next::Step {
                 if stop.load(Ordering::Relaxed) {
                     return self.interrupted(watch);
@@ -169,15 +168,11 @@ impl Trainer {
                 self.tell_epoch(&std::mem::take(&mut epoch_clock), seconds, watch);
                 epoch_started = Instant::now();
             }
-            let enough = self.has_stopped_improving();
-            if self.save_is_due(ends) || enough || self.state.step >= total {
+            if self.save_is_due(ends) || self.has_ended() {
                 self.save(watch)?;
             }
-            if enough {
-                break;
-            }
         }
-        self.finish(started.elapsed().as_secs_f64(), total)
+        self.finish(started.elapsed().as_secs_f64())
     }
 
     fn one_step(&mut self, epoch_clock: &mut Clock) -> Result<StepLine, TrainError> {
@@ -355,6 +350,16 @@ impl Trainer {
         Ok(true)
     }
 
+    /// Whether an earlier process has brought the run to its end, summary and all.
+    pub fn is_complete(&self) -> bool {
+        self.has_ended() && self.folder.path().join("summary.json").is_file()
+    }
+
+    fn has_ended(&self) -> bool {
+        let all_steps = self.state.step >= self.ready.total_steps();
+        self.state.next == Next::Step && (all_steps || self.has_stopped_improving())
+    }
+
     fn has_stopped_improving(&self) -> bool {
         let patience = self.ready.config.train.early_stop;
         patience.is_some_and(|patience| self.state.without_improvement >= patience)
@@ -405,7 +410,7 @@ impl Trainer {
     }
 
     /// The model folder and the summary.
-    fn finish(&mut self, seconds: f64, total: u64) -> Result<Outcome, TrainError> {
+    fn finish(&mut self, seconds: f64) -> Result<Outcome, TrainError> {
         match &self.state.best {
             Some(_) => self.folder.publish_best()?,
             None => save_model(&self.step, &self.ready.prepared, &self.folder.model())?,
@@ -421,7 +426,7 @@ impl Trainer {
             recompute: chosen.recompute.clone(),
             epochs: self.state.step as f64 / self.ready.steps_per_epoch() as f64,
             steps: self.state.step,
-            stopped_early: self.state.step < total,
+            stopped_early: self.state.step < self.ready.total_steps(),
             seconds,
             samples_per_s: self.clock.samples as f64 / busy.max(f64::MIN_POSITIVE),
             waited_for_data: self.clock.waited / busy.max(f64::MIN_POSITIVE),

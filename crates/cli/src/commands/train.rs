@@ -165,6 +165,12 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
         (false, _) => {}
     }
     let mut trainer = Trainer::begin(ready, folder)?;
+    if trainer.is_complete() {
+        eprintln!(
+            "Nothing to do: the run has ended after step {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
+            trainer.steps_done()
+        );
+    }
     let mut watcher = Watcher::new(&trainer);
     let outcome = trainer.run(stop, &mut |event| watcher.tell(event));
     watcher.finish();
