@@ -15,7 +15,7 @@ const LABELS: &str = "image_labels.csv";
 const IMAGES: &str = "images";
 const JPEG_QUALITY: u8 = 92;
 
-/// What [`write`] left on disk.
+/// What [`write()`] left on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The labels; image paths in it start at its folder.
@@ -64,7 +64,7 @@ pub fn write(
     let done = AtomicUsize::new(0);
     (0..config.count).into_par_iter().try_for_each(|index| {
         let path = folder.join(image_name(index));
-        fs::write(&path, jpeg(&draw(index, config))?).map_err(at(&path))?;
+        replace(&path, &jpeg(&draw(index, config))?)?;
         on_progress(done.fetch_add(1, Ordering::Relaxed) + 1);
         Ok::<(), CarsError>(())
     })?;
@@ -129,7 +129,7 @@ fn label_rows(config: &CarsConfig) -> Result<Vec<u8>, CarsError> {
 
 /// Writes a sibling, then moves it into place.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), CarsError> {
-    let sibling = path.with_extension("csv.partial");
+    let sibling = path.with_extension("partial");
     fs::write(&sibling, bytes).map_err(at(&sibling))?;
     fs::rename(&sibling, path).map_err(at(path))
 }
