@@ -13,8 +13,8 @@ use holdall_train::config::{Count, Precision, RecomputeChoice, RunConfig, lay_ba
     name = "holdall",
     version,
     after_help = "Examples:\n  \
-                  holdall demo                                 a complete small run on pictures it draws itself\n  \
-                  holdall train photos.csv --memory 8GiB       from a CSV to a model folder\n  \
+                  holdall demo\n  \
+                  holdall train photos.csv --memory 8GiB\n  \
                   holdall plan openai/clip-vit-base-patch32 --effective-batch 128 --memory 6GiB"
 )]
 pub struct Holdall {
@@ -227,8 +227,7 @@ pub struct TrainArguments {
 
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  holdall eval runs/cars                the run's own validation pictures\n  \
-                  holdall eval runs/cars test.csv --json"
+    after_help = "Examples:\n  holdall eval runs/cars\n  holdall eval runs/cars test.csv --json"
 )]
 pub struct EvalArguments {
     /// The folder of a run, or a model folder
@@ -306,6 +305,7 @@ fn batch(text: &str) -> Result<usize, String> {
 }
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  holdall data sample cars /tmp/cars --count 500")]
 pub struct DataArguments {
     #[command(subcommand)]
     pub command: DataCommand,

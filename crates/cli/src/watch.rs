@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use holdall_metrics::retrieval::Ranks;
 use holdall_train::budget::show_bytes;
 use holdall_train::config::Split;
 use holdall_train::evaluate::Scores;
@@ -176,42 +177,38 @@ fn show_epoch(epoch: &EpochReport) -> String {
 }
 
 fn show_evaluation(line: &EvaluationLine, is_best: bool) -> String {
+    let best = if is_best { "  (best so far)" } else { "" };
     format!(
-        "  {} after step {}: {}{}",
+        "{} after step {}:{best}\n{}",
         name(line.on),
         line.step,
-        show_scores(&line.scores),
-        if is_best { "  (best so far)" } else { "" }
+        show_scores(&line.scores)
     )
 }
 
-/// `label 91.2% (chance 12.5%), R@1 ...`.
+/// Labels and ranks, a line each, beside what guessing gives.
 pub fn show_scores(scores: &Scores) -> String {
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     let mut text = String::new();
-    if let (Some(top1), Some(top5), Some(chance)) =
-        (scores.label_top1, scores.label_top5, scores.chance_top1)
-    {
+    let labels = (scores.label_top1, scores.label_top5, scores.chance_top1);
+    if let (Some(top1), Some(top5), Some(chance)) = labels {
+        let [top1, top5, chance] = [top1, top5, chance].map(percent);
         text.push_str(&format!(
-            "label top-1 {} (chance {}), top-5 {}; ",
-            percent(top1),
-            percent(chance),
-            percent(top5)
+            "  labels        top-1 {top1} (chance {chance}), top-5 {top5}\n"
         ));
     }
-    let [to_text, to_image] = [
-        &scores.retrieval.image_to_text,
-        &scores.retrieval.text_to_image,
-    ];
+    let ranks = |ranks: &Ranks| {
+        let [r1, r5, r10] = [ranks.r1, ranks.r5, ranks.r10].map(percent);
+        format!(
+            "R@1 {r1}, R@5 {r5}, R@10 {r10}, median rank {}",
+            ranks.median_rank
+        )
+    };
     text.push_str(&format!(
-        "R@1/5/10 image to text {}/{}/{}, text to image {}/{}/{} (R@1 by chance {})",
-        percent(to_text.r1),
-        percent(to_text.r5),
-        percent(to_text.r10),
-        percent(to_image.r1),
-        percent(to_image.r5),
-        percent(to_image.r10),
-        percent(scores.chance_r1)
+        "  image to text {} (R@1 by chance {})\n  text to image {}",
+        ranks(&scores.retrieval.image_to_text),
+        percent(scores.chance_r1),
+        ranks(&scores.retrieval.text_to_image),
     ));
     text
 }

@@ -131,6 +131,7 @@ impl Prepared {
         if let (Some(labels), ClassWeights::Balanced) = (labels, config.losses.class_weights) {
             setup.step.class_weights = balanced_class_weights(train.samples.labels(), labels);
         }
+        notes.extend(note_on_workers(config));
         notes.extend(note_on_similarities(validation.as_ref().unwrap_or(&train)));
         Ok(Prepared {
             setup,
@@ -221,6 +222,21 @@ fn text_encoder(
         }
     }
     Ok(text)
+}
+
+/// What was asked for and is not done yet is said, not swallowed.
+fn note_on_workers(config: &RunConfig) -> Option<String> {
+    let workers = config
+        .num_workers
+        .exactly()
+        .is_some_and(|workers| workers > 0);
+    if !workers && config.prefetch.exactly().is_none() {
+        return None;
+    }
+    Some(
+        "Workers: none beside the training (pictures are read by its own threads, between steps)"
+            .to_owned(),
+    )
 }
 
 /// People look for this line, because elsewhere evaluation dies there.

@@ -4,6 +4,8 @@
 
 #[path = "engine/contrastive.rs"]
 mod contrastive;
+#[path = "engine/evaluation.rs"]
+mod evaluation;
 #[path = "engine/export.rs"]
 mod export;
 #[path = "engine/golden.rs"]

@@ -76,7 +76,7 @@ fn config(data: &Path, arguments: &DemoArguments) -> RunConfig {
     config.train.effective_batch = Some(128);
     config.train.epochs = arguments.epochs;
     config.train.lr = 1e-3;
-    config.train.lr_head = 5e-2;
+    config.train.lr_head = 1e-2;
     config.train.warmup = Warmup::Percent(8.0);
     config.memory = arguments.memory;
     config
@@ -86,7 +86,7 @@ fn teach(summary: &Summary, out: &Path, seconds: f64) -> String {
     let mut text = String::from("\n");
     if let Some(validation) = summary.metrics.first() {
         text.push_str(&format!(
-            "On pictures it has never seen: {}\n",
+            "On pictures it has never seen:\n{}\n",
             show_scores(&validation.scores)
         ));
     }

@@ -336,6 +336,13 @@ fn normalize() {
 
 #[test]
 fn cross_entropy() {
+    // As PyTorch defines smoothing: a share of the label, the rest spread over all classes alike.
+    for smoothing in [0.0, 0.1, 0.5] {
+        cross_entropy_with(smoothing);
+    }
+}
+
+fn cross_entropy_with(smoothing: f64) {
     let (labels, weights) = ([4, -1, 0, 2], [1.0, 1.0, 0.0, 0.5]);
     compare(
         |s| {
@@ -344,7 +351,7 @@ fn cross_entropy() {
             let weights = s.given(&[4], Contents::Floats(weights.to_vec()));
             let sum = s.total();
             s.graph
-                .cross_entropy_into("loss", logits, labels, weights, sum, 0.0);
+                .cross_entropy_into("loss", logits, labels, weights, sum, smoothing);
             (vec![logits], sum)
         },
         |known, operands| {
@@ -356,7 +363,10 @@ fn cross_entropy() {
                 rows.filter(|(_, (label, _))| **label >= 0)
                     .map(|(logits, (&label, weight))| {
                         let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
-                        weight * (total.ln() - logits[label as usize])
+                        let own = total.ln() - logits[label as usize];
+                        let all: f64 = logits.iter().map(|logit| total.ln() - logit).sum();
+                        let spread = all / logits.len() as f64;
+                        weight * ((1.0 - smoothing) * own + smoothing * spread)
                     });
             vec![losses.sum()]
         },

@@ -389,6 +389,19 @@ fn cross_entropy_with_ignored_and_weightless_rows() {
 }
 
 #[test]
+fn cross_entropy_of_smoothed_labels() {
+    check_gradients(|s| {
+        let logits_nc = s.input(&[4, 5]);
+        let labels_n = s.indices(&[4], &[0, 4, -1, 2]);
+        let weights_n = s.given(&[4], Contents::Floats(vec![1.0, 0.5, 1.0, 2.0]));
+        let sum = s.total();
+        s.graph
+            .cross_entropy_into("loss", logits_nc, labels_n, weights_n, sum, 0.1);
+        vec![sum]
+    });
+}
+
+#[test]
 fn cross_entropy_adds_to_a_gradient_that_is_there() {
     check_gradients(|s| {
         let logits_nc = s.input(&[3, 5]);
