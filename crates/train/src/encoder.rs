@@ -126,7 +126,7 @@ impl Encoder<'_> {
         let to: &mut [i64] = self.arena.write(&place(inputs.ids), 0);
         let num_tokens = to.len() / self.reach.batch;
         assert!(
-            !ids.is_empty() && ids.len() % num_tokens == 0,
+            !ids.is_empty() && ids.len().is_multiple_of(num_tokens),
             "whole captions"
         );
         assert!(
@@ -157,8 +157,7 @@ impl Encoder<'_> {
     }
 
     fn read(&self, value: ValueId) -> &[f32] {
-        let all = self.arena.read(&self.plan.place(value), 0);
-        all
+        self.arena.read(&self.plan.place(value), 0)
     }
 }
 

@@ -66,12 +66,12 @@ pub enum Unfinished {
     /// The user asked to stop.
     Stopped,
     /// Something broke.
-    Failed(TrainError),
+    Failed(Box<TrainError>),
 }
 
 impl<E: Into<TrainError>> From<E> for Unfinished {
     fn from(error: E) -> Unfinished {
-        Unfinished::Failed(error.into())
+        Unfinished::Failed(Box::new(error.into()))
     }
 }
 

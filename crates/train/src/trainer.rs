@@ -159,7 +159,7 @@ impl Trainer {
                 match self.evaluate_all(stop, watch) {
                     Ok(()) => self.state.next = Next::Step,
                     Err(Unfinished::Stopped) => return self.interrupted(watch),
-                    Err(Unfinished::Failed(error)) => return Err(error),
+                    Err(Unfinished::Failed(error)) => return Err(*error),
                 }
             }
             let ends = self.state.step.is_multiple_of(self.ready.steps_per_epoch());

@@ -80,7 +80,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let scores = match scores {
         Ok(scores) => scores,
         Err(Unfinished::Stopped) => return Ok(ExitCode::from(failure::INTERRUPTED)),
-        Err(Unfinished::Failed(error)) => return Err(error.into()),
+        Err(Unfinished::Failed(error)) => return Err((*error).into()),
     };
     if arguments.json {
         print_json(&EvalJson {

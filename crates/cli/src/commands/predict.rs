@@ -147,7 +147,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
 fn ended(unfinished: Unfinished) -> Result<ExitCode> {
     match unfinished {
         Unfinished::Stopped => Ok(ExitCode::from(failure::INTERRUPTED)),
-        Unfinished::Failed(error) => Err(error.into()),
+        Unfinished::Failed(error) => Err((*error).into()),
     }
 }
 
