@@ -28,6 +28,9 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
                 show_bytes(*budget_bytes),
                 show_bytes(*smallest_bytes)
             );
+            if changes.is_empty() {
+                eprintln!("hint: --memory {}MiB", smallest_bytes.div_ceil(1 << 20));
+            }
             for change in changes {
                 eprintln!(
                     "hint: {}: {}, about {} a step",

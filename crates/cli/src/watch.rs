@@ -177,9 +177,9 @@ fn show_epoch(epoch: &EpochReport) -> String {
 }
 
 fn show_evaluation(line: &EvaluationLine, is_best: bool) -> String {
-    let best = if is_best { "  (best so far)" } else { "" };
+    let best = if is_best { " (best so far)" } else { "" };
     format!(
-        "{} after step {}:{best}\n{}",
+        "{} after step {}{best}:\n{}",
         name(line.on),
         line.step,
         show_scores(&line.scores)
@@ -188,7 +188,11 @@ fn show_evaluation(line: &EvaluationLine, is_best: bool) -> String {
 
 /// Labels and ranks, a line each, beside what guessing gives.
 pub fn show_scores(scores: &Scores) -> String {
-    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    // Chances of one in thousands keep a digit.
+    let percent = |share: f64| match 100.0 * share {
+        share if share > 0.0 && share < 0.1 => format!("{share:.2}%"),
+        share => format!("{share:.1}%"),
+    };
     let mut text = String::new();
     let labels = (scores.label_top1, scores.label_top5, scores.chance_top1);
     if let (Some(top1), Some(top5), Some(chance)) = labels {

@@ -80,6 +80,12 @@ impl Ready {
             request.kept = Some(split.kept_micro_batches);
         }
         let effective_batch = request.samples_per_step()?;
+        let samples = prepared.train.samples.len();
+        if effective_batch > samples {
+            prepared.notes.push(format!(
+                "Effective batch {effective_batch} is larger than the {samples} pictures: every step sees all of them"
+            ));
+        }
         // A first batch is read before the plan is made: what reading takes is then in the process that is measured.
         let step = &prepared.setup.step;
         let pictures = Pictures::new(step.model.vision.image_size, &cpu);

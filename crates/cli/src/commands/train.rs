@@ -49,6 +49,13 @@ impl Meant {
         }
         let mut notes = Vec::new();
         let target = arguments.target.as_deref();
+        if let Some(run) = target.filter(|target| Path::new(target).join("config.yml").is_file()) {
+            return Err(TrainError::Config(format!(
+                "{run}: expected a config or data, found the folder of a run\n\
+                 hint: holdall train --resume --out {run} goes on with it; holdall train {run}/config.yml runs it again"
+            ))
+            .into());
+        }
         let is_config = target.is_some_and(is_yaml);
         let mut config = arguments
             .options
