@@ -45,7 +45,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             eprintln!("error: {error}");
             ExitCode::from(DOES_NOT_FIT)
         }
-        Some(TrainError::Run(_) | TrainError::Diverged(_)) => {
+        Some(TrainError::Run(_)) => {
             eprintln!("error: {error}");
             ExitCode::from(FOUND)
         }

@@ -5,8 +5,6 @@ use holdall_device::cpu::ArenaError;
 use holdall_models::error::ModelError;
 use holdall_plan::PlanError;
 
-use crate::scaler::Diverged;
-
 /// Why a run cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -22,9 +20,6 @@ pub enum TrainError {
     /// The data is not usable.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Gradients are not finite.
-    #[error(transparent)]
-    Diverged(#[from] Diverged),
     /// A run that had begun cannot go on.
     #[error("{0}")]
     Run(String),

@@ -20,7 +20,7 @@ pub enum Gradients {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "gradients are not finite at the smallest loss scale ({smallest}): the model diverged, not the number format\n\
-     hint: a lower learning rate, `clip_norm`, or `precision: bf16`"
+     hint: a lower learning rate, a longer warmup, or `clip_norm`"
 )]
 pub struct Diverged {
     /// The scale at which it happened.

@@ -192,7 +192,8 @@ impl Trainer {
         let batch = &self.ready.batch;
         let report = self.step.run(&self.ready.cpu, batch, &moment);
         let samples = batch.num_samples;
-        self.state.scaler.observe(report.gradients)?;
+        let observed = self.state.scaler.observe(report.gradients);
+        observed.map_err(|diverged| TrainError::Run(format!("step {number}: {diverged}")))?;
         self.state.step = number;
         self.state.epoch = number / per_epoch;
         let effective = self.ready.split.effective_batch as u64;
@@ -398,6 +399,10 @@ impl Trainer {
     }
 
     fn tell_epoch(&self, clock: &Clock, seconds: f64, watch: &mut dyn FnMut(Event<'_>)) {
+        // Going on with the evaluation of an epoch whose steps an earlier process has run.
+        if clock.samples == 0 {
+            return;
+        }
         watch(Event::Epoch(&EpochReport {
             epoch: self.state.epoch,
             epochs: self.ready.config.train.epochs as u64,
