@@ -80,7 +80,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "N")]
     pub tokens: Option<usize>,
     /// Seed of everything random
-    #[arg(long, value_name = "SEED", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
     /// Any key of the config, such as train.lr=1e-4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -194,7 +194,7 @@ pub struct DemoArguments {
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     pub memory: Memory,
     /// Another seed, other cars
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = seed)]
     pub seed: u64,
     /// The summary as one JSON object on stdout
     #[arg(long)]
@@ -245,7 +245,7 @@ pub struct EvalArguments {
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = batch)]
     pub num_threads: Option<usize>,
-    /// Keys of the data section, such as data.caption=\"a photo of a {make}\"; may be repeated
+    /// Keys of the data section, such as data.caption=COLUMN; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
     /// One JSON object on stdout, nothing else there
@@ -297,6 +297,11 @@ pub struct PredictArguments {
     pub json: bool,
 }
 
+fn seed(text: &str) -> Result<u64, String> {
+    let expected = "expected a whole number of at least 0\nhint: --seed 7";
+    text.parse().map_err(|_| expected.to_owned())
+}
+
 fn batch(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number @ 1..=65_536) => Ok(number),
@@ -335,7 +340,7 @@ pub struct DataSampleArguments {
     #[arg(long, value_name = "PIXELS", default_value_t = 96, value_parser = clap::value_parser!(u32).range(32..=1024))]
     pub size: u32,
     /// Another seed, other pictures
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = seed)]
     pub seed: u64,
 }
 

@@ -6,6 +6,8 @@ use holdall_plan::PlanError;
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 
+use crate::screen::tell;
+
 /// A check found something, or a run failed.
 pub const FOUND: u8 = 1;
 /// Bad arguments, config or data.
@@ -23,34 +25,37 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             smallest_bytes,
             changes,
         })) => {
-            eprintln!(
+            tell(&format!(
                 "error: the run does not fit: the budget is {}, the smallest that would do is {}",
                 show_bytes(*budget_bytes),
                 show_bytes(*smallest_bytes)
-            );
+            ));
             if changes.is_empty() {
-                eprintln!("hint: --memory {}MiB", smallest_bytes.div_ceil(1 << 20));
+                tell(&format!(
+                    "hint: --memory {}MiB",
+                    smallest_bytes.div_ceil(1 << 20)
+                ));
             }
             for change in changes {
-                eprintln!(
+                tell(&format!(
                     "hint: {}: {}, about {} a step",
                     change.change,
                     show_bytes(change.process_bytes),
                     show_time(change.step_ms)
-                );
+                ));
             }
             ExitCode::from(DOES_NOT_FIT)
         }
         Some(TrainError::Arena(error)) => {
-            eprintln!("error: {error}");
+            tell(&format!("error: {error}"));
             ExitCode::from(DOES_NOT_FIT)
         }
         Some(TrainError::Run(_)) => {
-            eprintln!("error: {error}");
+            tell(&format!("error: {error}"));
             ExitCode::from(FOUND)
         }
         _ => {
-            eprintln!("error: {error:#}");
+            tell(&format!("error: {error:#}"));
             ExitCode::from(BAD_INPUT)
         }
     }

@@ -1,6 +1,6 @@
 //! What people read: tables on stderr or stdout, progress only on a terminal.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -45,6 +45,27 @@ pub fn progress(length: u64, what: &'static str) -> ProgressBar {
 
 /// One JSON object on stdout.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string(value)?);
-    Ok(())
+    print(&format!("{}\n", serde_json::to_string(value)?))
+}
+
+/// Data on stdout. A reader that has seen enough is no failure; a full disk is.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        Err(cause) => Err(anyhow::anyhow!(
+            "stdout cannot be written: {cause}\nhint: check where it goes"
+        )),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Talk on stderr. A log that nobody reads must not end a run.
+pub fn tell(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    let _ = stderr.write_all(text.as_bytes());
+    let _ = stderr.write_all(b"\n");
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure;
+use crate::screen::tell;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
@@ -12,11 +13,13 @@ pub fn on_interrupt() -> &'static AtomicBool {
         if ASKED.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(failure::INTERRUPTED));
         }
-        eprintln!("\nStopping after this step; once more to stop at once, without saving");
+        tell(&format!(
+            "\nStopping after this step; once more to stop at once, without saving"
+        ));
     });
     // Without a handler an interrupt ends the process, as it does elsewhere; the last checkpoint is there.
     if let Err(cause) = handler {
-        eprintln!("Ctrl-C will not save: {cause}");
+        tell(&format!("Ctrl-C will not save: {cause}"));
     }
     &ASKED
 }

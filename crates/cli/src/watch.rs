@@ -14,6 +14,8 @@ use holdall_train::report::{
 use holdall_train::trainer::Trainer;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::screen::tell;
+
 /// Without a terminal, steps are told this often.
 const BETWEEN_LINES: Duration = Duration::from_secs(20);
 
@@ -107,7 +109,7 @@ impl Watcher {
     fn line(&mut self, text: &str) {
         self.last_line = Instant::now();
         if self.bar.is_hidden() {
-            eprintln!("{text}");
+            tell(&format!("{text}"));
         } else {
             self.bar.println(text);
         }
@@ -220,12 +222,23 @@ pub fn show_scores(scores: &Scores) -> String {
 /// How it ended, and what to type next.
 pub fn tell_outcome(outcome: &Outcome, out: &Path) {
     match outcome {
-        Outcome::Finished(summary) => eprint!("{}", show_summary(summary, out)),
-        Outcome::Interrupted { step, total } => eprintln!(
+        Outcome::Finished(summary) => tell(format!("{}", show_summary(summary, out)).trim_end()),
+        Outcome::NothingToDo => {}
+        Outcome::Interrupted { step, total } => tell(&format!(
             "Stopped after step {step} of {total}; everything is saved\n\
              hint: holdall train --resume --out {}",
-            out.display()
-        ),
+            quoted(out)
+        )),
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=".contains(c);
+    match text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 

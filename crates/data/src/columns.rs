@@ -37,7 +37,7 @@ impl Columns {
         table: &Table,
         notes: &mut Vec<String>,
     ) -> Result<Columns, DataError> {
-        let label = match &config.label {
+        let label = match config.label_column() {
             Some(name) => Some(table.column("label", name)?),
             None => None,
         };
@@ -92,7 +92,7 @@ fn caption(
             Ok(Template::of_column(table, column))
         }
         None => {
-            let column = config.label.as_deref().or(guess_label(table));
+            let column = config.label_column().or(guess_label(table));
             let column = column.unwrap_or(&table.columns()[table.columns().len() - 1]);
             Err(DataError::NoUsualColumn {
                 path: table.path().to_owned(),

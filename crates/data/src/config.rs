@@ -20,7 +20,7 @@ pub struct DataConfig {
     pub image: Option<String>,
     /// A column, or a template over columns: `a photo of a {year} {make}`.
     pub caption: Option<String>,
-    /// Column of labels; none leaves the label head out.
+    /// Column of labels; nothing, or `none`, leaves the label head out.
     pub label: Option<String>,
     /// Where token ids come from.
     pub tokenizer: TokenizerChoice,
@@ -51,6 +51,13 @@ impl DataConfig {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl DataConfig {
+    /// The column of labels, if there is to be one.
+    pub fn label_column(&self) -> Option<&str> {
+        self.label.as_deref().filter(|name| *name != "none")
     }
 }
 

@@ -120,7 +120,7 @@ pub enum DataError {
     /// A row is not text.
     #[error(
         "{}, row {row}: expected UTF-8, found bytes that are not\n\
-         hint: save the file as UTF-8 (Excel: \"CSV UTF-8\"; `iconv -f latin1 -t utf-8`)",
+         hint: save the file as UTF-8 (Excel: \"CSV UTF-8\"; `iconv -f ENCODING -t utf-8`)",
         path.display()
     )]
     NotUtf8 {
@@ -146,6 +146,19 @@ pub enum DataError {
         expected: usize,
         /// Fields of the row.
         found: usize,
+    },
+
+    /// A quote that is never closed takes in all that follows.
+    #[error(
+        "{}, row {row}: expected a closing quote, found the end of the file\n\
+         hint: close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
+        path.display()
+    )]
+    OpenQuote {
+        /// The CSV.
+        path: PathBuf,
+        /// The line the row starts in.
+        row: u32,
     },
 
     /// A column that is used has a namesake.

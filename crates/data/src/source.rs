@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use crate::columns::Columns;
+use crate::columns::{Columns, guess_label};
 use crate::config::{DataConfig, Validation};
 use crate::error::DataError;
 use crate::find::find;
@@ -79,6 +79,11 @@ fn read_source(
     let mut validation = source.samples(&label_of, |row| held[row])?;
     check_images(&source, &[&train, &validation])?;
     notes.extend(source.note_on_unlabelled(&label_of));
+    if let (None, Some(column)) = (&config.label, guess_label(&source.table)) {
+        notes.push(format!(
+            "Label head: none (`label: {column}` under `data:` would train one)"
+        ));
+    }
     if let Validation::File(path) = &config.validation {
         let other = Source::open(config, path, &mut Vec::new())?;
         validation = other.samples(&other.label_ids(&labels)?, |_| true)?;
@@ -93,7 +98,7 @@ fn read_source(
         validation: Some(validation).filter(|samples| !samples.is_empty()),
         labels: labels.into_names(),
         caption_template: source.columns.caption.text().to_owned(),
-        label_column: config.label.clone(),
+        label_column: config.label_column().map(str::to_owned),
         notes,
         csv: found.csv,
     })
@@ -277,13 +282,14 @@ fn note_on_validation(
     match &config.validation {
         Validation::None => "Validation: none, as asked".to_owned(),
         Validation::Fraction(share) if validation.is_empty() => {
-            format!(
-                "Validation: none, {} of {all} is less than a row",
-                percent(*share)
-            )
+            let why = match config.label_column() {
+                Some(column) => format!("no `{column}` has rows to spare"),
+                None => "that is less than a row".to_owned(),
+            };
+            format!("Validation: none of {all} ({}): {why}", percent(*share))
         }
         Validation::Fraction(share) => {
-            let stratified = match &config.label {
+            let stratified = match config.label_column() {
                 Some(column) => format!(" stratified by `{column}`,"),
                 None => String::new(),
             };

@@ -223,8 +223,23 @@ impl<'a> Records<'a> {
             }
         }
         self.counted_bytes = start;
+        let end = (self.reader.position().byte() as usize).min(self.bytes.len());
+        if end == self.bytes.len() && has_open_quote(&self.bytes[start..end]) {
+            return Err(DataError::OpenQuote {
+                path: self.path.to_owned(),
+                row: self.line,
+            });
+        }
         Ok(Some(self.line))
     }
+}
+
+/// Whether the last record took in lines that were meant as rows: an odd number of quotes, over more than one line. A
+/// lone quote within a line, as in `5" wheels`, is read as it stands.
+fn has_open_quote(record: &[u8]) -> bool {
+    let quotes = record.iter().filter(|&&byte| byte == b'"').count();
+    let lines = record.trim_ascii_end().contains(&b'\n');
+    lines && !quotes.is_multiple_of(2)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
-    const CLOSE: f64 = 0.7;
+    const CLOSE: f64 = 0.75;
     let word = word.to_lowercase();
     candidates
         .into_iter()

@@ -35,6 +35,38 @@ pub struct Best {
     pub step: u64,
 }
 
+/// Where the seconds of a run went, over all processes that ran it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Clock {
+    /// Samples trained on.
+    pub samples: u64,
+    /// Micro-batches of them.
+    pub micro_batches: u64,
+    /// Seconds that steps waited for data.
+    pub waited: f64,
+    /// Seconds that steps computed.
+    pub computed: f64,
+    /// All seconds, evaluation and saving included.
+    pub all: f64,
+}
+
+impl Clock {
+    /// While training.
+    pub fn samples_per_s(&self) -> f64 {
+        self.samples as f64 / (self.waited + self.computed).max(f64::MIN_POSITIVE)
+    }
+
+    /// Micro-batches, while training.
+    pub fn batches_per_s(&self) -> f64 {
+        self.micro_batches as f64 / (self.waited + self.computed).max(f64::MIN_POSITIVE)
+    }
+
+    /// Share of the training time that went into waiting for data.
+    pub fn waiting(&self) -> f64 {
+        self.waited / (self.waited + self.computed).max(f64::MIN_POSITIVE)
+    }
+}
+
 /// How the batch is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitOfBatch {
@@ -73,6 +105,8 @@ pub struct State {
     pub last_scores: Vec<SummaryMetrics>,
     /// Length of `metrics.jsonl`.
     pub journal_bytes: u64,
+    /// Where the seconds of the run went.
+    pub clock: Clock,
     /// How the batch is split.
     pub split: SplitOfBatch,
     /// Of the samples, in hexadecimal: other data would be another run.

@@ -3,7 +3,6 @@
 //! Every picture is encoded once, and every different caption once. Features wait on the host; similarities are never
 //! held.
 
-use holdall_data::error::DataError;
 use holdall_data::samples::Samples;
 use holdall_device::cpu::Cpu;
 use holdall_metrics::labels::LabelCounts;
@@ -141,8 +140,10 @@ pub fn encode_pictures(
     let batch = encoder.batch();
     for (index, chosen) in all.chunks(batch).enumerate() {
         let encoded = encoder.pictures(cpu, |out| {
-            pictures.read(cpu, samples, chosen, View::Evaluation, out)?;
-            Ok::<usize, DataError>(chosen.len())
+            match pictures.read(cpu, samples, chosen, View::Evaluation, out) {
+                Ok(()) => Ok(chosen.len()),
+                Err(bad) => Err(bad.error),
+            }
         })?;
         if !each(index * batch, encoded) {
             return Err(Unfinished::Stopped);

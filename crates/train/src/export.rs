@@ -51,7 +51,14 @@ impl LabelNames {
 /// Writes everything that using the model takes. The weights come last: without them a folder does not look whole.
 pub fn save_model(step: &Step, prepared: &Prepared, folder: &Path) -> Result<(), TrainError> {
     fs::create_dir_all(folder).map_err(failed(folder, "created"))?;
-    prepared.text.save(folder)?;
+    let unsaved = |cause: String| {
+        let first = cause.lines().next().unwrap_or_default();
+        TrainError::Run(format!(
+            "{first}\nhint: free some space, then go on with --resume"
+        ))
+    };
+    let saved = prepared.text.save(folder);
+    saved.map_err(|cause| unsaved(cause.to_string()))?;
     let write = |name: &str, json: &serde_json::Value| {
         write_whole(&folder.join(name), format!("{json:#}\n").as_bytes())
     };
@@ -64,7 +71,8 @@ pub fn save_model(step: &Step, prepared: &Prepared, folder: &Path) -> Result<(),
         caption: prepared.caption_template.clone(),
     };
     write(LABELS_FILE, &serde_json::json!(names))?;
-    save_weights(step, folder, Some(SHARD_BYTES))
+    let saved = save_weights(step, folder, Some(SHARD_BYTES));
+    saved.map_err(|cause| unsaved(cause.to_string()))
 }
 
 /// As large as `transformers` makes them.

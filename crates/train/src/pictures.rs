@@ -26,6 +26,15 @@ pub enum View {
     },
 }
 
+/// A picture that cannot be read.
+#[derive(Debug)]
+pub struct BadPicture {
+    /// Its place among those asked for.
+    pub index: usize,
+    /// What is wrong with it.
+    pub error: DataError,
+}
+
 /// Reads pictures, each thread with its own buffers.
 pub struct Pictures {
     size: usize,
@@ -61,7 +70,7 @@ impl Pictures {
         chosen: &[u32],
         view: View,
         out: &mut [u8],
-    ) -> Result<(), DataError> {
+    ) -> Result<(), BadPicture> {
         let places = out.par_chunks_mut(self.bytes_each());
         let one = |(&sample, place): (&u32, &mut [u8])| {
             let thread = rayon::current_thread_index().unwrap_or(0);
@@ -89,7 +98,7 @@ impl Pictures {
                 ),
             }
         };
-        let failures = Mutex::new(None::<(usize, DataError)>);
+        let failures = Mutex::new(None::<BadPicture>);
         cpu.scope(|| {
             chosen
                 .par_iter()
@@ -100,8 +109,8 @@ impl Pictures {
                         let mut first = failures
                             .lock()
                             .unwrap_or_else(|poisoned| poisoned.into_inner());
-                        if first.as_ref().is_none_or(|(before, _)| index < *before) {
-                            *first = Some((index, error));
+                        if first.as_ref().is_none_or(|before| index < before.index) {
+                            *first = Some(BadPicture { index, error });
                         }
                     }
                 });
@@ -109,6 +118,6 @@ impl Pictures {
         let failures = failures
             .into_inner()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        failures.map_or(Ok(()), |(_, error)| Err(error))
+        failures.map_or(Ok(()), Err)
     }
 }

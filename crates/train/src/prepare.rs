@@ -12,6 +12,7 @@ use holdall_models::config::{ClipConfig, TextPooling};
 use crate::budget::show_bytes;
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
+use crate::export::LabelNames;
 use crate::setup::{Setup, Weights, open_model};
 
 /// Every caption once, as token ids, one behind the other.
@@ -128,6 +129,16 @@ impl Prepared {
         ));
         let labels = num_labels(config, &data.labels, data.label_column.is_some())?;
         let mut setup = Setup::assemble(config, model, weights, labels, tokens)?;
+        if let (Weights::Folder(folder), Some(_)) = (&setup.weights, labels) {
+            let names = LabelNames::read(folder.path())?.map(|names| names.labels);
+            let same_number = names
+                .as_ref()
+                .is_some_and(|names| names.len() == data.labels.len());
+            setup.keep_head = names.as_ref() == Some(&data.labels);
+            if same_number && !setup.keep_head {
+                notes.push("Label head: RANDOM (the folder's head is for other labels)".to_owned());
+            }
+        }
         if let (Some(labels), ClassWeights::Balanced) = (labels, config.losses.class_weights) {
             setup.step.class_weights = balanced_class_weights(train.samples.labels(), labels);
         }

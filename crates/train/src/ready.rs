@@ -1,5 +1,9 @@
 //! A run that is planned and has not begun: everything is read, checked and counted, nothing is reserved.
 
+use std::path::Path;
+
+use holdall_data::error::DataError;
+use holdall_data::samples::Samples;
 use holdall_device::cpu::Cpu;
 use holdall_plan::Plan;
 use serde::Serialize;
@@ -87,7 +91,8 @@ impl Ready {
         let samples = prepared.train.samples.len();
         if effective_batch > samples {
             prepared.notes.push(format!(
-                "Effective batch {effective_batch} is larger than the {samples} pictures: every step sees all of them"
+                "Effective batch {effective_batch} is larger than the {samples} pictures: every step sees all of them, \
+                 and room for the rest\nhint: --effective-batch {samples} gives the same gradients in less"
             ));
         }
         // A first batch is read before the plan is made: what reading takes is then in the process that is measured.
@@ -133,6 +138,11 @@ impl Ready {
         })
     }
 
+    /// Whether it goes on from a checkpoint.
+    pub fn is_resumed(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
     /// Optimizer steps of an epoch; the last one may be smaller.
     pub fn steps_per_epoch(&self) -> u64 {
         let samples = self.prepared.train.samples.len();
@@ -153,6 +163,12 @@ pub(crate) fn part(prepared: &Prepared, split: Split) -> Option<&Part> {
     }
 }
 
+/// A bad picture, by the row that names it.
+pub(crate) fn bad_row(csv: &Path, samples: &Samples, sample: u32, error: &DataError) -> TrainError {
+    let row = samples.row(sample as usize);
+    TrainError::Config(format!("{}, row {row}: {error}", csv.display()))
+}
+
 /// Fills a batch with the samples of the training part that `chosen` names.
 pub(crate) fn fill(
     batch: &mut Batch,
@@ -167,7 +183,8 @@ pub(crate) fn fill(
     let Pixels::Bytes(pixels) = &mut batch.pixels else {
         unreachable!("resize makes bytes");
     };
-    pictures.read(cpu, samples, chosen, view, pixels)?;
+    let read = pictures.read(cpu, samples, chosen, view, pixels);
+    read.map_err(|bad| bad_row(&prepared.csv, samples, chosen[bad.index], &bad.error))?;
     for (row, &sample) in chosen.iter().enumerate() {
         let ids = &mut batch.ids[row * batch.num_tokens..][..batch.num_tokens];
         tokens.write(samples.caption_id(sample as usize) as usize, ids);

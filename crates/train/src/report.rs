@@ -124,6 +124,8 @@ pub enum Event<'a> {
 pub enum Outcome {
     /// All steps, or as many as improved it.
     Finished(Box<Summary>),
+    /// An earlier process had finished it.
+    NothingToDo,
     /// The user stopped it; its state is saved.
     Interrupted {
         /// Steps done.

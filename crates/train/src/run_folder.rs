@@ -117,7 +117,10 @@ impl RunFolder {
 
     /// Writes a small file, whole.
     pub fn write(&self, name: &str, contents: &str) -> Result<(), TrainError> {
-        write_whole(&self.path.join(name), contents.as_bytes())
+        write_whole(
+            &self.path.join(name),
+            format!("{}\n", contents.trim_end()).as_bytes(),
+        )
     }
 
     /// Makes `model/` a copy of the best model.
@@ -155,10 +158,13 @@ fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
     }
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(failed(path, "listed"))? {
-        let name = entry.map_err(failed(path, "listed"))?.file_name();
-        let name = name.to_string_lossy().into_owned();
-        // A lock alone is what a refused start leaves.
-        if name != ".lock" {
+        let entry = entry.map_err(failed(path, "listed"))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // What a run leaves that was killed before it began is nobody's.
+        let empty = || fs::read_dir(entry.path()).is_ok_and(|mut inside| inside.next().is_none());
+        let left =
+            name == ".lock" || name.ends_with(".partial") || (name == "checkpoints" && empty());
+        if !left {
             names.push(name);
         }
     }

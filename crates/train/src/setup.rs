@@ -9,7 +9,7 @@ use holdall_models::{hub_cache, init};
 use holdall_plan::{Plan, PlanError, Request, plan};
 
 use crate::budget::{Memory, show_bytes};
-use crate::config::{Precision, RunConfig};
+use crate::config::{Precision, RunConfig, matches};
 use crate::error::TrainError;
 use crate::step::Step;
 use crate::step_graph::{StepConfig, write_step};
@@ -96,6 +96,15 @@ impl Setup {
             }
         }
         let budget_bytes = resolve_budget(config.memory)?;
+        if let (Some(budget), Some(total)) = (budget_bytes, cpu::total_bytes())
+            && budget > total
+        {
+            notes.push(format!(
+                "Memory: {} is more than this machine has ({})",
+                show_bytes(budget),
+                show_bytes(total)
+            ));
+        }
         let mut step = StepConfig::new(model, labels);
         step.num_tokens = tokens;
         step.contrastive_weight = config.losses.contrastive;
@@ -104,6 +113,7 @@ impl Setup {
         step.optimizer = config.train.optimizer_config();
         let patterns = config.train.lr_by.0.iter();
         step.rate_patterns = patterns.map(|(pattern, _)| pattern.clone()).collect();
+        check_patterns(&step)?;
         step.evaluation_batch = config.train.eval_batch_size;
         Ok(Setup {
             step,
@@ -196,6 +206,27 @@ impl Setup {
             }
         }
     }
+}
+
+/// A pattern that matches nothing is a misspelling, not a wish.
+fn check_patterns(step: &StepConfig) -> Result<(), TrainError> {
+    let mut names: Vec<String> = step
+        .model
+        .tensors()
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    names.extend(["head.weight", "head.bias"].map(str::to_owned));
+    for pattern in &step.rate_patterns {
+        if !names.iter().any(|name| matches(pattern, name)) {
+            return Err(TrainError::Config(format!(
+                "train.lr_by: pattern `{pattern}`, expected one that matches a parameter, found none\n\
+                 hint: names are such as {}, and `*` stands for anything",
+                names[names.len() / 2]
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// How much the memory that a process holds after planning may differ between two starts.

@@ -37,6 +37,12 @@ impl Trained {
     pub fn open(name: &str) -> Result<Trained, TrainError> {
         let path = Path::new(name);
         let named = model_of(path).unwrap_or(path.to_owned());
+        if named == path && path.join("config.yml").is_file() {
+            return Err(TrainError::Config(format!(
+                "{name}: expected a model, found a run that has saved none yet\n\
+                 hint: holdall train --resume --out {name} goes on with it"
+            )));
+        }
         let (config, weights) = open_model(&named.to_string_lossy())?;
         let Weights::Folder(folder) = weights else {
             return Err(TrainError::Config(format!(

@@ -17,7 +17,7 @@ use std::time::Instant;
 use holdall_data::order::Order;
 use holdall_device::cpu;
 
-use crate::checkpoint::{Best, FORMAT, Next, State, save};
+use crate::checkpoint::{Best, Clock, FORMAT, Next, State, save};
 use crate::config::{EvalEvery, SaveEvery, Split};
 use crate::error::TrainError;
 use crate::evaluate::{Unfinished, evaluate};
@@ -44,18 +44,11 @@ pub struct Trainer {
     rates: LearningRates,
     order: Option<(u64, Order)>,
     best_metric: String,
-    clock: Clock,
+    resumed_at: Instant,
+    /// Seconds that earlier processes spent on the run.
+    seconds_before: f64,
     /// Process bytes that the plan promised, and the arena's.
     planned: [u64; 2],
-}
-
-/// Where the seconds of this process went.
-#[derive(Default)]
-struct Clock {
-    samples: u64,
-    micro_batches: u64,
-    waited: f64,
-    computed: f64,
 }
 
 impl Trainer {
@@ -98,11 +91,20 @@ impl Trainer {
                     without_improvement: 0,
                     last_scores: Vec::new(),
                     journal_bytes: 0,
+                    clock: Clock::default(),
                     split: ready.split,
                     data_digest: digest,
                 }
             }
         };
+        let steps = ready.steps_per_epoch();
+        if state.step > ready.total_steps() {
+            return Err(TrainError::Config(format!(
+                "train.epochs: {}, expected at least {}: so many are done\nhint: leave it out, or ask for more",
+                ready.config.train.epochs,
+                state.step.div_ceil(steps)
+            )));
+        }
         folder.write("config.yml", &ready.config.resolved())?;
         folder.write("plan.json", &plan_json)?;
         let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
@@ -116,7 +118,8 @@ impl Trainer {
             rates,
             order: None,
             best_metric,
-            clock: Clock::default(),
+            resumed_at: Instant::now(),
+            seconds_before: 0.0,
             planned,
         })
     }
@@ -137,7 +140,8 @@ impl Trainer {
         stop: &AtomicBool,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, TrainError> {
-        let started = Instant::now();
+        self.resumed_at = Instant::now();
+        self.seconds_before = self.state.clock.all;
         let mut epoch_clock = Clock::default();
         let mut epoch_started = Instant::now();
         let mut first = true;
@@ -146,7 +150,10 @@ impl Trainer {
                 if stop.load(Ordering::Relaxed) {
                     return self.interrupted(watch);
                 }
-                let line = self.one_step(&mut epoch_clock)?;
+                let line = match self.one_step(&mut epoch_clock) {
+                    Ok(line) => line,
+                    Err(error) => return Err(self.failed(error, watch)),
+                };
                 watch(Event::Step(&line));
                 if std::mem::take(&mut first) {
                     watch(Event::Memory(self.memory()));
@@ -172,7 +179,7 @@ impl Trainer {
                 self.save(watch)?;
             }
         }
-        self.finish(started.elapsed().as_secs_f64())
+        self.finish()
     }
 
     fn one_step(&mut self, epoch_clock: &mut Clock) -> Result<StepLine, TrainError> {
@@ -199,7 +206,7 @@ impl Trainer {
         let effective = self.ready.split.effective_batch as u64;
         self.state.samples_of_epoch = (number % per_epoch) * effective;
         let seconds = began.elapsed().as_secs_f64();
-        for clock in [&mut self.clock, epoch_clock] {
+        for clock in [&mut self.state.clock, epoch_clock] {
             clock.samples += samples as u64;
             clock.micro_batches += samples.div_ceil(self.ready.split.batch_size) as u64;
             clock.waited += waited;
@@ -351,9 +358,11 @@ impl Trainer {
         Ok(true)
     }
 
-    /// Whether an earlier process has brought the run to its end, summary and all.
-    pub fn is_complete(&self) -> bool {
-        self.has_ended() && self.folder.path().join("summary.json").is_file()
+    /// The summary, where an earlier process has brought the run to its end.
+    pub fn summary(&self) -> Option<String> {
+        let path = self.folder.path().join("summary.json");
+        let ended = self.has_ended().then_some(path)?;
+        std::fs::read_to_string(ended).ok()
     }
 
     fn has_ended(&self) -> bool {
@@ -375,11 +384,19 @@ impl Trainer {
 
     fn save(&mut self, watch: &mut dyn FnMut(Event<'_>)) -> Result<(), TrainError> {
         self.state.journal_bytes = self.journal.sync()?;
+        self.state.clock.all = self.seconds_before + self.resumed_at.elapsed().as_secs_f64();
         save(&self.folder.last(), &self.state, &self.step)?;
         watch(Event::Saved {
             step: self.state.step,
         });
         Ok(())
+    }
+
+    /// What was done before a failure is kept: steps fail as a whole, so the state is that after the last one.
+    fn failed(&mut self, error: TrainError, watch: &mut dyn FnMut(Event<'_>)) -> TrainError {
+        // If that fails as well, the first failure is the one to tell.
+        let _ = self.save(watch);
+        error
     }
 
     fn interrupted(&mut self, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, TrainError> {
@@ -407,20 +424,19 @@ impl Trainer {
             epoch: self.state.epoch,
             epochs: self.ready.config.train.epochs as u64,
             seconds,
-            samples_per_s: clock.samples as f64 / (clock.waited + clock.computed),
-            batches_per_s: clock.micro_batches as f64 / (clock.waited + clock.computed),
-            waited_for_data: clock.waited / (clock.waited + clock.computed),
+            samples_per_s: clock.samples_per_s(),
+            batches_per_s: clock.batches_per_s(),
+            waited_for_data: clock.waiting(),
         }));
         watch(Event::Memory(self.memory()));
     }
 
     /// The model folder and the summary.
-    fn finish(&mut self, seconds: f64) -> Result<Outcome, TrainError> {
+    fn finish(&mut self) -> Result<Outcome, TrainError> {
         match &self.state.best {
             Some(_) => self.folder.publish_best()?,
             None => save_model(&self.step, &self.ready.prepared, &self.folder.model())?,
         }
-        let busy = self.clock.waited + self.clock.computed;
         let chosen = &self.ready.plan.chosen;
         let summary = Summary {
             device: "cpu",
@@ -432,9 +448,9 @@ impl Trainer {
             epochs: self.state.step as f64 / self.ready.steps_per_epoch() as f64,
             steps: self.state.step,
             stopped_early: self.state.step < self.ready.total_steps(),
-            seconds,
-            samples_per_s: self.clock.samples as f64 / busy.max(f64::MIN_POSITIVE),
-            waited_for_data: self.clock.waited / busy.max(f64::MIN_POSITIVE),
+            seconds: self.state.clock.all,
+            samples_per_s: self.state.clock.samples_per_s(),
+            waited_for_data: self.state.clock.waiting(),
             budget_bytes: self.ready.prepared.setup.budget_bytes,
             planned_bytes: self.planned[0],
             process_bytes: cpu::peak_resident_bytes(),

@@ -12,7 +12,7 @@ use holdall_train::setup::Setup;
 use serde::Serialize;
 
 use crate::arguments::BenchClipArguments;
-use crate::screen::{print_json, progress};
+use crate::screen::{print_json, progress, tell};
 
 /// Classes of the label head, as in the PyTorch script that this stands beside.
 const NUM_LABELS: usize = 196;
@@ -59,10 +59,10 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     }
     let setup = Setup::new(&config)?;
     for note in &setup.notes {
-        eprintln!("{note}");
+        tell(&format!("{note}"));
     }
     let cpu = Cpu::new(config.num_threads);
-    eprintln!("{}", setup.weights.describe());
+    tell(&format!("{}", setup.weights.describe()));
     let samples = setup.request.samples_per_step().map_err(TrainError::from)?;
     let tokens = setup.step.num_tokens;
     let started = Instant::now();
@@ -122,7 +122,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         cpu.scope(|| step.profile(&cpu, &batch))
             .into_iter()
             .for_each(|(name, seconds, count)| {
-                eprintln!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3);
+                tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));
             });
     }
     Ok(ExitCode::SUCCESS)

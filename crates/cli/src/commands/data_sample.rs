@@ -7,7 +7,7 @@ use holdall_data::cars::{self, CarsConfig};
 use holdall_train::TrainError;
 
 use crate::arguments::{DataSampleArguments, SampleKind};
-use crate::screen::progress;
+use crate::screen::{progress, tell};
 
 pub fn run(arguments: DataSampleArguments) -> Result<ExitCode> {
     let SampleKind::Cars = arguments.kind;
@@ -21,11 +21,11 @@ pub fn run(arguments: DataSampleArguments) -> Result<ExitCode> {
     bar.finish_and_clear();
     written.map_err(|error| TrainError::Config(error.to_string()))?;
     let csv = arguments.folder.join("image_labels.csv");
-    eprintln!(
+    tell(&format!(
         "{} cars in {}\nhint: holdall train {} --model small --lr 1e-3",
         arguments.count(),
         csv.display(),
         csv.display()
-    );
+    ));
     Ok(ExitCode::SUCCESS)
 }

@@ -14,7 +14,7 @@ use holdall_train::report::{Outcome, Summary};
 use crate::arguments::DemoArguments;
 use crate::commands::train::{Meant, train};
 use crate::failure;
-use crate::screen::progress;
+use crate::screen::{progress, tell};
 use crate::stop;
 use crate::watch::show_scores;
 
@@ -22,10 +22,10 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let started = Instant::now();
     let stop = stop::on_interrupt();
     let data = arguments.out.join("data");
-    eprintln!(
+    tell(&format!(
         "A small CLIP learns to tell cars apart, from random weights, on {} pictures drawn now.",
         arguments.count()
-    );
+    ));
     draw(&data, &arguments)?;
     let meant = Meant {
         config: config(&data, &arguments),
@@ -37,9 +37,12 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let Outcome::Finished(summary) = outcome else {
         return Ok(ExitCode::from(failure::INTERRUPTED));
     };
-    eprint!(
-        "{}",
-        teach(&summary, &arguments.out, started.elapsed().as_secs_f64())
+    tell(
+        format!(
+            "{}",
+            teach(&summary, &arguments.out, started.elapsed().as_secs_f64())
+        )
+        .trim_end(),
     );
     Ok(ExitCode::SUCCESS)
 }
@@ -54,7 +57,7 @@ fn draw(folder: &Path, arguments: &DemoArguments) -> Result<()> {
     let written = cars::write(folder, &cars, |_| bar.inc(1));
     bar.finish_and_clear();
     written.map_err(|error| TrainError::Run(error.to_string()))?;
-    eprintln!("Pictures and captions: {}", folder.display());
+    tell(&format!("Pictures and captions: {}", folder.display()));
     Ok(())
 }
 

@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::arguments::EvalArguments;
 use crate::commands::plan::fitting;
 use crate::failure;
-use crate::screen::{print_json, progress};
+use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
 use crate::watch::show_scores;
 
@@ -46,7 +46,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     };
     let data = data.map_err(TrainError::from)?;
     for note in &data.notes {
-        eprintln!("{note}");
+        tell(&format!("{note}"));
     }
     let samples = match (&arguments.data, data.validation) {
         (None, Some(validation)) => validation,
@@ -60,7 +60,10 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let longest = part.tokens.longest();
     let encoders = trained.encoders(&cpu, longest, arguments.batch_size, budget, host_bytes);
     let mut encoders = fitting(arguments.json, encoders)?;
-    eprintln!("Weights: pretrained from {}", trained.path().display());
+    tell(&format!(
+        "Weights: pretrained from {}",
+        trained.path().display()
+    ));
     let bar = progress(
         (part.samples.len() + part.tokens.len()) as u64,
         "Evaluating",
@@ -91,13 +94,16 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
             process_bytes: cpu::peak_resident_bytes(),
         })?;
     } else {
-        println!(
-            "{} pictures, {} different captions of {}\n{}",
-            scores.retrieval.pictures,
-            scores.retrieval.captions,
-            data.csv.display(),
-            show_scores(&scores)
-        );
+        print(&format!(
+            "{}\n",
+            format!(
+                "{} pictures, {} different captions of {}\n{}",
+                scores.retrieval.pictures,
+                scores.retrieval.captions,
+                data.csv.display(),
+                show_scores(&scores)
+            )
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -113,7 +119,10 @@ fn config(arguments: &EvalArguments, trained: &Trained) -> Result<RunConfig> {
         Some(data) => {
             let is_guess = !of_run.is_file();
             config.data.train = Some(PathBuf::from(data));
-            config.data.image_root = config.data.image_root.filter(|_| is_guess);
+            let sets_root = |set: &String| set.trim_start().starts_with("data.image_root");
+            if !is_guess && !arguments.sets.iter().any(sets_root) {
+                config.data.image_root = None;
+            }
             config.data.validation = Validation::None;
             if is_guess {
                 describe(&mut config, trained)?;
@@ -132,7 +141,7 @@ fn config(arguments: &EvalArguments, trained: &Trained) -> Result<RunConfig> {
     Ok(config)
 }
 
-/// What a model folder says of its captions, where the file has such columns.
+/// Labels are looked for where the model has a head for them.
 fn describe(config: &mut RunConfig, trained: &Trained) -> Result<()> {
     let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
     let table = Table::open(&found.csv).map_err(TrainError::from)?;

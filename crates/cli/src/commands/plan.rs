@@ -12,7 +12,7 @@ use holdall_train::setup::{Setup, show_budget};
 
 use crate::arguments::PlanArguments;
 use crate::failure;
-use crate::screen::{print_json, table};
+use crate::screen::{print, print_json, table, tell};
 
 pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     let config = arguments.options.config(&arguments.target)?;
@@ -21,10 +21,10 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     if config.data.train.is_some() {
         let ready = fitting(json, Ready::new(config.clone(), None))?;
         for note in &ready.prepared.notes {
-            eprintln!("{note}");
+            tell(&format!("{note}"));
         }
         let threads = ready.cpu.num_threads();
-        return tell(
+        return tell_plan(
             json,
             &config.model,
             &ready.prepared.setup,
@@ -35,7 +35,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     let setup = Setup::new(&config)?;
     let cpu = Cpu::new(config.num_threads);
     let plan = fitting(json, setup.plan(&cpu, 0))?;
-    tell(json, &config.model, &setup, &plan, cpu.num_threads())
+    tell_plan(json, &config.model, &setup, &plan, cpu.num_threads())
 }
 
 /// What does not fit is told as JSON too, where that was asked for.
@@ -48,15 +48,21 @@ pub fn fitting<T>(json: bool, planned: Result<T, TrainError>) -> Result<T> {
     Ok(planned?)
 }
 
-fn tell(json: bool, model: &str, setup: &Setup, plan: &Plan, threads: usize) -> Result<ExitCode> {
+fn tell_plan(
+    json: bool,
+    model: &str,
+    setup: &Setup,
+    plan: &Plan,
+    threads: usize,
+) -> Result<ExitCode> {
     for note in &setup.notes {
-        eprintln!("{note}");
+        tell(&format!("{note}"));
     }
     if json {
-        eprintln!("{}", setup.weights.describe());
+        tell(&format!("{}", setup.weights.describe()));
         print_json(&PlanReport::new(plan, setup.budget_bytes))?;
     } else {
-        print!("{}", teach(model, setup, plan, threads));
+        print(&format!("{}", teach(model, setup, plan, threads)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -72,7 +78,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, threads: usize) -> String {
             None => "no budget known".to_owned(),
         }
     );
-    text.push_str(&batch_lines(setup, plan));
+    text.push_str(&batch_lines(setup, plan, false));
     text.push_str(&format!("\nChosen: {}\n", sentence(chosen)));
     text.push_str(&memory_line(setup, chosen));
     text.push('\n');
@@ -93,12 +99,13 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, threads: usize) -> String {
 }
 
 /// The lines that people look for in a log.
-fn batch_lines(setup: &Setup, plan: &Plan) -> String {
+fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
     let chosen = &plan.chosen;
     let why = match (
         setup.request.batch_size,
         setup.request.gradient_accumulation,
     ) {
+        _ if resumed => "as the run began",
         (Some(_), _) => "as asked",
         (None, Some(_)) => "from the accumulation asked for",
         (None, None) => "chosen",
@@ -124,18 +131,18 @@ fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
 /// The plan as `train` says it before it begins.
 pub fn short(ready: &Ready) -> String {
     let (setup, plan) = (&ready.prepared.setup, &ready.plan);
-    let mut text = batch_lines(setup, plan);
+    let mut text = batch_lines(setup, plan, ready.is_resumed());
     text.push_str(&format!("Plan: {}\n", sentence(&plan.chosen)));
     text.push_str(&memory_line(setup, &plan.chosen));
     if let Some(better) = &plan.suggestion {
         text.push_str(&faster(&plan.chosen, better));
     }
     text.push_str(&format!(
-        "{} pictures, {} steps an epoch, {} epochs, {} steps\n",
+        "Pictures: {}; steps: {} an epoch, {} in all; epochs: {}\n",
         ready.prepared.train.samples.len(),
         ready.steps_per_epoch(),
+        ready.total_steps(),
         ready.config.train.epochs,
-        ready.total_steps()
     ));
     text
 }

@@ -19,7 +19,7 @@ use crate::arguments::PredictArguments;
 use crate::array_file;
 use crate::commands::plan::fitting;
 use crate::failure;
-use crate::screen::{print_json, progress};
+use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
 
 #[derive(Serialize)]
@@ -74,7 +74,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let pictures = Pictures::new(trained.image_size(), &cpu);
     let (paths, skipped) = readable(&cpu, &pictures, paths);
     for one in &skipped {
-        eprintln!("skipped {}: {}", one.image, one.reason);
+        tell(&format!("skipped {}: {}", one.image, one.reason));
     }
     let samples = as_samples(&paths);
     let budget = resolve_budget(arguments.memory)?;
@@ -121,11 +121,11 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     }
     if let Some(path) = &arguments.features {
         array_file::write(path, "image_features", &features, projection)?;
-        eprintln!(
+        tell(&format!(
             "{} x {projection} features: {}",
             paths.len(),
             path.display()
-        );
+        ));
     }
     if arguments.json {
         print_json(&PredictJson {
@@ -135,7 +135,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
             features: arguments.features.as_deref(),
         })?;
     } else {
-        print!("{}", show(&predictions));
+        print(&format!("{}", show(&predictions)))?;
     }
     Ok(if skipped.is_empty() {
         ExitCode::SUCCESS
@@ -293,16 +293,18 @@ fn readable(cpu: &Cpu, pictures: &Pictures, paths: Vec<PathBuf>) -> (Vec<PathBuf
             Ok(()) => good.push(path),
             Err(error) => skipped.push(Skipped {
                 image: path.display().to_string(),
-                reason: error
-                    .to_string()
-                    .lines()
-                    .next()
-                    .unwrap_or_default()
-                    .to_owned(),
+                reason: reason(&path, &error.error.to_string()),
             }),
         }
     }
     (good, skipped)
+}
+
+/// The first line of an error, without the path that stands before it anyway.
+fn reason(path: &Path, error: &str) -> String {
+    let first = error.lines().next().unwrap_or_default();
+    let named = format!("{}: ", path.display());
+    first.strip_prefix(&named).unwrap_or(first).to_owned()
 }
 
 fn show(predictions: &[Prediction]) -> String {

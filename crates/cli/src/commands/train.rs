@@ -20,7 +20,7 @@ use holdall_train::trainer::Trainer;
 use crate::arguments::TrainArguments;
 use crate::commands::plan;
 use crate::failure;
-use crate::screen::print_json;
+use crate::screen::{print, print_json, tell};
 use crate::stop;
 use crate::watch::{self, Watcher};
 
@@ -29,7 +29,7 @@ pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
     let meant = Meant::new(&arguments)?;
     let outcome = train(meant, arguments.options.json, stop)?;
     Ok(match outcome {
-        Outcome::Finished(_) => ExitCode::SUCCESS,
+        Outcome::Finished(_) | Outcome::NothingToDo => ExitCode::SUCCESS,
         Outcome::Interrupted { .. } => ExitCode::from(failure::INTERRUPTED),
     })
 }
@@ -122,10 +122,22 @@ fn is_yaml(target: &str) -> bool {
 fn label_by_name(config: &RunConfig, notes: &mut Vec<String>) -> Result<Option<String>> {
     let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
     let table = Table::open(&found.csv).map_err(TrainError::from)?;
-    let label = guess_label(&table).map(str::to_owned);
+    // A column of one value tells nothing apart.
+    let tells_apart = |label: &&str| {
+        let column = table.columns().iter().position(|name| name == label);
+        let mut values = column.into_iter().flat_map(|column| {
+            let rows = 0..table.num_rows();
+            rows.map(move |row| (row, column))
+        });
+        let cells = values.by_ref().map(|(row, column)| table.cell(row, column));
+        let mut cells = cells.filter(|cell| !cell.is_empty());
+        let first = cells.next();
+        cells.any(|cell| Some(cell) != first)
+    };
+    let label = guess_label(&table).filter(tells_apart).map(str::to_owned);
     if let Some(label) = &label {
         notes.push(format!(
-            "Label column: `{label}` (found by its name; `--set data.label=COLUMN` names another)"
+            "Label column: `{label}` (found by its name; `--set data.label=COLUMN` names another, or none)"
         ));
     }
     Ok(label)
@@ -148,7 +160,7 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
         (None, None)
     };
     for note in &notes {
-        eprintln!("{note}");
+        tell(&format!("{note}"));
     }
     let begun_at = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
     let ready = plan::fitting(json, Ready::new(config, checkpoint))?;
@@ -158,25 +170,34 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
         .iter()
         .chain(&ready.prepared.setup.notes)
     {
-        eprintln!("{note}");
+        tell(&format!("{note}"));
     }
-    eprint!("{}", plan::short(&ready));
+    tell(format!("{}", plan::short(&ready)).trim_end());
     let folder = match held {
         Some(folder) => folder,
         None => RunFolder::create(&out)?,
     };
-    eprintln!("Run folder: {}", out.display());
+    tell(&format!("Run folder: {}", out.display()));
     match (resume, begun_at) {
-        (true, Some(step)) => eprintln!("Going on after step {step} of {}", ready.total_steps()),
-        (true, None) => eprintln!("No checkpoint was written yet: beginning at step 0"),
+        (true, Some(step)) => tell(&format!(
+            "Going on after step {step} of {}",
+            ready.total_steps()
+        )),
+        (true, None) => tell(&format!(
+            "No checkpoint was written yet: beginning at step 0"
+        )),
         (false, _) => {}
     }
     let mut trainer = Trainer::begin(ready, folder)?;
-    if trainer.is_complete() {
-        eprintln!(
+    if let Some(summary) = trainer.summary() {
+        tell(&format!(
             "Nothing to do: the run has ended after step {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
             trainer.steps_done()
-        );
+        ));
+        if json {
+            print(&format!("{summary}"))?;
+        }
+        return Ok(Outcome::NothingToDo);
     }
     let mut watcher = Watcher::new(&trainer);
     let outcome = trainer.run(stop, &mut |event| watcher.tell(event));

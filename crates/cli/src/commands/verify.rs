@@ -14,7 +14,7 @@ use holdall_train::verify::{Certificate, Split, TOLERANCE, usual_splits, verify}
 
 use crate::arguments::VerifyArguments;
 use crate::failure;
-use crate::screen::{print_json, progress, table};
+use crate::screen::{print, print_json, progress, table, tell};
 
 /// Effective batch when nothing is said: enough for every kind of split, quick on a CPU.
 const DEFAULT_EFFECTIVE_BATCH: usize = 24;
@@ -51,9 +51,9 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         setup.seed,
     );
     for note in &setup.notes {
-        eprintln!("{note}");
+        tell(&format!("{note}"));
     }
-    eprintln!("{}", setup.weights.describe());
+    tell(&format!("{}", setup.weights.describe()));
     let bar = progress(splits.len() as u64, "Verifying splits");
     let verified = verify(&setup, &cpu, &batch, &splits, coupling, |_| bar.inc(1));
     bar.finish_and_clear();
@@ -66,7 +66,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     if arguments.options.json {
         print_json(&certificate)?;
     } else {
-        print!("{}", show(&certificate, effective_batch));
+        print(&format!("{}", show(&certificate, effective_batch)))?;
     }
     Ok(if certificate.exact {
         ExitCode::SUCCESS

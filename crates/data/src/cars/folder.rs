@@ -28,10 +28,10 @@ pub struct Written {
 #[derive(Debug, thiserror::Error)]
 pub enum CarsError {
     /// Labels are there already, and not those of this set.
-    #[error("{} belongs to another set: choose another folder, or delete it first", .0.display())]
+    #[error("{}: expected the labels of this set or none, found those of another\nhint: choose another folder, or delete this one", .0.display())]
     OtherSet(PathBuf),
     /// The file system said no.
-    #[error("could not read or write {}", path.display())]
+    #[error("{} cannot be read or written: {source}\nhint: check the path, and who may write there", path.display())]
     Io {
         /// What was being read or written.
         path: PathBuf,
@@ -39,10 +39,10 @@ pub enum CarsError {
         source: io::Error,
     },
     /// A picture could not be encoded.
-    #[error("could not encode a picture")]
+    #[error("a picture cannot be encoded: {0}\nhint: another --size")]
     Encode(#[from] image::ImageError),
     /// Labels could not be put into rows.
-    #[error("could not put the labels into rows")]
+    #[error("labels cannot be put into rows: {0}\nhint: another --seed")]
     Rows(#[from] csv::Error),
 }
 

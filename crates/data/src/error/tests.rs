@@ -37,6 +37,7 @@ says! {
     no_rows: DataError::NoRows { path: path(), columns: names() } => "header `image,make`, found none";
     too_many_rows: DataError::TooManyRows { path: path() } => "at most 4,294,967,295 rows";
     separator: DataError::Separator { path: path(), row: 1, found: "tabs" } => "cars.csv, row 1", "found tabs";
+    open_quote: DataError::OpenQuote { path: path(), row: 9 } => "cars.csv, row 9: expected a closing quote";
     not_utf8: DataError::NotUtf8 { path: path(), row: 7 } => "cars.csv, row 7: expected UTF-8";
     ragged: DataError::Ragged { path: path(), row: 7, expected: 3, found: 4 } => "row 7: expected 3 fields", "found 4";
     twin_column: DataError::TwinColumn { path: path(), column: "make".to_owned(), found: 2 } => "one column `make`, found 2";
