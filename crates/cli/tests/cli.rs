@@ -4,20 +4,37 @@
 
 #[path = "cli/config.rs"]
 mod config;
+#[path = "cli/evaluating.rs"]
+mod evaluating;
 #[path = "cli/folders.rs"]
 mod folders;
 #[path = "cli/forecast.rs"]
 mod forecast;
 #[path = "cli/help.rs"]
 mod help;
+#[cfg(unix)]
+#[path = "cli/interrupted.rs"]
+mod interrupted;
 #[path = "cli/json_keys.rs"]
 mod json_keys;
+#[path = "cli/killed.rs"]
+mod killed;
+#[path = "cli/memory.rs"]
+mod memory;
 #[path = "cli/odd_numbers.rs"]
 mod odd_numbers;
 #[path = "cli/plan_table.rs"]
 mod plan_table;
+#[path = "cli/predicting.rs"]
+mod predicting;
 #[path = "cli/refusal.rs"]
 mod refusal;
+#[path = "cli/resume.rs"]
+mod resume;
+#[path = "cli/run.rs"]
+mod run;
+#[path = "cli/training.rs"]
+mod training;
 #[path = "cli/typed.rs"]
 mod typed;
 #[path = "cli/verify.rs"]

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -13,6 +13,7 @@ pub const DONE: i32 = 0;
 pub const FOUND: i32 = 1;
 pub const BAD_INPUT: i32 = 2;
 pub const DOES_NOT_FIT: i32 = 3;
+pub const INTERRUPTED: i32 = 130;
 
 /// A command that takes longer has hung.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -32,12 +33,35 @@ pub fn holdall(line: &str) -> Answer {
 
 /// Types a command word by word. Whatever was typed, the tool neither hangs nor panics.
 pub fn holdall_words<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Answer {
+    start(words).answer()
+}
+
+/// A command that has been typed and has not answered yet.
+pub struct Running {
+    typed: String,
+    process: Process,
+    stdout: File,
+    stderr: File,
+}
+
+/// Does not outlive the test that started it, whatever becomes of that.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Types a command word by word, and does not wait for it.
+pub fn start<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Running {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdall"));
     command.args(words);
     let typed = format!("{command:?}").replace(env!("CARGO_BIN_EXE_holdall"), "holdall");
     // Files, not pipes: nobody has to read along while the time is watched.
-    let [mut stdout, mut stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
-    let mut process = command
+    let [stdout, stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
+    let process = command
         .env_remove("CLICOLOR_FORCE")
         .env("COLUMNS", "100")
         .stdin(Stdio::null())
@@ -45,28 +69,79 @@ pub fn holdall_words<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Ans
         .stderr(stderr.try_clone().unwrap())
         .spawn()
         .unwrap();
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = process.try_wait().unwrap() {
-            break status;
-        }
-        if started.elapsed() > LIMIT {
-            process.kill().unwrap();
-            process.wait().unwrap();
-            panic!("{typed}: still running after {LIMIT:?}");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
-    let [stdout, stderr] = [&mut stdout, &mut stderr].map(whole_text);
-    assert!(
-        !stderr.contains("panicked") && matches!(status.code(), Some(0..=3)),
-        "{typed}: {status}\n{stderr}"
-    );
-    Answer {
+    Running {
         typed,
-        code: status.code().unwrap(),
+        process: Process(process),
         stdout,
         stderr,
+    }
+}
+
+impl Running {
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.0.id()
+    }
+
+    /// Whether it has not ended yet.
+    pub fn goes_on(&mut self) -> bool {
+        self.process.0.try_wait().unwrap().is_none()
+    }
+
+    /// Ends it without warning; says whether it was still running. What had ended by then had ended well.
+    pub fn kill(mut self) -> bool {
+        if self.goes_on() {
+            self.process.0.kill().unwrap();
+        }
+        let status = self.process.0.wait().unwrap();
+        let was_running = status.code().is_none() || cfg!(windows) && !status.success();
+        let stderr = whole_text(&mut self.stderr);
+        assert!(
+            was_running || status.success(),
+            "{}: {status}\n{stderr}",
+            self.typed
+        );
+        was_running
+    }
+
+    /// Sends a signal by its name, such as INT, which is Ctrl-C.
+    #[cfg(unix)]
+    pub fn signal(&self, name: &str) {
+        let mut kill = Command::new("kill");
+        kill.args([&format!("-{name}"), &self.id().to_string()]);
+        assert!(kill.status().unwrap().success(), "kill -{name}");
+    }
+
+    /// What it answers in the end.
+    pub fn answer(mut self) -> Answer {
+        let status = self.status();
+        let [stdout, stderr] = [&mut self.stdout, &mut self.stderr].map(whole_text);
+        let typed = self.typed;
+        assert!(
+            !stderr.contains("panicked") && matches!(status.code(), Some(0..=3 | INTERRUPTED)),
+            "{typed}: {status}\n{stderr}"
+        );
+        Answer {
+            typed,
+            code: status.code().unwrap(),
+            stdout,
+            stderr,
+        }
+    }
+
+    fn status(&mut self) -> ExitStatus {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.process.0.try_wait().unwrap() {
+                return status;
+            }
+            let typed = &self.typed;
+            assert!(
+                started.elapsed() < LIMIT,
+                "{typed}: still running after {LIMIT:?}"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
@@ -98,7 +173,13 @@ impl Answer {
     /// Exit code 2, nothing on stdout, an error that has all of these parts and comes to a hint.
     #[track_caller]
     pub fn refused_with<P: AsRef<str>>(self, parts: &[P]) {
-        let answer = self.exits(BAD_INPUT);
+        self.ends_with(BAD_INPUT, parts);
+    }
+
+    /// This exit code, nothing on stdout, an error that has all of these parts and comes to a hint.
+    #[track_caller]
+    pub fn ends_with<P: AsRef<str>>(self, code: i32, parts: &[P]) {
+        let answer = self.exits(code);
         let Answer {
             typed,
             stdout,
