@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "cli/bad_input.rs"]
+mod bad_input;
 #[path = "cli/config.rs"]
 mod config;
 #[path = "cli/evaluating.rs"]
@@ -10,6 +12,9 @@ mod evaluating;
 mod folders;
 #[path = "cli/forecast.rs"]
 mod forecast;
+#[cfg(unix)]
+#[path = "cli/full_disk.rs"]
+mod full_disk;
 #[path = "cli/help.rs"]
 mod help;
 #[cfg(unix)]
@@ -23,6 +28,8 @@ mod killed;
 mod memory;
 #[path = "cli/odd_numbers.rs"]
 mod odd_numbers;
+#[path = "cli/out_folder.rs"]
+mod out_folder;
 #[path = "cli/plan_table.rs"]
 mod plan_table;
 #[path = "cli/predicting.rs"]
