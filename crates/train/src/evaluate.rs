@@ -142,7 +142,7 @@ pub fn encode_pictures(
         let encoded = encoder.pictures(cpu, |out| {
             match pictures.read(cpu, samples, chosen, View::Evaluation, out) {
                 Ok(()) => Ok(chosen.len()),
-                Err(bad) => Err(bad.error),
+                Err(bad) => Err(*bad.error),
             }
         })?;
         if !each(index * batch, encoded) {

@@ -32,7 +32,7 @@ pub struct BadPicture {
     /// Its place among those asked for.
     pub index: usize,
     /// What is wrong with it.
-    pub error: DataError,
+    pub error: Box<DataError>,
 }
 
 /// Reads pictures, each thread with its own buffers.
@@ -110,7 +110,10 @@ impl Pictures {
                             .lock()
                             .unwrap_or_else(|poisoned| poisoned.into_inner());
                         if first.as_ref().is_none_or(|before| index < before.index) {
-                            *first = Some(BadPicture { index, error });
+                            *first = Some(BadPicture {
+                                index,
+                                error: Box::new(error),
+                            });
                         }
                     }
                 });

@@ -142,6 +142,11 @@ impl Prepared {
         if let (Some(labels), ClassWeights::Balanced) = (labels, config.losses.class_weights) {
             setup.step.class_weights = balanced_class_weights(train.samples.labels(), labels);
         }
+        notes.extend(note_on_long_captions(
+            &text,
+            [Some(&train), validation.as_ref()],
+            positions,
+        )?);
         notes.extend(note_on_workers(config));
         notes.extend(note_on_similarities(validation.as_ref().unwrap_or(&train)));
         Ok(Prepared {
@@ -233,6 +238,25 @@ fn text_encoder(
         }
     }
     Ok(text)
+}
+
+/// Captions that do not fit are cut, and that is said.
+fn note_on_long_captions(
+    text: &TextEncoder,
+    parts: [Option<&Part>; 2],
+    positions: usize,
+) -> Result<Option<String>, TrainError> {
+    let mut cut = 0;
+    for part in parts.into_iter().flatten() {
+        for (index, caption) in part.samples.captions().iter().enumerate() {
+            // Only those that fill every position may have been cut.
+            let full = part.tokens.caption(index).len() == positions;
+            cut += usize::from(full && text.num_tokens(caption)? > positions);
+        }
+    }
+    Ok((cut > 0).then(|| {
+        format!("Captions longer than the model's {positions} tokens: {cut}, cut at the end")
+    }))
 }
 
 /// What was asked for and is not done yet is said, not swallowed.

@@ -105,7 +105,13 @@ impl Trainer {
                 state.step.div_ceil(steps)
             )));
         }
-        folder.write("config.yml", &ready.config.resolved())?;
+        let config = folder.write("config.yml", &ready.config.resolved());
+        config.map_err(|error| match (error, state.step) {
+            (TrainError::Run(text), 0) => {
+                TrainError::Run(text.replace("go on with --resume", "begin again"))
+            }
+            (error, _) => error,
+        })?;
         folder.write("plan.json", &plan_json)?;
         let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
         let rates = LearningRates::new(&ready.config, ready.total_steps() as usize);
@@ -321,10 +327,11 @@ impl Trainer {
             self.journal.add(line)?;
         }
         let is_best = self.take_note(&lines)?;
-        for (index, line) in lines.iter().enumerate() {
+        for line in &lines {
+            let decides = line.on == Split::Validation || lines.len() == 1;
             watch(Event::Evaluated {
                 line,
-                is_best: is_best && index == 0,
+                is_best: is_best && decides,
             });
         }
         self.state.last_scores = lines.iter().map(SummaryMetrics::from).collect();
@@ -333,8 +340,10 @@ impl Trainer {
 
     /// Compares the first evaluated part with the best so far, and keeps its model when it is better.
     fn take_note(&mut self, lines: &[EvaluationLine]) -> Result<bool, TrainError> {
-        let value = lines
-            .first()
+        // What was held out decides, whatever else is evaluated.
+        let held_out = lines.iter().find(|line| line.on == Split::Validation);
+        let value = held_out
+            .or(lines.first())
             .and_then(|line| line.scores.metric(&self.best_metric));
         let Some(value) = value else {
             return Ok(false);

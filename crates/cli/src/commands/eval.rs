@@ -50,7 +50,11 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     }
     let samples = match (&arguments.data, data.validation) {
         (None, Some(validation)) => validation,
-        _ => data.train,
+        (None, None) => {
+            tell("The run held nothing out: these are the pictures it was trained on");
+            data.train
+        }
+        (Some(_), _) => data.train,
     };
     let tokens = trained.tokens(samples.captions())?;
     let part = Part { samples, tokens };

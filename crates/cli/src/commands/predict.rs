@@ -154,6 +154,18 @@ fn ended(unfinished: Unfinished) -> Result<ExitCode> {
 /// Names asked for, the head's, or none where only features are wanted.
 fn labels(arguments: &PredictArguments, trained: &Trained) -> Result<Labels> {
     if !arguments.labels.is_empty() {
+        let names: Vec<String> = arguments
+            .labels
+            .iter()
+            .map(|name| name.trim().to_owned())
+            .collect();
+        if names.iter().any(String::is_empty) {
+            return Err(TrainError::Config(
+                "--labels: expected names between commas, found an empty one\nhint: --labels \"red car,blue car\""
+                    .to_owned(),
+            )
+            .into());
+        }
         if !arguments.template.contains("{}") {
             return Err(TrainError::Config(format!(
                 "--template `{}`: expected {{}} where the label goes\nhint: --template \"a photo of a {{}}\"",
@@ -161,13 +173,12 @@ fn labels(arguments: &PredictArguments, trained: &Trained) -> Result<Labels> {
             ))
             .into());
         }
-        let captions: Vec<String> = arguments
-            .labels
+        let captions: Vec<String> = names
             .iter()
             .map(|label| arguments.template.replace("{}", label))
             .collect();
         return Ok(Labels::ZeroShot {
-            names: arguments.labels.clone(),
+            names,
             tokens: trained.tokens(&captions)?,
             scale: trained.logit_scale()?,
         });

@@ -91,6 +91,16 @@ impl Meant {
             )
             .into());
         };
+        if let Some(other) =
+            target.filter(|path| run.is_none() && !is_yaml(&path.to_string_lossy()))
+        {
+            return Err(TrainError::Config(format!(
+                "{}: expected a config or nothing beside --resume, found data\n\
+                 hint: a run goes on with the data it began with",
+                other.display()
+            ))
+            .into());
+        }
         let begun_file = out.join("config.yml");
         if !begun_file.is_file() {
             // Says what is missing.
@@ -178,26 +188,27 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
         None => RunFolder::create(&out)?,
     };
     tell(&format!("Run folder: {}", out.display()));
-    match (resume, begun_at) {
-        (true, Some(step)) => tell(&format!(
-            "Going on after step {step} of {}",
-            ready.total_steps()
-        )),
-        (true, None) => tell(&format!(
-            "No checkpoint was written yet: beginning at step 0"
-        )),
-        (false, _) => {}
-    }
     let mut trainer = Trainer::begin(ready, folder)?;
     if let Some(summary) = trainer.summary() {
         tell(&format!(
-            "Nothing to do: the run has ended after step {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
-            trainer.steps_done()
+            "The run is complete: step {} of {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
+            trainer.steps_done(),
+            trainer.ready().total_steps()
         ));
         if json {
             print(&format!("{summary}"))?;
         }
         return Ok(Outcome::NothingToDo);
+    }
+    match (resume, begun_at) {
+        (true, Some(step)) => tell(&format!(
+            "Going on after step {step} of {}",
+            trainer.ready().total_steps()
+        )),
+        (true, None) => tell(&format!(
+            "No checkpoint was written yet: beginning at step 0"
+        )),
+        (false, _) => {}
     }
     let mut watcher = Watcher::new(&trainer);
     let outcome = trainer.run(stop, &mut |event| watcher.tell(event));

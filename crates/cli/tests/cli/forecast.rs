@@ -65,8 +65,8 @@ fn compare(plan: &str, measured: &Value) -> Comparison {
     }
     if process > forecast {
         faults.push("the process exceeds its forecast".to_owned());
-    } else if forecast - process > (forecast / 100).max(4 * MIB) {
-        faults.push("the forecast is further off than 1% and 4 MiB".to_owned());
+    } else if forecast - process > (forecast / 100).max(5 * MIB) {
+        faults.push("the forecast is further off than 1% and 5 MiB".to_owned());
     }
     let words: Vec<&str> = plan.split_whitespace().collect();
     let budget = words.windows(2).find(|pair| pair[0] == "--memory");

@@ -75,7 +75,6 @@ fn a_first_checkpoint_that_cannot_be_written() {
 
 /// The best model is written within a run that has begun: the exit code says so, and so does the hint.
 #[test]
-#[ignore = "product bug: a best model that cannot be written is reported as bad input, without a word of --resume"]
 fn a_best_model_that_cannot_be_written() {
     let home = Home::with_cars(24);
     let words = home.words("run", "--effective-batch 8 --epochs 1");
@@ -86,7 +85,6 @@ fn a_best_model_that_cannot_be_written() {
 
 /// Not even the config could be written. The hint is typed.
 #[test]
-#[ignore = "product bug: the hint says --resume, which finds no config; beginning again finds the folder taken"]
 fn a_config_that_cannot_be_written() {
     let home = Home::with_cars(16);
     let options = "--effective-batch 8 --epochs 1";

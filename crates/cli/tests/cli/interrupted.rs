@@ -83,7 +83,6 @@ fn ctrl_c_in_an_evaluation_leaves_it_for_later() {
 
 /// The last evaluation of an epoch, interrupted: what is said of the epoch later is a number.
 #[test]
-#[ignore = "product bug: the speed of an epoch without steps in this process is told as NaN"]
 fn an_epoch_that_only_had_to_be_evaluated_has_a_speed() {
     let home = Home::with_cars(48);
     let options = "--effective-batch 24 --epochs 1 --set data.validation=none \

@@ -154,7 +154,6 @@ fn half_written_files_are_ignored_and_overwritten() {
 /// Killed after its folder was made and before its config was in it: there is no run to go on with, so the same command
 /// must be able to begin it.
 #[test]
-#[ignore = "product bug: the empty `checkpoints` of a run that was killed at its start is in the way of a new one"]
 fn a_run_killed_before_it_began_can_begin_again() {
     let home = Home::with_cars(16);
     fs::create_dir_all(home.path("run/checkpoints")).unwrap();

@@ -230,7 +230,6 @@ fn a_model_without_a_head_has_features() {
 /// `holdall predict RUN FOLDER | head -1`.
 #[cfg(unix)]
 #[test]
-#[ignore = "product bug: a reader that has seen enough makes the writer panic"]
 fn a_reader_may_have_seen_enough() {
     use std::process::{Command, Stdio};
     let (_home, run, photos) = trained();

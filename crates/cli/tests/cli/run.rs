@@ -59,7 +59,7 @@ fn the_log_has_the_lines_that_people_look_for() {
         "(chance 2.079 = ln 8)",
         "Memory: planned ",
         "Epoch 1/1: ",
-        "  validation after step ",
+        "validation after step ",
         "Done: ",
         "Arena: planned ",
         "Model: ",
@@ -107,7 +107,6 @@ fn the_summary_says_what_was_planned_and_what_was_used() {
 
 /// Each thread that decodes keeps what it freed, in an arena of its own.
 #[test]
-#[ignore = "product bug: the plan does not count what the allocator keeps for each decoding thread, up to 1 MiB"]
 fn many_threads_stay_within_the_plan() {
     let home = Home::with_cars(48);
     let options =
@@ -286,9 +285,9 @@ fn the_cleanest_list_of_a_folder_is_taken() {
     });
     let options = "--effective-batch 8 --epochs 1 --set data.validation=none";
     for (name, rows, pictures) in [
-        ("image_labels.csv", &text, "24 pictures"),
-        ("image_labels_cleaned.csv", &cleaned, "20 pictures"),
-        ("image_labels_filtered.csv", &filtered, "16 pictures"),
+        ("image_labels.csv", &text, "Pictures: 24;"),
+        ("image_labels_cleaned.csv", &cleaned, "Pictures: 20;"),
+        ("image_labels_filtered.csv", &filtered, "Pictures: 16;"),
     ] {
         let csv = home.path("cars").join(name);
         fs::write(&csv, rows).unwrap();
@@ -319,7 +318,6 @@ fn cars_are_drawn_the_same_every_time() {
 /// Nobody reads along any more: a training run is not a reason to lose.
 #[cfg(unix)]
 #[test]
-#[ignore = "product bug: a log that cannot be written (`2>&1 | head`, a full disk) ends the run with a panic"]
 fn a_log_that_nobody_reads_does_not_end_a_run() {
     use std::process::{Command, Stdio};
     let home = Home::with_cars(16);
