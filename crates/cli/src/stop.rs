@@ -13,9 +13,7 @@ pub fn on_interrupt() -> &'static AtomicBool {
         if ASKED.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(failure::INTERRUPTED));
         }
-        tell(&format!(
-            "\nStopping after this step; once more to stop at once, without saving"
-        ));
+        tell("\nStopping after this step; once more to stop at once, without saving");
     });
     // Without a handler an interrupt ends the process, as it does elsewhere; the last checkpoint is there.
     if let Err(cause) = handler {

@@ -109,7 +109,7 @@ impl Watcher {
     fn line(&mut self, text: &str) {
         self.last_line = Instant::now();
         if self.bar.is_hidden() {
-            tell(&format!("{text}"));
+            tell(text);
         } else {
             self.bar.println(text);
         }
@@ -222,7 +222,7 @@ pub fn show_scores(scores: &Scores) -> String {
 /// How it ended, and what to type next.
 pub fn tell_outcome(outcome: &Outcome, out: &Path) {
     match outcome {
-        Outcome::Finished(summary) => tell(format!("{}", show_summary(summary, out)).trim_end()),
+        Outcome::Finished(summary) => tell(show_summary(summary, out).trim_end()),
         Outcome::NothingToDo => {}
         Outcome::Interrupted { step, total } => tell(&format!(
             "Stopped after step {step} of {total}; everything is saved\n\

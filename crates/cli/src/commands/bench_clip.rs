@@ -59,10 +59,10 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     }
     let setup = Setup::new(&config)?;
     for note in &setup.notes {
-        tell(&format!("{note}"));
+        tell(note);
     }
     let cpu = Cpu::new(config.num_threads);
-    tell(&format!("{}", setup.weights.describe()));
+    tell(&setup.weights.describe());
     let samples = setup.request.samples_per_step().map_err(TrainError::from)?;
     let tokens = setup.step.num_tokens;
     let started = Instant::now();

@@ -37,13 +37,7 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let Outcome::Finished(summary) = outcome else {
         return Ok(ExitCode::from(failure::INTERRUPTED));
     };
-    tell(
-        format!(
-            "{}",
-            teach(&summary, &arguments.out, started.elapsed().as_secs_f64())
-        )
-        .trim_end(),
-    );
+    tell(teach(&summary, &arguments.out, started.elapsed().as_secs_f64()).trim_end());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -46,7 +46,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     };
     let data = data.map_err(TrainError::from)?;
     for note in &data.notes {
-        tell(&format!("{note}"));
+        tell(note);
     }
     let samples = match (&arguments.data, data.validation) {
         (None, Some(validation)) => validation,
@@ -99,14 +99,11 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         })?;
     } else {
         print(&format!(
-            "{}\n",
-            format!(
-                "{} pictures, {} different captions of {}\n{}",
-                scores.retrieval.pictures,
-                scores.retrieval.captions,
-                data.csv.display(),
-                show_scores(&scores)
-            )
+            "{} pictures, {} different captions of {}\n{}\n",
+            scores.retrieval.pictures,
+            scores.retrieval.captions,
+            data.csv.display(),
+            show_scores(&scores)
         ))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -21,7 +21,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     if config.data.train.is_some() {
         let ready = fitting(json, Ready::new(config.clone(), None))?;
         for note in &ready.prepared.notes {
-            tell(&format!("{note}"));
+            tell(note);
         }
         let threads = ready.cpu.num_threads();
         return tell_plan(
@@ -56,13 +56,13 @@ fn tell_plan(
     threads: usize,
 ) -> Result<ExitCode> {
     for note in &setup.notes {
-        tell(&format!("{note}"));
+        tell(note);
     }
     if json {
-        tell(&format!("{}", setup.weights.describe()));
+        tell(&setup.weights.describe());
         print_json(&PlanReport::new(plan, setup.budget_bytes))?;
     } else {
-        print(&format!("{}", teach(model, setup, plan, threads)))?;
+        print(&teach(model, setup, plan, threads))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -135,7 +135,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
             features: arguments.features.as_deref(),
         })?;
     } else {
-        print(&format!("{}", show(&predictions)))?;
+        print(&show(&predictions))?;
     }
     Ok(if skipped.is_empty() {
         ExitCode::SUCCESS

@@ -170,7 +170,7 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
         (None, None)
     };
     for note in &notes {
-        tell(&format!("{note}"));
+        tell(note);
     }
     let begun_at = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
     let ready = plan::fitting(json, Ready::new(config, checkpoint))?;
@@ -180,9 +180,9 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
         .iter()
         .chain(&ready.prepared.setup.notes)
     {
-        tell(&format!("{note}"));
+        tell(note);
     }
-    tell(format!("{}", plan::short(&ready)).trim_end());
+    tell(plan::short(&ready).trim_end());
     let folder = match held {
         Some(folder) => folder,
         None => RunFolder::create(&out)?,
@@ -196,7 +196,7 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
             trainer.ready().total_steps()
         ));
         if json {
-            print(&format!("{summary}"))?;
+            print(&summary)?;
         }
         return Ok(Outcome::NothingToDo);
     }
@@ -205,9 +205,7 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
             "Going on after step {step} of {}",
             trainer.ready().total_steps()
         )),
-        (true, None) => tell(&format!(
-            "No checkpoint was written yet: beginning at step 0"
-        )),
+        (true, None) => tell("No checkpoint was written yet: beginning at step 0"),
         (false, _) => {}
     }
     let mut watcher = Watcher::new(&trainer);

@@ -51,9 +51,9 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         setup.seed,
     );
     for note in &setup.notes {
-        tell(&format!("{note}"));
+        tell(note);
     }
-    tell(&format!("{}", setup.weights.describe()));
+    tell(&setup.weights.describe());
     let bar = progress(splits.len() as u64, "Verifying splits");
     let verified = verify(&setup, &cpu, &batch, &splits, coupling, |_| bar.inc(1));
     bar.finish_and_clear();
@@ -66,7 +66,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     if arguments.options.json {
         print_json(&certificate)?;
     } else {
-        print(&format!("{}", show(&certificate, effective_batch)))?;
+        print(&show(&certificate, effective_batch))?;
     }
     Ok(if certificate.exact {
         ExitCode::SUCCESS
