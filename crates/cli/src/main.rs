@@ -15,7 +15,6 @@ use clap::Parser;
 use arguments::{BenchCommand, Command, DataCommand, Holdall};
 
 fn main() -> ExitCode {
-    holdall_device::cpu::share_one_heap();
     let holdall = Holdall::parse();
     let result = match holdall.command {
         Command::Demo(arguments) => commands::demo::run(arguments),

@@ -20,16 +20,6 @@ pub fn give_back_freed() {
     }
 }
 
-/// Makes all threads share one heap, before any thread allocates: each would otherwise keep freed memory of its own, which no
-/// forecast can know.
-pub fn share_one_heap() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the call takes two numbers and sets a limit of the allocator, under its locks.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-    }
-}
-
 /// Memory of the machine; `None` where the system does not tell.
 pub fn total_bytes() -> Option<u64> {
     meminfo_field("MemTotal:")

@@ -24,8 +24,7 @@ use holdall_plan::{Instruction, Program};
 
 pub use arena::{Arena, ArenaError};
 pub use memory::{
-    available_bytes, give_back_freed, peak_resident_bytes, resident_bytes, share_one_heap,
-    total_bytes,
+    available_bytes, give_back_freed, peak_resident_bytes, resident_bytes, total_bytes,
 };
 pub use target::CpuTarget;
 
