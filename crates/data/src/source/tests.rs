@@ -240,5 +240,5 @@ fn too_few_rows_leave_validation_out_and_say_so() {
     let data = read(&folder.config(), 0).unwrap();
     assert!(data.validation.is_none());
     let notes = data.notes.join("\n");
-    assert!(notes.contains("Validation: none, 10% of 1 row"), "{notes}");
+    assert!(notes.contains("Validation: none of 1 row (10%)"), "{notes}");
 }
