@@ -83,7 +83,7 @@ mod tests {
                  data: {train: cars.csv, validation: val.csv, image_root: pictures, tokenizer: t.json,\n  \
                  image: \"2020\", caption: \"a {year}: {make} # yes\", label: \"null\"}\n\
                  train: {effective_batch: 128, lr: 1.7e-5, warmup: 7%, clip_norm: none, early_stop: 2,\n  \
-                 lr_by: {\"*\": 3e-7, \"a.*\": 0}, eval_every: 5, save_every: 9, best_metric: \"1e3\"}\n",
+                 lr_by: {\"*\": 3e-7, \"a.*\": 0}, eval_every: 5, save_every: 9, best_metric: mean_r1}\n",
             ),
         ];
         let folder = folder(&files);

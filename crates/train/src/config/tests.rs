@@ -60,7 +60,7 @@ train:
   eval_batch_size: 64
   save_every: 100
   early_stop: 3
-  best_metric: r1
+  best_metric: mean_r1
 host_memory: 4GiB
 num_workers: 3
 prefetch: 2
