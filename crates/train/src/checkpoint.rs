@@ -85,14 +85,8 @@ pub struct SplitOfBatch {
 pub struct State {
     /// Layout of this structure.
     pub format: u32,
-    /// Optimizer steps done.
+    /// Optimizer steps done: the position in the data as well.
     pub step: u64,
-    /// Epoch of the next step, from 0.
-    pub epoch: u64,
-    /// Samples of that epoch already seen.
-    pub samples_of_epoch: u64,
-    /// Micro-batches of the current step already accumulated: none, checkpoints lie between steps.
-    pub micro_batches_of_step: u64,
     /// What is next.
     pub next: Next,
     /// Loss scale and its history.

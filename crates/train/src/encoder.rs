@@ -10,6 +10,7 @@ use holdall_models::config::ClipConfig;
 use holdall_plan::{PlanError, Policy, Recompute, StepPlan, prepare};
 
 use crate::error::TrainError;
+use crate::step::fill_parameters;
 use crate::step_graph::StepConfig;
 
 const PICTURES: usize = 0;
@@ -217,13 +218,9 @@ impl Encoders {
     /// Fills every parameter: `fill` gets its name and its elements.
     pub fn set_weights<E>(
         &mut self,
-        mut fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+        fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
     ) -> Result<(), E> {
-        for parameter in self.plan.graph.parameters() {
-            let place = self.plan.place(parameter.value);
-            fill(&parameter.name, self.arena.write(&place, 0))?;
-        }
-        Ok(())
+        fill_parameters(&self.plan, &mut self.arena, fill)
     }
 
     /// The programs at work.

@@ -9,7 +9,7 @@ use holdall_data::source::{self, DataSet};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_models::config::{ClipConfig, TextPooling};
 
-use crate::budget::show_bytes;
+use crate::budget::{Memory, show_bytes};
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::export::LabelNames;
@@ -265,7 +265,8 @@ fn note_on_workers(config: &RunConfig) -> Option<String> {
         .num_workers
         .exactly()
         .is_some_and(|workers| workers > 0);
-    if !workers && config.prefetch.exactly().is_none() {
+    let nothing_else = config.prefetch.exactly().is_none() && config.host_memory == Memory::Auto;
+    if !workers && nothing_else {
         return None;
     }
     Some(

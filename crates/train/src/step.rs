@@ -118,13 +118,9 @@ impl Step {
     /// Fills every parameter: `fill` gets its name and its elements.
     pub fn set_weights<E>(
         &mut self,
-        mut fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+        fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
     ) -> Result<(), E> {
-        for parameter in self.plan.graph.parameters() {
-            let place = self.plan.place(parameter.value);
-            fill(&parameter.name, self.arena.write(&place, 0))?;
-        }
-        Ok(())
+        fill_parameters(&self.plan, &mut self.arena, fill)
     }
 
     /// A parameter's elements.
@@ -350,6 +346,19 @@ impl Step {
             .map(|parameter| (parameter.name.clone(), self.weight(parameter).to_vec()))
             .collect()
     }
+}
+
+/// Fills every parameter of a plan in its arena: `fill` gets the name and the elements.
+pub(crate) fn fill_parameters<E>(
+    plan: &StepPlan,
+    arena: &mut Arena,
+    mut fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+) -> Result<(), E> {
+    for parameter in plan.graph.parameters() {
+        let place = plan.place(parameter.value);
+        fill(&parameter.name, arena.write(&place, 0))?;
+    }
+    Ok(())
 }
 
 /// Which samples a micro-batch has.

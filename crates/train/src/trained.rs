@@ -18,8 +18,6 @@ pub struct Trained {
     folder: ModelFolder,
     /// Names of the label head's outputs; empty where there is no head.
     pub labels: Vec<String>,
-    /// Captions as they were trained, if that is known.
-    pub caption: Option<String>,
     /// Captions to ids.
     pub text: TextEncoder,
 }
@@ -67,7 +65,6 @@ impl Trained {
         Ok(Trained {
             folder: *folder,
             labels,
-            caption: names.map(|names| names.caption),
             text,
         })
     }

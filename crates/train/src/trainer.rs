@@ -82,9 +82,6 @@ impl Trainer {
                 State {
                     format: FORMAT,
                     step: 0,
-                    epoch: 0,
-                    samples_of_epoch: 0,
-                    micro_batches_of_step: 0,
                     next: Next::Step,
                     scaler: LossScaler::off(),
                     best: None,
@@ -172,7 +169,7 @@ impl Trainer {
                 match self.evaluate_all(stop, watch) {
                     Ok(()) => self.state.next = Next::Step,
                     Err(Unfinished::Stopped) => return self.interrupted(watch),
-                    Err(Unfinished::Failed(error)) => return Err(*error),
+                    Err(Unfinished::Failed(error)) => return Err(self.failed(*error, watch)),
                 }
             }
             let ends = self.state.step.is_multiple_of(self.ready.steps_per_epoch());
@@ -208,9 +205,6 @@ impl Trainer {
         let observed = self.state.scaler.observe(report.gradients);
         observed.map_err(|diverged| TrainError::Run(format!("step {number}: {diverged}")))?;
         self.state.step = number;
-        self.state.epoch = number / per_epoch;
-        let effective = self.ready.split.effective_batch as u64;
-        self.state.samples_of_epoch = (number % per_epoch) * effective;
         let seconds = began.elapsed().as_secs_f64();
         for clock in [&mut self.state.clock, epoch_clock] {
             clock.samples += samples as u64;
@@ -338,7 +332,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Compares the first evaluated part with the best so far, and keeps its model when it is better.
+    /// Compares an evaluation with the best so far, and keeps its model when it is better.
     fn take_note(&mut self, lines: &[EvaluationLine]) -> Result<bool, TrainError> {
         // What was held out decides, whatever else is evaluated.
         let held_out = lines.iter().find(|line| line.on == Split::Validation);
@@ -430,7 +424,7 @@ impl Trainer {
             return;
         }
         watch(Event::Epoch(&EpochReport {
-            epoch: self.state.epoch,
+            epoch: self.state.step / self.ready.steps_per_epoch(),
             epochs: self.ready.config.train.epochs as u64,
             seconds,
             samples_per_s: clock.samples_per_s(),
