@@ -1,6 +1,9 @@
 //! What runs a planned program.
 //!
 //! A device replays instructions at addresses that the plan chose: it allocates one arena, and decides nothing.
-//! [`cpu`] is here; a GPU joins as a folder beside it.
+//! [`Device`] and [`Machine`] are what training sees; [`cpu`] are behind them.
 
 pub mod cpu;
+mod machine;
+
+pub use machine::{Arithmetic, Device, DeviceError, Machine, Wish};

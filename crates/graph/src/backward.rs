@@ -137,7 +137,7 @@ impl Backward<'_> {
 
     /// Does a gradient of this value lead anywhere?
     pub fn wants(&self, value: ValueId) -> bool {
-        let storage = self.graph.value(value).storage;
+        let storage = self.graph.original(*self.graph.value(value)).storage;
         self.needs.get(storage.0).copied().unwrap_or(false)
     }
 
@@ -153,7 +153,7 @@ impl Backward<'_> {
 
     /// Where a node is to leave its contribution to the gradient of `value`, and whether it adds.
     pub fn target(&mut self, value: ValueId) -> Output {
-        let view = *self.graph.value(value);
+        let view = self.graph.original(*self.graph.value(value));
         if self.graph.storage(view.storage).role == Role::Weight {
             let gradient = self.graph.weight_gradient(view.storage);
             let value = self.graph.add_value(Value {
@@ -289,6 +289,9 @@ fn what_needs_gradients(graph: &Graph, forward: &[usize], wanted: &[ValueId]) ->
     }
     for &value in wanted {
         needs[graph.value(value).storage.0] = true;
+    }
+    for (copy, weight) in graph.copies() {
+        needs[copy.0] = needs[weight.0];
     }
     for &index in forward {
         let node = &graph.nodes()[index];

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::cost::NodeView;
+use crate::ops::cast::Cast;
 use crate::value::{DType, MemorySpace, Role, Shape, Storage, StorageId, Value, ValueId};
 use crate::{Cost, Op};
 
@@ -21,6 +22,8 @@ pub struct ParameterId(pub usize);
 /// Parts of a step, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Section {
+    /// Not part of the step: after weights were written from outside, their copies in the compute format.
+    Refresh,
     /// Once: loss sums to zero.
     Begin,
     /// Per micro-batch: forward, up to the features and the separable losses.
@@ -115,6 +118,16 @@ pub struct Parameter {
     pub maximum: Option<f64>,
 }
 
+/// Where products find weights in a compute format that is not the weights' own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Copies {
+    /// In a copy that stays, which the optimizer writes along.
+    #[default]
+    Resident,
+    /// In a copy of each matrix that is made for each use and forgotten: less memory, more traffic.
+    PerUse,
+}
+
 /// A step, written down.
 #[derive(Clone, Debug)]
 pub struct Graph {
@@ -128,12 +141,26 @@ pub struct Graph {
     block: Option<BlockId>,
     /// Weight storage -> the storage of its gradient.
     weight_gradients: HashMap<StorageId, StorageId>,
+    copies: Copies,
+    /// Weight storage -> its resident copy in the compute format.
+    resident: HashMap<StorageId, StorageId>,
+    /// Copy in the compute format -> the view of a weight storage that it is of.
+    originals: HashMap<StorageId, Value>,
 }
 
 impl Graph {
-    /// An empty graph whose parameters and activations have the given number format.
+    /// An empty graph whose activations have the given number format. Parameters, their gradients, statistics and sums
+    /// are never narrower than f32.
     pub fn new(compute: DType) -> Graph {
+        Graph::with_copies(compute, Copies::default())
+    }
+
+    /// The same, with a say in where products find weights in a narrower format.
+    pub fn with_copies(compute: DType, copies: Copies) -> Graph {
         Graph {
+            copies,
+            resident: HashMap::new(),
+            originals: HashMap::new(),
             storages: Vec::new(),
             values: Vec::new(),
             nodes: Vec::new(),
@@ -146,9 +173,17 @@ impl Graph {
         }
     }
 
-    /// Number format of parameters and activations.
+    /// Number format of activations.
     pub fn compute(&self) -> DType {
         self.compute
+    }
+
+    /// Number format of parameters, gradients, statistics and sums.
+    pub fn full(&self) -> DType {
+        match self.compute {
+            DType::F16 | DType::Bf16 => DType::F32,
+            compute => compute,
+        }
     }
 
     /// Every storage.
@@ -267,6 +302,12 @@ impl Graph {
         self.tensor(name, dims, compute, Role::Activation)
     }
 
+    /// An activation that must not lose digits: a mean, a norm, a logarithm of a sum.
+    pub fn statistic(&mut self, name: &str, dims: &[usize]) -> ValueId {
+        let full = self.full();
+        self.tensor(name, dims, full, Role::Activation)
+    }
+
     /// Something written from outside before the program runs.
     pub fn input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
         self.tensor(name, dims, dtype, Role::Input)
@@ -377,8 +418,7 @@ impl Graph {
             );
             return self.stacked(storage, parameters);
         }
-        let storage =
-            self.add_storage(first_name.clone(), num_elements, self.compute, Role::Weight);
+        let storage = self.add_storage(first_name.clone(), num_elements, self.full(), Role::Weight);
         let mut offset = 0;
         for (name, dims) in parameters {
             let shape = Shape::new(dims);
@@ -405,6 +445,76 @@ impl Graph {
             dims[0] = parameters.iter().map(|(_, dims)| dims[0]).sum();
         }
         self.add_value(Value::whole(storage, Shape::new(&dims)))
+    }
+
+    /// A weight as a product with operands of format `dtype` reads it: itself, or a copy in that format.
+    pub(crate) fn weight_as(&mut self, weight: ValueId, dtype: DType) -> ValueId {
+        if self.dtype(weight) == dtype {
+            return weight;
+        }
+        let value = *self.value(weight);
+        let is_matrix = value.shape.dims().len() > 1;
+        if self.copies == Copies::PerUse && is_matrix {
+            let name = format!("{} as {dtype:?}", self.storage(value.storage).name);
+            let copy = self.tensor(name, value.shape.dims(), dtype, Role::Activation);
+            self.originals.insert(self.value(copy).storage, value);
+            self.push_new(Cast {}, vec![weight], &[copy]);
+            return copy;
+        }
+        let storage = match self.resident.get(&value.storage) {
+            Some(&copy) => copy,
+            None => self.make_resident_copy(value.storage, dtype),
+        };
+        self.add_value(Value { storage, ..value })
+    }
+
+    fn make_resident_copy(&mut self, weight: StorageId, dtype: DType) -> StorageId {
+        let Storage {
+            name, num_elements, ..
+        } = self.storage(weight).clone();
+        let name = format!("{name} as {dtype:?}");
+        let copy = self.add_storage(name, num_elements, dtype, Role::Weight);
+        self.resident.insert(weight, copy);
+        let shape = Shape::new(&[num_elements]);
+        self.originals.insert(copy, Value::whole(weight, shape));
+        let [from, to] = [weight, copy].map(|storage| self.add_value(Value::whole(storage, shape)));
+        let (section, block) = (self.section, self.block.take());
+        self.section = Section::Refresh;
+        self.push_new(Cast {}, vec![from], &[to]);
+        (self.section, self.block) = (section, block);
+        copy
+    }
+
+    /// The part of a weight that a value is a copy of, or the value itself.
+    pub(crate) fn original(&self, value: Value) -> Value {
+        match self.originals.get(&value.storage) {
+            Some(of) => Value {
+                storage: of.storage,
+                offset: of.offset + value.offset,
+                ..value
+            },
+            None => value,
+        }
+    }
+
+    /// Every copy with the weight storage that it is of.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = (StorageId, StorageId)> {
+        let originals = self.originals.iter();
+        originals.map(|(&copy, of)| (copy, of.storage))
+    }
+
+    /// Where a parameter's resident copy in the compute format is, if it has one.
+    pub fn parameter_copy(&self, parameter: &Parameter) -> Option<Value> {
+        let value = self.values[parameter.value.0];
+        let storage = *self.resident.get(&value.storage)?;
+        Some(Value { storage, ..value })
+    }
+
+    /// Whether a node only brings a weight into the compute format: it is made again for every use.
+    pub fn is_weight_copy(&self, node: &Node) -> bool {
+        let reads_weight =
+            |&input: &ValueId| self.storage(self.value(input).storage).role == Role::Weight;
+        matches!(node.op, Op::Cast(_)) && node.inputs.iter().all(reads_weight)
     }
 
     /// Changes a parameter's flags before the backward pass is written. Parameters that share a storage are
@@ -445,7 +555,7 @@ impl Graph {
         }
         let storage = &self.storages[weight.0];
         let (name, num_elements) = (format!("{}.grad", storage.name), storage.num_elements);
-        let gradient = self.add_storage(name, num_elements, self.compute, Role::Gradient);
+        let gradient = self.add_storage(name, num_elements, self.full(), Role::Gradient);
         self.weight_gradients.insert(weight, gradient);
         gradient
     }

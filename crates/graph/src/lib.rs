@@ -30,8 +30,8 @@ mod value;
 pub use backward::{Backward, backward, backward_into};
 pub use cost::{Cost, NodeView};
 pub use graph::{
-    BlockId, Decay, EVALUATIONS, Graph, Node, NodeId, Output, Parameter, ParameterId, Section,
-    Write,
+    BlockId, Copies, Decay, EVALUATIONS, Graph, Node, NodeId, Output, Parameter, ParameterId,
+    Section, Write,
 };
 pub use op::{CheapAgain, Op, Operation};
 pub use value::{DType, MemorySpace, Role, Shape, Storage, StorageId, Value, ValueId};

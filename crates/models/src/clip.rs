@@ -25,6 +25,8 @@ pub struct ClipInputs {
     pub end: ValueId,
     /// The end token's position plus one: how many tokens it may look at.
     pub lengths: ValueId,
+    /// Places up to the end tokens, sorted by id, for devices that need it; `[b, t]`.
+    pub order: Option<ValueId>,
 }
 
 /// Weights that are not a tower's.
@@ -53,7 +55,27 @@ pub fn inputs(
         ids: graph.input("ids", &[batch, tokens], DType::I64),
         end: graph.input("end", &[batch], DType::I64),
         lengths: graph.input("lengths", &[batch], DType::I64),
+        order: None,
     }
+}
+
+/// Declares the order in which gradients of equal tokens are added, for devices that need it.
+pub fn order_input(graph: &mut Graph, inputs: &mut ClipInputs) {
+    let shape = graph.shape(inputs.ids);
+    inputs.order = Some(graph.input("order of ids", shape.dims(), DType::I64));
+}
+
+/// Fills an order for captions of `tokens` each: places up to the end tokens, by id and then by place; -1 behind them.
+pub fn sort_places(ids: &[i64], ends: &[i64], tokens: usize, order: &mut [i64]) {
+    let mut count = 0;
+    for (sample, &end) in ends.iter().enumerate() {
+        for place in sample * tokens..=sample * tokens + end as usize {
+            order[count] = place as i64;
+            count += 1;
+        }
+    }
+    order[..count].sort_unstable_by_key(|&place| (ids[place as usize], place));
+    order[count..].fill(-1);
 }
 
 /// Declares `logit_scale` and, for `num_labels`, the label head.
@@ -170,7 +192,13 @@ pub fn text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp
     );
     let tokens = graph.shape(inputs.ids).width();
     let positions_td = graph.rows(all_positions, 0, tokens);
-    let mut x_btd = graph.embedding("text.tokens", inputs.ids, table_vd, positions_td);
+    let mut x_btd = graph.embedding(
+        "text.tokens",
+        inputs.ids,
+        table_vd,
+        positions_td,
+        inputs.order,
+    );
     let eps = text.layer_norm_eps;
     for layer in 0..num_layers {
         let block = Block {

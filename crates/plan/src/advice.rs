@@ -1,11 +1,10 @@
 //! What to say when a run does not fit, or could be faster: changes that can be typed as they stand. Shown, never
 //! taken.
 
-use holdall_graph::Graph;
 use serde::Serialize;
 
 use crate::request::Request;
-use crate::search::{Candidate, search};
+use crate::search::{Build, Candidate, search};
 use crate::target::Target;
 
 /// A change that would make a run fit.
@@ -24,7 +23,7 @@ pub(crate) fn suggestion(
     request: &Request,
     effective_batch: usize,
     chosen: &Candidate,
-    build: &dyn Fn(usize, usize) -> Graph,
+    build: Build<'_>,
     target: &dyn Target,
 ) -> Option<Candidate> {
     if request.batch_size.is_none() && request.gradient_accumulation.is_none() {
@@ -56,7 +55,7 @@ pub(crate) fn changes(
     request: &Request,
     effective_batch: usize,
     smallest: &Candidate,
-    build: &dyn Fn(usize, usize) -> Graph,
+    build: Build<'_>,
     target: &dyn Target,
 ) -> Vec<Change> {
     let split_fixed = request.batch_size.is_some() || request.gradient_accumulation.is_some();

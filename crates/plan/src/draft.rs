@@ -1,39 +1,15 @@
 //! Lifetimes, sizes and times of a step's programs: everything but the addresses.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use holdall_graph::{Graph, Node, NodeView, Role, StorageId};
 
 use crate::layout::Layout;
 use crate::pack::{Item, align, liveness_peak, pack_around};
+use crate::program::Phase;
 use crate::recompute::{Policy, Rewritten, rewrite};
 use crate::target::Target;
-
-/// Programs of a step, as indices into a draft.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Begin,
-    Features,
-    KeptFeatures,
-    Loss,
-    KeptPullBack,
-    PullBack,
-    Update,
-    EvaluateFirst,
-    EvaluateSecond,
-}
-
-pub(crate) const PHASES: [(Phase, &str); 9] = [
-    (Phase::Begin, "begin"),
-    (Phase::Features, "features"),
-    (Phase::KeptFeatures, "kept features"),
-    (Phase::Loss, "loss"),
-    (Phase::KeptPullBack, "kept pull-back"),
-    (Phase::PullBack, "pull-back"),
-    (Phase::Update, "update"),
-    (Phase::EvaluateFirst, "evaluate first tower"),
-    (Phase::EvaluateSecond, "evaluate second tower"),
-];
 
 /// What is alive within one program, beside what outlives it.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +36,8 @@ pub struct Draft {
     pub(crate) locals: Vec<Locals>,
     pub(crate) persistent: HashMap<StorageId, u64>,
     pub(crate) persistent_bytes: u64,
+    pub(crate) inputs: Range<u64>,
+    pub(crate) landing: Option<u64>,
     pub(crate) gradients: HashMap<StorageId, u64>,
     pub(crate) gradient_bytes: u64,
     pub(crate) slot: HashMap<StorageId, u64>,
@@ -79,16 +57,36 @@ pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
     let mut gradients = HashMap::new();
     let mut by_role: HashMap<Role, u64> = HashMap::new();
     let (mut persistent_bytes, mut gradient_bytes) = (0, 0);
-    for (index, storage) in rewritten.graph.storages().iter().enumerate() {
-        let bytes = align(storage.bytes(), alignment);
-        let (offsets, total) = match storage.role {
-            Role::Activation => continue,
-            Role::Gradient => (&mut gradients, &mut gradient_bytes),
-            _ => (&mut persistent, &mut persistent_bytes),
-        };
-        offsets.insert(StorageId(index), *total);
-        *total += bytes;
-        *by_role.entry(storage.role).or_default() += bytes;
+    let mut inputs = 0..0;
+    // Inputs last and side by side: they arrive together.
+    for role in [
+        Role::Gradient,
+        Role::Weight,
+        Role::Optimizer,
+        Role::Feature,
+        Role::Input,
+    ] {
+        inputs = persistent_bytes..persistent_bytes;
+        for (index, storage) in rewritten.graph.storages().iter().enumerate() {
+            if storage.role != role {
+                continue;
+            }
+            let bytes = align(storage.bytes(), alignment);
+            let (offsets, total) = match role {
+                Role::Gradient => (&mut gradients, &mut gradient_bytes),
+                _ => (&mut persistent, &mut persistent_bytes),
+            };
+            offsets.insert(StorageId(index), *total);
+            *total += bytes;
+            *by_role.entry(role).or_default() += bytes;
+        }
+    }
+    inputs.end = persistent_bytes;
+    let landing = target.has_landing().then_some(persistent_bytes);
+    if landing.is_some() {
+        let bytes = inputs.end - inputs.start;
+        persistent_bytes += bytes;
+        *by_role.entry(Role::Input).or_default() += bytes;
     }
     let mut slot = HashMap::new();
     let mut slot_bytes = 0;
@@ -98,9 +96,9 @@ pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
         slot.insert(storage, slot_bytes);
         slot_bytes += align(rewritten.graph.storage(storage).bytes(), alignment);
     }
-    let locals: Vec<Locals> = PHASES
+    let locals: Vec<Locals> = Phase::ALL
         .iter()
-        .map(|&(phase, _)| {
+        .map(|&phase| {
             let outside = match phase {
                 Phase::KeptFeatures | Phase::KeptPullBack => &rewritten.kept,
                 _ => &HashSet::new(),
@@ -121,6 +119,8 @@ pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
         locals,
         persistent,
         persistent_bytes,
+        inputs,
+        landing,
         gradients,
         gradient_bytes,
         slot,
@@ -147,6 +147,7 @@ pub(crate) fn nodes_of(rewritten: &Rewritten, phase: Phase) -> Vec<&Node> {
         Phase::Update => rewritten.update.iter().collect(),
         Phase::EvaluateFirst => rewritten.evaluate[0].iter().collect(),
         Phase::EvaluateSecond => rewritten.evaluate[1].iter().collect(),
+        Phase::Refresh => rewritten.refresh.iter().collect(),
     }
 }
 
@@ -237,23 +238,24 @@ impl Draft {
             Phase::Features => 0,
             Phase::KeptFeatures | Phase::KeptPullBack => kept,
             Phase::PullBack => accumulation - kept,
-            Phase::EvaluateFirst | Phase::EvaluateSecond => 0,
+            Phase::EvaluateFirst | Phase::EvaluateSecond | Phase::Refresh => 0,
         }
     }
 
-    /// Programs that must have room: those that run in a step, and those of evaluation.
+    /// Programs that must have room: those that run in a step, and those beside it.
     pub(crate) fn present(&self, phase: Phase, kept: usize, accumulation: usize) -> bool {
-        let evaluates = matches!(phase, Phase::EvaluateFirst | Phase::EvaluateSecond);
-        evaluates || self.runs(phase, kept, accumulation) > 0
+        let beside = matches!(
+            phase,
+            Phase::EvaluateFirst | Phase::EvaluateSecond | Phase::Refresh
+        );
+        beside || self.runs(phase, kept, accumulation) > 0
     }
 
     /// Predicted time of a step.
     pub fn seconds(&self, kept: usize, accumulation: usize) -> f64 {
-        PHASES
+        Phase::ALL
             .iter()
-            .map(|&(phase, _)| {
-                self.runs(phase, kept, accumulation) as f64 * self.local(phase).seconds
-            })
+            .map(|&phase| self.runs(phase, kept, accumulation) as f64 * self.local(phase).seconds)
             .sum()
     }
 
@@ -277,7 +279,7 @@ impl Draft {
                 end: Phase::KeptPullBack as usize,
             },
         ];
-        for &(phase, _) in &PHASES {
+        for phase in Phase::ALL {
             let bytes = if self.present(phase, kept, accumulation) {
                 size(phase)
             } else {

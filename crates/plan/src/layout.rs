@@ -4,13 +4,14 @@
 //! gradients are packed against each other for a given number of slots, and operations get their addresses.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use holdall_graph::{Graph, Role, StorageId, Value, ValueId};
 use serde::Serialize;
 
-use crate::draft::{Draft, PHASES, Phase, nodes_of};
+use crate::draft::{Draft, nodes_of};
 use crate::pack::{Packing, pack};
-use crate::program::{Instruction, Place, Program, Programs, Workspace};
+use crate::program::{Instruction, Phase, Place, Program, Programs, Workspace};
 
 /// Bytes by what they are for; they add up to the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -66,6 +67,10 @@ pub struct StepPlan {
     pub process_bytes: u64,
     /// No layout of these lifetimes could be smaller than this.
     pub bound_bytes: u64,
+    /// Where inputs are, in bytes of the arena.
+    pub inputs: Range<u64>,
+    /// Where inputs arrive while a program runs, laid out as `inputs` is.
+    pub landing: Option<u64>,
     /// How many micro-batches keep their activations between the passes.
     pub kept: usize,
     /// Whether features of the whole effective batch are needed before the backward pass.
@@ -166,6 +171,7 @@ impl Layout {
             pull_back: build(Phase::PullBack),
             update: build(Phase::Update),
             evaluate: [build(Phase::EvaluateFirst), build(Phase::EvaluateSecond)],
+            refresh: build(Phase::Refresh),
         };
         let arena_bytes = self.arena_bytes(kept, accumulation);
         StepPlan {
@@ -175,6 +181,8 @@ impl Layout {
             breakdown: self.breakdown(kept, accumulation),
             process_bytes: draft.process_bytes(arena_bytes),
             bound_bytes: draft.bound_bytes(kept, accumulation),
+            inputs: draft.inputs.clone(),
+            landing: draft.landing,
             kept,
             coupled: draft.coupled,
             packing_bytes: draft
@@ -240,7 +248,7 @@ impl Layout {
             })
             .collect();
         Program {
-            name: PHASES[phase as usize].1,
+            name: phase.name(),
             instructions,
         }
     }

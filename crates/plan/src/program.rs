@@ -55,6 +55,68 @@ pub struct Program {
     pub instructions: Vec<Instruction>,
 }
 
+/// Names a program: in the order in which they run in a step, then those beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Once: loss sums to zero.
+    Begin,
+    /// Per micro-batch without a slot: forward.
+    Features,
+    /// Per micro-batch with a slot: forward, activations kept.
+    KeptFeatures,
+    /// Once: gradients to zero, coupled losses.
+    Loss,
+    /// Per micro-batch with a slot: backward.
+    KeptPullBack,
+    /// Per micro-batch without a slot: forward again and backward.
+    PullBack,
+    /// Once: norm and optimizer.
+    Update,
+    /// Evaluation of the first tower.
+    EvaluateFirst,
+    /// Evaluation of the second tower.
+    EvaluateSecond,
+    /// After weights were written from outside.
+    Refresh,
+}
+
+impl Phase {
+    /// Every one of them.
+    pub const ALL: [Phase; 10] = [
+        Phase::Begin,
+        Phase::Features,
+        Phase::KeptFeatures,
+        Phase::Loss,
+        Phase::KeptPullBack,
+        Phase::PullBack,
+        Phase::Update,
+        Phase::EvaluateFirst,
+        Phase::EvaluateSecond,
+        Phase::Refresh,
+    ];
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Begin => "begin",
+            Phase::Features => "features",
+            Phase::KeptFeatures => "kept features",
+            Phase::Loss => "loss",
+            Phase::KeptPullBack => "kept pull-back",
+            Phase::PullBack => "pull-back",
+            Phase::Update => "update",
+            Phase::EvaluateFirst => "evaluate first tower",
+            Phase::EvaluateSecond => "evaluate second tower",
+            Phase::Refresh => "refresh",
+        }
+    }
+
+    /// Runs into or out of a slot.
+    pub fn has_slot(self) -> bool {
+        matches!(self, Phase::KeptFeatures | Phase::KeptPullBack)
+    }
+}
+
 /// The programs of a step, in the order in which they run.
 ///
 /// Slots are a stack: filled from 0 up by `kept_features`, emptied from the last down by `kept_pull_back`. Each
@@ -77,21 +139,32 @@ pub struct Programs {
     pub update: Program,
     /// Evaluation's forward programs, tower by tower: outside the step.
     pub evaluate: [Program; EVALUATIONS],
+    /// After weights were written from outside: their copies in the compute format.
+    pub refresh: Program,
+}
+
+impl std::ops::Index<Phase> for Programs {
+    type Output = Program;
+
+    fn index(&self, phase: Phase) -> &Program {
+        match phase {
+            Phase::Begin => &self.begin,
+            Phase::Features => &self.features,
+            Phase::KeptFeatures => &self.kept_features,
+            Phase::Loss => &self.loss,
+            Phase::KeptPullBack => &self.kept_pull_back,
+            Phase::PullBack => &self.pull_back,
+            Phase::Update => &self.update,
+            Phase::EvaluateFirst => &self.evaluate[0],
+            Phase::EvaluateSecond => &self.evaluate[1],
+            Phase::Refresh => &self.refresh,
+        }
+    }
 }
 
 impl Programs {
     /// Every program.
-    pub fn all(&self) -> [&Program; 9] {
-        [
-            &self.begin,
-            &self.features,
-            &self.kept_features,
-            &self.loss,
-            &self.kept_pull_back,
-            &self.pull_back,
-            &self.update,
-            &self.evaluate[0],
-            &self.evaluate[1],
-        ]
+    pub fn all(&self) -> [&Program; Phase::ALL.len()] {
+        Phase::ALL.map(|phase| &self[phase])
     }
 }

@@ -85,6 +85,8 @@ pub struct Rewritten {
     pub update: Vec<Node>,
     /// Forward programs of evaluation.
     pub evaluate: [Vec<Node>; EVALUATIONS],
+    /// Copies of weights in the compute format.
+    pub refresh: Vec<Node>,
     /// Activations that the forward pass leaves for the backward pass.
     pub kept: HashSet<StorageId>,
 }
@@ -127,6 +129,7 @@ pub fn rewrite(graph: &Graph, policy: &Policy) -> Rewritten {
         loss: section(Section::Loss),
         update: section(Section::Update),
         evaluate: std::array::from_fn(|index| section(Section::Evaluate(index))),
+        refresh: section(Section::Refresh),
         forward,
         pull_back,
         kept,
@@ -204,6 +207,11 @@ impl<'p> Rewriter<'p> {
         let node = self.forward[producer].clone();
         let storage = match self.again.get(&value.storage) {
             Some(&storage) => storage,
+            // Kept, a copy for one use would no longer be one.
+            None if self.graph.is_weight_copy(&node) => {
+                self.run_again(&node, nodes);
+                self.again[&value.storage]
+            }
             None => match (self.policy.of(node.block), node.op.rules().cheap_again()) {
                 (Recompute::None, _) | (Recompute::Cheap, None) => return id,
                 (Recompute::Blocks, _) if self.leaving.contains(&value.storage) => return id,

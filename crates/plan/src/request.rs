@@ -18,6 +18,8 @@ pub struct Request {
     pub kept: Option<usize>,
     /// What the process may hold.
     pub budget_bytes: Option<u64>,
+    /// What the arithmetic is called.
+    pub precision: &'static str,
 }
 
 /// Effective batch when nothing was said.

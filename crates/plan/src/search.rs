@@ -4,7 +4,7 @@
 //! the user left open. They are sorted by predicted time and the first that fits is taken, so a larger
 //! budget never has a slower plan. Offsets are only worked out for candidates whose lower bound fits.
 
-use holdall_graph::Graph;
+use holdall_graph::{Copies, Graph};
 use serde::Serialize;
 
 use crate::advice::{changes, suggestion};
@@ -14,6 +14,20 @@ use crate::layout::{Breakdown, Layout, StepPlan};
 use crate::recompute::Policy;
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
+
+/// What the graph of a step depends on: the planner's choices that change what is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Variant {
+    /// Samples per micro-batch.
+    pub batch_size: usize,
+    /// Micro-batches per step.
+    pub gradient_accumulation: usize,
+    /// Where products find weights in a narrower format.
+    pub copies: Copies,
+}
+
+/// Writes the graph of a step.
+pub type Build<'a> = &'a dyn Fn(&Variant) -> Graph;
 
 /// A way to run the step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,6 +40,8 @@ pub struct Candidate {
     pub recompute: String,
     /// Micro-batches that keep their activations between the passes.
     pub kept_micro_batches: usize,
+    /// Where products find weights in a narrower format: `none` is needed, `resident`, or `per use`.
+    pub weight_copies: &'static str,
     /// Number format of the arithmetic.
     pub precision: &'static str,
     /// Number format of the optimizer's state.
@@ -55,6 +71,15 @@ pub struct Plan {
     pub suggestion: Option<Candidate>,
 }
 
+/// What a layout is worked out for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    variant: Variant,
+    policy: Policy,
+    /// The weights' own format is not that of the arithmetic.
+    narrow: bool,
+}
+
 struct Entry {
     kind: usize,
     kept: usize,
@@ -66,11 +91,10 @@ struct Entry {
 /// All candidates of a request, fastest first. Offsets are worked out on demand and only the last ones are kept: a
 /// planner that holds every layout would itself need the memory that it plans.
 struct Field<'a> {
-    build: &'a dyn Fn(usize, usize) -> Graph,
+    build: Build<'a>,
     target: &'a dyn Target,
-    effective: usize,
-    /// Micro-batch size and policy.
-    kinds: Vec<(usize, Policy)>,
+    precision: &'static str,
+    kinds: Vec<Kind>,
     entries: Vec<Entry>,
     num_blocks: usize,
     layout: Option<(usize, Layout)>,
@@ -81,13 +105,13 @@ impl<'a> Field<'a> {
         request: &Request,
         batches: &[usize],
         effective: usize,
-        build: &'a dyn Fn(usize, usize) -> Graph,
+        build: Build<'a>,
         target: &'a dyn Target,
     ) -> Field<'a> {
         let mut field = Field {
             build,
             target,
-            effective,
+            precision: request.precision,
             kinds: Vec::new(),
             entries: Vec::new(),
             num_blocks: 0,
@@ -95,20 +119,36 @@ impl<'a> Field<'a> {
         };
         for &batch_size in batches {
             let accumulation = effective.div_ceil(batch_size);
-            let graph = build(batch_size, accumulation);
-            field.num_blocks = graph.blocks().len();
-            for policy in policies(request, field.num_blocks) {
-                let draft = prepare(&graph, &policy, target);
-                for kept in kept_counts(request, accumulation, draft.is_coupled()) {
-                    field.entries.push(Entry {
-                        kind: field.kinds.len(),
-                        kept,
-                        accumulation,
-                        seconds: draft.seconds(kept, accumulation),
-                        bound_process: draft.process_bytes(draft.bound_bytes(kept, accumulation)),
+            for copies in [Copies::Resident, Copies::PerUse] {
+                let variant = Variant {
+                    batch_size,
+                    gradient_accumulation: accumulation,
+                    copies,
+                };
+                let graph = build(&variant);
+                let narrow = graph.compute() != graph.full();
+                field.num_blocks = graph.blocks().len();
+                for policy in policies(request, field.num_blocks) {
+                    let draft = prepare(&graph, &policy, target);
+                    for kept in kept_counts(request, accumulation, draft.is_coupled()) {
+                        field.entries.push(Entry {
+                            kind: field.kinds.len(),
+                            kept,
+                            accumulation,
+                            seconds: draft.seconds(kept, accumulation),
+                            bound_process: draft
+                                .process_bytes(draft.bound_bytes(kept, accumulation)),
+                        });
+                    }
+                    field.kinds.push(Kind {
+                        variant,
+                        policy,
+                        narrow,
                     });
                 }
-                field.kinds.push((batch_size, policy));
+                if !narrow {
+                    break;
+                }
             }
         }
         field.entries.sort_by(|a, b| {
@@ -121,8 +161,10 @@ impl<'a> Field<'a> {
 
     fn layout(&mut self, kind: usize) -> &Layout {
         if self.layout.as_ref().is_none_or(|(of, _)| *of != kind) {
-            let (batch_size, policy) = self.kinds[kind];
-            let graph = (self.build)(batch_size, self.effective.div_ceil(batch_size));
+            let Kind {
+                variant, policy, ..
+            } = self.kinds[kind];
+            let graph = (self.build)(&variant);
             self.layout = Some((kind, prepare(&graph, &policy, self.target).pack()));
         }
         &self.layout.as_ref().expect("made above").1
@@ -133,15 +175,25 @@ impl<'a> Field<'a> {
         let entry = &self.entries[index];
         let (kept, accumulation, step_ms) = (entry.kept, entry.accumulation, entry.seconds * 1e3);
         let kind = entry.kind;
-        let (batch_size, policy) = self.kinds[kind];
+        let Kind {
+            variant,
+            policy,
+            narrow,
+        } = self.kinds[kind];
+        let precision = self.precision;
         let layout = self.layout(kind);
         let arena_bytes = layout.arena_bytes(kept, accumulation);
         Candidate {
-            batch_size,
+            batch_size: variant.batch_size,
             gradient_accumulation: accumulation,
             recompute: policy.label(num_blocks),
             kept_micro_batches: kept,
-            precision: "f32",
+            weight_copies: match (narrow, variant.copies) {
+                (false, _) => "none",
+                (true, Copies::Resident) => "resident",
+                (true, Copies::PerUse) => "per use",
+            },
+            precision,
             optimizer_state: "f32",
             arena_bytes,
             process_bytes: layout.draft().process_bytes(arena_bytes),
@@ -224,7 +276,7 @@ impl<'a> Field<'a> {
         alternatives
     }
 
-    fn kind(&self, index: usize) -> (usize, Policy) {
+    fn kind(&self, index: usize) -> Kind {
         self.kinds[self.entries[index].kind]
     }
 }
@@ -232,7 +284,7 @@ impl<'a> Field<'a> {
 /// The fastest candidate that fits, without addresses: for exploring.
 pub fn search(
     request: &Request,
-    build: &dyn Fn(usize, usize) -> Graph,
+    build: Build<'_>,
     target: &dyn Target,
 ) -> Result<Candidate, PlanError> {
     let (effective, batches) = request.sizes()?;
@@ -249,11 +301,7 @@ pub fn search(
 
 /// Chooses, and works out addresses for the choice. `build` writes the graph of a step for a batch size and an
 /// accumulation.
-pub fn plan(
-    request: &Request,
-    build: &dyn Fn(usize, usize) -> Graph,
-    target: &dyn Target,
-) -> Result<Plan, PlanError> {
+pub fn plan(request: &Request, build: Build<'_>, target: &dyn Target) -> Result<Plan, PlanError> {
     let (effective_batch, batches) = request.sizes()?;
     let budget_bytes = request.budget_bytes.unwrap_or(u64::MAX);
     let mut field = Field::new(request, &batches, effective_batch, build, target);

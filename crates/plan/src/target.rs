@@ -4,6 +4,11 @@ use holdall_graph::NodeView;
 
 /// A device as the planner sees it.
 pub trait Target {
+    /// Whether inputs arrive beside those in use, while a program runs: a second place for them.
+    fn has_landing(&self) -> bool {
+        false
+    }
+
     /// Every offset is a multiple of this.
     fn alignment(&self) -> u64;
 

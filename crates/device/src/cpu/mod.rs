@@ -28,6 +28,8 @@ pub use memory::{
 };
 pub use target::CpuTarget;
 
+pub use real::Element;
+
 use operands::Operands;
 use real::Real;
 

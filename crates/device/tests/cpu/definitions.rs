@@ -230,7 +230,7 @@ fn embedding() {
             let first = s.graph.rows(positions, 0, 3);
             (
                 vec![table, positions],
-                s.graph.embedding("x", ids, table, first),
+                s.graph.embedding("x", ids, table, first, None),
             )
         },
         |known, operands| {

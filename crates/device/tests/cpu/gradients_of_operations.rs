@@ -283,7 +283,7 @@ fn embedding_with_repeated_ids_and_fewer_positions_than_the_table() {
         let table_vd = s.parameter(&[6, 5]);
         let all_positions = s.parameter(&[7, 5]);
         let positions_td = s.graph.rows(all_positions, 0, 4);
-        vec![s.graph.embedding("x", ids_bt, table_vd, positions_td)]
+        vec![s.graph.embedding("x", ids_bt, table_vd, positions_td, None)]
     });
 }
 
@@ -292,7 +292,7 @@ fn embedding_over_more_columns_than_a_task() {
     check_gradients(|s| {
         let ids_bt = s.indices(&[1, 3], &[1, 0, 1]);
         let (table_vd, positions_td) = (s.parameter(&[2, 70]), s.parameter(&[3, 70]));
-        vec![s.graph.embedding("x", ids_bt, table_vd, positions_td)]
+        vec![s.graph.embedding("x", ids_bt, table_vd, positions_td, None)]
     });
 }
 

@@ -214,7 +214,7 @@ fn write(recipe: &Recipe) -> Step {
     );
     let positions = w.parameter("positions".to_owned(), &[t, d], recipe.frozen_embedding);
     let tied = w.parameter("tied".to_owned(), &[d, d], false);
-    let source = w.g.embedding("tokens", ids, table, positions);
+    let source = w.g.embedding("tokens", ids, table, positions, None);
     let mut x = source;
     let mut index = 0;
     while index < recipe.layers.len() {

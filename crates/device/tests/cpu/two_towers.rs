@@ -197,7 +197,7 @@ impl TwoTowers {
         let table_vd = g.parameter("text.table", &[VOCABULARY, d], Decay::Yes);
         let positions = g.parameter("text.positions", &[self.tokens + 2, d], Decay::Yes);
         let positions_td = g.rows(positions, 0, self.tokens);
-        let mut x_btd = g.embedding("text.tokens", ids, table_vd, positions_td);
+        let mut x_btd = g.embedding("text.tokens", ids, table_vd, positions_td, None);
         for layer in 0..self.layers {
             let name = format!("text.{layer}");
             let last = layer + 1 == self.layers;

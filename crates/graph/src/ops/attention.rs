@@ -65,7 +65,7 @@ impl Graph {
             "attention {name}: queries, keys and values are three different views"
         );
         let o_btd = self.activation(name, q.dims());
-        let lse_bht = self.activation(
+        let lse_bht = self.statistic(
             &format!("{name}.lse"),
             &[q.dims()[0], num_heads, q.dims()[1]],
         );

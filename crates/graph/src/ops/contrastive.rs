@@ -46,8 +46,8 @@ impl Graph {
             self.shape(weights_b).num_elements(),
             "contrastive: one weight per row"
         );
-        let row_lse = self.activation("contrastive.row_lse", &[image.rows()]);
-        let column_lse = self.activation("contrastive.column_lse", &[image.rows()]);
+        let row_lse = self.statistic("contrastive.row_lse", &[image.rows()]);
+        let column_lse = self.statistic("contrastive.column_lse", &[image.rows()]);
         self.push(
             Contrastive { tile },
             vec![image_bd, text_bd, weights_b, logit_scale],
@@ -78,7 +78,7 @@ impl Operation for Contrastive {
                 return pass.target(value);
             }
             let shape = pass.graph().shape(value);
-            let scrap = pass.graph().activation("frozen scale.grad", shape.dims());
+            let scrap = pass.graph().statistic("frozen scale.grad", shape.dims());
             Output::overwrite(scrap)
         });
         pass.graph().push(

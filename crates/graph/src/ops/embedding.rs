@@ -6,9 +6,13 @@ use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
 /// Forward. Inputs `ids_bt, table_vd, positions_td`; output `x_btd`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Embedding {}
+pub struct Embedding {
+    /// Places in `ids` sorted by id, then -1 for places whose gradient is zero: a device that adds many rows at a time
+    /// needs it to add equal ids in one order.
+    pub order_bt: Option<ValueId>,
+}
 
-/// Inputs `dx_btd, ids_bt`; outputs `dtable_vd, dpositions_td`.
+/// Inputs `dx_btd, ids_bt, [order_bt]`; outputs `dtable_vd, dpositions_td`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGrad {}
 
@@ -20,6 +24,7 @@ impl Graph {
         ids_bt: ValueId,
         table_vd: ValueId,
         positions_td: ValueId,
+        order_bt: Option<ValueId>,
     ) -> ValueId {
         let (ids, table, positions) = (
             self.shape(ids_bt),
@@ -33,7 +38,11 @@ impl Graph {
             "embedding {name}: ids {ids:?}, table {table:?}, positions {positions:?}"
         );
         let x_btd = self.activation(name, &[ids.rows(), ids.width(), table.width()]);
-        self.push_new(Embedding {}, vec![ids_bt, table_vd, positions_td], &[x_btd]);
+        self.push_new(
+            Embedding { order_bt },
+            vec![ids_bt, table_vd, positions_td],
+            &[x_btd],
+        );
         x_btd
     }
 }
@@ -53,8 +62,9 @@ impl Operation for Embedding {
             "token and position embeddings are frozen together"
         );
         let outputs = vec![pass.target(node.inputs[1]), pass.target(node.inputs[2])];
-        pass.graph()
-            .push(EmbeddingGrad {}, vec![dx_btd, node.inputs[0]], outputs);
+        let mut inputs = vec![dx_btd, node.inputs[0]];
+        inputs.extend(self.order_bt);
+        pass.graph().push(EmbeddingGrad {}, inputs, outputs);
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {

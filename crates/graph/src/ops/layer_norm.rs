@@ -37,8 +37,8 @@ impl Graph {
             );
         }
         let y_nd = self.activation(name, x.dims());
-        let mean_n = self.activation(&format!("{name}.mean"), &[x.rows()]);
-        let rstd_n = self.activation(&format!("{name}.rstd"), &[x.rows()]);
+        let mean_n = self.statistic(&format!("{name}.mean"), &[x.rows()]);
+        let rstd_n = self.statistic(&format!("{name}.rstd"), &[x.rows()]);
         self.push_new(
             LayerNorm { eps },
             vec![x_nd, gamma_d, beta_d],
@@ -66,7 +66,7 @@ impl Operation for LayerNorm {
                 pass.target(parameter)
             } else {
                 let shape = pass.graph().shape(parameter);
-                let scrap = pass.graph().activation("frozen norm.grad", shape.dims());
+                let scrap = pass.graph().statistic("frozen norm.grad", shape.dims());
                 crate::Output::overwrite(scrap)
             });
         }

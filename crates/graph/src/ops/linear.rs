@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::op::CheapAgain;
 use crate::ops::activation::{Activate, Activation};
-use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
+use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Role, ValueId};
 
 /// Forward. Inputs `x, W, [b], [residual]`; outputs `y` and, with an activation, `z` before it.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +78,7 @@ impl Graph {
         inert_bias: Range<usize>,
     ) -> ValueId {
         let y_no = self.linear_output(name, x_ni, weight_oi, bias_o);
+        let (weight_oi, bias_o) = self.in_format_of(x_ni, weight_oi, bias_o);
         let mut inputs = vec![x_ni, weight_oi];
         inputs.extend(bias_o);
         inputs.extend(residual_no);
@@ -112,7 +113,22 @@ impl Graph {
             activation: None,
             inert_bias: 0..0,
         };
-        self.push_new(op, vec![x_ni, weight_oi, bias_o], &[y_no]);
+        let (weight_oi, bias_o) = self.in_format_of(x_ni, weight_oi, Some(bias_o));
+        let mut inputs = vec![x_ni, weight_oi];
+        inputs.extend(bias_o);
+        self.push_new(op, inputs, &[y_no]);
+    }
+
+    /// Weight and bias in the number format of `x`, in which the product is computed.
+    fn in_format_of(
+        &mut self,
+        x: ValueId,
+        weight: ValueId,
+        bias: Option<ValueId>,
+    ) -> (ValueId, Option<ValueId>) {
+        let dtype = self.dtype(x);
+        let weight = self.weight_as(weight, dtype);
+        (weight, bias.map(|bias| self.weight_as(bias, dtype)))
     }
 
     /// `activation(x W^T + b)`.
@@ -125,15 +141,18 @@ impl Graph {
         activation: Activation,
     ) -> ValueId {
         let z_no = self.linear_output(&format!("{name}.z"), x_ni, weight_oi, Some(bias_o));
-        let dims = self.shape(z_no);
-        let y_no = self.activation(name, dims.dims());
+        let (dims, dtype) = (self.shape(z_no), self.dtype(x_ni));
+        let y_no = self.tensor(name, dims.dims(), dtype, Role::Activation);
         let op = Linear {
             bias: true,
             residual: false,
             activation: Some(activation),
             inert_bias: 0..0,
         };
-        self.push_new(op, vec![x_ni, weight_oi, bias_o], &[y_no, z_no]);
+        let (weight_oi, bias_o) = self.in_format_of(x_ni, weight_oi, Some(bias_o));
+        let mut inputs = vec![x_ni, weight_oi];
+        inputs.extend(bias_o);
+        self.push_new(op, inputs, &[y_no, z_no]);
         y_no
     }
 
@@ -161,7 +180,8 @@ impl Graph {
         }
         let mut dims = x.dims().to_vec();
         *dims.last_mut().expect("x has a width") = outputs;
-        self.activation(name, &dims)
+        let dtype = self.dtype(x_ni);
+        self.tensor(name, &dims, dtype, Role::Activation)
     }
 }
 

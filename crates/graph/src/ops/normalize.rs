@@ -19,7 +19,7 @@ impl Graph {
             (y.rows(), y.width()),
             "normalize {name}"
         );
-        let inverse_n = self.activation(&format!("{name}.inverse_norm"), &[x.rows()]);
+        let inverse_n = self.statistic(&format!("{name}.inverse_norm"), &[x.rows()]);
         self.push_new(Normalize {}, vec![x_nd], &[y_nd, inverse_n]);
     }
 }

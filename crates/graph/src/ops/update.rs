@@ -21,9 +21,11 @@ pub struct AdamWParameter {
     pub rate: usize,
     /// Upper bound after the update.
     pub maximum: Option<f64>,
+    /// The weight's copy in the compute format is written along: one output more.
+    pub copy: bool,
 }
 
-/// Inputs: `schedule, norm`, then `gradient` of each parameter; outputs: `weight, m, v` of each, updated in place.
+/// Inputs: `schedule, norm`, then `gradient` of each parameter; outputs: `weight, m, v, [copy]` of each, updated in place.
 /// `schedule` is `[inverse loss scale, 1 / (1 - b1^t), 1 / (1 - b2^t), rate 0, rate 1, ...]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {

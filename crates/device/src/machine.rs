@@ -1,0 +1,241 @@
+//! One face for all devices: where programs run, and the memory that they run in.
+
+use std::borrow::Cow;
+
+use holdall_graph::DType;
+use holdall_plan::{Phase, Place, StepPlan, Target};
+
+use crate::cpu::{self, Arena, ArenaError, Cpu, CpuTarget, Element};
+
+/// Number formats of the arithmetic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Arithmetic {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 32-bit floats, products with 10-bit factors.
+    Tf32,
+    /// 16-bit brain floats.
+    Bf16,
+    /// 16-bit IEEE floats.
+    F16,
+}
+
+impl Arithmetic {
+    /// Number format of activations.
+    pub fn compute(self) -> DType {
+        match self {
+            Arithmetic::F32 | Arithmetic::Tf32 => DType::F32,
+            Arithmetic::Bf16 => DType::Bf16,
+            Arithmetic::F16 => DType::F16,
+        }
+    }
+
+    /// As the user writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arithmetic::F32 => "f32",
+            Arithmetic::Tf32 => "tf32",
+            Arithmetic::Bf16 => "bf16",
+            Arithmetic::F16 => "fp16",
+        }
+    }
+}
+
+/// Where the user wants to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wish {
+    /// A GPU where there is one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU with this number.
+    Cuda(usize),
+}
+
+/// Why a device cannot be had, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// There is no such device, or something that it needs is missing.
+    #[error("{0}")]
+    Missing(String),
+    /// The memory that the plan asks for is not there.
+    #[error("{0}")]
+    Memory(String),
+    /// The device failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<ArenaError> for DeviceError {
+    fn from(error: ArenaError) -> DeviceError {
+        DeviceError::Memory(error.to_string())
+    }
+}
+
+/// Threads and, where there is one, a GPU.
+pub struct Device {
+    cpu: Cpu,
+}
+
+impl Device {
+    /// Opens what is wished for; `num_threads` for the pool, or one per core.
+    pub fn open(wish: Wish, num_threads: Option<usize>) -> Result<Device, DeviceError> {
+        match wish {
+            Wish::Auto | Wish::Cpu => Ok(Device::on_cpu(Cpu::new(num_threads))),
+            Wish::Cuda(_) => Err(DeviceError::Missing("no GPU".to_owned())),
+        }
+    }
+
+    /// Programs run on a thread pool.
+    pub fn on_cpu(cpu: Cpu) -> Device {
+        Device { cpu }
+    }
+
+    /// The threads: they decode, count ranks and, without a GPU, compute.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// Whether programs run on a GPU.
+    pub fn is_gpu(&self) -> bool {
+        false
+    }
+
+    /// `cpu`, or `cuda`: for JSON.
+    pub fn kind(&self) -> &'static str {
+        "cpu"
+    }
+
+    /// For people: what it is, and what it was found with.
+    pub fn describe(&self) -> Vec<String> {
+        vec![format!("Device: CPU, {} threads", self.cpu.num_threads())]
+    }
+
+    /// The number format that suits it when the user does not say.
+    pub fn best_arithmetic(&self) -> Arithmetic {
+        Arithmetic::F32
+    }
+
+    /// Whether it computes in a number format.
+    pub fn supports(&self, arithmetic: Arithmetic) -> bool {
+        arithmetic == Arithmetic::F32
+    }
+
+    /// Whether gradients of equal token ids need the order in which they are added.
+    pub fn wants_sorted_ids(&self) -> bool {
+        false
+    }
+
+    /// The device as the planner sees it. `host_bytes` is what the run will hold on the host beside the arena, and
+    /// does not hold yet.
+    pub fn target(&self, _arithmetic: Arithmetic, host_bytes: u64) -> Box<dyn Target> {
+        Box::new(CpuTarget::new(self.cpu.num_threads()).with_host_bytes(host_bytes))
+    }
+
+    /// Memory that budgets are shares of; `None` where the system does not tell.
+    pub fn total_bytes(&self) -> Option<u64> {
+        cpu::total_bytes()
+    }
+
+    /// Memory that this process holds or could have.
+    pub fn available_bytes(&self) -> Option<u64> {
+        Some(cpu::available_bytes()? + cpu::resident_bytes().unwrap_or(0))
+    }
+
+    /// What this process holds now, as a budget counts it.
+    pub fn held_bytes(&self) -> Option<u64> {
+        cpu::give_back_freed();
+        cpu::resident_bytes()
+    }
+
+    /// The most that this process has held, as a budget counts it.
+    pub fn peak_bytes(&self) -> Option<u64> {
+        cpu::peak_resident_bytes()
+    }
+}
+
+/// A plan's memory, and its programs made ready to run in it.
+pub struct Machine {
+    kind: Kind,
+}
+
+enum Kind {
+    Cpu(Arena),
+}
+
+impl Machine {
+    /// Reserves the arena and makes the programs ready.
+    pub fn new(
+        _device: &Device,
+        plan: &StepPlan,
+        _arithmetic: Arithmetic,
+    ) -> Result<Machine, DeviceError> {
+        cpu::give_back_freed();
+        let kind = Kind::Cpu(Arena::new(plan.arena_bytes)?);
+        Ok(Machine { kind })
+    }
+
+    /// Size of the arena, as reserved.
+    pub fn arena_bytes(&self) -> u64 {
+        match &self.kind {
+            Kind::Cpu(arena) => arena.bytes(),
+        }
+    }
+
+    /// A contiguous tensor that outlives programs; waits for what still runs.
+    pub fn read<T: Element>(&self, place: &Place) -> Cow<'_, [T]> {
+        match &self.kind {
+            Kind::Cpu(arena) => Cow::Borrowed(arena.read(place, 0)),
+        }
+    }
+
+    /// Writes a contiguous tensor that outlives programs; waits for what still runs.
+    pub fn write<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
+        match &mut self.kind {
+            Kind::Cpu(arena) => fill(arena.write(place, 0)),
+        }
+    }
+
+    /// Writes an input for the next [`Machine::run`]; does not wait. What `fill` finds in it is arbitrary.
+    pub fn input<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
+        self.write(place, fill)
+    }
+
+    /// Runs a program for a micro-batch and the slot it keeps its activations in; on a GPU, does not wait.
+    pub fn run(
+        &mut self,
+        device: &Device,
+        plan: &StepPlan,
+        phase: Phase,
+        micro: usize,
+        slot: usize,
+    ) {
+        match &mut self.kind {
+            Kind::Cpu(arena) => device.cpu().run(&plan.programs[phase], arena, micro, slot),
+        }
+    }
+
+    /// Runs a program and tells how long each instruction took.
+    pub fn profile(
+        &mut self,
+        device: &Device,
+        plan: &StepPlan,
+        phase: Phase,
+        [micro, slot]: [usize; 2],
+        told: &mut (dyn FnMut(&'static str, f64) + Send),
+    ) {
+        let program = &plan.programs[phase];
+        match &mut self.kind {
+            Kind::Cpu(arena) => device.cpu().profile(program, arena, micro, slot, told),
+        }
+    }
+
+    /// Waits for what still runs, and tells whether the device failed.
+    pub fn wait(&mut self) -> Result<(), DeviceError> {
+        match &mut self.kind {
+            Kind::Cpu(_) => Ok(()),
+        }
+    }
+}
