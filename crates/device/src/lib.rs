@@ -1,9 +1,10 @@
 //! What runs a planned program.
 //!
 //! A device replays instructions at addresses that the plan chose: it allocates one arena, and decides nothing.
-//! [`Device`] and [`Machine`] are what training sees; [`cpu`] are behind them.
+//! [`Device`] and [`Machine`] are what training sees; [`cpu`] and [`cuda`] are behind them.
 
 pub mod cpu;
+pub mod cuda;
 mod machine;
 
 pub use machine::{Arithmetic, Device, DeviceError, Machine, Wish};

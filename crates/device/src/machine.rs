@@ -6,6 +6,7 @@ use holdall_graph::DType;
 use holdall_plan::{Phase, Place, StepPlan, Target};
 
 use crate::cpu::{self, Arena, ArenaError, Cpu, CpuTarget, Element};
+use crate::cuda::{self, Cuda, CudaMachine};
 
 /// Number formats of the arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -77,20 +78,38 @@ impl From<ArenaError> for DeviceError {
 /// Threads and, where there is one, a GPU.
 pub struct Device {
     cpu: Cpu,
+    gpu: Option<Cuda>,
+    /// Why there is no GPU although there is a driver.
+    notes: Vec<String>,
 }
 
 impl Device {
     /// Opens what is wished for; `num_threads` for the pool, or one per core.
     pub fn open(wish: Wish, num_threads: Option<usize>) -> Result<Device, DeviceError> {
-        match wish {
-            Wish::Auto | Wish::Cpu => Ok(Device::on_cpu(Cpu::new(num_threads))),
-            Wish::Cuda(_) => Err(DeviceError::Missing("no GPU".to_owned())),
-        }
+        let (gpu, notes) = match wish {
+            Wish::Cpu => (None, Vec::new()),
+            Wish::Cuda(ordinal) => (Some(Cuda::open(ordinal)?), Vec::new()),
+            Wish::Auto => match cuda::count() {
+                Ok(0) => (None, Vec::new()),
+                Ok(_) => (Some(Cuda::open(0)?), Vec::new()),
+                // A driver without the libraries that computing needs: the CPU, and what to install.
+                Err(missing) => (None, vec![missing.to_string()]),
+            },
+        };
+        Ok(Device {
+            cpu: Cpu::new(num_threads),
+            gpu,
+            notes,
+        })
     }
 
     /// Programs run on a thread pool.
     pub fn on_cpu(cpu: Cpu) -> Device {
-        Device { cpu }
+        Device {
+            cpu,
+            gpu: None,
+            notes: Vec::new(),
+        }
     }
 
     /// The threads: they decode, count ranks and, without a GPU, compute.
@@ -98,89 +117,153 @@ impl Device {
         &self.cpu
     }
 
+    /// The GPU that programs run on, if they do.
+    pub fn gpu(&self) -> Option<&Cuda> {
+        self.gpu.as_ref()
+    }
+
     /// Whether programs run on a GPU.
     pub fn is_gpu(&self) -> bool {
-        false
+        self.gpu.is_some()
     }
 
     /// `cpu`, or `cuda`: for JSON.
     pub fn kind(&self) -> &'static str {
-        "cpu"
+        match self.is_gpu() {
+            true => "cuda",
+            false => "cpu",
+        }
     }
 
     /// For people: what it is, and what it was found with.
     pub fn describe(&self) -> Vec<String> {
-        vec![format!("Device: CPU, {} threads", self.cpu.num_threads())]
+        match &self.gpu {
+            Some(gpu) => gpu.describe(),
+            None => {
+                let mut lines = self.notes.clone();
+                lines.push(format!("Device: CPU, {} threads", self.cpu.num_threads()));
+                lines
+            }
+        }
     }
 
     /// The number format that suits it when the user does not say.
     pub fn best_arithmetic(&self) -> Arithmetic {
-        Arithmetic::F32
+        match &self.gpu {
+            Some(gpu) => gpu.best_arithmetic(),
+            None => Arithmetic::F32,
+        }
     }
 
     /// Whether it computes in a number format.
     pub fn supports(&self, arithmetic: Arithmetic) -> bool {
-        arithmetic == Arithmetic::F32
+        match &self.gpu {
+            Some(gpu) => gpu.supports(arithmetic),
+            None => arithmetic == Arithmetic::F32,
+        }
     }
 
     /// Whether gradients of equal token ids need the order in which they are added.
     pub fn wants_sorted_ids(&self) -> bool {
-        false
+        self.is_gpu()
     }
 
     /// The device as the planner sees it. `host_bytes` is what the run will hold on the host beside the arena, and
-    /// does not hold yet.
-    pub fn target(&self, _arithmetic: Arithmetic, host_bytes: u64) -> Box<dyn Target> {
-        Box::new(CpuTarget::new(self.cpu.num_threads()).with_host_bytes(host_bytes))
+    /// does not hold yet. On a GPU, everything that a run needs is loaded first.
+    pub fn target(
+        &self,
+        arithmetic: Arithmetic,
+        host_bytes: u64,
+    ) -> Result<Box<dyn Target>, DeviceError> {
+        Ok(match &self.gpu {
+            Some(gpu) => Box::new(gpu.target(arithmetic)?),
+            None => {
+                let target = CpuTarget::new(self.cpu.num_threads());
+                Box::new(target.with_host_bytes(host_bytes))
+            }
+        })
     }
 
     /// Memory that budgets are shares of; `None` where the system does not tell.
     pub fn total_bytes(&self) -> Option<u64> {
-        cpu::total_bytes()
+        match &self.gpu {
+            Some(gpu) => gpu.total_bytes(),
+            None => cpu::total_bytes(),
+        }
     }
 
     /// Memory that this process holds or could have.
     pub fn available_bytes(&self) -> Option<u64> {
-        Some(cpu::available_bytes()? + cpu::resident_bytes().unwrap_or(0))
+        match &self.gpu {
+            Some(gpu) => gpu.available_bytes(),
+            None => Some(cpu::available_bytes()? + cpu::resident_bytes().unwrap_or(0)),
+        }
     }
 
     /// What this process holds now, as a budget counts it.
     pub fn held_bytes(&self) -> Option<u64> {
-        cpu::give_back_freed();
-        cpu::resident_bytes()
+        match &self.gpu {
+            Some(gpu) => gpu.held_bytes(),
+            None => {
+                cpu::give_back_freed();
+                cpu::resident_bytes()
+            }
+        }
     }
 
     /// The most that this process has held, as a budget counts it.
     pub fn peak_bytes(&self) -> Option<u64> {
-        cpu::peak_resident_bytes()
+        match &self.gpu {
+            Some(gpu) => gpu.peak_bytes(),
+            None => cpu::peak_resident_bytes(),
+        }
+    }
+
+    /// How the device computes what it computes, where there is a choice: a checkpoint remembers it, so that the same
+    /// bits follow.
+    pub fn algorithms(&self) -> Option<String> {
+        self.gpu.as_ref().map(Cuda::algorithms)
+    }
+
+    /// Takes the choices of an earlier process, before a machine is made.
+    pub fn prefer_algorithms(&self, text: &str) {
+        if let Some(gpu) = &self.gpu {
+            gpu.prefer_algorithms(text);
+        }
     }
 }
 
 /// A plan's memory, and its programs made ready to run in it.
 pub struct Machine {
     kind: Kind,
+    arithmetic: Arithmetic,
 }
 
 enum Kind {
     Cpu(Arena),
+    Cuda(Box<CudaMachine>),
 }
 
 impl Machine {
     /// Reserves the arena and makes the programs ready.
     pub fn new(
-        _device: &Device,
+        device: &Device,
         plan: &StepPlan,
-        _arithmetic: Arithmetic,
+        arithmetic: Arithmetic,
     ) -> Result<Machine, DeviceError> {
         cpu::give_back_freed();
-        let kind = Kind::Cpu(Arena::new(plan.arena_bytes)?);
-        Ok(Machine { kind })
+        let kind = match device.gpu() {
+            Some(gpu) => Kind::Cuda(Box::new(CudaMachine::new(gpu, plan, arithmetic)?)),
+            None => Kind::Cpu(Arena::new(plan.arena_bytes)?),
+        };
+        Ok(Machine { kind, arithmetic })
     }
 
     /// Size of the arena, as reserved.
     pub fn arena_bytes(&self) -> u64 {
         match &self.kind {
             Kind::Cpu(arena) => arena.bytes(),
+            Kind::Cuda(machine) => machine.arena_bytes(),
         }
     }
 
@@ -188,6 +271,7 @@ impl Machine {
     pub fn read<T: Element>(&self, place: &Place) -> Cow<'_, [T]> {
         match &self.kind {
             Kind::Cpu(arena) => Cow::Borrowed(arena.read(place, 0)),
+            Kind::Cuda(machine) => machine.read(place),
         }
     }
 
@@ -195,12 +279,23 @@ impl Machine {
     pub fn write<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
         match &mut self.kind {
             Kind::Cpu(arena) => fill(arena.write(place, 0)),
+            Kind::Cuda(machine) => machine.write(place, fill),
         }
     }
 
     /// Writes an input for the next [`Machine::run`]; does not wait. What `fill` finds in it is arbitrary.
     pub fn input<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
-        self.write(place, fill)
+        match &mut self.kind {
+            Kind::Cpu(arena) => fill(arena.write(place, 0)),
+            Kind::Cuda(machine) => machine.input(place, fill),
+        }
+    }
+
+    /// Lets inputs that were written travel to the device while it still computes; [`Machine::run`] does it otherwise.
+    pub fn send(&mut self) {
+        if let Kind::Cuda(machine) = &mut self.kind {
+            machine.send();
+        }
     }
 
     /// Runs a program for a micro-batch and the slot it keeps its activations in; on a GPU, does not wait.
@@ -214,6 +309,7 @@ impl Machine {
     ) {
         match &mut self.kind {
             Kind::Cpu(arena) => device.cpu().run(&plan.programs[phase], arena, micro, slot),
+            Kind::Cuda(machine) => machine.run(phase, micro, slot),
         }
     }
 
@@ -225,10 +321,17 @@ impl Machine {
         phase: Phase,
         [micro, slot]: [usize; 2],
         told: &mut (dyn FnMut(&'static str, f64) + Send),
-    ) {
+    ) -> Result<(), DeviceError> {
         let program = &plan.programs[phase];
-        match &mut self.kind {
-            Kind::Cpu(arena) => device.cpu().profile(program, arena, micro, slot, told),
+        match (&mut self.kind, device.gpu()) {
+            (Kind::Cuda(machine), Some(gpu)) => {
+                machine.profile(gpu, plan, self.arithmetic, phase, [micro, slot], told)
+            }
+            (Kind::Cuda(_), None) => unreachable!("a machine on a GPU comes from one"),
+            (Kind::Cpu(arena), _) => {
+                device.cpu().profile(program, arena, micro, slot, told);
+                Ok(())
+            }
         }
     }
 
@@ -236,6 +339,7 @@ impl Machine {
     pub fn wait(&mut self) -> Result<(), DeviceError> {
         match &mut self.kind {
             Kind::Cpu(_) => Ok(()),
+            Kind::Cuda(machine) => machine.wait(),
         }
     }
 }

@@ -12,6 +12,7 @@ impl Element for f32 {}
 impl Element for f64 {}
 impl Element for i64 {}
 impl Element for u8 {}
+impl Element for u16 {} // the bits of a 16-bit float
 
 /// Partial sums of a reduction.
 pub(super) const LANES: usize = 16;

@@ -1,0 +1,578 @@
+//! The driver's calls, each checked, each thing it gives freed with its owner.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
+
+use crate::DeviceError;
+
+/// Turns a driver's answer into an error that names the call.
+pub(super) fn check(result: CUresult, call: &str) -> Result<(), DeviceError> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let mut text: *const c_char = std::ptr::null();
+    // SAFETY: the driver writes a pointer to a string that it owns for ever, or leaves the null.
+    let said = unsafe {
+        sys::cuGetErrorString(result, &mut text);
+        match text.is_null() {
+            true => "no text".into(),
+            false => CStr::from_ptr(text).to_string_lossy(),
+        }
+    };
+    let name = format!("{result:?}");
+    Err(DeviceError::Failed(format!(
+        "the GPU failed in {call}: {said} ({name})\n\
+         hint: `nvidia-smi` shows whether the driver still answers; a checkpoint lets the run go on"
+    )))
+}
+
+/// A GPU with its context made current.
+pub(super) struct Context {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+}
+
+// SAFETY: a context may be used from any thread that makes it current; `bind` does.
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver's calls are safe to make at the same time.
+unsafe impl Sync for Context {}
+
+/// GPUs that the driver sees; `None` without a driver.
+pub(super) fn count() -> Result<usize, DeviceError> {
+    let mut count = 0;
+    // SAFETY: the driver's library is there (the caller loaded it); the count is written to a local.
+    unsafe {
+        check(sys::cuInit(0), "cuInit")?;
+        check(sys::cuDeviceGetCount(&mut count), "cuDeviceGetCount")?;
+    }
+    Ok(count as usize)
+}
+
+/// Where a GPU sits, as NVML knows it: asked before there is a context.
+pub(super) fn pci_bus_id(ordinal: usize) -> Result<String, DeviceError> {
+    let mut text = [0 as c_char; 32];
+    let mut device = 0;
+    // SAFETY: the driver writes at most as many bytes as it is told, with a zero at the end.
+    unsafe {
+        check(sys::cuDeviceGet(&mut device, ordinal as i32), "cuDeviceGet")?;
+        check(
+            sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as i32, device),
+            "cuDeviceGetPCIBusId",
+        )?;
+        Ok(CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned())
+    }
+}
+
+impl Context {
+    pub fn new(ordinal: usize) -> Result<Context, DeviceError> {
+        let (mut device, mut context) = (0, null_mut());
+        // SAFETY: results go to locals; the primary context is released on drop.
+        unsafe {
+            check(sys::cuDeviceGet(&mut device, ordinal as i32), "cuDeviceGet")?;
+            check(
+                sys::cuDevicePrimaryCtxRetain(&mut context, device),
+                "cuDevicePrimaryCtxRetain",
+            )?;
+        }
+        let context = Context { device, context };
+        context.bind()?;
+        Ok(context)
+    }
+
+    /// Makes the context current on this thread.
+    pub fn bind(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context is alive as long as `self`.
+        check(
+            unsafe { sys::cuCtxSetCurrent(self.context) },
+            "cuCtxSetCurrent",
+        )
+    }
+
+    fn attribute(&self, attribute: Attribute) -> Result<usize, DeviceError> {
+        let mut value = 0;
+        // SAFETY: the value is written to a local.
+        let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, self.device) };
+        check(result, "cuDeviceGetAttribute")?;
+        Ok(value as usize)
+    }
+
+    pub fn name(&self) -> Result<String, DeviceError> {
+        let mut text = [0 as c_char; 128];
+        // SAFETY: the driver writes at most as many bytes as it is told, with a zero at the end.
+        unsafe {
+            check(
+                sys::cuDeviceGetName(text.as_mut_ptr(), text.len() as i32, self.device),
+                "cuDeviceGetName",
+            )?;
+            Ok(CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned())
+        }
+    }
+
+    /// Compute capability: 90 for a Hopper.
+    pub fn capability(&self) -> Result<u32, DeviceError> {
+        let major = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok((major * 10 + minor) as u32)
+    }
+
+    pub fn num_processors(&self) -> Result<usize, DeviceError> {
+        self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+    }
+
+    /// Free and total bytes of the card.
+    pub fn memory(&self) -> Result<(u64, u64), DeviceError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: results go to locals.
+        let result = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
+        check(result, "cuMemGetInfo")?;
+        Ok((free as u64, total as u64))
+    }
+
+    pub fn driver_version() -> Result<u32, DeviceError> {
+        let mut version = 0;
+        // SAFETY: the version is written to a local.
+        check(
+            unsafe { sys::cuDriverGetVersion(&mut version) },
+            "cuDriverGetVersion",
+        )?;
+        Ok(version as u32)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained once in `new`.
+        unsafe {
+            sys::cuDevicePrimaryCtxRelease_v2(self.device);
+        }
+    }
+}
+
+/// Allocations on the device so far: tests count them.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Allocations that this process has made on a device, or pinned for one.
+pub fn allocations() -> u64 {
+    ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+/// Memory on the device.
+pub(super) struct Buffer {
+    pub address: u64,
+    pub bytes: u64,
+}
+
+impl Buffer {
+    pub fn new(bytes: u64) -> Result<Buffer, DeviceError> {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        let mut address = 0;
+        let bytes = bytes.max(256);
+        // SAFETY: the address is written to a local and freed on drop.
+        let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) };
+        if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return Err(DeviceError::Memory(format!(
+                "the card has no {bytes} bytes left in one piece"
+            )));
+        }
+        check(result, "cuMemAlloc")?;
+        Ok(Buffer { address, bytes })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new`; whoever owns the buffer has waited for what used it.
+        unsafe {
+            sys::cuMemFree_v2(self.address);
+        }
+    }
+}
+
+/// Page-locked host memory, which the card's copy engine reads by itself.
+pub(super) struct Pinned {
+    pointer: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain memory with one owner.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub fn new(bytes: usize) -> Result<Pinned, DeviceError> {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        let mut pointer = null_mut();
+        // SAFETY: the pointer is written to a local and freed on drop.
+        let result = unsafe { sys::cuMemHostAlloc(&mut pointer, bytes.max(64), 0) };
+        check(result, "cuMemHostAlloc")?;
+        let pointer = pointer.cast::<u8>();
+        // SAFETY: fresh memory of that size.
+        unsafe { pointer.write_bytes(0, bytes.max(64)) };
+        Ok(Pinned { pointer, bytes })
+    }
+
+    pub fn as_ptr(&self) -> *const u8 {
+        self.pointer
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: allocated with this size and written once; borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer, self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new`.
+        unsafe {
+            sys::cuMemFreeHost(self.pointer.cast());
+        }
+    }
+}
+
+/// A queue of work.
+pub(super) struct Stream {
+    pub raw: sys::CUstream,
+}
+
+// SAFETY: streams may be used from any thread with the context current.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    pub fn new() -> Result<Stream, DeviceError> {
+        let mut raw = null_mut();
+        const NON_BLOCKING: u32 = 1;
+        // SAFETY: the handle is written to a local and destroyed on drop.
+        let result = unsafe { sys::cuStreamCreate(&mut raw, NON_BLOCKING) };
+        check(result, "cuStreamCreate")?;
+        Ok(Stream { raw })
+    }
+
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the stream is alive.
+        check(
+            unsafe { sys::cuStreamSynchronize(self.raw) },
+            "cuStreamSynchronize",
+        )
+    }
+
+    pub fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
+        // SAFETY: both are alive.
+        check(
+            unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) },
+            "cuStreamWaitEvent",
+        )
+    }
+
+    /// Fills with zero bytes.
+    pub fn clear(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
+        // SAFETY: the caller names memory of its own.
+        check(
+            unsafe { sys::cuMemsetD8Async(address, 0, bytes as usize, self.raw) },
+            "cuMemsetD8Async",
+        )
+    }
+
+    /// Writes one 32-bit number.
+    pub fn set(&self, address: u64, value: u32) -> Result<(), DeviceError> {
+        // SAFETY: the caller names memory of its own.
+        check(
+            unsafe { sys::cuMemsetD32Async(address, value, 1, self.raw) },
+            "cuMemsetD32Async",
+        )
+    }
+
+    pub fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), DeviceError> {
+        // SAFETY: the caller names memory of its own.
+        check(
+            unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.raw) },
+            "cuMemcpyDtoDAsync",
+        )
+    }
+
+    /// From the host; `from` must stay as it is until the stream has passed.
+    pub fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller names memory of its own on both sides.
+        check(
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.raw) },
+            "cuMemcpyHtoDAsync",
+        )
+    }
+
+    /// To the host; `to` must stay where it is until the stream has passed.
+    pub fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller names memory of its own on both sides.
+        check(
+            unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.raw) },
+            "cuMemcpyDtoHAsync",
+        )
+    }
+
+    /// What `issue` puts into the stream, as a graph instead of as work.
+    pub fn capture(
+        &self,
+        issue: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<Replay, DeviceError> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let (mut graph, mut exec) = (null_mut(), null_mut());
+        // SAFETY: the stream is alive; the graph is destroyed here, the executable one on drop.
+        unsafe {
+            check(
+                sys::cuStreamBeginCapture_v2(self.raw, mode),
+                "cuStreamBeginCapture",
+            )?;
+            let issued = issue();
+            let ended = sys::cuStreamEndCapture(self.raw, &mut graph);
+            issued?;
+            check(ended, "cuStreamEndCapture")?;
+            let made = sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0);
+            sys::cuGraphDestroy(graph);
+            check(made, "cuGraphInstantiate")?;
+            check(sys::cuGraphUpload(exec, self.raw), "cuGraphUpload")?;
+            Ok(Replay { raw: exec })
+        }
+    }
+
+    pub fn replay(&self, graph: &Replay) -> Result<(), DeviceError> {
+        // SAFETY: both are alive.
+        check(
+            unsafe { sys::cuGraphLaunch(graph.raw, self.raw) },
+            "cuGraphLaunch",
+        )
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: created in `new`.
+        unsafe {
+            sys::cuStreamDestroy_v2(self.raw);
+        }
+    }
+}
+
+/// A captured program.
+pub(super) struct Replay {
+    raw: sys::CUgraphExec,
+}
+
+// SAFETY: launched from one thread at a time: it belongs to a machine that is borrowed exclusively.
+unsafe impl Send for Replay {}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        // SAFETY: instantiated in `capture`.
+        unsafe {
+            sys::cuGraphExecDestroy(self.raw);
+        }
+    }
+}
+
+/// A moment in a stream.
+pub(super) struct Event {
+    raw: sys::CUevent,
+}
+
+// SAFETY: events may be used from any thread with the context current.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// One that orders streams, without a clock.
+    pub fn new() -> Result<Event, DeviceError> {
+        const DISABLE_TIMING: u32 = 2;
+        Event::with_flags(DISABLE_TIMING)
+    }
+
+    /// One that tells the time.
+    pub fn with_clock() -> Result<Event, DeviceError> {
+        Event::with_flags(0)
+    }
+
+    fn with_flags(flags: u32) -> Result<Event, DeviceError> {
+        let mut raw = null_mut();
+        // SAFETY: the handle is written to a local and destroyed on drop.
+        check(
+            unsafe { sys::cuEventCreate(&mut raw, flags) },
+            "cuEventCreate",
+        )?;
+        Ok(Event { raw })
+    }
+
+    pub fn record(&self, stream: &Stream) -> Result<(), DeviceError> {
+        // SAFETY: both are alive.
+        check(
+            unsafe { sys::cuEventRecord(self.raw, stream.raw) },
+            "cuEventRecord",
+        )
+    }
+
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the event is alive.
+        check(
+            unsafe { sys::cuEventSynchronize(self.raw) },
+            "cuEventSynchronize",
+        )
+    }
+
+    /// Seconds from `earlier` to this one; both have passed.
+    pub fn seconds_since(&self, earlier: &Event) -> Result<f64, DeviceError> {
+        type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
+        static ELAPSED: OnceLock<Elapsed> = OnceLock::new();
+        // SAFETY: under its first name the call is in every driver, old and new, with this signature.
+        let elapsed = ELAPSED.get_or_init(|| unsafe {
+            *sys::culib()
+                .get::<Elapsed>(b"cuEventElapsedTime\0")
+                .expect("every driver has it")
+        });
+        let mut milliseconds = 0.0;
+        // SAFETY: the time is written to a local; both events are alive.
+        let result = unsafe { elapsed(&mut milliseconds, earlier.raw, self.raw) };
+        check(result, "cuEventElapsedTime")?;
+        Ok(f64::from(milliseconds) * 1e-3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created in `with_flags`.
+        unsafe {
+            sys::cuEventDestroy_v2(self.raw);
+        }
+    }
+}
+
+/// Machine code on the device.
+pub(super) struct Module {
+    raw: sys::CUmodule,
+}
+
+// SAFETY: modules may be used from any thread with the context current.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+/// A kernel of a module that lives as long as the process's context.
+#[derive(Clone, Copy)]
+pub(super) struct Function {
+    raw: sys::CUfunction,
+}
+
+// SAFETY: as `Module`.
+unsafe impl Send for Function {}
+// SAFETY: as `Module`.
+unsafe impl Sync for Function {}
+
+impl Module {
+    pub fn new(image: &[u8]) -> Result<Module, DeviceError> {
+        let mut raw = null_mut();
+        // SAFETY: the image is machine code as the compiler gave it; the handle is unloaded on drop.
+        let result = unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) };
+        check(result, "cuModuleLoadData")?;
+        Ok(Module { raw })
+    }
+
+    pub fn function(&self, name: &str) -> Option<Function> {
+        let text = CString::new(name).ok()?;
+        let mut raw = null_mut();
+        // SAFETY: the module is alive; the handle is written to a local.
+        let result = unsafe { sys::cuModuleGetFunction(&mut raw, self.raw, text.as_ptr()) };
+        (result == CUresult::CUDA_SUCCESS).then_some(Function { raw })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: loaded in `new`.
+        unsafe {
+            sys::cuModuleUnload(self.raw);
+        }
+    }
+}
+
+/// What a kernel is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Argument {
+    Address(u64),
+    Int(i32),
+    Long(i64),
+    Float(f32),
+}
+
+impl From<u64> for Argument {
+    fn from(address: u64) -> Argument {
+        Argument::Address(address)
+    }
+}
+
+impl From<Option<u64>> for Argument {
+    fn from(address: Option<u64>) -> Argument {
+        Argument::Address(address.unwrap_or(0))
+    }
+}
+
+impl From<i32> for Argument {
+    fn from(value: i32) -> Argument {
+        Argument::Int(value)
+    }
+}
+
+impl From<i64> for Argument {
+    fn from(value: i64) -> Argument {
+        Argument::Long(value)
+    }
+}
+
+impl From<f32> for Argument {
+    fn from(value: f32) -> Argument {
+        Argument::Float(value)
+    }
+}
+
+const MOST_ARGUMENTS: usize = 32;
+
+impl Function {
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        grid: [usize; 3],
+        block: usize,
+        shared_bytes: usize,
+        arguments: &[Argument],
+    ) -> Result<(), DeviceError> {
+        // Each argument in eight bytes of its own, the value in the first of them (little endian, as CUDA's hosts are).
+        let mut values = [0u64; MOST_ARGUMENTS];
+        let mut pointers = [null_mut::<c_void>(); MOST_ARGUMENTS];
+        assert!(arguments.len() <= MOST_ARGUMENTS, "arguments of a kernel");
+        for (index, argument) in arguments.iter().enumerate() {
+            values[index] = match *argument {
+                Argument::Address(value) => value,
+                Argument::Int(value) => u64::from(value as u32),
+                Argument::Long(value) => value as u64,
+                Argument::Float(value) => u64::from(value.to_bits()),
+            };
+            pointers[index] = (&raw mut values[index]).cast();
+        }
+        let [x, y, z] = grid.map(|extent| extent as u32);
+        // SAFETY: the arguments are those of the kernel's declaration (tests run every kernel against the CPU); the
+        // driver copies them before it returns.
+        let result = unsafe {
+            sys::cuLaunchKernel(
+                self.raw,
+                x,
+                y,
+                z,
+                block as u32,
+                1,
+                1,
+                shared_bytes as u32,
+                stream.raw,
+                pointers.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        check(result, "cuLaunchKernel")
+    }
+}

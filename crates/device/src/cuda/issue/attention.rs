@@ -1,0 +1,202 @@
+//! Attention: tensor cores where the format and the head's size allow, plain arithmetic elsewhere.
+
+use holdall_graph::ops::attention::Attention;
+use holdall_graph::{DType, Write};
+
+use super::super::driver::Argument;
+use super::{Matrix, Operands};
+use crate::DeviceError;
+
+/// Which kernels do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A head of a sample in one block of so many warps.
+    Small(usize),
+    /// Tiles of queries against tiles of keys.
+    Tiled,
+    /// Without tensor cores: f32, odd sizes, single queries.
+    Plain,
+}
+
+const TILE: usize = 64;
+
+struct Sizes {
+    samples: usize,
+    heads: usize,
+    queries: usize,
+    keys: usize,
+    head: usize,
+}
+
+impl Sizes {
+    fn new(op: &Attention, q: &holdall_plan::Place, k: &holdall_plan::Place) -> Sizes {
+        let (q, k) = (q.shape, k.shape);
+        Sizes {
+            samples: q.dims()[0],
+            heads: op.num_heads,
+            queries: q.dims()[1],
+            keys: k.dims()[1],
+            head: q.width() / op.num_heads,
+        }
+    }
+
+    fn kind(&self, capability: u32, operands: &[Matrix]) -> Kind {
+        let aligned = operands
+            .iter()
+            .all(|matrix| matrix.address % 16 == 0 && matrix.stride % 8 == 0);
+        let dtype = operands[0].dtype;
+        let has_cores = match dtype {
+            DType::F16 => true,
+            DType::Bf16 => capability >= 80,
+            _ => false,
+        };
+        if !has_cores || !aligned || self.queries == 1 || ![32, 64].contains(&self.head) {
+            return Kind::Plain;
+        }
+        match self.queries.max(self.keys) {
+            0..=64 => Kind::Small(4),
+            65..=80 => Kind::Small(5),
+            _ => Kind::Tiled,
+        }
+    }
+
+    fn arguments(&self) -> [Argument; 4] {
+        [self.samples, self.heads, self.queries, self.keys].map(|size| (size as i32).into())
+    }
+
+    /// A warp per row of every head: so many blocks of 128 threads.
+    fn plain_grid(&self, rows: usize) -> [usize; 3] {
+        [(self.samples * self.heads * rows).div_ceil(4), 1, 1]
+    }
+
+    fn tiled_grid(&self, rows: usize) -> [usize; 3] {
+        [rows.div_ceil(TILE), self.heads, self.samples]
+    }
+
+    fn small_grid(&self) -> [usize; 3] {
+        [self.heads, self.samples, 1]
+    }
+}
+
+/// The name of a kernel that is compiled for each head size and number of warps.
+fn small(of: [&'static str; 4], head: usize, warps: usize) -> &'static str {
+    match (head, warps) {
+        (32, 4) => of[0],
+        (32, _) => of[1],
+        (_, 4) => of[2],
+        _ => of[3],
+    }
+}
+
+pub(super) fn forward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let [q, k, v] = [0, 1, 2].map(|index| o.input(index));
+    let lengths = op.key_lengths.then(|| o.input(3).address);
+    let (out, _) = o.result(0);
+    let sizes = Sizes::new(op, o.input_place(0), o.input_place(1));
+    assert_eq!(k.stride, v.stride, "keys and values lie alike");
+    let kind = sizes.kind(o.issuer.cuda.capability, &[q, k, v, out]);
+    let mut arguments: Vec<Argument> = vec![
+        q.address.into(),
+        k.address.into(),
+        v.address.into(),
+        lengths.into(),
+        out.address.into(),
+        o.output_address(1).into(),
+    ];
+    arguments.extend(sizes.arguments());
+    arguments.extend([
+        Argument::from(q.stride as i64),
+        (k.stride as i64).into(),
+        (out.stride as i64).into(),
+        (op.scale as f32).into(),
+        i32::from(op.causal).into(),
+    ]);
+    match kind {
+        Kind::Small(warps) => {
+            let names = [
+                "attention_forward_small_32_4",
+                "attention_forward_small_32_5",
+                "attention_forward_small_64_4",
+                "attention_forward_small_64_5",
+            ];
+            let name = small(names, sizes.head, warps);
+            o.issuer
+                .launch(name, sizes.small_grid(), 32 * warps, &arguments)
+        }
+        Kind::Tiled => {
+            let name = match sizes.head {
+                32 => "attention_forward_32",
+                _ => "attention_forward_64",
+            };
+            o.issuer
+                .launch(name, sizes.tiled_grid(sizes.queries), 128, &arguments)
+        }
+        Kind::Plain => {
+            arguments.push((sizes.head as i32).into());
+            let grid = sizes.plain_grid(sizes.queries);
+            o.issuer
+                .launch("attention_plain_forward", grid, 128, &arguments)
+        }
+    }
+}
+
+pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let [dout, q, k, v, out, lse] = [0, 1, 2, 3, 4, 5].map(|index| o.input(index));
+    let lengths = op.key_lengths.then(|| o.input(6).address);
+    let [(dq, dq_mode), (dk, dk_mode), (dv, dv_mode)] = [0, 1, 2].map(|index| o.result(index));
+    let sizes = Sizes::new(op, o.input_place(1), o.input_place(2));
+    assert_eq!(k.stride, v.stride, "keys and values lie alike");
+    assert_eq!(dk.stride, dv.stride, "their gradients lie alike");
+    let kind = sizes.kind(o.issuer.cuda.capability, &[q, k, v, out, dout, dq, dk, dv]);
+    let bit = |mode: Write, index: i32| i32::from(mode == Write::Accumulate) << index;
+    let accumulate = bit(dq_mode, 0) | bit(dk_mode, 1) | bit(dv_mode, 2);
+    let mut arguments: Vec<Argument> = vec![
+        dout.address.into(),
+        q.address.into(),
+        k.address.into(),
+        v.address.into(),
+        out.address.into(),
+        lse.address.into(),
+        lengths.into(),
+        dq.address.into(),
+        dk.address.into(),
+        dv.address.into(),
+    ];
+    arguments.extend(sizes.arguments());
+    arguments.extend([dout, q, k, out, dq, dk].map(|matrix| Argument::from(matrix.stride as i64)));
+    arguments.extend([
+        Argument::from(op.scale as f32),
+        i32::from(op.causal).into(),
+        accumulate.into(),
+    ]);
+    let issuer = o.issuer;
+    match kind {
+        Kind::Small(warps) => {
+            let names = [
+                "attention_backward_small_32_4",
+                "attention_backward_small_32_5",
+                "attention_backward_small_64_4",
+                "attention_backward_small_64_5",
+            ];
+            let name = small(names, sizes.head, warps);
+            issuer.launch(name, sizes.small_grid(), 32 * warps, &arguments)
+        }
+        Kind::Tiled => {
+            let [to_queries, to_keys] = match sizes.head {
+                32 => ["attention_backward_dq_32", "attention_backward_dkv_32"],
+                _ => ["attention_backward_dq_64", "attention_backward_dkv_64"],
+            };
+            issuer.launch(to_queries, sizes.tiled_grid(sizes.queries), 128, &arguments)?;
+            issuer.launch(to_keys, sizes.tiled_grid(sizes.keys), 128, &arguments)
+        }
+        Kind::Plain => {
+            arguments.push((sizes.head as i32).into());
+            let (queries, keys) = (
+                sizes.plain_grid(sizes.queries),
+                sizes.plain_grid(sizes.keys),
+            );
+            issuer.launch("attention_plain_backward_dq", queries, 128, &arguments)?;
+            issuer.launch("attention_plain_backward_dkv", keys, 128, &arguments)
+        }
+    }
+}

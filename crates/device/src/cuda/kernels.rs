@@ -1,0 +1,89 @@
+//! Our own kernels: compiled for the card at first use, kept on disk, loaded before anything is planned.
+
+use std::collections::HashMap;
+
+use super::compile;
+use super::driver::{Argument, Function, Module, Stream};
+use crate::DeviceError;
+
+/// Every file of kernels.
+pub(super) const FILES: [(&str, &str); 10] = [
+    ("attention.cu", include_str!("kernels/attention.cu")),
+    (
+        "attention_plain.cu",
+        include_str!("kernels/attention_plain.cu"),
+    ),
+    ("contrastive.cu", include_str!("kernels/contrastive.cu")),
+    ("elements.cu", include_str!("kernels/elements.cu")),
+    ("layer_norm.cu", include_str!("kernels/layer_norm.cu")),
+    ("linear.cu", include_str!("kernels/linear.cu")),
+    ("losses.cu", include_str!("kernels/losses.cu")),
+    ("noise.cu", include_str!("kernels/noise.cu")),
+    ("tokens.cu", include_str!("kernels/tokens.cu")),
+    ("update.cu", include_str!("kernels/update.cu")),
+];
+
+/// The kernels for one number format.
+pub(super) struct Kernels {
+    modules: Vec<Module>,
+    functions: std::sync::Mutex<HashMap<&'static str, Function>>,
+}
+
+impl Kernels {
+    /// Compiles what is not on disk yet, on as many threads as there are files, and loads everything.
+    pub fn load(capability: u32, element: u32) -> Result<Kernels, DeviceError> {
+        let architecture = format!("sm_{capability}");
+        let compiled: Vec<Result<Vec<u8>, DeviceError>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = FILES
+                .iter()
+                .map(|&(name, text)| {
+                    let architecture = &architecture;
+                    scope.spawn(move || {
+                        let source = compile::source(name, text);
+                        compile::cached(&source, name, architecture, element)
+                            .map_err(|error| DeviceError::Failed(error.to_string()))
+                    })
+                })
+                .collect();
+            let joined = workers.into_iter().map(|worker| worker.join());
+            joined
+                .map(|result| result.expect("the compiler does not panic"))
+                .collect()
+        });
+        let mut modules = Vec::new();
+        for image in compiled {
+            modules.push(Module::new(&image?)?);
+        }
+        Ok(Kernels {
+            modules,
+            functions: Default::default(),
+        })
+    }
+
+    fn function(&self, name: &'static str) -> Result<Function, DeviceError> {
+        let mut functions = self
+            .functions
+            .lock()
+            .expect("never poisoned: nothing panics with it");
+        if let Some(&function) = functions.get(name) {
+            return Ok(function);
+        }
+        let found = self.modules.iter().find_map(|module| module.function(name));
+        let function = found
+            .ok_or_else(|| DeviceError::Failed(format!("there is no kernel called {name}")))?;
+        functions.insert(name, function);
+        Ok(function)
+    }
+
+    pub fn launch(
+        &self,
+        name: &'static str,
+        stream: &Stream,
+        grid: [usize; 3],
+        block: usize,
+        arguments: &[Argument],
+    ) -> Result<(), DeviceError> {
+        self.function(name)?
+            .launch(stream, grid, block, 0, arguments)
+    }
+}

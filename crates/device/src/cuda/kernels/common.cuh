@@ -1,0 +1,105 @@
+// What every kernel file begins with. No toolkit headers: NVRTC alone compiles this.
+//
+// A file is compiled once per number format of the activations: ELEMENT is 0 for f32, 1 for f16, 2 for bf16. Arithmetic is
+// always f32; an Element is only how numbers lie in memory.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#ifndef ELEMENT
+#error "ELEMENT: 0 for f32, 1 for f16, 2 for bf16"
+#endif
+
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+
+__device__ __forceinline__ float f16_to_float(u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+__device__ __forceinline__ u16 float_to_f16(float value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+__device__ __forceinline__ float bf16_to_float(u16 bits) {
+    return __uint_as_float((u32)bits << 16);
+}
+
+__device__ __forceinline__ u16 float_to_bf16(float value) {
+#if __CUDA_ARCH__ >= 800
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+#else
+    u32 bits = __float_as_uint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+
+#if ELEMENT == 0
+typedef float Element;
+__device__ __forceinline__ float load(float x) { return x; }
+__device__ __forceinline__ void store(float *to, float value) { *to = value; }
+// Elements in a 16-byte access.
+#define PACK 4
+#else
+struct Element {
+    u16 bits;
+};
+#define PACK 8
+#if ELEMENT == 1
+__device__ __forceinline__ float load(Element x) { return f16_to_float(x.bits); }
+__device__ __forceinline__ void store(Element *to, float value) { to->bits = float_to_f16(value); }
+#else
+__device__ __forceinline__ float load(Element x) { return bf16_to_float(x.bits); }
+__device__ __forceinline__ void store(Element *to, float value) { to->bits = float_to_bf16(value); }
+#endif
+#endif
+
+// 16 bytes of Elements as floats; `from` is 16-byte aligned.
+__device__ __forceinline__ void load_pack(const Element *from, float (&values)[PACK]) {
+    union {
+        uint4 raw;
+        Element elements[PACK];
+    } pack;
+    pack.raw = *reinterpret_cast<const uint4 *>(from);
+#pragma unroll
+    for (int i = 0; i < PACK; i++) values[i] = load(pack.elements[i]);
+}
+
+__device__ __forceinline__ void store_pack(Element *to, const float (&values)[PACK]) {
+    union {
+        uint4 raw;
+        Element elements[PACK];
+    } pack;
+#pragma unroll
+    for (int i = 0; i < PACK; i++) store(&pack.elements[i], values[i]);
+    *reinterpret_cast<uint4 *>(to) = pack.raw;
+}
+
+// Sums and maxima over a warp: every lane gets the result, in a fixed order.
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(ALL_LANES, value, offset);
+    return value;
+}
+
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, offset));
+    return value;
+}
+
+__device__ __forceinline__ double warp_sum(double value) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(ALL_LANES, value, offset);
+    return value;
+}

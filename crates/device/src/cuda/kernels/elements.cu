@@ -1,0 +1,310 @@
+// Element-wise operations and row normalisation.
+//
+// All but `normalize` run at memory bandwidth: a thread moves 16 bytes where rows are aligned, one number where not.
+// Loops are grid-strided; a grid that gives each thread one access is the fastest.
+
+#if ELEMENT != 0
+__device__ __forceinline__ float load(float x) { return x; }
+__device__ __forceinline__ void store(float *to, float value) { *to = value; }
+
+__device__ __forceinline__ void load_pack(const float *from, float (&values)[4]) {
+    float4 raw = *reinterpret_cast<const float4 *>(from);
+    values[0] = raw.x, values[1] = raw.y, values[2] = raw.z, values[3] = raw.w;
+}
+
+__device__ __forceinline__ void store_pack(float *to, const float (&values)[4]) {
+    *reinterpret_cast<float4 *>(to) = make_float4(values[0], values[1], values[2], values[3]);
+}
+#endif
+
+__device__ __forceinline__ bool aligned(const void *pointer) { return ((u64)pointer & 15) == 0; }
+
+__device__ __forceinline__ i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
+
+// Calls work(row, column) for every STEPth column. 64-bit division is slow, and hardly ever needed.
+template <int STEP, class Work>
+__device__ __forceinline__ void for_places(i64 rows, i64 width, Work work) {
+    i64 per_row = width / STEP, total = rows * per_row;
+    for (i64 at = first_thread(); at < total; at += all_threads()) {
+        i64 row = rows == 1 ? 0 : total >> 32 ? at / per_row : (u32)at / (u32)per_row;
+        work(row, (at - row * per_row) * STEP);
+    }
+}
+
+// Calls packed(start) for every full pack of n numbers, single(at) for each number left over.
+template <int STEP, class Packed, class Single>
+__device__ __forceinline__ void for_flat(i64 n, Packed packed, Single single) {
+    i64 num_packs = n / STEP;
+    for (i64 at = first_thread(); at < num_packs; at += all_threads()) packed(at * STEP);
+    for (i64 at = num_packs * STEP + first_thread(); at < n; at += all_threads()) single(at);
+}
+
+template <class T>
+__device__ __forceinline__ void fill_all(T *y, float value, i64 n) {
+    constexpr int STEP = 16 / sizeof(T);
+    float values[STEP];
+#pragma unroll
+    for (int i = 0; i < STEP; i++) values[i] = value;
+    for_flat<STEP>(n, [&](i64 at) { store_pack(y + at, values); }, [&](i64 at) { store(y + at, value); });
+}
+
+extern "C" __global__ void fill(Element *y, float value, i64 n) { fill_all(y, value, n); }
+
+extern "C" __global__ void fill_f32(float *y, float value, i64 n) { fill_all(y, value, n); }
+
+extern "C" __global__ void add(Element *y, const Element *a, const Element *b, i64 rows, int width, i64 y_stride,
+                               i64 a_stride, i64 b_stride) {
+    bool packs = (width | y_stride | a_stride | b_stride) % PACK == 0 && aligned(y) && aligned(a) && aligned(b);
+    i64 columns = width;
+    if (y_stride == width && a_stride == width && b_stride == width) columns *= rows, rows = 1;
+    if (packs) {
+        for_places<PACK>(rows, columns, [&](i64 row, i64 column) {
+            float left[PACK], right[PACK];
+            load_pack(a + row * a_stride + column, left);
+            load_pack(b + row * b_stride + column, right);
+#pragma unroll
+            for (int i = 0; i < PACK; i++) left[i] += right[i];
+            store_pack(y + row * y_stride + column, left);
+        });
+    } else {
+        for_places<1>(rows, columns, [&](i64 row, i64 column) {
+            float sum = load(a[row * a_stride + column]) + load(b[row * b_stride + column]);
+            store(y + row * y_stride + column, sum);
+        });
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void add_rows_into(T *y, const T *x, i64 rows, i64 width, i64 y_stride, i64 x_stride,
+                                              int accumulate) {
+    constexpr int STEP = 16 / sizeof(T);
+    bool packs = (width | y_stride | x_stride) % STEP == 0 && aligned(y) && aligned(x);
+    if (y_stride == width && x_stride == width) width *= rows, rows = 1;
+    if (packs) {
+        for_places<STEP>(rows, width, [&](i64 row, i64 column) {
+            T *to = y + row * y_stride + column;
+            const T *from = x + row * x_stride + column;
+            // A copy moves bits: NaNs keep their payload and no conversion is paid.
+            if (!accumulate) {
+                *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+                return;
+            }
+            float values[STEP], before[STEP];
+            load_pack(from, values);
+            load_pack(to, before);
+#pragma unroll
+            for (int i = 0; i < STEP; i++) values[i] += before[i];
+            store_pack(to, values);
+        });
+    } else {
+        for_places<1>(rows, width, [&](i64 row, i64 column) {
+            T *to = y + row * y_stride + column;
+            T from = x[row * x_stride + column];
+            if (accumulate) store(to, load(*to) + load(from));
+            else *to = from;
+        });
+    }
+}
+
+extern "C" __global__ void add_into(Element *y, const Element *x, i64 rows, int width, i64 y_stride, i64 x_stride,
+                                    int accumulate, const int *micro, i64 y_micro, i64 x_micro) {
+    i64 part = micro ? *micro : 0;
+    add_rows_into(y + part * y_micro, x + part * x_micro, rows, width, y_stride, x_stride, accumulate);
+}
+
+extern "C" __global__ void add_into_f32(float *y, const float *x, i64 rows, int width, i64 y_stride, i64 x_stride,
+                                        int accumulate, const int *micro, i64 y_micro, i64 x_micro) {
+    i64 part = micro ? *micro : 0;
+    add_rows_into(y + part * y_micro, x + part * x_micro, rows, width, y_stride, x_stride, accumulate);
+}
+
+// Four at a time: the floats are the larger side.
+__device__ __forceinline__ void load_four(const Element *from, float (&values)[4]) {
+#if ELEMENT == 0
+    load_pack(from, values);
+#else
+    union {
+        uint2 raw;
+        Element elements[4];
+    } four;
+    four.raw = *reinterpret_cast<const uint2 *>(from);
+#pragma unroll
+    for (int i = 0; i < 4; i++) values[i] = load(four.elements[i]);
+#endif
+}
+
+__device__ __forceinline__ void store_four(Element *to, const float (&values)[4]) {
+#if ELEMENT == 0
+    store_pack(to, values);
+#else
+    union {
+        uint2 raw;
+        Element elements[4];
+    } four;
+#pragma unroll
+    for (int i = 0; i < 4; i++) store(&four.elements[i], values[i]);
+    *reinterpret_cast<uint2 *>(to) = four.raw;
+#endif
+}
+
+extern "C" __global__ void cast_down(Element *y, const float *x, i64 n) {
+    for_flat<4>(
+        n,
+        [&](i64 at) {
+            float values[4];
+            load_pack(x + at, values);
+            store_four(y + at, values);
+        },
+        [&](i64 at) { store(y + at, x[at]); });
+}
+
+extern "C" __global__ void cast_up(float *y, const Element *x, i64 n, int accumulate) {
+    for_flat<4>(
+        n,
+        [&](i64 at) {
+            float values[4], before[4];
+            load_four(x + at, values);
+            if (accumulate) {
+                load_pack(y + at, before);
+#pragma unroll
+                for (int i = 0; i < 4; i++) values[i] += before[i];
+            }
+            store_pack(y + at, values);
+        },
+        [&](i64 at) { y[at] = load(x[at]) + (accumulate ? y[at] : 0.0f); });
+}
+
+// z sigmoid(1.702 z).
+struct Quick {
+    static __device__ __forceinline__ float sigmoid(float z) {
+#if ELEMENT == 0
+        return 1.0f / (1.0f + expf(-1.702f * z));
+#else
+        return __fdividef(1.0f, 1.0f + __expf(-1.702f * z));
+#endif
+    }
+    static __device__ __forceinline__ float value(float z) { return z * sigmoid(z); }
+    static __device__ __forceinline__ float slope(float z) {
+        float s = sigmoid(z);
+        return s + 1.702f * z * s * (1.0f - s);
+    }
+};
+
+// z Phi(z), Phi(z) = (1 + erf(z / sqrt 2)) / 2.
+struct Erf {
+#if ELEMENT == 0
+    static __device__ __forceinline__ float phi(float z, float) {
+        return 0.5f * (1.0f + erff(z * 0.70710678118654752f));
+    }
+    static __device__ __forceinline__ float bell(float z) { return expf(-0.5f * z * z); }
+#else
+    // Abramowitz and Stegun 7.1.26, within 1.5e-7: erff would cost more than the memory, and the slope has the bell anyway.
+    static __device__ __forceinline__ float phi(float z, float bell) {
+        float t = __fdividef(1.0f, 1.0f + 0.3275911f * 0.70710678118654752f * fabsf(z));
+        float tail = 1.061405429f;
+        tail = tail * t - 1.453152027f;
+        tail = tail * t + 1.421413741f;
+        tail = tail * t - 0.284496736f;
+        tail = tail * t + 0.254829592f;
+        tail = 0.5f * tail * t * bell;
+        return z < 0.0f ? tail : 1.0f - tail;
+    }
+    static __device__ __forceinline__ float bell(float z) { return __expf(-0.5f * z * z); }
+#endif
+    static __device__ __forceinline__ float value(float z) {
+        return z * phi(z, ELEMENT == 0 ? 0.0f : bell(z));
+    }
+    static __device__ __forceinline__ float slope(float z) {
+        float b = bell(z);
+        return phi(z, b) + z * 0.3989422804014327f * b;
+    }
+};
+
+template <class Curve>
+__device__ __forceinline__ void activate(Element *y, const Element *z, i64 n) {
+    for_flat<PACK>(
+        n,
+        [&](i64 at) {
+            float values[PACK];
+            load_pack(z + at, values);
+#pragma unroll
+            for (int i = 0; i < PACK; i++) values[i] = Curve::value(values[i]);
+            store_pack(y + at, values);
+        },
+        [&](i64 at) { store(y + at, Curve::value(load(z[at]))); });
+}
+
+template <class Curve>
+__device__ __forceinline__ void activate_grad(Element *dy, const Element *z, i64 n) {
+    for_flat<PACK>(
+        n,
+        [&](i64 at) {
+            float values[PACK], gradient[PACK];
+            load_pack(z + at, values);
+            load_pack(dy + at, gradient);
+#pragma unroll
+            for (int i = 0; i < PACK; i++) gradient[i] *= Curve::slope(values[i]);
+            store_pack(dy + at, gradient);
+        },
+        [&](i64 at) { store(dy + at, load(dy[at]) * Curve::slope(load(z[at]))); });
+}
+
+extern "C" __global__ void activate_quick(Element *y, const Element *z, i64 n) { activate<Quick>(y, z, n); }
+
+extern "C" __global__ void activate_erf(Element *y, const Element *z, i64 n) { activate<Erf>(y, z, n); }
+
+extern "C" __global__ void activate_grad_quick(Element *dy, const Element *z, i64 n) { activate_grad<Quick>(dy, z, n); }
+
+extern "C" __global__ void activate_grad_erf(Element *dy, const Element *z, i64 n) { activate_grad<Erf>(dy, z, n); }
+
+// y = x / |x|, a warp per row. Rows are short and few: the second reading comes from the cache.
+extern "C" __global__ void normalize(const Element *x, float *y, float *inverse, int rows, int width, i64 x_stride,
+                                     i64 y_stride) {
+    int lane = threadIdx.x % WARP, row = (int)(first_thread() / WARP);
+    if (row >= rows) return;
+    x += row * x_stride, y += row * y_stride;
+    bool fours = (width | x_stride | y_stride) % 4 == 0;
+    float sum = 0.0f, values[4];
+    if (fours) {
+#pragma unroll 4
+        for (int column = 4 * lane; column < width; column += 4 * WARP) {
+            load_four(x + column, values);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum += values[i] * values[i];
+        }
+    } else {
+        for (int column = lane; column < width; column += WARP) sum += load(x[column]) * load(x[column]);
+    }
+    float scale = 1.0f / sqrtf(warp_sum(sum));
+    if (fours) {
+#pragma unroll 4
+        for (int column = 4 * lane; column < width; column += 4 * WARP) {
+            load_four(x + column, values);
+#pragma unroll
+            for (int i = 0; i < 4; i++) values[i] *= scale;
+            store_pack(y + column, values);
+        }
+    } else {
+        for (int column = lane; column < width; column += WARP) y[column] = load(x[column]) * scale;
+    }
+    if (inverse && lane == 0) inverse[row] = scale;
+}
+
+// dx = (dy - y (y . dy)) / |x|, a warp per row.
+extern "C" __global__ void normalize_grad(const float *dy, const float *y, const float *inverse, Element *dx, int rows,
+                                          int width, i64 dy_stride, i64 y_stride, i64 dx_stride, int accumulate) {
+    int lane = threadIdx.x % WARP, row = (int)(first_thread() / WARP);
+    if (row >= rows) return;
+    dy += row * dy_stride, y += row * y_stride, dx += row * dx_stride;
+    float along = 0.0f;
+#pragma unroll 4
+    for (int column = lane; column < width; column += WARP) along += dy[column] * y[column];
+    along = warp_sum(along);
+    float scale = inverse[row];
+#pragma unroll 4
+    for (int column = lane; column < width; column += WARP) {
+        float value = (dy[column] - y[column] * along) * scale;
+        store(dx + column, accumulate ? load(dx[column]) + value : value);
+    }
+}

@@ -1,0 +1,386 @@
+// Pictures to patches, class token, token embedding, and picking one token of each sample.
+
+#define EMBEDDING_CHUNK 64
+#define EMBEDDING_THREADS 64
+
+__device__ __forceinline__ i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
+
+// Calls work(row, column) for every STEPth column. 64-bit division is slow, and hardly ever needed.
+template <int STEP, class Work>
+__device__ __forceinline__ void for_places(i64 rows, int width, Work work) {
+    i64 per_row = width / STEP, total = rows * per_row;
+    for (i64 at = first_thread(); at < total; at += all_threads()) {
+        i64 row = total >> 32 ? at / per_row : (u32)at / (u32)per_row;
+        work(row, (int)(at - row * per_row) * STEP);
+    }
+}
+
+// `per` rows make a sample; rows are counted in 32 bits.
+__device__ __forceinline__ i64 sample_of(i64 row, int per) { return (u32)row / (u32)per; }
+
+#if ELEMENT != 0
+__device__ __forceinline__ float load(float x) { return x; }
+
+// As many floats as there are Elements in a pack.
+__device__ __forceinline__ void load_pack(const float *from, float (&values)[PACK]) {
+#pragma unroll
+    for (int i = 0; i < PACK; i += 4) {
+        float4 four = *reinterpret_cast<const float4 *>(from + i);
+        values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
+    }
+}
+#endif
+
+// A is an Element or a float.
+template <int STEP, class A> __device__ __forceinline__ void store_sum(Element *to, const A *a, const float *b) {
+    if constexpr (STEP == 1) {
+        store(to, load(*a) + *b);
+    } else {
+        float left[PACK], right[PACK];
+        load_pack(a, left);
+        load_pack(b, right);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) left[i] += right[i];
+        store_pack(to, left);
+    }
+}
+
+// A copy, or an addition to what is there.
+template <int STEP>
+__device__ __forceinline__ void move(Element *to, const Element *from, bool accumulate) {
+    if constexpr (STEP == 1) {
+        if (accumulate) store(to, load(*to) + load(*from));
+        else *to = *from;
+    } else if (accumulate) {
+        float values[PACK], before[PACK];
+        load_pack(from, values);
+        load_pack(to, before);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) values[i] += before[i];
+        store_pack(to, values);
+    } else {
+        *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+    }
+}
+
+// STEP neighbouring pixels, 3 * STEP numbers in a row.
+template <int STEP> __device__ __forceinline__ void load_pixels(const u8 *from, float (&values)[3 * STEP]) {
+    if constexpr (STEP == 8) {
+#pragma unroll
+        for (int word = 0; word < 3; word++) {
+            uint2 raw = reinterpret_cast<const uint2 *>(from)[word];
+#pragma unroll
+            for (int i = 0; i < 8; i++) values[8 * word + i] = (float)((i < 4 ? raw.x : raw.y) >> (8 * (i % 4)) & 0xff);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 3; i++) values[i] = (float)from[i];
+    }
+}
+
+template <int STEP> __device__ __forceinline__ void load_pixels(const float *from, float (&values)[3 * STEP]) {
+    if constexpr (STEP == 8) {
+#pragma unroll
+        for (int i = 0; i < 24; i += 4) {
+            float4 four = *reinterpret_cast<const float4 *>(from + i);
+            values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 3; i++) values[i] = from[i];
+    }
+}
+
+// A thread turns STEP neighbouring pixels into STEP neighbours of each channel's plane: both sides in whole sectors, with
+// nothing in between. blockIdx.y: samples.
+template <int STEP, class T>
+__device__ __forceinline__ void cut(const T *pixels, Element *patches, int B, int height, int width, int p,
+                                    const float (&scale)[3], const float (&shift)[3]) {
+    int per_line = width / STEP, across = width / p, patch_elements = 3 * p * p;
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= (u32)(height * per_line)) return;
+    int line = at / per_line, x = (at - line * per_line) * STEP;
+    int down = line / p, right = x / p;
+    i64 from = ((i64)line * width + x) * 3;
+    i64 to = (i64)(down * across + right) * patch_elements + (line - down * p) * p + (x - right * p);
+    for (int sample = blockIdx.y; sample < B; sample += gridDim.y) {
+        i64 picture = (i64)sample * height * width * 3;
+        float values[3 * STEP];
+        load_pixels<STEP>(pixels + picture + from, values);
+#pragma unroll
+        for (int channel = 0; channel < 3; channel++) {
+            Element *plane = patches + picture + to + channel * p * p;
+            float out[STEP];
+#pragma unroll
+            for (int i = 0; i < STEP; i++) out[i] = values[3 * i + channel] * scale[channel] + shift[channel];
+            if constexpr (STEP == 8) {
+#pragma unroll
+                for (int i = 0; i < 8; i += PACK) {
+                    float pack[PACK];
+#pragma unroll
+                    for (int k = 0; k < PACK; k++) pack[k] = out[i + k];
+                    store_pack(plane + i, pack);
+                }
+            } else {
+                store(plane, out[0]);
+            }
+        }
+    }
+}
+
+extern "C" __global__ void patchify_u8(const u8 *pixels, Element *patches, int B, int height, int width, int p,
+                                       float scale0, float scale1, float scale2, float shift0, float shift1,
+                                       float shift2) {
+    float scale[3] = {scale0, scale1, scale2}, shift[3] = {shift0, shift1, shift2};
+    if (p % 8 == 0) cut<8>(pixels, patches, B, height, width, p, scale, shift);
+    else cut<1>(pixels, patches, B, height, width, p, scale, shift);
+}
+
+extern "C" __global__ void patchify_f32(const float *pixels, Element *patches, int B, int height, int width, int p) {
+    float scale[3] = {1.0f, 1.0f, 1.0f}, shift[3] = {};
+    if (p % 8 == 0) cut<8>(pixels, patches, B, height, width, p, scale, shift);
+    else cut<1>(pixels, patches, B, height, width, p, scale, shift);
+}
+
+template <int STEP>
+__device__ __forceinline__ void prepend_class(const Element *patches, const float *class_d, const float *positions,
+                                              Element *x, int B, int tokens, int width) {
+    for_places<STEP>((i64)B * tokens, width, [&](i64 row, int column) {
+        i64 sample = sample_of(row, tokens);
+        int token = (int)(row - sample * tokens);
+        Element *to = x + row * width + column;
+        const float *position = positions + (i64)token * width + column;
+        if (token == 0) store_sum<STEP>(to, class_d + column, position);
+        else store_sum<STEP>(to, patches + (row - sample - 1) * width + column, position);
+    });
+}
+
+extern "C" __global__ void class_token(const Element *patches, const float *class_d, const float *positions, Element *x,
+                                       int B, int tokens, int width) {
+    if (width % PACK == 0) prepend_class<PACK>(patches, class_d, positions, x, B, tokens, width);
+    else prepend_class<1>(patches, class_d, positions, x, B, tokens, width);
+}
+
+template <int STEP>
+__device__ __forceinline__ void drop_class(const Element *dx, Element *dpatches, int B, int tokens, int width,
+                                           int accumulate) {
+    for_places<STEP>((i64)B * (tokens - 1), width, [&](i64 row, int column) {
+        i64 from = row + sample_of(row, tokens - 1) + 1;
+        move<STEP>(dpatches + row * width + column, dx + from * width + column, accumulate);
+    });
+}
+
+extern "C" __global__ void class_token_grad(const Element *dx, Element *dpatches, int B, int tokens, int width,
+                                            int accumulate) {
+    if (!dpatches || tokens < 2) return;
+    if (width % PACK == 0) drop_class<PACK>(dx, dpatches, B, tokens, width, accumulate);
+    else drop_class<1>(dx, dpatches, B, tokens, width, accumulate);
+}
+
+#define POSITION_THREADS 512
+// Lanes side by side in a row; the others take other samples.
+#define POSITION_LANES 8
+
+// blockIdx.y: token. blockIdx.x: POSITION_LANES * PACK columns.
+extern "C" __global__ void __launch_bounds__(POSITION_THREADS)
+    positions_grad(const Element *dx, float *dpositions, float *dclass, int B, int tokens, int width) {
+    __shared__ float shared[POSITION_THREADS / WARP][POSITION_LANES * PACK];
+    int lane = threadIdx.x % POSITION_LANES, first = blockIdx.x * POSITION_LANES * PACK, token = blockIdx.y;
+    i64 stride = (i64)tokens * width;
+    dx += (i64)token * width + first;
+    float sums[PACK] = {};
+    bool packs = width % PACK == 0;
+    int sample = threadIdx.x / POSITION_LANES;
+    const int step = POSITION_THREADS / POSITION_LANES;
+    if (packs && first + lane * PACK < width) {
+#pragma unroll 4
+        for (; sample < B; sample += step) {
+            float values[PACK];
+            load_pack(dx + sample * stride + lane * PACK, values);
+#pragma unroll
+            for (int i = 0; i < PACK; i++) sums[i] += values[i];
+        }
+    } else if (!packs) {
+        for (; sample < B; sample += step)
+#pragma unroll
+            for (int i = 0; i < PACK; i++) {
+                int column = i * POSITION_LANES + lane;
+                if (first + column < width) sums[i] += load(dx[sample * stride + column]);
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < PACK; i++) {
+#pragma unroll
+        for (int offset = POSITION_LANES; offset < WARP; offset *= 2)
+            sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], offset);
+        if (threadIdx.x % WARP < POSITION_LANES)
+            shared[threadIdx.x / WARP][packs ? lane * PACK + i : i * POSITION_LANES + lane] = sums[i];
+    }
+    __syncthreads();
+    int column = first + threadIdx.x;
+    if (threadIdx.x >= POSITION_LANES * PACK || column >= width) return;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < POSITION_THREADS / WARP; i++) sum += shared[i][threadIdx.x];
+    dpositions[(i64)token * width + column] += sum;
+    if (dclass && token == 0) dclass[column] += sum;
+}
+
+template <int STEP>
+__device__ __forceinline__ void look_up(const i64 *ids, const float *table, const float *positions, Element *x, i64 rows,
+                                        int tokens, int width) {
+    for_places<STEP>(rows, width, [&](i64 row, int column) {
+        i64 token = row - sample_of(row, tokens) * tokens;
+        store_sum<STEP>(x + row * width + column, table + ids[row] * width + column, positions + token * width + column);
+    });
+}
+
+extern "C" __global__ void embedding(const i64 *ids, const float *table, const float *positions, Element *x, i64 rows,
+                                     int tokens, int width) {
+    if (width % PACK == 0) look_up<PACK>(ids, table, positions, x, rows, tokens, width);
+    else look_up<1>(ids, table, positions, x, rows, tokens, width);
+}
+
+// dtable[ids[p]] += dx[p], equal ids in the order of their positions: `order` lists positions sorted by id, and after
+// them -1 for positions left out.
+//
+// A block sums the runs of equal ids in its chunk of `order`. A run within the chunk is all there is of its id, and goes
+// to the table. A run that crosses an edge goes to partials[chunk][slot]: slot 0 if it began before the chunk, else 1.
+
+// The id at a place of `order`, or -1 past the last.
+__device__ __forceinline__ i64 id_at(const i64 *ids, const i64 *order, i64 place, i64 count_all) {
+    i64 position = place < count_all ? order[place] : -1;
+    return position < 0 ? -1 : ids[position];
+}
+
+// blockIdx.x: chunk. blockIdx.y: EMBEDDING_THREADS * PACK columns.
+extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS)
+    embedding_grad(const Element *dx, const i64 *ids, const i64 *order, float *dtable, float *partials, i64 count_all,
+                   int width) {
+    const int AHEAD = 8; // rows in flight
+    __shared__ i64 positions[EMBEDDING_CHUNK], run_ids[EMBEDDING_CHUNK];
+    __shared__ i64 id_before, id_after;
+    i64 start = (i64)blockIdx.x * EMBEDDING_CHUNK;
+    {
+        int entry = threadIdx.x;
+        i64 place = start + entry;
+        positions[entry] = place < count_all ? order[place] : -1;
+        run_ids[entry] = positions[entry] < 0 ? -1 : ids[positions[entry]];
+        if (entry == 0) id_before = start > 0 ? id_at(ids, order, start - 1, count_all) : -1;
+        if (entry == 1) id_after = id_at(ids, order, start + EMBEDDING_CHUNK, count_all);
+    }
+    __syncthreads();
+    bool packs = width % PACK == 0;
+    int first = blockIdx.y * EMBEDDING_THREADS * PACK, columns[PACK];
+#pragma unroll
+    for (int i = 0; i < PACK; i++)
+        columns[i] = first + (packs ? (int)threadIdx.x * PACK + i : i * EMBEDDING_THREADS + (int)threadIdx.x);
+    float *slots = partials + (i64)blockIdx.x * 2 * width;
+    float sums[PACK] = {};
+    bool crosses_start = run_ids[0] == id_before;
+    for (int base = 0; base < EMBEDDING_CHUNK && run_ids[base] >= 0; base += AHEAD) {
+        float values[AHEAD][PACK];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const Element *row = dx + positions[base + k] * width;
+            bool counts = run_ids[base + k] >= 0;
+            if (packs) {
+                if (counts && columns[0] < width) load_pack(row + columns[0], values[k]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < PACK; i++)
+                    if (counts && columns[i] < width) values[k][i] = load(row[columns[i]]);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            int entry = base + k;
+            i64 id = run_ids[entry];
+            if (id < 0) break;
+            i64 next = entry + 1 < EMBEDDING_CHUNK ? run_ids[entry + 1] : id_after;
+#pragma unroll
+            for (int i = 0; i < PACK; i++) sums[i] += values[k][i];
+            bool last = entry + 1 == EMBEDDING_CHUNK;
+            if (next == id && !last) continue;
+            bool whole = !crosses_start && next != id;
+            float *to = whole ? dtable + id * width : slots + (crosses_start ? 0 : width);
+#pragma unroll
+            for (int i = 0; i < PACK; i++) {
+                if (columns[i] < width) to[columns[i]] = whole ? to[columns[i]] + sums[i] : sums[i];
+                sums[i] = 0.0f;
+            }
+            crosses_start = false;
+        }
+    }
+}
+
+#define RUN_WARPS 16
+
+// Where a run crosses the end of the chunk it begins in: adds up its parts, and adds the total to the table.
+// blockIdx.x: chunk. blockIdx.y: 4 * WARP columns.
+extern "C" __global__ void __launch_bounds__(RUN_WARPS *WARP)
+    embedding_grad_finish(const i64 *ids, const i64 *order, const float *partials, float *dtable, i64 count_all,
+                          int width) {
+    i64 chunk = blockIdx.x, start = chunk * EMBEDDING_CHUNK, after = start + EMBEDDING_CHUNK;
+    i64 id = id_at(ids, order, after, count_all);
+    if (id < 0 || id_at(ids, order, after - 1, count_all) != id) return;
+    if (start > 0 && id_at(ids, order, start - 1, count_all) == id) return; // it began before this chunk
+    // Chunks that begin with this id follow each other: count them, a block's worth at a time.
+    i64 num_chunks = 1;
+    for (int found = blockDim.x; found == blockDim.x; num_chunks += found)
+        found = __syncthreads_count(
+            id_at(ids, order, (chunk + num_chunks + threadIdx.x) * EMBEDDING_CHUNK, count_all) == id);
+
+    __shared__ float shared[RUN_WARPS][4 * WARP];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, first = blockIdx.y * 4 * WARP;
+    float sums[4] = {};
+#pragma unroll 4
+    for (i64 k = warp; k < num_chunks; k += RUN_WARPS) {
+        const float *slot = partials + ((chunk + k) * 2 + (k == 0)) * width;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int column = first + i * WARP + lane;
+            if (column < width) sums[i] += slot[column];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) shared[warp][i * WARP + lane] = sums[i];
+    __syncthreads();
+    int column = first + threadIdx.x;
+    if (threadIdx.x >= 4 * WARP || column >= width) return;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < RUN_WARPS; i++) sum += shared[i][threadIdx.x];
+    dtable[id * width + column] += sum;
+}
+
+template <int STEP>
+__device__ __forceinline__ void gather(const Element *x, const i64 *index, Element *y, int B, int tokens, int width,
+                                       i64 y_stride) {
+    for_places<STEP>(B, width, [&](i64 sample, int column) {
+        const Element *from = x + (sample * tokens + index[sample]) * width + column;
+        move<STEP>(y + sample * y_stride + column, from, false);
+    });
+}
+
+extern "C" __global__ void gather_rows(const Element *x, const i64 *index, Element *y, int B, int tokens, int width,
+                                       i64 y_stride) {
+    if ((width | y_stride) % PACK == 0) gather<PACK>(x, index, y, B, tokens, width, y_stride);
+    else gather<1>(x, index, y, B, tokens, width, y_stride);
+}
+
+template <int STEP>
+__device__ __forceinline__ void scatter(const Element *dy, const i64 *index, Element *dx, int B, int tokens, int width,
+                                        i64 dy_stride) {
+    for_places<STEP>(B, width, [&](i64 sample, int column) {
+        Element *to = dx + (sample * tokens + index[sample]) * width + column;
+        move<STEP>(to, dy + sample * dy_stride + column, true);
+    });
+}
+
+extern "C" __global__ void scatter_rows(const Element *dy, const i64 *index, Element *dx, int B, int tokens, int width,
+                                        i64 dy_stride) {
+    if ((width | dy_stride) % PACK == 0) scatter<PACK>(dy, index, dx, B, tokens, width, dy_stride);
+    else scatter<1>(dy, index, dx, B, tokens, width, dy_stride);
+}

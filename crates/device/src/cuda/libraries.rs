@@ -1,0 +1,506 @@
+//! CUDA's libraries, found and opened at run time.
+//!
+//! The bindings ask the system's loader for a library by its name. Most people have CUDA only inside a Python environment,
+//! where the loader does not look; so each library is opened here first, from wherever it lies. From then on its name means
+//! what is already open. Handles are kept for the life of the process.
+//!
+//! The order of the search: the folders of `HOLDALL_CUDA_LIBRARIES`; the system's loader, `LD_LIBRARY_PATH` included; the usual
+//! folders of a toolkit; NVIDIA's packages from PyPI; a torch that brings its own.
+//!
+//! Two limits of asking by name. Where a development package gives the loader an unversioned `libcublasLt.so`, the bindings
+//! take that one, whatever was opened here: [`load`] reports the one in use. And the Windows name of CUDA 12's NVRTC is not
+//! among those that the bindings ask for: therefore [`super::compile`] calls NVRTC through the handle kept here.
+
+mod search;
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libloading::Library;
+use search::{Candidate, Environment, builtins_beside, search};
+pub use search::{FOLDERS_VARIABLE, Part};
+
+/// A library that was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Which one: `libcuda`, `libnvrtc`, `libcublasLt`.
+    pub name: &'static str,
+    /// The file; where the loader does not tell it, the name that the loader knew.
+    pub path: String,
+    /// `environment`, `system`, `toolkit`, `PyPI package` or `torch`.
+    pub origin: &'static str,
+}
+
+/// Why the CUDA device cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// No NVIDIA driver, or none that has a device: a machine that trains on its CPU.
+    #[error("no CUDA device: {reason}")]
+    Driver {
+        /// What the loader or the driver said.
+        reason: String,
+    },
+    /// There is a card, but not what is needed to use it.
+    #[error("{}", describe(.libraries, .pip))]
+    Libraries {
+        /// Each one that could not be opened.
+        libraries: Vec<MissingLibrary>,
+        /// The command that installs them all.
+        pip: String,
+    },
+}
+
+/// A library that could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingLibrary {
+    /// Which one.
+    pub part: Part,
+    /// File names that would have done, newest first.
+    pub file_names: Vec<String>,
+    /// Places that were looked at, in order.
+    pub looked: Vec<String>,
+    /// Files that were there, with what the loader said of them.
+    pub refused: Vec<String>,
+}
+
+fn describe(libraries: &[MissingLibrary], pip: &str) -> String {
+    let mut text = String::from("CUDA's libraries are not all here");
+    for library in libraries {
+        text += &format!(
+            "\n  {} (as {}) was not found",
+            library.part.name(),
+            library.file_names.join(" or ")
+        );
+        for refused in &library.refused {
+            text += &format!("\n    {refused}");
+        }
+    }
+    if let Some(library) = libraries.first() {
+        text += &format!("\n  looked in {}", library.looked.join(", "));
+    }
+    text + &format!(
+        "\nhint: `{pip}` in the Python environment that is active, or name their folders in {FOLDERS_VARIABLE}"
+    )
+}
+
+/// The command that installs `parts` from PyPI. Packages of CUDA 13 have no suffix.
+fn pip_line(parts: impl Iterator<Item = Part>, newest_major: u32) -> String {
+    let mut line = "pip install".to_owned();
+    for part in parts {
+        line += match (part, newest_major) {
+            (Part::Driver, _) => "",
+            (Part::Nvrtc, ..=12) => " nvidia-cuda-nvrtc-cu12",
+            (Part::CublasLt, ..=12) => " nvidia-cublas-cu12",
+            (Part::Nvrtc, _) => " \"nvidia-cuda-nvrtc==13.0.*\"",
+            (Part::CublasLt, _) => " \"nvidia-cublas==13.*\"",
+        };
+    }
+    line
+}
+
+/// Opens all that the CUDA device needs. The first call decides; later ones repeat its answer.
+///
+/// # Errors
+/// [`Missing::Driver`] where there is no device, [`Missing::Libraries`] where there is one without its libraries.
+pub fn load() -> Result<Vec<Found>, Missing> {
+    static LOADED: OnceLock<Result<Vec<Found>, Missing>> = OnceLock::new();
+    LOADED.get_or_init(load_once).clone()
+}
+
+fn load_once() -> Result<Vec<Found>, Missing> {
+    let driver = driver().as_ref().map_err(|reason| Missing::Driver {
+        reason: reason.clone(),
+    })?;
+    driver_of_the_bindings(&driver.opened)?;
+    let mut found = vec![driver.opened.found.clone()];
+    let mut missing = Vec::new();
+    match nvrtc_opened() {
+        Ok(opened) => found.push(opened.found.clone()),
+        Err(library) => missing.push(library.clone()),
+    }
+    match cublaslt_opened().and_then(cublaslt_of_the_bindings) {
+        Ok(library) => found.push(library),
+        Err(library) => missing.push(library),
+    }
+    if missing.is_empty() {
+        Ok(found)
+    } else {
+        Err(missing_libraries(missing))
+    }
+}
+
+fn missing_libraries(libraries: Vec<MissingLibrary>) -> Missing {
+    let pip = pip_line(libraries.iter().map(|library| library.part), newest_major());
+    Missing::Libraries { libraries, pip }
+}
+
+/// NVRTC, for which no card is needed.
+pub(super) fn nvrtc() -> Result<&'static Library, Missing> {
+    match nvrtc_opened() {
+        Ok(opened) => Ok(&opened.handle),
+        Err(library) => Err(missing_libraries(vec![library.clone()])),
+    }
+}
+
+/// Where NVRTC was found; nothing else is opened for it.
+///
+/// # Errors
+/// [`Missing::Libraries`], with NVRTC alone in it.
+pub fn find_nvrtc() -> Result<Found, Missing> {
+    match nvrtc_opened() {
+        Ok(opened) => Ok(opened.found.clone()),
+        Err(library) => Err(missing_libraries(vec![library.clone()])),
+    }
+}
+
+/// A library that stays open: the handle lives in a static.
+struct Opened {
+    found: Found,
+    handle: Library,
+}
+
+struct Driver {
+    opened: Opened,
+    /// The newest CUDA that it runs, as 1000 * major + 10 * minor.
+    version: i32,
+}
+
+fn nvrtc_opened() -> Result<&'static Opened, &'static MissingLibrary> {
+    static NVRTC: OnceLock<Result<Opened, MissingLibrary>> = OnceLock::new();
+    NVRTC
+        .get_or_init(|| open(&Environment::of_process(), Part::Nvrtc, newest_major()))
+        .as_ref()
+}
+
+fn cublaslt_opened() -> Result<&'static Opened, MissingLibrary> {
+    static CUBLAS_LT: OnceLock<Result<Opened, MissingLibrary>> = OnceLock::new();
+    let opened =
+        CUBLAS_LT.get_or_init(|| open(&Environment::of_process(), Part::CublasLt, newest_major()));
+    opened.as_ref().map_err(MissingLibrary::clone)
+}
+
+/// The newest major of CUDA whose libraries may be used: the driver's own, because it refuses a cubin and a cuBLAS of a newer
+/// one. Those of a newer minor it takes. Without a driver nothing is run, so that anything goes.
+fn newest_major() -> u32 {
+    match driver() {
+        Ok(driver) => u32::try_from(driver.version / 1000).unwrap_or(0),
+        Err(_) => u32::MAX,
+    }
+}
+
+/// The driver's newest CUDA as (major, minor); `None` where there is no driver with a device.
+pub fn driver_version() -> Option<(u32, u32)> {
+    let version = u32::try_from(driver().as_ref().ok()?.version).ok()?;
+    Some((version / 1000, version % 1000 / 10))
+}
+
+fn driver() -> &'static Result<Driver, String> {
+    static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
+    DRIVER.get_or_init(|| {
+        let opened = open(&Environment::of_process(), Part::Driver, 0).map_err(|library| {
+            let refused = library.refused.join("; ");
+            if refused.is_empty() {
+                format!("{} is not here", library.file_names.join(", "))
+            } else {
+                refused
+            }
+        })?;
+        let version = start_driver(&opened.handle)?;
+        Ok(Driver { opened, version })
+    })
+}
+
+/// Starts the driver and asks for its version; an error where it has no device.
+fn start_driver(handle: &Library) -> Result<i32, String> {
+    type Init = unsafe extern "C" fn(u32) -> i32;
+    type Get = unsafe extern "C" fn(*mut i32) -> i32;
+    let absent = |error: libloading::Error| error.to_string();
+    let ask = |get: Get, name: &str| {
+        let mut value = 0;
+        // SAFETY: both functions of this shape write one int to the address that they are given.
+        match unsafe { get(&mut value) } {
+            0 => Ok(value),
+            code => Err(format!("{name}: error {code} of the driver")),
+        }
+    };
+    // SAFETY: cuInit takes its flags, which must be 0, and returns a status; the type says so.
+    let code = unsafe { handle.get::<Init>(b"cuInit").map_err(absent)?(0) };
+    if code != 0 {
+        return Err(format!("cuInit: {}", init_error(code)));
+    }
+    // SAFETY: cuDriverGetVersion takes an int to write and returns a status; the type says so.
+    let version = ask(
+        unsafe { *handle.get::<Get>(b"cuDriverGetVersion").map_err(absent)? },
+        "cuDriverGetVersion",
+    )?;
+    // SAFETY: cuDeviceGetCount takes an int to write and returns a status; the type says so.
+    let num_devices = ask(
+        unsafe { *handle.get::<Get>(b"cuDeviceGetCount").map_err(absent)? },
+        "cuDeviceGetCount",
+    )?;
+    if num_devices < 1 {
+        Err("the driver has no device".to_owned())
+    } else {
+        Ok(version)
+    }
+}
+
+fn init_error(code: i32) -> String {
+    match code {
+        34 => "this libcuda is a toolkit's stub; its folder should not be on the library path".to_owned(),
+        100 => "the driver has no device".to_owned(),
+        802 => "the system is not ready: the fabric manager of these cards does not run yet".to_owned(),
+        803 => "the driver's libraries and its kernel module have different versions: restart after an update".to_owned(),
+        804 => "a forward-compatibility libcuda is first on the library path, and this card does not take it".to_owned(),
+        999 => "unknown error: the kernel module may need a restart".to_owned(),
+        code => format!("error {code} of the driver"),
+    }
+}
+
+fn open(
+    environment: &Environment,
+    part: Part,
+    newest_major: u32,
+) -> Result<Opened, MissingLibrary> {
+    let (candidates, looked) = search(environment, part, newest_major);
+    let mut refused = Vec::new();
+    for Candidate { file, origin } in candidates {
+        if part == Part::Nvrtc && file.is_absolute() {
+            open_builtins(&file);
+        }
+        let handle = match open_file(&file) {
+            Ok(handle) => handle,
+            // That the loader does not know a name is no news; that it refuses a file is.
+            Err(error) => {
+                if file.is_absolute() {
+                    refused.push(format!("{}: {error}", file.display()));
+                }
+                continue;
+            }
+        };
+        let path = if file.is_absolute() {
+            None
+        } else {
+            file_of(&handle, part)
+        };
+        let path = path.unwrap_or_else(|| file.display().to_string());
+        if part == Part::Nvrtc && !file.is_absolute() {
+            open_builtins(Path::new(&path));
+        }
+        let found = Found {
+            name: part.name(),
+            path,
+            origin,
+        };
+        return Ok(Opened { found, handle });
+    }
+    let file_names = part.file_names(environment.system, newest_major);
+    Err(MissingLibrary {
+        part,
+        file_names,
+        looked,
+        refused,
+    })
+}
+
+/// NVRTC asks the loader for its builtins by name, at the first compilation: they lie beside it, or beside what a link to it
+/// means. Where they are not found, that compilation says so.
+fn open_builtins(nvrtc: &Path) {
+    let Some(name) = nvrtc.file_name() else {
+        return;
+    };
+    let meant = nvrtc
+        .canonicalize()
+        .ok()
+        .map(|file| file.with_file_name(name));
+    for file in [Some(nvrtc.to_path_buf()), meant].into_iter().flatten() {
+        for handle in builtins_beside(&file)
+            .iter()
+            .filter_map(|builtins| open_file(builtins).ok())
+        {
+            // Open for the life of the process, like the rest.
+            std::mem::forget(handle);
+        }
+    }
+}
+
+#[cfg(unix)]
+fn open_file(file: &Path) -> Result<Library, libloading::Error> {
+    use libloading::os::unix::{Library as UnixLibrary, RTLD_GLOBAL, RTLD_NOW};
+    // SAFETY: NVIDIA's libraries may be opened at any time from any thread: their initialisers touch only their own state.
+    unsafe { UnixLibrary::open(Some(file), RTLD_NOW | RTLD_GLOBAL) }.map(Library::from)
+}
+
+#[cfg(windows)]
+fn open_file(file: &Path) -> Result<Library, libloading::Error> {
+    use libloading::os::windows::{LOAD_WITH_ALTERED_SEARCH_PATH, Library as WindowsLibrary};
+    // With that flag what the library itself needs is looked for beside it; the flag wants an absolute path.
+    let flags = if file.is_absolute() {
+        LOAD_WITH_ALTERED_SEARCH_PATH
+    } else {
+        0
+    };
+    // SAFETY: NVIDIA's libraries may be opened at any time from any thread: their initialisers touch only their own state.
+    unsafe { WindowsLibrary::load_with_flags(file, flags) }.map(Library::from)
+}
+
+/// A function that every version of the library has.
+fn landmark(part: Part) -> &'static [u8] {
+    match part {
+        Part::Driver => b"cuInit",
+        Part::Nvrtc => b"nvrtcVersion",
+        Part::CublasLt => b"cublasLtGetVersion",
+    }
+}
+
+/// Address of the library's landmark: the same for two handles of one library.
+fn landmark_address(handle: &Library, part: Part) -> Option<*const std::ffi::c_void> {
+    // SAFETY: the symbol is taken as an address and is neither called nor read.
+    let symbol = unsafe { handle.get::<*const std::ffi::c_void>(landmark(part)) };
+    symbol.ok().map(|symbol| *symbol)
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn file_of(handle: &Library, part: Part) -> Option<String> {
+    let address = landmark_address(handle, part)?;
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `dladdr` only looks the address up and fills `info`, which is all zeros, a valid value, until then.
+    let info = unsafe {
+        libc::dladdr(address, info.as_mut_ptr());
+        info.assume_init()
+    };
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: a name that is there is a C string that lives as long as the library is open; it is copied at once.
+    let name = unsafe { std::ffi::CStr::from_ptr(info.dli_fname) };
+    Some(PathBuf::from(name.to_str().ok()?).display().to_string())
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn file_of(_handle: &Library, _part: Part) -> Option<String> {
+    None
+}
+
+/// The bindings ask for `libcuda.so` first, which may be a toolkit's stub: better no device than calls into that.
+fn driver_of_the_bindings(opened: &Opened) -> Result<(), Missing> {
+    // SAFETY: opens and closes libraries, and `opened` keeps the one that is needed.
+    if !unsafe { cudarc::driver::sys::is_culib_present() } {
+        return Err(Missing::Driver {
+            reason: format!("{} is not known by its name", opened.found.path),
+        });
+    }
+    // SAFETY: the check above says that one of the names can be opened, so that this does not panic.
+    let theirs = unsafe { cudarc::driver::sys::culib() };
+    if landmark_address(theirs, Part::Driver) == landmark_address(&opened.handle, Part::Driver) {
+        return Ok(());
+    }
+    let path = file_of(theirs, Part::Driver).unwrap_or_else(|| "another libcuda".to_owned());
+    let reason = format!(
+        "{path} comes before {} on the library path; is it a toolkit's stub?",
+        opened.found.path
+    );
+    Err(Missing::Driver { reason })
+}
+
+/// What the bindings will call, which is not what was opened where the loader knows an unversioned name.
+fn cublaslt_of_the_bindings(opened: &Opened) -> Result<Found, MissingLibrary> {
+    // SAFETY: opens and closes libraries, and `opened` keeps the one that is needed.
+    if !unsafe { cudarc::cublaslt::sys::is_culib_present() } {
+        return Err(MissingLibrary {
+            part: Part::CublasLt,
+            file_names: Part::CublasLt.file_names(Environment::of_process().system, newest_major()),
+            looked: Vec::new(),
+            refused: vec![format!("{} is not known by its name", opened.found.path)],
+        });
+    }
+    // SAFETY: the check above says that one of the names can be opened, so that this does not panic.
+    let theirs = unsafe { cudarc::cublaslt::sys::culib() };
+    if landmark_address(theirs, Part::CublasLt) == landmark_address(&opened.handle, Part::CublasLt)
+    {
+        return Ok(opened.found.clone());
+    }
+    let path = file_of(theirs, Part::CublasLt).unwrap_or_else(|| "libcublasLt".to_owned());
+    Ok(Found {
+        name: Part::CublasLt.name(),
+        path,
+        origin: "system",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nowhere() -> MissingLibrary {
+        MissingLibrary {
+            part: Part::Nvrtc,
+            file_names: vec!["libnvrtc.so.13".to_owned(), "libnvrtc.so.12".to_owned()],
+            looked: vec![
+                "the system's loader".to_owned(),
+                "/usr/local/cuda/lib64".to_owned(),
+            ],
+            refused: vec!["/broken/libnvrtc.so.13: file too short".to_owned()],
+        }
+    }
+
+    #[test]
+    fn what_is_missing_says_where_was_looked_and_what_to_type() {
+        let libraries = vec![nowhere()];
+        let pip = pip_line([Part::Nvrtc, Part::CublasLt].into_iter(), 13);
+        assert_eq!(
+            pip,
+            r#"pip install "nvidia-cuda-nvrtc==13.0.*" "nvidia-cublas==13.*""#
+        );
+        let expected = "CUDA's libraries are not all here
+  libnvrtc (as libnvrtc.so.13 or libnvrtc.so.12) was not found
+    /broken/libnvrtc.so.13: file too short
+  looked in the system's loader, /usr/local/cuda/lib64
+hint: `pip install \"nvidia-cuda-nvrtc==13.0.*\" \"nvidia-cublas==13.*\"` in the Python environment that is active, \
+or name their folders in HOLDALL_CUDA_LIBRARIES";
+        assert_eq!(Missing::Libraries { libraries, pip }.to_string(), expected);
+    }
+
+    #[test]
+    fn an_older_driver_is_given_its_own_packages() {
+        let pip = pip_line([Part::Nvrtc, Part::CublasLt].into_iter(), 12);
+        assert_eq!(pip, "pip install nvidia-cuda-nvrtc-cu12 nvidia-cublas-cu12");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_is_no_library_is_told_and_the_search_goes_on() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let file = root.path().join("libcublasLt.so.13");
+        std::fs::write(&file, "not a library").expect("a file can be written");
+        let environment = Environment {
+            folders: vec![root.path().to_path_buf()],
+            ..Environment::of_process()
+        };
+        match open(&environment, Part::CublasLt, 13) {
+            Ok(opened) => assert_ne!(opened.found.origin, "environment"),
+            Err(missing) => assert!(
+                missing.refused[0].starts_with(&file.display().to_string()),
+                "{missing:?}"
+            ),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_library_that_was_opened_is_known_by_its_name() {
+        if find_nvrtc().is_ok() {
+            // SAFETY: opens and closes libraries that are open already.
+            assert!(unsafe { cudarc::nvrtc::sys::is_culib_present() });
+        }
+        if let Ok(opened) = cublaslt_opened() {
+            let found = cublaslt_of_the_bindings(opened).expect("it is open");
+            assert!(found.path.contains("libcublasLt"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn asking_twice_gives_the_same_answer() {
+        assert_eq!(load(), load());
+    }
+}

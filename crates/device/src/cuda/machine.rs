@@ -1,0 +1,382 @@
+//! A plan's memory on the card, and its programs as graphs that are replayed.
+//!
+//! ```text
+//! host      fill mirror 0 | fill mirror 1 | ...
+//! copies                  | mirror 0 -> landing |        | mirror 1 -> landing |
+//! compute                                       | landing -> inputs, program ...   | landing -> inputs, program ...
+//! ```
+//!
+//! The host never waits within a step: it fills the next mirror while the card computes.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use holdall_plan::{Phase, Place, StepPlan};
+
+use super::Cuda;
+use super::driver::{Buffer, Event, Pinned, Replay, Stream};
+use super::issue::{Issuer, Pass, Tables};
+use super::kernels::Kernels;
+use crate::cpu::Element;
+use crate::{Arithmetic, DeviceError};
+
+/// Host mirrors of the inputs: one is filled while the other travels.
+const MIRRORS: usize = 2;
+
+/// Inputs with no more than padding between them travel as one; a wider gap may hold an input that stays.
+const JOINED_BYTES: u64 = 255;
+
+struct Mirror {
+    memory: Pinned,
+    /// Has left the host.
+    sent: Event,
+    /// Bytes of the inputs that were filled and not sent.
+    filled: Vec<Range<u64>>,
+}
+
+/// A plan on the card.
+pub(crate) struct CudaMachine {
+    kernels: Arc<Kernels>,
+    arena: Buffer,
+    tables: Tables,
+    replays: HashMap<(Phase, usize), Replay>,
+    compute: Stream,
+    copies: Stream,
+    inputs: Range<u64>,
+    landing: u64,
+    mirrors: Vec<Mirror>,
+    at: usize,
+    /// Filled bytes that wait in the landing for the next program.
+    landed: Vec<Range<u64>>,
+    /// What was in the landing has been taken over.
+    taken: Event,
+    failure: Option<DeviceError>,
+}
+
+impl CudaMachine {
+    /// Reserves the arena, chooses algorithms, captures every program.
+    pub fn new(
+        cuda: &Cuda,
+        plan: &StepPlan,
+        arithmetic: Arithmetic,
+    ) -> Result<CudaMachine, DeviceError> {
+        cuda.bind()?;
+        let kernels = cuda.kernels(arithmetic)?;
+        let arena = cuda.reserve(plan.arena_bytes)?;
+        let input_bytes = (plan.inputs.end - plan.inputs.start) as usize;
+        let mirrors = (0..MIRRORS)
+            .map(|_| {
+                Ok(Mirror {
+                    memory: Pinned::new(input_bytes)?,
+                    sent: Event::new()?,
+                    filled: Vec::new(),
+                })
+            })
+            .collect::<Result<Vec<_>, DeviceError>>()?;
+        let mut machine = CudaMachine {
+            kernels,
+            tables: Tables::new(plan)?,
+            replays: HashMap::new(),
+            compute: Stream::new()?,
+            copies: Stream::new()?,
+            inputs: plan.inputs.clone(),
+            landing: plan.landing.unwrap_or(plan.inputs.start),
+            mirrors,
+            at: 0,
+            landed: Vec::new(),
+            taken: Event::new()?,
+            failure: None,
+            arena,
+        };
+        machine.prepare(cuda, plan, arithmetic)?;
+        machine.capture(cuda, plan, arithmetic)?;
+        Ok(machine)
+    }
+
+    fn issuer<'a>(
+        &'a self,
+        cuda: &'a Cuda,
+        arithmetic: Arithmetic,
+        pass: Pass,
+        phase: Phase,
+        slot: usize,
+    ) -> Issuer<'a> {
+        Issuer {
+            cuda,
+            kernels: &self.kernels,
+            stream: &self.compute,
+            base: self.arena.address,
+            bytes: self.arena.bytes,
+            tables: &self.tables,
+            arithmetic,
+            pass,
+            phase,
+            slot,
+        }
+    }
+
+    /// Chooses an algorithm for every product, on noise: on zeros the card would run faster than it will.
+    fn prepare(
+        &mut self,
+        cuda: &Cuda,
+        plan: &StepPlan,
+        arithmetic: Arithmetic,
+    ) -> Result<(), DeviceError> {
+        self.issuer(cuda, arithmetic, Pass::Issue, Phase::Begin, 0)
+            .noise()?;
+        for phase in Phase::ALL {
+            let issuer = self.issuer(cuda, arithmetic, Pass::Prepare, phase, 0);
+            issuer.program(&plan.programs[phase])?;
+        }
+        cuda.keep_algorithms();
+        // Nothing of this may be taken for data: indices above all.
+        self.compute.clear(self.arena.address, self.arena.bytes)?;
+        self.compute.wait()
+    }
+
+    fn capture(
+        &mut self,
+        cuda: &Cuda,
+        plan: &StepPlan,
+        arithmetic: Arithmetic,
+    ) -> Result<(), DeviceError> {
+        for phase in Phase::ALL {
+            let program = &plan.programs[phase];
+            if program.instructions.is_empty() {
+                continue;
+            }
+            let slots = if phase.has_slot() { plan.kept } else { 1 };
+            for slot in 0..slots {
+                let issuer = self.issuer(cuda, arithmetic, Pass::Issue, phase, slot);
+                let replay = self.compute.capture(|| issuer.program(program))?;
+                self.replays.insert((phase, slot), replay);
+            }
+        }
+        self.compute.wait()
+    }
+
+    pub fn arena_bytes(&self) -> u64 {
+        self.arena.bytes
+    }
+
+    fn address<T>(&self, place: &Place) -> (u64, usize) {
+        assert_eq!(
+            place.strides,
+            place.shape.contiguous_strides(),
+            "read and written as a whole"
+        );
+        assert_eq!(size_of::<T>(), place.dtype.bytes(), "{:?}", place.dtype);
+        let elements = place.shape.num_elements();
+        assert!(place.offset + (elements * size_of::<T>()) as u64 <= self.arena.bytes);
+        (self.arena.address + place.offset, elements)
+    }
+
+    /// Copies a tensor to the host. After a failure the numbers are zeros: [`CudaMachine::wait`] tells.
+    pub fn read<T: Element>(&self, place: &Place) -> Cow<'_, [T]> {
+        let (address, elements) = self.address::<T>(place);
+        let mut values: Vec<T> = zeros(elements);
+        let read = self
+            .compute
+            .download(
+                values.as_mut_ptr().cast(),
+                address,
+                elements * size_of::<T>(),
+            )
+            .and_then(|()| self.compute.wait());
+        if read.is_err() {
+            values = zeros(elements);
+        }
+        Cow::Owned(values)
+    }
+
+    pub fn write<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
+        let (address, elements) = self.address::<T>(place);
+        let mut values: Vec<T> = zeros(elements);
+        let result = fill(&mut values);
+        let written = self
+            .compute
+            .upload(address, values.as_ptr().cast(), elements * size_of::<T>())
+            .and_then(|()| self.compute.wait());
+        self.note(written);
+        result
+    }
+
+    fn note(&mut self, result: Result<(), DeviceError>) {
+        if let (Err(error), None) = (result, &self.failure) {
+            self.failure = Some(error);
+        }
+    }
+
+    pub fn input<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
+        let (_, elements) = self.address::<T>(place);
+        let bytes = elements * size_of::<T>();
+        assert!(
+            self.inputs.contains(&place.offset) || bytes == 0,
+            "an input lies among the inputs"
+        );
+        let start = place.offset - self.inputs.start;
+        let mirror = &mut self.mirrors[self.at];
+        if mirror.filled.is_empty() {
+            // What was in it last must have left.
+            let left = mirror.sent.wait();
+            self.note(left);
+        }
+        let mirror = &mut self.mirrors[self.at];
+        mirror.filled.push(start..start + bytes as u64);
+        let memory = &mut mirror.memory.bytes_mut()[start as usize..][..bytes];
+        assert!(memory.as_ptr().cast::<T>().is_aligned());
+        // SAFETY: in bounds (sliced above) and aligned; every bit pattern of an `Element` is valid.
+        let values =
+            unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast::<T>(), elements) };
+        fill(values)
+    }
+
+    /// Lets what was filled travel to the card, beside what runs there.
+    pub fn send(&mut self) {
+        let sent = self.try_send();
+        self.note(sent);
+    }
+
+    fn try_send(&mut self) -> Result<(), DeviceError> {
+        let mirror = &mut self.mirrors[self.at];
+        if mirror.filled.is_empty() {
+            return Ok(());
+        }
+        let ranges = joined(std::mem::take(&mut mirror.filled));
+        if self.landed.is_empty() {
+            // The landing is free once the last program has taken its inputs.
+            self.copies.wait_for(&self.taken)?;
+        }
+        for range in &ranges {
+            let from = mirror.memory.as_ptr().wrapping_add(range.start as usize);
+            let to = self.arena.address + self.landing + range.start;
+            let bytes = (range.end - range.start) as usize;
+            self.copies.upload(to, from, bytes)?;
+        }
+        mirror.sent.record(&self.copies)?;
+        self.compute.wait_for(&mirror.sent)?;
+        self.landed.extend(ranges);
+        self.at = (self.at + 1) % self.mirrors.len();
+        Ok(())
+    }
+
+    pub fn run(&mut self, phase: Phase, micro: usize, slot: usize) {
+        if self.failure.is_none() {
+            let ran = self.try_run(phase, micro, slot);
+            self.note(ran);
+        }
+    }
+
+    fn try_run(&mut self, phase: Phase, micro: usize, slot: usize) -> Result<(), DeviceError> {
+        self.take_inputs()?;
+        self.compute.set(self.tables.micro(), micro as u32)?;
+        let slot = if phase.has_slot() { slot } else { 0 };
+        match self.replays.get(&(phase, slot)) {
+            Some(replay) => self.compute.replay(replay),
+            None => Ok(()),
+        }
+    }
+
+    fn take_inputs(&mut self) -> Result<(), DeviceError> {
+        self.try_send()?;
+        if self.landed.is_empty() {
+            return Ok(());
+        }
+        for range in joined(std::mem::take(&mut self.landed)) {
+            let base = self.arena.address;
+            self.compute.copy(
+                base + self.inputs.start + range.start,
+                base + self.landing + range.start,
+                range.end - range.start,
+            )?;
+        }
+        self.taken.record(&self.compute)
+    }
+
+    /// Runs a program instruction by instruction, and tells how long each took.
+    pub fn profile(
+        &mut self,
+        cuda: &Cuda,
+        plan: &StepPlan,
+        arithmetic: Arithmetic,
+        phase: Phase,
+        [micro, slot]: [usize; 2],
+        told: &mut dyn FnMut(&'static str, f64),
+    ) -> Result<(), DeviceError> {
+        self.take_inputs()?;
+        self.compute.set(self.tables.micro(), micro as u32)?;
+        let slot = if phase.has_slot() { slot } else { 0 };
+        let issuer = self.issuer(cuda, arithmetic, Pass::Issue, phase, slot);
+        let program = &plan.programs[phase];
+        // Events around each instruction, read when all have passed: the host does not hold the card up.
+        let mut marks = vec![Event::with_clock()?];
+        marks[0].record(&self.compute)?;
+        for index in 0..program.instructions.len() {
+            issuer.instruction(program, index)?;
+            let mark = Event::with_clock()?;
+            mark.record(&self.compute)?;
+            marks.push(mark);
+        }
+        self.compute.wait()?;
+        for (index, instruction) in program.instructions.iter().enumerate() {
+            let seconds = marks[index + 1].seconds_since(&marks[index])?;
+            told(instruction.op.rules().name(), seconds);
+        }
+        Ok(())
+    }
+
+    pub fn wait(&mut self) -> Result<(), DeviceError> {
+        let waited = self.compute.wait();
+        self.note(waited);
+        match self.failure.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for CudaMachine {
+    fn drop(&mut self) {
+        // Memory is freed next: nothing may still use it. If the card failed, it does not.
+        let _ = self.copies.wait();
+        let _ = self.compute.wait();
+    }
+}
+
+fn zeros<T: Element>(elements: usize) -> Vec<T> {
+    let mut values = Vec::with_capacity(elements);
+    // SAFETY: room for so many was made; every bit pattern of an `Element` is valid, zeros too.
+    unsafe {
+        std::ptr::write_bytes::<T>(values.as_mut_ptr(), 0, elements);
+        values.set_len(elements);
+    }
+    values
+}
+
+/// Ranges in order, those that nearly touch as one.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut result: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match result.last_mut() {
+            Some(last) if range.start <= last.end + JOINED_BYTES => {
+                last.end = last.end.max(range.end);
+            }
+            _ => result.push(range),
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_nearly_touch_travel_together() {
+        let ranges = vec![4096..5000, 0..100, 256..300, 100_000..100_008];
+        assert_eq!(joined(ranges), vec![0..300, 4096..5000, 100_000..100_008]);
+    }
+}

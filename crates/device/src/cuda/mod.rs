@@ -1,0 +1,318 @@
+//! NVIDIA GPUs, with every library loaded at run time: the same program runs where there is none.
+//!
+//! ```text
+//! libraries   where libcuda, NVRTC and cuBLASLt are
+//! driver      the driver's calls, checked
+//! compile     kernels/*.cu -> machine code, kept on disk
+//! product     matrix products: an algorithm per shape, timed once, kept on disk
+//! issue       an instruction -> products and kernels, in a stream
+//! machine     a plan's memory and its programs as graphs
+//! target      the card as the planner sees it; profile: what it was measured to do
+//! ```
+//!
+//! No floating-point atomics and no order that depends on timing: the same program on the same numbers gives the same
+//! bits.
+
+pub mod cards;
+pub mod compile;
+mod driver;
+mod issue;
+mod kernels;
+pub mod libraries;
+mod machine;
+pub mod memory;
+mod product;
+mod profile;
+mod store;
+mod target;
+
+use std::sync::{Arc, Mutex};
+
+pub use driver::allocations;
+pub use target::CudaTarget;
+
+pub(crate) use machine::CudaMachine;
+
+use driver::{Buffer, Context, Stream};
+use kernels::Kernels;
+use libraries::{Found, Missing};
+use memory::CardId;
+use product::{Format, Products};
+use profile::Profile;
+
+use crate::{Arithmetic, DeviceError};
+
+/// The oldest cards that the kernels are compiled for.
+const OLDEST_CAPABILITY: u32 = 75;
+
+/// A GPU, opened.
+pub struct Cuda {
+    // Fields are dropped in this order: what needs the context goes before it.
+    kernels: Mutex<[Option<Arc<Kernels>>; 3]>,
+    profiles: Mutex<Vec<(Arithmetic, Profile)>>,
+    products: Products,
+    name: String,
+    capability: u32,
+    num_processors: usize,
+    pci_bus_id: String,
+    found: Vec<Found>,
+    /// Bytes of the card that were in use before this process came, where the driver told.
+    others_bytes: Option<u64>,
+    peak_bytes: Mutex<u64>,
+    context: Context,
+}
+
+/// How many GPUs there are; an error says what is missing where there is a driver, zero where there is none.
+pub fn count() -> Result<usize, DeviceError> {
+    match libraries::load() {
+        Ok(_) => driver::count(),
+        Err(Missing::Driver { .. }) => Ok(0),
+        Err(missing) => Err(DeviceError::Missing(missing.to_string())),
+    }
+}
+
+impl Cuda {
+    /// Opens the GPU with this number.
+    pub fn open(ordinal: usize) -> Result<Cuda, DeviceError> {
+        let found =
+            libraries::load().map_err(|missing| DeviceError::Missing(missing.to_string()))?;
+        let there = driver::count()?;
+        if ordinal >= there {
+            return Err(DeviceError::Missing(format!(
+                "cuda:{ordinal}: expected a GPU with that number, found {there}\n\
+                 hint: they count from 0; `--device auto` takes the first"
+            )));
+        }
+        let pci_bus_id = driver::pci_bus_id(ordinal)?;
+        let others_bytes =
+            memory::device_memory(CardId::PciBusId(&pci_bus_id)).map(|memory| memory.used_bytes);
+        let context = Context::new(ordinal)?;
+        let capability = context.capability()?;
+        let name = context.name()?;
+        if capability < OLDEST_CAPABILITY {
+            return Err(DeviceError::Missing(format!(
+                "{name}: expected compute capability 7.5 or newer, found {}.{}\nhint: `--device cpu`",
+                capability / 10,
+                capability % 10
+            )));
+        }
+        Ok(Cuda {
+            kernels: Mutex::default(),
+            profiles: Mutex::default(),
+            products: Products::new()?,
+            name,
+            capability,
+            num_processors: context.num_processors()?,
+            pci_bus_id,
+            found,
+            others_bytes,
+            peak_bytes: Mutex::default(),
+            context,
+        })
+    }
+
+    fn card(&self) -> CardId<'_> {
+        CardId::PciBusId(&self.pci_bus_id)
+    }
+
+    fn bind(&self) -> Result<(), DeviceError> {
+        self.context.bind()
+    }
+
+    /// For people: the card, and which libraries were found where.
+    pub fn describe(&self) -> Vec<String> {
+        let memory = self.context.memory().map_or(0, |(_, total)| total);
+        let mut lines = vec![format!(
+            "Device: {} ({:.1} GiB, compute capability {}.{}, {} multiprocessors)",
+            self.name,
+            memory as f64 / (1u64 << 30) as f64,
+            self.capability / 10,
+            self.capability % 10,
+            self.num_processors
+        )];
+        for Found {
+            name, path, origin, ..
+        } in &self.found
+        {
+            lines.push(format!("  {name}: {path} ({origin})"));
+        }
+        lines
+    }
+
+    /// What the card is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// bf16 where the card has it, fp16 elsewhere.
+    pub fn best_arithmetic(&self) -> Arithmetic {
+        match self.supports(Arithmetic::Bf16) {
+            true => Arithmetic::Bf16,
+            false => Arithmetic::F16,
+        }
+    }
+
+    /// Whether the card's product units know the format.
+    pub fn supports(&self, arithmetic: Arithmetic) -> bool {
+        match arithmetic {
+            Arithmetic::F32 | Arithmetic::F16 => true,
+            Arithmetic::Bf16 | Arithmetic::Tf32 => self.capability >= 80,
+        }
+    }
+
+    /// The kernels for a number format: compiled or read from disk, and loaded, once.
+    fn kernels(&self, arithmetic: Arithmetic) -> Result<Arc<Kernels>, DeviceError> {
+        let element = match arithmetic {
+            Arithmetic::F32 | Arithmetic::Tf32 => 0,
+            Arithmetic::F16 => 1,
+            Arithmetic::Bf16 => 2,
+        };
+        let mut all = self
+            .kernels
+            .lock()
+            .expect("never poisoned: nothing panics with it");
+        if let Some(kernels) = &all[element] {
+            return Ok(kernels.clone());
+        }
+        let kernels = Arc::new(Kernels::load(self.capability, element as u32)?);
+        all[element] = Some(kernels.clone());
+        Ok(kernels)
+    }
+
+    /// Loads everything that a run in this format needs, so that what the process holds then is what the plan
+    /// starts from.
+    pub fn warm_up(&self, arithmetic: Arithmetic) -> Result<(), DeviceError> {
+        self.bind()?;
+        self.kernels(arithmetic)?;
+        self.products.prefer(store::read_algorithms(self));
+        self.profile(arithmetic)?;
+        Ok(())
+    }
+
+    /// What the card was measured to do, now or in an earlier process.
+    fn profile(&self, arithmetic: Arithmetic) -> Result<Profile, DeviceError> {
+        let mut profiles = self
+            .profiles
+            .lock()
+            .expect("never poisoned: nothing panics with it");
+        if let Some((_, profile)) = profiles.iter().find(|(of, _)| *of == arithmetic) {
+            return Ok(*profile);
+        }
+        let profile = match store::read_profile(self, arithmetic) {
+            Some(profile) => profile,
+            None => {
+                let profile = Profile::measure(self, arithmetic)?;
+                store::write_profile(self, arithmetic, &profile);
+                profile
+            }
+        };
+        profiles.push((arithmetic, profile));
+        Ok(profile)
+    }
+
+    /// The card as the planner sees it.
+    pub fn target(&self, arithmetic: Arithmetic) -> Result<CudaTarget, DeviceError> {
+        self.warm_up(arithmetic)?;
+        let held = self.held_bytes().unwrap_or(0);
+        Ok(CudaTarget::new(
+            self.profile(arithmetic)?,
+            self.num_processors,
+            arithmetic,
+            held,
+        ))
+    }
+
+    /// Total bytes of the card.
+    pub fn total_bytes(&self) -> Option<u64> {
+        self.context.memory().ok().map(|(_, total)| total)
+    }
+
+    /// What this process holds on the card or could have.
+    pub fn available_bytes(&self) -> Option<u64> {
+        let (free, _) = self.context.memory().ok()?;
+        Some(free + self.held_bytes().unwrap_or(0))
+    }
+
+    /// What this process holds on the card, context and code included: as the driver tells, or else the change in free
+    /// memory since before it came.
+    pub fn held_bytes(&self) -> Option<u64> {
+        let held = memory::process_bytes(self.card()).or_else(|| {
+            let (free, total) = self.context.memory().ok()?;
+            Some((total - free).saturating_sub(self.others_bytes.unwrap_or(0)))
+        })?;
+        let mut peak = self
+            .peak_bytes
+            .lock()
+            .expect("never poisoned: nothing panics with it");
+        *peak = held.max(*peak);
+        Some(held)
+    }
+
+    /// The most that [`Cuda::held_bytes`] has said: nothing is allocated within a step, so that is the peak.
+    pub fn peak_bytes(&self) -> Option<u64> {
+        self.held_bytes()?;
+        let peak = self.peak_bytes.lock();
+        Some(*peak.expect("never poisoned: nothing panics with it"))
+    }
+
+    /// One piece of the card's memory, or who holds it.
+    fn reserve(&self, bytes: u64) -> Result<Buffer, DeviceError> {
+        // Where a driver lends host memory instead of refusing (Windows), a run would crawl: better to refuse here.
+        let (free, total) = self.context.memory()?;
+        let buffer = match free >= bytes {
+            true => Buffer::new(bytes),
+            false => Err(DeviceError::Memory(String::new())),
+        };
+        buffer.map_err(|error| match error {
+            DeviceError::Memory(_) => DeviceError::Memory(self.who_holds(bytes, free, total)),
+            error => error,
+        })
+    }
+
+    fn who_holds(&self, bytes: u64, free: u64, total: u64) -> String {
+        let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64);
+        let mut text = format!(
+            "{}: the plan needs {} in one piece, {} of {} are free",
+            self.name,
+            gib(bytes),
+            gib(free),
+            gib(total)
+        );
+        let mut holders = memory::holders(self.card());
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+        for holder in holders {
+            let held = holder.bytes.map_or("an unknown amount".to_owned(), gib);
+            text.push_str(&format!(
+                "\n  process {} ({}) holds {held}",
+                holder.pid, holder.name
+            ));
+        }
+        text.push_str("\nhint: stop what holds the memory, or give a smaller `--memory`");
+        text
+    }
+
+    /// The algorithms chosen so far, as text that [`Cuda::prefer_algorithms`] reads.
+    pub fn algorithms(&self) -> String {
+        store::algorithms_to_text(&self.products.chosen())
+    }
+
+    /// Takes algorithms chosen in an earlier process where a shape has none yet: the same bits follow.
+    pub fn prefer_algorithms(&self, text: &str) {
+        self.products.prefer(store::algorithms_from_text(text));
+    }
+
+    /// Keeps the algorithms chosen so far for later processes.
+    fn keep_algorithms(&self) {
+        store::write_algorithms(self);
+    }
+}
+
+/// The product library's name for an arithmetic.
+fn format_of(arithmetic: Arithmetic) -> Format {
+    match arithmetic {
+        Arithmetic::F32 => Format::F32,
+        Arithmetic::Tf32 => Format::Tf32,
+        Arithmetic::Bf16 => Format::Bf16,
+        Arithmetic::F16 => Format::F16,
+    }
+}

@@ -1,0 +1,97 @@
+//! What a card does, measured at first use: the rates that predictions are made from.
+
+use super::driver::{Buffer, Event};
+use super::product::{Factor, Format, Product};
+use super::{Arithmetic, Cuda, Stream, format_of};
+use crate::DeviceError;
+
+/// Rates of a card in one number format.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Profile {
+    /// Products of large matrices.
+    pub flops_per_second: f64,
+    /// Reading and writing the card's memory, both counted.
+    pub bytes_per_second: f64,
+    /// From the end of one small kernel of a graph to the end of the next.
+    pub seconds_per_kernel: f64,
+}
+
+/// Rows and columns of the product that is timed.
+const SIDE: usize = 4096;
+const REPEATS: usize = 8;
+
+impl Profile {
+    /// Takes a tenth of a second.
+    pub(super) fn measure(cuda: &Cuda, arithmetic: Arithmetic) -> Result<Profile, DeviceError> {
+        let format = format_of(arithmetic);
+        let element = match format {
+            Format::F32 | Format::Tf32 => 4,
+            Format::F16 | Format::Bf16 => 2,
+        };
+        let bytes = (SIDE * SIDE * element) as u64;
+        let stream = Stream::new()?;
+        let matrices = Buffer::new(3 * bytes + WORKSPACE)?;
+        let kernels = cuda.kernels(arithmetic)?;
+        let noise = |address: u64, bytes: u64| {
+            super::issue::noise(&kernels, &stream, address, bytes, arithmetic)
+        };
+        noise(matrices.address, 3 * bytes)?;
+        let at = |index: u64| matrices.address + index * bytes;
+        let factor = |index| Factor {
+            address: at(index),
+            stride: SIDE,
+            transposed: false,
+        };
+        let product = Product {
+            rows: SIDE,
+            outputs: SIDE,
+            inner: SIDE,
+            left: factor(0),
+            right: factor(1),
+            inputs: format,
+            y: (at(2), SIDE),
+            output: format,
+            bias: None,
+            added: None,
+        };
+        let workspace = (at(3), WORKSPACE);
+        cuda.products.prepare(&product, workspace, &stream)?;
+        let seconds = timed(&stream, &mut || {
+            cuda.products.run(&product, workspace, &stream)
+        })?;
+        let flops_per_second = 2.0 * (SIDE as f64).powi(3) / seconds;
+        let seconds = timed(&stream, &mut || stream.copy(at(1), at(0), bytes))?;
+        let bytes_per_second = 2.0 * bytes as f64 / seconds;
+        const KERNELS: usize = 64;
+        let chain = stream.capture(|| {
+            for _ in 0..KERNELS {
+                noise(matrices.address, 256)?;
+            }
+            Ok(())
+        })?;
+        let seconds = timed(&stream, &mut || stream.replay(&chain))?;
+        Ok(Profile {
+            flops_per_second,
+            bytes_per_second,
+            seconds_per_kernel: seconds / KERNELS as f64,
+        })
+    }
+}
+
+const WORKSPACE: u64 = 32 << 20;
+
+/// Seconds of one run, the mean of a few after one that warms up.
+fn timed(
+    stream: &Stream,
+    work: &mut dyn FnMut() -> Result<(), DeviceError>,
+) -> Result<f64, DeviceError> {
+    let (before, after) = (Event::with_clock()?, Event::with_clock()?);
+    work()?;
+    before.record(stream)?;
+    for _ in 0..REPEATS {
+        work()?;
+    }
+    after.record(stream)?;
+    after.wait()?;
+    Ok(after.seconds_since(&before)? / REPEATS as f64)
+}

@@ -1,0 +1,110 @@
+//! What is measured once and kept on disk: algorithms and profiles, as lines of text. A file that cannot be read or
+//! written is as good as none.
+
+use std::path::PathBuf;
+
+use super::compile::cache_folder;
+use super::driver::Context;
+use super::product::Products;
+use super::profile::Profile;
+use super::{Arithmetic, Cuda};
+
+/// Choices are for this card, this driver and this product library.
+fn file(cuda: &Cuda, what: &str) -> Option<PathBuf> {
+    let card: String = cuda
+        .name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    let driver = Context::driver_version().ok()?;
+    let name = format!("{what}-{card}-{driver}-{}.txt", Products::version());
+    Some(cache_folder()?.join(name))
+}
+
+fn write(path: Option<PathBuf>, text: &str) {
+    let Some(path) = path else { return };
+    let partial = path.with_added_extension(format!("{}", std::process::id()));
+    let made = path
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .and_then(|()| std::fs::write(&partial, text))
+        .and_then(|()| std::fs::rename(&partial, &path));
+    if made.is_err() {
+        let _ = std::fs::remove_file(&partial);
+    }
+}
+
+pub(super) fn algorithms_to_text(chosen: &[(String, [u64; 8])]) -> String {
+    let lines = chosen.iter().map(|(key, data)| {
+        let words: Vec<String> = data.iter().map(|word| format!("{word:x}")).collect();
+        format!("{key}\t{}\n", words.join(" "))
+    });
+    lines.collect()
+}
+
+pub(super) fn algorithms_from_text(text: &str) -> Vec<(String, [u64; 8])> {
+    let line = |line: &str| {
+        let (key, words) = line.split_once('\t')?;
+        let words: Vec<u64> = words
+            .split(' ')
+            .map(|word| u64::from_str_radix(word, 16).ok())
+            .collect::<Option<_>>()?;
+        Some((key.to_owned(), words.try_into().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+pub(super) fn read_algorithms(cuda: &Cuda) -> Vec<(String, [u64; 8])> {
+    let text = file(cuda, "algorithms").and_then(|path| std::fs::read_to_string(path).ok());
+    algorithms_from_text(&text.unwrap_or_default())
+}
+
+/// Adds to what other processes have written meanwhile.
+pub(super) fn write_algorithms(cuda: &Cuda) {
+    cuda.products.prefer(read_algorithms(cuda));
+    let text = algorithms_to_text(&cuda.products.chosen());
+    write(file(cuda, "algorithms"), &text);
+}
+
+fn profile_file(cuda: &Cuda, arithmetic: Arithmetic) -> Option<PathBuf> {
+    file(cuda, &format!("profile-{}", arithmetic.name()))
+}
+
+pub(super) fn read_profile(cuda: &Cuda, arithmetic: Arithmetic) -> Option<Profile> {
+    let text = std::fs::read_to_string(profile_file(cuda, arithmetic)?).ok()?;
+    let numbers: Vec<f64> = text
+        .split_whitespace()
+        .map(|word| word.parse().ok().filter(|&rate: &f64| rate > 0.0))
+        .collect::<Option<_>>()?;
+    let [flops_per_second, bytes_per_second, seconds_per_kernel] = numbers.try_into().ok()?;
+    Some(Profile {
+        flops_per_second,
+        bytes_per_second,
+        seconds_per_kernel,
+    })
+}
+
+pub(super) fn write_profile(cuda: &Cuda, arithmetic: Arithmetic, profile: &Profile) {
+    let Profile {
+        flops_per_second,
+        bytes_per_second,
+        seconds_per_kernel,
+    } = profile;
+    let text = format!("{flops_per_second:e} {bytes_per_second:e} {seconds_per_kernel:e}\n");
+    write(profile_file(cuda, arithmetic), &text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn algorithms_read_back_and_broken_lines_are_left_out() {
+        let chosen = vec![
+            ("[1, 2, 3] Bf16".to_owned(), [1, 2, 3, 4, 5, 6, 7, u64::MAX]),
+            ("[4, 5, 6] F32".to_owned(), [0; 8]),
+        ];
+        let text = algorithms_to_text(&chosen) + "no tab\nshort\t1 2\nodd\t1 2 3 4 5 6 7 zz\n";
+        assert_eq!(algorithms_from_text(&text), chosen);
+    }
+}

@@ -1,0 +1,293 @@
+//! A card as the planner sees it: scratch, times, and what the process holds beside the arena.
+
+use holdall_graph::{DType, NodeView, Op, Shape};
+use holdall_plan::Target;
+
+use super::cards::Card;
+use super::profile::Profile;
+use crate::Arithmetic;
+
+/// Workspace that a product may use.
+pub(super) const PRODUCT_BYTES: u64 = 8 << 20;
+
+/// What comes on top of what is held when everything is loaded: the product library's kernels, which the driver loads at
+/// their first use, captured programs, and the driver's own rounding.
+const RESERVE_BYTES: u64 = 64 << 20;
+
+/// Rows and columns of the contrastive loss's tile, at least: a card wants more work at a time than a CPU.
+const LEAST_TILE: usize = 2048;
+
+/// Offsets: what vector accesses and the product library want.
+const ALIGNMENT: u64 = 256;
+
+/// Side of the piece of a product that one multiprocessor computes at a time.
+const PRODUCT_TILE: usize = 128;
+
+/// Partial sums of a layer norm's parameter gradients.
+pub(super) fn norm_parts(rows: usize, processors: usize) -> usize {
+    rows.div_ceil(8).clamp(1, 2 * processors)
+}
+
+/// Partial sums of a bias gradient; one where a single launch does it all. Measured on an H200 at widths of 2304 and 3072:
+/// one launch is faster up to 6,400 rows, 64 parts reach the memory's bandwidth at 51,200.
+pub(super) fn column_parts(rows: usize) -> usize {
+    match rows {
+        0..=8192 => 1,
+        _ => 64,
+    }
+}
+
+/// Side of a tile of the contrastive loss.
+pub(super) fn contrastive_tile(rows: usize, asked: usize) -> usize {
+    asked.max(LEAST_TILE).min(rows)
+}
+
+/// Elements that one block of the update handles.
+pub(super) const UPDATE_CHUNK: usize = 8192;
+
+/// Entries of an embedding's order that one block handles.
+pub(super) const EMBEDDING_CHUNK: usize = 64;
+
+/// Scratch of an operation's own kernels; a product's workspace lies behind it.
+pub(super) fn own_scratch(
+    op: &Op,
+    input: &dyn Fn(usize) -> Shape,
+    inputs: usize,
+    processors: usize,
+) -> u64 {
+    let bytes = match op {
+        Op::LinearWeightGrad(op) if op.bias => {
+            let dz = input(0);
+            column_parts(dz.rows()) * dz.width() * 4
+        }
+        Op::LayerNormGrad(_) => {
+            let dy = input(0);
+            norm_parts(dy.rows(), processors) * 2 * dy.width() * 4
+        }
+        Op::EmbeddingGrad(_) => {
+            let dx = input(0);
+            dx.rows().div_ceil(EMBEDDING_CHUNK) * 2 * dx.width() * 4
+        }
+        Op::CrossEntropy(_) => input(0).rows() * 4,
+        Op::Contrastive(op) => {
+            let rows = input(0).rows();
+            let tile = contrastive_tile(rows, op.tile);
+            (tile * tile + 5 * rows) * 4
+        }
+        Op::ContrastiveGrad(op) => {
+            let rows = input(1).rows();
+            let tile = contrastive_tile(rows, op.tile);
+            let tiles = rows.div_ceil(tile) * rows.div_ceil(tile);
+            (tile * tile + tiles * tile.div_ceil(8) * tile.div_ceil(128)) * 4
+        }
+        Op::GradientNorm(_) => {
+            let chunks: usize = (0..inputs)
+                .map(|index| input(index).num_elements().div_ceil(UPDATE_CHUNK))
+                .sum();
+            chunks * 8
+        }
+        _ => 0,
+    };
+    (bytes as u64).div_ceil(ALIGNMENT) * ALIGNMENT
+}
+
+/// The products of a node, as rows, outputs and inner sizes.
+fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
+    match &node.node.op {
+        Op::Linear(_) => {
+            let (x, weight) = (node.input(0), node.input(1));
+            vec![[x.rows(), weight.rows(), x.width()]]
+        }
+        Op::LinearInputGrad(_) => {
+            let (dz, weight) = (node.input(0), node.input(1));
+            vec![[dz.rows(), weight.width(), dz.width()]]
+        }
+        Op::LinearWeightGrad(op) if op.weight => {
+            let (dz, x) = (node.input(0), node.input(1));
+            vec![[dz.width(), x.width(), dz.rows()]]
+        }
+        Op::Contrastive(_) => {
+            let image = node.input(0);
+            vec![[image.rows(), image.rows(), image.width()]]
+        }
+        Op::ContrastiveGrad(_) => {
+            let image = node.input(1);
+            let (rows, width) = (image.rows(), image.width());
+            vec![
+                [rows, rows, width],
+                [rows, width, rows],
+                [rows, width, rows],
+            ]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Kernels that a node launches beside its products.
+fn kernels(op: &Op) -> f64 {
+    match op {
+        Op::Linear(op) if op.activation.is_some() => 1.0,
+        Op::LinearInputGrad(op) if op.activation.is_some() => 1.0,
+        Op::Linear(_) | Op::LinearInputGrad(_) | Op::Collective(_) => 0.0,
+        Op::LinearWeightGrad(op) if op.bias => 1.5,
+        Op::LinearWeightGrad(_) => 0.0,
+        Op::LayerNormGrad(_) | Op::EmbeddingGrad(_) | Op::ClassTokenGrad(_) => 2.0,
+        Op::GradientNorm(_) | Op::CrossEntropy(_) => 2.0,
+        Op::Contrastive(_) => 4.0,
+        // Neighbouring gradients are cleared together.
+        Op::Fill(_) => 0.05,
+        _ => 1.0,
+    }
+}
+
+/// A card that is there.
+#[derive(Clone, Debug)]
+pub struct CudaTarget {
+    profile: Profile,
+    processors: usize,
+    arithmetic: Arithmetic,
+    held_bytes: u64,
+}
+
+impl CudaTarget {
+    pub(super) fn new(
+        profile: Profile,
+        processors: usize,
+        arithmetic: Arithmetic,
+        held_bytes: u64,
+    ) -> CudaTarget {
+        CudaTarget {
+            profile,
+            processors,
+            arithmetic,
+            held_bytes,
+        }
+    }
+
+    /// Seconds of one product. A card computes whole tiles, as many at a time as it has multiprocessors.
+    fn product_seconds(&self, [rows, outputs, inner]: [usize; 3], full: bool) -> f64 {
+        let tiles = rows.div_ceil(PRODUCT_TILE) * outputs.div_ceil(PRODUCT_TILE);
+        let waves = tiles.div_ceil(self.processors) as f64;
+        let flops_per_wave = 2.0 * (PRODUCT_TILE * PRODUCT_TILE * inner * self.processors) as f64;
+        // Half as fast where the sums alone are few: filling and emptying the pipeline.
+        let fill = 1.0 + 96.0 / inner as f64;
+        let share = if full { FULL_RATE_SHARE } else { 1.0 };
+        let arithmetic = waves * flops_per_wave * fill / (self.profile.flops_per_second * share);
+        // Split sums help products of few tiles.
+        let ideal = 2.0 * (rows * outputs * inner) as f64 / self.profile.flops_per_second / share;
+        arithmetic.min(ideal * 3.0 + self.profile.seconds_per_kernel)
+    }
+}
+
+/// f32 products beside the rate of the format at hand: only the losses and the label head have them there.
+const FULL_RATE_SHARE: f64 = 1.0 / 16.0;
+
+impl Target for CudaTarget {
+    fn has_landing(&self) -> bool {
+        true
+    }
+
+    fn alignment(&self) -> u64 {
+        ALIGNMENT
+    }
+
+    fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {
+        let input = |index: usize| node.input(index);
+        let own = own_scratch(
+            &node.node.op,
+            &input,
+            node.node.inputs.len(),
+            self.processors,
+        );
+        match products(node).is_empty() {
+            true => own,
+            false => own + PRODUCT_BYTES,
+        }
+    }
+
+    fn seconds(&self, node: NodeView<'_>) -> f64 {
+        let cost = node.graph.cost(node.node);
+        let op = &node.node.op;
+        let inputs = node.node.inputs.first();
+        let full = self.arithmetic.compute() != DType::F32
+            && inputs.is_some_and(|&input| node.graph.dtype(input) == DType::F32);
+        let products = products(node);
+        let launches = kernels(op) + products.len() as f64;
+        let overhead = launches * self.profile.seconds_per_kernel;
+        let bandwidth = self.profile.bytes_per_second;
+        let products: f64 = products
+            .into_iter()
+            .map(|sizes| self.product_seconds(sizes, full))
+            .sum();
+        let bytes = cost.bytes as f64;
+        let own = match op {
+            Op::Attention(_) | Op::AttentionGrad(_) => {
+                bytes / bandwidth + cost.product_flops as f64 * 4.0 / self.profile.flops_per_second
+            }
+            // What follows a product reads its result again.
+            Op::Linear(op) if op.activation.is_some() => {
+                2.0 * node.output(0).num_elements() as f64 * self.width() / bandwidth
+            }
+            Op::LinearInputGrad(op) if op.activation.is_some() => {
+                3.0 * node.output(0).num_elements() as f64 * self.width() / bandwidth
+            }
+            Op::LinearWeightGrad(op) if op.bias => {
+                node.input(0).num_elements() as f64 * self.width() / bandwidth
+            }
+            Op::Linear(_) | Op::LinearInputGrad(_) | Op::LinearWeightGrad(_) => 0.0,
+            _ => bytes / bandwidth,
+        };
+        // Small results of products stay in the cache, large ones are bound by memory as well as arithmetic.
+        let products = products.max(if products > 0.0 {
+            bytes / bandwidth
+        } else {
+            0.0
+        });
+        products + own + overhead
+    }
+
+    fn overhead_bytes(&self, _largest_packing_bytes: u64) -> u64 {
+        self.held_bytes + RESERVE_BYTES
+    }
+
+    fn one_part_of_arena_in(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn packing_bytes(&self, _node: NodeView<'_>) -> u64 {
+        0
+    }
+}
+
+impl CudaTarget {
+    /// Bytes of an activation's element.
+    fn width(&self) -> f64 {
+        self.arithmetic.compute().bytes() as f64
+    }
+}
+
+/// Share of a published product rate that large products reach, of a published bandwidth that copies reach, and what a
+/// kernel of a graph takes: measured on an H200 (775 of 989 TFLOP/s, 4.3 of 4.8 TB/s).
+const PRODUCTS_REACH: f64 = 0.78;
+const COPIES_REACH: f64 = 0.9;
+const SECONDS_PER_KERNEL: f64 = 2.2e-6;
+
+impl CudaTarget {
+    /// A card that is not there, by its published rates; `None` where it does not know the format.
+    pub fn for_card(card: &Card, arithmetic: Arithmetic) -> Option<CudaTarget> {
+        let rate = match arithmetic {
+            Arithmetic::F32 => card.f32_flops,
+            Arithmetic::Tf32 => card.tf32_flops?,
+            Arithmetic::Bf16 => card.bf16_flops?,
+            Arithmetic::F16 => card.f16_flops,
+        };
+        let profile = Profile {
+            flops_per_second: rate * PRODUCTS_REACH,
+            bytes_per_second: card.bytes_per_second * COPIES_REACH,
+            seconds_per_kernel: SECONDS_PER_KERNEL,
+        };
+        let processors = card.num_sms as usize;
+        let context = card.context_bytes();
+        Some(CudaTarget::new(profile, processors, arithmetic, context))
+    }
+}
