@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use holdall_device::Wish;
 use holdall_train::budget::Memory;
 use holdall_train::config::{Count, Precision, RecomputeChoice, RunConfig, lay_batch_numbers};
 
@@ -67,9 +68,9 @@ pub struct RunOptions {
     /// Number format; the CPU computes in f32
     #[arg(long, aliases = ["dtype"], value_name = "FORMAT")]
     pub precision: Option<PrecisionArgument>,
-    /// Where to run
-    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
-    pub device: DeviceArgument,
+    /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
+    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
+    pub device: Wish,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N")]
     pub num_threads: Option<usize>,
@@ -146,12 +147,6 @@ fn set<T>(target: &mut T, given: Option<T>) {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub enum DeviceArgument {
-    /// This machine's cores
-    Cpu,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
 pub enum RecomputeArgument {
     /// What the budget asks for
     Auto,
@@ -193,6 +188,9 @@ pub struct DemoArguments {
     /// What the process may hold: 1GiB, 80%, auto
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     pub memory: Memory,
+    /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
+    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
+    pub device: Wish,
     /// Another seed, other cars
     #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = seed)]
     pub seed: u64,
@@ -242,6 +240,9 @@ pub struct EvalArguments {
     /// What the process may hold: 8GiB, 80%, auto
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub memory: Memory,
+    /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
+    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
+    pub device: Wish,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = batch)]
     pub num_threads: Option<usize>,
@@ -289,12 +290,27 @@ pub struct PredictArguments {
     /// What the process may hold: 8GiB, 80%, auto
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub memory: Memory,
+    /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
+    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
+    pub device: Wish,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = batch)]
     pub num_threads: Option<usize>,
     /// One JSON object on stdout, nothing else there
     #[arg(long)]
     pub json: bool,
+}
+
+fn wish(text: &str) -> Result<Wish, String> {
+    let number = |text: &str| text.strip_prefix("cuda:")?.parse().ok();
+    match text {
+        "auto" => Ok(Wish::Auto),
+        "cpu" => Ok(Wish::Cpu),
+        "cuda" => Ok(Wish::Cuda(0)),
+        _ => number(text).map(Wish::Cuda).ok_or_else(|| {
+            "expected auto, cpu, cuda or cuda:N\nhint: --device cuda:1 is the second GPU".to_owned()
+        }),
+    }
 }
 
 fn seed(text: &str) -> Result<u64, String> {
@@ -497,7 +513,6 @@ impl RunOptions {
         config.labels = self.labels.or(config.labels);
         config.tokens = self.tokens.or(config.tokens);
         config.num_threads = self.num_threads.or(config.num_threads);
-        let DeviceArgument::Cpu = self.device;
     }
 }
 
@@ -533,6 +548,21 @@ mod tests {
         assert_eq!(lay("--no_mixed_precision").precision, Precision::F32);
         assert_eq!(lay("--learning_rate 1").train.lr, 1.0);
         assert_eq!(lay(""), RunConfig::default());
+    }
+
+    #[test]
+    fn devices_as_people_write_them() {
+        for (text, expected) in [
+            ("auto", Wish::Auto),
+            ("cpu", Wish::Cpu),
+            ("cuda", Wish::Cuda(0)),
+            ("cuda:3", Wish::Cuda(3)),
+        ] {
+            assert_eq!(wish(text), Ok(expected));
+        }
+        for wrong in ["", "gpu", "CPU ", "cuda:", "cuda:x", "cuda:-1", "cuda1"] {
+            assert!(wish(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use holdall_device::DeviceError;
 use holdall_plan::PlanError;
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
@@ -46,9 +47,13 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             }
             ExitCode::from(DOES_NOT_FIT)
         }
-        Some(TrainError::Arena(error)) => {
+        Some(TrainError::Device(error)) => {
             tell(&format!("error: {error}"));
-            ExitCode::from(DOES_NOT_FIT)
+            ExitCode::from(match error {
+                DeviceError::Missing(_) => BAD_INPUT,
+                DeviceError::Memory(_) => DOES_NOT_FIT,
+                DeviceError::Failed(_) => FOUND,
+            })
         }
         Some(TrainError::Run(_)) => {
             tell(&format!("error: {error}"));
@@ -62,14 +67,14 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 }
 
 /// The same as JSON, for `--json`.
-pub fn does_not_fit_json(error: &TrainError) -> Option<serde_json::Value> {
+pub fn does_not_fit_json(device: &str, error: &TrainError) -> Option<serde_json::Value> {
     match error {
         TrainError::Plan(PlanError::DoesNotFit {
             budget_bytes,
             smallest_bytes,
             changes,
         }) => Some(serde_json::json!({
-            "device": "cpu",
+            "device": device,
             "budget_bytes": budget_bytes,
             "chosen": null,
             "alternatives": [],

@@ -26,6 +26,8 @@ pub struct Watcher {
     total: u64,
     has_told_losses: bool,
     peak_bytes: Option<u64>,
+    /// Whose it is.
+    memory: &'static str,
     /// Smoothed, so that the figure can be read.
     samples_per_s: Option<f64>,
 }
@@ -51,6 +53,10 @@ impl Watcher {
             total,
             has_told_losses: false,
             peak_bytes: None,
+            memory: match trainer.ready().device.is_gpu() {
+                true => "GPU memory",
+                false => "Memory",
+            },
             samples_per_s: None,
         }
     }
@@ -61,7 +67,7 @@ impl Watcher {
             Event::Step(line) => self.tell_step(line),
             Event::Memory(memory) => {
                 self.peak_bytes = memory.peak_bytes;
-                self.line(&show_memory(&memory));
+                self.line(&show_memory(self.memory, &memory));
             }
             Event::Evaluating { on, done, total } => {
                 self.bar
@@ -148,10 +154,10 @@ fn show_losses(line: &StepLine) -> String {
     text
 }
 
-fn show_memory(memory: &MemoryUse) -> String {
+fn show_memory(name: &str, memory: &MemoryUse) -> String {
     let planned = show_bytes(memory.planned_bytes);
     let Some(peak) = memory.peak_bytes else {
-        return format!("Memory: planned {planned}; this system does not tell the peak");
+        return format!("{name}: planned {planned}; this system does not tell the peak");
     };
     let share = memory.budget_bytes.map_or(String::new(), |budget| {
         format!(
@@ -161,7 +167,7 @@ fn show_memory(memory: &MemoryUse) -> String {
         )
     });
     format!(
-        "Memory: planned {planned}, peak {}{share}",
+        "{name}: planned {planned}, peak {}{share}",
         show_bytes(peak)
     )
 }

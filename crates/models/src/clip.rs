@@ -370,6 +370,16 @@ mod tests {
     }
 
     #[test]
+    fn places_up_to_the_end_are_sorted_by_id_and_then_by_place() {
+        let ids = [7, 3, 9, 0, 3, 7, 9, 9];
+        let mut order = [0; 8];
+        sort_places(&ids, &[2, 3], 4, &mut order);
+        assert_eq!(order, [1, 4, 0, 5, 2, 6, 7, -1]);
+        sort_places(&ids, &[0, 0], 4, &mut order);
+        assert_eq!(order, [4, 0, -1, -1, -1, -1, -1, -1]);
+    }
+
+    #[test]
     fn the_end_token_is_the_first_of_the_highest_or_of_the_eos() {
         assert_eq!(end_token(&[5, 9, 2, 9, 0], TextPooling::HighestId), 1);
         assert_eq!(end_token(&[5, 9, 2, 9, 2], TextPooling::FirstEos(2)), 2);

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::error::ModelError;
 use crate::folder::weights_file::WeightsFile;
-use crate::folder::write::{NamedTensor, failed, sync_folder, write_safetensors};
+use crate::folder::write::{NamedTensor, Values, failed, sync_folder, write_safetensors};
 
 const STATE: &str = "holdall.state";
 
@@ -70,7 +70,11 @@ impl StateFile {
 }
 
 /// Writes a state over an older one, or leaves the older one as it was.
-pub fn write_state(path: &Path, text: &str, tensors: &[NamedTensor<'_>]) -> Result<(), ModelError> {
+pub fn write_state<V: Values>(
+    path: &Path,
+    text: &str,
+    tensors: &[NamedTensor<V>],
+) -> Result<(), ModelError> {
     let partial = path.with_added_extension("partial");
     let written = write_partial(&partial, text, tensors);
     if let Err(error) = written {
@@ -82,10 +86,10 @@ pub fn write_state(path: &Path, text: &str, tensors: &[NamedTensor<'_>]) -> Resu
     sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
-fn write_partial(
+fn write_partial<V: Values>(
     partial: &Path,
     text: &str,
-    tensors: &[NamedTensor<'_>],
+    tensors: &[NamedTensor<V>],
 ) -> Result<(), ModelError> {
     let mut file = File::create(partial).map_err(failed(partial, "create it"))?;
     let metadata = [(STATE, text.to_owned())];
@@ -97,12 +101,15 @@ fn write_partial(
 mod tests {
     use super::*;
 
+    const NOTHING: &[NamedTensor<&[f32]>] = &[];
+
     #[test]
     fn a_state_reads_back_and_a_failed_write_leaves_the_old_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("last.safetensors");
         let values = [1.0f32, -0.0, f32::MIN_POSITIVE / 4.0];
-        write_state(&path, "{\"step\": 1}", &[("a".into(), vec![3], &values)]).unwrap();
+        let tensor = ("a".into(), vec![3], values.as_slice());
+        write_state(&path, "{\"step\": 1}", &[tensor]).unwrap();
         let state = StateFile::open(&path).unwrap();
         assert_eq!(state.text(), "{\"step\": 1}");
         let mut read = [0.0f32; 3];
@@ -112,7 +119,7 @@ mod tests {
         assert!(state.read("a", &mut [0.0; 2]).is_err());
         // A folder in the way of the partial file: the write fails, the state stays.
         fs::create_dir(path.with_added_extension("partial")).unwrap();
-        assert!(write_state(&path, "{}", &[]).is_err());
+        assert!(write_state(&path, "{}", NOTHING).is_err());
         assert_eq!(StateFile::open(&path).unwrap().text(), "{\"step\": 1}");
     }
 
@@ -121,7 +128,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights.safetensors");
         let mut file = File::create(&path).unwrap();
-        write_safetensors(&mut file, &[], &[]).unwrap();
+        write_safetensors(&mut file, NOTHING, &[]).unwrap();
         assert!(StateFile::open(&path).is_err());
     }
 }

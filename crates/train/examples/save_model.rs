@@ -10,11 +10,11 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::path::PathBuf;
 
-use holdall_device::cpu::Cpu;
+use holdall_device::{Device, Wish};
 use holdall_graph::DType;
 use holdall_models::init::Draw;
 use holdall_train::batch::{Batch, Pixels};
-use holdall_train::config::RunConfig;
+use holdall_train::config::{Precision, RunConfig};
 use holdall_train::export::save_weights;
 use holdall_train::optimizer::Moment;
 use holdall_train::setup::Setup;
@@ -34,11 +34,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = RunConfig {
         model,
         labels: Some(5),
+        // What it is compared with is computed in f32.
+        precision: Precision::F32,
         ..RunConfig::default()
     };
     config.train.effective_batch = Some(SAMPLES);
     config.train.batch_size = Some(4);
-    let mut setup = Setup::new(&config)?;
+    let device = Device::open(Wish::Auto, None)?;
+    let mut setup = Setup::new(&config, &device)?;
     setup.step.pixels = DType::F32;
     let size = setup.step.model.vision.image_size;
     let mut draw = Draw::new(1, "pixels");
@@ -56,19 +59,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         pixels: Pixels::Floats(floats.clone()),
         ..random
     };
-    let cpu = Cpu::new(None);
-    let mut step = setup.start(setup.plan(&cpu, 0)?)?;
+    let mut step = setup.start(&device, setup.plan(&device, 0)?)?;
     for count in 1..=3 {
         let moment = Moment {
             step: count,
             rates: &[1e-3, 1e-3],
             loss_scale: 1.0,
         };
-        println!("loss {:.5}", step.run(&cpu, &batch, &moment).loss);
+        println!("loss {:.5}", step.run(&device, &batch, &moment)?.loss);
     }
     save_weights(&step, &out, shard_bytes)?;
     // Features of the weights as saved.
-    step.gradients(&cpu, &batch, 1.0);
+    step.gradients(&device, &batch, 1.0)?;
     let [image, text] = step.features();
     let width = setup.step.model.projection_dim;
     let mut channels_first = Vec::with_capacity(floats.len());

@@ -6,13 +6,15 @@
 
 use std::path::{Path, PathBuf};
 
+use holdall_device::Device;
+use holdall_models::folder::{NamedTensor, Values};
 use holdall_models::state_file::{StateFile, write_state};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
 use crate::report::SummaryMetrics;
 use crate::scaler::LossScaler;
-use crate::step::Step;
+use crate::step::{Step, Stored};
 
 /// What a run does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +107,9 @@ pub struct State {
     pub split: SplitOfBatch,
     /// Of the samples, in hexadecimal: other data would be another run.
     pub data_digest: String,
+    /// What the device chose to compute with, in its own words: other algorithms would round otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithms: Option<String>,
 }
 
 /// Changes when [`State`] does.
@@ -145,8 +150,8 @@ impl Checkpoint {
     }
 
     /// Puts weights and optimizer state into a step.
-    pub fn restore(&self, step: &mut Step) -> Result<(), TrainError> {
-        step.set_weights(|name, values| self.file.read(name, values))
+    pub fn restore(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
+        step.set_weights(device, |name, values| self.file.read(name, values))
             .and_then(|()| {
                 step.set_moments(|name, moment, values| {
                     self.file.read(&moment_name(name, moment), values)
@@ -163,15 +168,15 @@ impl Checkpoint {
 
 /// Writes a checkpoint over the one before, or leaves that one as it was.
 pub fn save(path: &Path, state: &State, step: &Step) -> Result<(), TrainError> {
-    let mut tensors: Vec<(String, Vec<usize>, &[f32])> = Vec::new();
+    let mut tensors: Vec<NamedTensor<Stored<'_>>> = Vec::new();
     for parameter in step.parameters() {
-        let values = step.weight(parameter);
-        tensors.push((parameter.name.clone(), vec![values.len()], values));
+        let values = step.stored_weight(parameter);
+        tensors.push((parameter.name.clone(), vec![values.num_values()], values));
     }
     for (parameter, pair) in step.moments() {
         for (moment, values) in pair.into_iter().enumerate() {
             let name = moment_name(&parameter.name, moment);
-            tensors.push((name, vec![values.len()], values));
+            tensors.push((name, vec![values.num_values()], values));
         }
     }
     let text = serde_json::to_string(state).expect("a state is plain data");

@@ -3,14 +3,16 @@
 //! The programs have no backward pass, so gradients cannot leak; they run in the arena of the step, or in an arena of
 //! their own ([`Encoders`]) where nothing is trained.
 
-use holdall_device::cpu::{Arena, Cpu, CpuTarget};
+use std::borrow::Cow;
+
+use holdall_device::{Device, DeviceError, Machine};
 use holdall_graph::{DType, Graph, Role, Section, ValueId};
 use holdall_models::clip::{self, ClipInputs, end_token};
 use holdall_models::config::ClipConfig;
-use holdall_plan::{PlanError, Policy, Recompute, StepPlan, prepare};
+use holdall_plan::{Phase, PlanError, Policy, Recompute, StepPlan, prepare};
 
 use crate::error::TrainError;
-use crate::step::fill_parameters;
+use crate::step::{fill_parameters, on_its_threads};
 use crate::step_graph::StepConfig;
 
 const PICTURES: usize = 0;
@@ -70,16 +72,16 @@ impl EncoderReach {
 pub struct Encoder<'a> {
     pub(crate) model: &'a ClipConfig,
     pub(crate) plan: &'a StepPlan,
-    pub(crate) arena: &'a mut Arena,
+    pub(crate) machine: &'a mut Machine,
     pub(crate) reach: EncoderReach,
 }
 
 /// What pictures became: rows of unit length and, with a label head, its logits.
 pub struct EncodedPictures<'a> {
     /// `rows x projection`.
-    pub features: &'a [f32],
+    pub features: Cow<'a, [f32]>,
     /// `rows x labels`.
-    pub logits: Option<&'a [f32]>,
+    pub logits: Option<Cow<'a, [f32]>>,
 }
 
 impl Encoder<'_> {
@@ -99,66 +101,82 @@ impl Encoder<'_> {
     }
 
     /// Encodes as many pictures as `load` says it wrote; the rest of the batch is whatever was there.
-    pub fn pictures<E>(
+    pub fn pictures<E: From<DeviceError>>(
         &mut self,
-        cpu: &Cpu,
+        device: &Device,
         load: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Result<EncodedPictures<'_>, E> {
         let place = self.plan.place(self.reach.inputs.pixels);
-        let rows = load(self.arena.write(&place, 0))?;
-        let programs = &self.plan.programs;
-        cpu.scope(|| cpu.run(&programs.evaluate[PICTURES], self.arena, 0, 0));
-        let projection = self.model.projection_dim;
-        let features: &[f32] = self.read(self.reach.features[PICTURES]);
-        let logits = self.reach.logits.map(|logits| -> &[f32] {
-            let all: &[f32] = self.read(logits);
-            &all[..rows * (all.len() / self.reach.batch)]
-        });
+        let rows = self.machine.input(&place, load)?;
+        self.run(device, Phase::EvaluateFirst)?;
         Ok(EncodedPictures {
-            features: &features[..rows * projection],
-            logits,
+            features: self.read_rows(self.reach.features[PICTURES], rows),
+            logits: self.reach.logits.map(|logits| self.read_rows(logits, rows)),
         })
     }
 
     /// Encodes captions: `ids` are rows of as many tokens as the plan has.
-    pub fn captions(&mut self, cpu: &Cpu, ids: &[i64]) -> &[f32] {
+    pub fn captions(
+        &mut self,
+        device: &Device,
+        ids: &[i64],
+    ) -> Result<Cow<'_, [f32]>, DeviceError> {
         let place = |value: ValueId| self.plan.place(value);
-        let inputs = &self.reach.inputs;
-        let to: &mut [i64] = self.arena.write(&place(inputs.ids), 0);
-        let num_tokens = to.len() / self.reach.batch;
+        let (inputs, num_tokens) = (self.reach.inputs, self.num_tokens());
         assert!(
             !ids.is_empty() && ids.len().is_multiple_of(num_tokens),
             "whole captions"
         );
+        let rows = ids.len() / num_tokens;
         assert!(
-            ids.len() <= to.len(),
+            rows <= self.reach.batch,
             "at most {} captions",
             self.reach.batch
         );
-        to[..ids.len()].copy_from_slice(ids);
         // Rows beyond the captions repeat the first: ids that are in the vocabulary.
-        for row in to[ids.len()..].chunks_mut(num_tokens) {
-            row.copy_from_slice(&ids[..num_tokens]);
-        }
-        let ends: Vec<i64> = to
+        self.machine.input(&place(inputs.ids), |to: &mut [i64]| {
+            to[..ids.len()].copy_from_slice(ids);
+            for row in to[ids.len()..].chunks_mut(num_tokens) {
+                row.copy_from_slice(&ids[..num_tokens]);
+            }
+        });
+        let pooling = self.model.text.pooling;
+        let mut ends: Vec<i64> = ids
             .chunks(num_tokens)
-            .map(|caption| end_token(caption, self.model.text.pooling) as i64)
+            .map(|caption| end_token(caption, pooling) as i64)
             .collect();
-        let lengths: &mut [i64] = self.arena.write(&place(inputs.lengths), 0);
-        for (length, end) in lengths.iter_mut().zip(&ends) {
-            *length = end + 1;
-        }
-        self.arena
-            .write(&place(inputs.end), 0)
-            .copy_from_slice(&ends);
-        let programs = &self.plan.programs;
-        cpu.scope(|| cpu.run(&programs.evaluate[CAPTIONS], self.arena, 0, 0));
-        let features: &[f32] = self.read(self.reach.features[CAPTIONS]);
-        &features[..ids.len() / num_tokens * self.model.projection_dim]
+        ends.resize(self.reach.batch, ends[0]);
+        self.machine
+            .input(&place(inputs.end), |to| to.copy_from_slice(&ends));
+        self.machine
+            .input(&place(inputs.lengths), |lengths: &mut [i64]| {
+                for (length, end) in lengths.iter_mut().zip(&ends) {
+                    *length = end + 1;
+                }
+            });
+        self.run(device, Phase::EvaluateSecond)?;
+        Ok(self.read_rows(self.reach.features[CAPTIONS], rows))
     }
 
-    fn read(&self, value: ValueId) -> &[f32] {
-        self.arena.read(&self.plan.place(value), 0)
+    fn run(&mut self, device: &Device, phase: Phase) -> Result<(), DeviceError> {
+        on_its_threads(device, || {
+            self.machine.run(device, self.plan, phase, 0, 0);
+        });
+        // A synchronisation per batch: its results are read next.
+        self.machine.wait()
+    }
+
+    /// The first rows of a value.
+    fn read_rows(&self, value: ValueId, rows: usize) -> Cow<'_, [f32]> {
+        let all = self.machine.read(&self.plan.place(value));
+        let count = rows * (all.len() / self.reach.batch);
+        match all {
+            Cow::Borrowed(all) => Cow::Borrowed(&all[..count]),
+            Cow::Owned(mut all) => {
+                all.truncate(count);
+                Cow::Owned(all)
+            }
+        }
     }
 }
 
@@ -166,7 +184,7 @@ impl Encoder<'_> {
 pub struct Encoders {
     model: ClipConfig,
     plan: StepPlan,
-    arena: Arena,
+    machine: Machine,
     reach: EncoderReach,
 }
 
@@ -176,28 +194,29 @@ const BATCHES: [usize; 8] = [64, 32, 16, 8, 4, 3, 2, 1];
 impl Encoders {
     /// Plans the largest batch that fits the budget, or the one asked for, and reserves the arena.
     pub fn new(
-        cpu: &Cpu,
+        device: &Device,
         config: &StepConfig,
         batch: Option<usize>,
         budget_bytes: Option<u64>,
         host_bytes: u64,
     ) -> Result<Encoders, TrainError> {
-        let target = CpuTarget::new(cpu.num_threads()).with_host_bytes(host_bytes);
+        let arithmetic = config.arithmetic;
+        let target = device.target(arithmetic, host_bytes);
         let asked = batch.map(|batch| vec![batch]);
         let mut smallest = u64::MAX;
         for batch in asked.unwrap_or(BATCHES.to_vec()) {
-            let mut graph = Graph::new(DType::F32);
+            let mut graph = Graph::new(arithmetic.compute());
             let reach = EncoderReach::write(&mut graph, config, batch);
             let nothing_again = Policy::uniform(Recompute::None, 0);
-            let plan = prepare(&graph, &nothing_again, &target).pack().plan(0, 0);
+            let plan = prepare(&graph, &nothing_again, &*target).pack().plan(0, 0);
             smallest = smallest.min(plan.process_bytes);
             if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {
-                let arena = Arena::new(plan.arena_bytes)?;
+                let machine = Machine::new(device, &plan, arithmetic)?;
                 let model = config.model.clone();
                 return Ok(Encoders {
                     model,
                     plan,
-                    arena,
+                    machine,
                     reach,
                 });
             }
@@ -218,9 +237,10 @@ impl Encoders {
     /// Fills every parameter: `fill` gets its name and its elements.
     pub fn set_weights<E>(
         &mut self,
+        device: &Device,
         fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
     ) -> Result<(), E> {
-        fill_parameters(&self.plan, &mut self.arena, fill)
+        fill_parameters(device, &self.plan, &mut self.machine, fill)
     }
 
     /// The programs at work.
@@ -228,7 +248,7 @@ impl Encoders {
         Encoder {
             model: &self.model,
             plan: &self.plan,
-            arena: &mut self.arena,
+            machine: &mut self.machine,
             reach: self.reach,
         }
     }

@@ -1,7 +1,7 @@
 //! What can go wrong in a run.
 
 use holdall_data::error::DataError;
-use holdall_device::cpu::ArenaError;
+use holdall_device::DeviceError;
 use holdall_models::error::ModelError;
 use holdall_plan::PlanError;
 
@@ -14,9 +14,9 @@ pub enum TrainError {
     /// There is no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// There is no memory.
+    /// There is no such device, or no memory on it, or it failed.
     #[error(transparent)]
-    Arena(#[from] ArenaError),
+    Device(#[from] DeviceError),
     /// The data is not usable.
     #[error(transparent)]
     Data(#[from] DataError),

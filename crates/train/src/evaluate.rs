@@ -4,7 +4,7 @@
 //! held.
 
 use holdall_data::samples::Samples;
-use holdall_device::cpu::Cpu;
+use holdall_device::Device;
 use holdall_metrics::labels::LabelCounts;
 use holdall_metrics::retrieval::{Retrieval, retrieval};
 use serde::{Deserialize, Serialize};
@@ -83,7 +83,7 @@ pub fn host_bytes(part: &Part, projection: usize) -> u64 {
 
 /// Evaluates `part`. `go_on` is told how far it is, and says whether to.
 pub fn evaluate(
-    cpu: &Cpu,
+    device: &Device,
     encoder: &mut Encoder<'_>,
     pictures: &Pictures,
     part: &Part,
@@ -94,9 +94,9 @@ pub fn evaluate(
     let mut labels = LabelCounts::default();
     let mut picture_features = Vec::with_capacity(samples.len() * projection);
     let mut num_labels = None;
-    encode_pictures(cpu, encoder, pictures, samples, |first, encoded| {
-        picture_features.extend_from_slice(encoded.features);
-        if let Some(logits) = encoded.logits {
+    encode_pictures(device, encoder, pictures, samples, |first, encoded| {
+        picture_features.extend_from_slice(&encoded.features);
+        if let Some(logits) = &encoded.logits {
             let rows = encoded.features.len() / projection;
             let width = logits.len() / rows;
             num_labels = Some(width);
@@ -109,13 +109,14 @@ pub fn evaluate(
         go_on(picture_features.len() / projection, total)
     })?;
     let mut caption_features = Vec::with_capacity(part.tokens.len() * projection);
-    encode_captions(cpu, encoder, &part.tokens, |features| {
+    encode_captions(device, encoder, &part.tokens, |features| {
         caption_features.extend_from_slice(features);
         go_on(samples.len() + caption_features.len() / projection, total)
     })?;
     let caption_of = samples.caption_ids();
-    let ranks =
-        cpu.scope(|| retrieval(&picture_features, &caption_features, projection, caption_of));
+    let ranks = device
+        .cpu()
+        .scope(|| retrieval(&picture_features, &caption_features, projection, caption_of));
     let accuracy = labels.accuracy();
     Ok(Scores {
         retrieval: ranks,
@@ -130,7 +131,7 @@ pub fn evaluate(
 /// Encodes every picture in the order of the samples. `each` gets the first sample's index and what its batch became,
 /// and says whether to go on.
 pub fn encode_pictures(
-    cpu: &Cpu,
+    device: &Device,
     encoder: &mut Encoder<'_>,
     pictures: &Pictures,
     samples: &Samples,
@@ -139,10 +140,10 @@ pub fn encode_pictures(
     let all: Vec<u32> = (0..samples.len() as u32).collect();
     let batch = encoder.batch();
     for (index, chosen) in all.chunks(batch).enumerate() {
-        let encoded = encoder.pictures(cpu, |out| {
-            match pictures.read(cpu, samples, chosen, View::Evaluation, out) {
+        let encoded = encoder.pictures(device, |out| {
+            match pictures.read(device.cpu(), samples, chosen, View::Evaluation, out) {
                 Ok(()) => Ok(chosen.len()),
-                Err(bad) => Err(*bad.error),
+                Err(bad) => Err(TrainError::from(*bad.error)),
             }
         })?;
         if !each(index * batch, encoded) {
@@ -154,7 +155,7 @@ pub fn encode_pictures(
 
 /// Encodes every caption of the table. `each` gets the features of a batch, and says whether to go on.
 pub fn encode_captions(
-    cpu: &Cpu,
+    device: &Device,
     encoder: &mut Encoder<'_>,
     tokens: &TokenTable,
     mut each: impl FnMut(&[f32]) -> bool,
@@ -166,7 +167,7 @@ pub fn encode_captions(
         for (row, ids) in ids.chunks_mut(num_tokens).take(rows).enumerate() {
             tokens.write(first + row, ids);
         }
-        if !each(encoder.captions(cpu, &ids[..rows * num_tokens])) {
+        if !each(&encoder.captions(device, &ids[..rows * num_tokens])?) {
             return Err(Unfinished::Stopped);
         }
     }

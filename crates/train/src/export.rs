@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::Path;
 
-use holdall_models::folder::{Head, write_folder};
+use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
 
 use holdall_graph::ops::patchify::{CLIP_MEAN, CLIP_STD};
 use holdall_models::config::ClipConfig;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::TrainError;
 use crate::prepare::Prepared;
 use crate::run_folder::{failed, write_whole};
-use crate::step::Step;
+use crate::step::{Step, Stored};
 
 /// Names of the label head's outputs, and how captions were made: `labels.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,9 +109,9 @@ pub fn save_weights(
         let mut parameters = step.parameters().iter();
         parameters
             .find(|parameter| parameter.name == name)
-            .map(|parameter| step.weight(parameter))
+            .map(|parameter| step.stored_weight(parameter))
     };
-    let tensors: Vec<(String, Vec<usize>, &[f32])> = config
+    let tensors: Vec<NamedTensor<Stored<'_>>> = config
         .tensors()
         .into_iter()
         .map(|(name, shape)| {
@@ -122,9 +122,9 @@ pub fn save_weights(
         .collect();
     let head = match (by_name("head.weight"), by_name("head.bias")) {
         (Some(weight), Some(bias)) => Some(Head {
-            num_labels: bias.len(),
-            weight: weight.to_vec(),
-            bias: bias.to_vec(),
+            num_labels: bias.num_values(),
+            weight: weight.read().into_owned(),
+            bias: bias.read().into_owned(),
         }),
         _ => None,
     };

@@ -2,7 +2,7 @@
 //!
 //! From a config to a run: [`config`] is what the user wrote, [`prepare`] reads the data and opens the model, [`setup`]
 //! says what is computed within which budget, [`ready`] plans it, [`trainer`] is the loop. Follow one step:
-//! [`pictures`] fills the [`batch`], [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
+//! `reader` and [`pictures`] fill the [`batch`], [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
 //! programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss scale. Beside it:
 //! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] and [`run_folder`] keep what must survive
 //! a kill, [`report`] is what a run says, [`export`] writes a model folder, [`verify`] certifies that the split
@@ -22,6 +22,7 @@ pub mod journal;
 pub mod optimizer;
 pub mod pictures;
 pub mod prepare;
+mod reader;
 pub mod ready;
 pub mod report;
 pub mod resume;

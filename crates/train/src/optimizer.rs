@@ -54,6 +54,7 @@ impl OptimizerConfig {
                     },
                     rate: parameter.rate,
                     maximum: parameter.maximum,
+                    copy: graph.parameter_copy(parameter).is_some(),
                 })
                 .collect(),
         }

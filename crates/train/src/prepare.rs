@@ -7,6 +7,7 @@ use holdall_data::order::balanced_class_weights;
 use holdall_data::samples::Samples;
 use holdall_data::source::{self, DataSet};
 use holdall_data::text::{TextEncoder, bucket};
+use holdall_device::Device;
 use holdall_models::config::{ClipConfig, TextPooling};
 
 use crate::budget::{Memory, show_bytes};
@@ -106,7 +107,7 @@ pub struct Prepared {
 
 impl Prepared {
     /// Reads the data, opens the model, finds or trains the tokenizer.
-    pub fn new(config: &RunConfig) -> Result<Prepared, TrainError> {
+    pub fn new(config: &RunConfig, device: &Device) -> Result<Prepared, TrainError> {
         let data = source::read(&config.data, config.seed)?;
         let (mut model, weights) = open_model(&config.model)?;
         let mut notes = data.notes.clone();
@@ -128,7 +129,7 @@ impl Prepared {
             "Tokens per caption: {tokens} of the model's {positions}"
         ));
         let labels = num_labels(config, &data.labels, data.label_column.is_some())?;
-        let mut setup = Setup::assemble(config, model, weights, labels, tokens)?;
+        let mut setup = Setup::assemble(config, device, (model, weights), labels, tokens)?;
         if let (Weights::Folder(folder), Some(_)) = (&setup.weights, labels) {
             let names = LabelNames::read(folder.path())?.map(|names| names.labels);
             let same_number = names
@@ -147,7 +148,7 @@ impl Prepared {
             [Some(&train), validation.as_ref()],
             positions,
         )?);
-        notes.extend(note_on_workers(config));
+        notes.extend(note_on_workers(config, device));
         notes.extend(note_on_similarities(validation.as_ref().unwrap_or(&train)));
         Ok(Prepared {
             setup,
@@ -260,7 +261,7 @@ fn note_on_long_captions(
 }
 
 /// What was asked for and is not done yet is said, not swallowed.
-fn note_on_workers(config: &RunConfig) -> Option<String> {
+fn note_on_workers(config: &RunConfig, device: &Device) -> Option<String> {
     let workers = config
         .num_workers
         .exactly()
@@ -269,10 +270,13 @@ fn note_on_workers(config: &RunConfig) -> Option<String> {
     if !workers && nothing_else {
         return None;
     }
-    Some(
-        "Workers: none beside the training (pictures are read by its own threads, between steps)"
-            .to_owned(),
-    )
+    let text = match device.is_gpu() {
+        true => "Workers: one per thread (they read the next batch while the GPU computes)",
+        false => {
+            "Workers: none beside the training (pictures are read by its own threads, between steps)"
+        }
+    };
+    Some(text.to_owned())
 }
 
 /// People look for this line, because elsewhere evaluation dies there.

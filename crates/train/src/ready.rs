@@ -4,6 +4,7 @@ use std::path::Path;
 
 use holdall_data::error::DataError;
 use holdall_data::samples::Samples;
+use holdall_device::Device;
 use holdall_device::cpu::Cpu;
 use holdall_plan::Plan;
 use serde::Serialize;
@@ -38,10 +39,10 @@ pub struct PlanReport<'a> {
 }
 
 impl<'a> PlanReport<'a> {
-    /// Of a plan on the CPU.
-    pub fn new(plan: &'a Plan, budget_bytes: Option<u64>) -> PlanReport<'a> {
+    /// Of a plan for a device.
+    pub fn new(plan: &'a Plan, device: &Device, budget_bytes: Option<u64>) -> PlanReport<'a> {
         PlanReport {
-            device: "cpu",
+            device: device.kind(),
             budget_bytes,
             effective_batch: plan.effective_batch,
             chosen: &plan.chosen,
@@ -65,22 +66,26 @@ pub struct Ready {
     pub config: RunConfig,
     /// Samples, tokens, model.
     pub prepared: Prepared,
-    /// The threads.
-    pub cpu: Cpu,
+    /// Where it runs.
+    pub device: Device,
     /// Where every byte goes.
     pub plan: Plan,
     /// How the batch is split.
     pub split: SplitOfBatch,
     pub(crate) pictures: Pictures,
-    pub(crate) batch: Batch,
+    /// That of the step at hand, and one to read ahead into.
+    pub(crate) batches: [Batch; 2],
     pub(crate) checkpoint: Option<Checkpoint>,
 }
 
 impl Ready {
     /// Reads everything and plans; goes on from `checkpoint` with its split of the batch.
-    pub fn new(config: RunConfig, checkpoint: Option<Checkpoint>) -> Result<Ready, TrainError> {
-        let mut prepared = Prepared::new(&config)?;
-        let cpu = Cpu::new(config.num_threads);
+    pub fn new(
+        config: RunConfig,
+        device: Device,
+        checkpoint: Option<Checkpoint>,
+    ) -> Result<Ready, TrainError> {
+        let mut prepared = Prepared::new(&config, &device)?;
         let request = &mut prepared.setup.request;
         if let Some(checkpoint) = &checkpoint {
             let split = &checkpoint.state.split;
@@ -100,7 +105,7 @@ impl Ready {
         }
         // A first batch is read before the plan is made: what reading takes is then in the process that is measured.
         let step = &prepared.setup.step;
-        let pictures = Pictures::new(step.model.vision.image_size, &cpu);
+        let pictures = Pictures::new(step.model.vision.image_size, device.cpu());
         let mut batch = Batch::empty(step.num_tokens);
         let first: Vec<u32> =
             (0..effective_batch.min(prepared.train.samples.len()) as u32).collect();
@@ -108,7 +113,7 @@ impl Ready {
             &mut batch,
             &prepared,
             &pictures,
-            &cpu,
+            device.cpu(),
             &first,
             View::Evaluation,
         )?;
@@ -121,23 +126,28 @@ impl Ready {
         let evaluation = evaluated
             .map(|part| evaluate::host_bytes(part, projection))
             .max();
-        let threads = cpu.num_threads() as u64;
-        let host_bytes = evaluation.unwrap_or(0) + LOOP_BYTES + threads * THREAD_BYTES;
-        let plan = prepared.setup.plan(&cpu, host_bytes)?;
+        let threads = device.cpu().num_threads() as u64;
+        let ahead = match device.is_gpu() {
+            true => Batch::host_bytes(&step.model, batch.num_samples, step.num_tokens),
+            false => 0,
+        };
+        let host_bytes = evaluation.unwrap_or(0) + ahead + LOOP_BYTES + threads * THREAD_BYTES;
+        let plan = prepared.setup.plan(&device, host_bytes)?;
         let split = SplitOfBatch {
             effective_batch: plan.effective_batch,
             batch_size: plan.chosen.batch_size,
             gradient_accumulation: plan.chosen.gradient_accumulation,
             kept_micro_batches: plan.chosen.kept_micro_batches,
         };
+        let second = Batch::empty(batch.num_tokens);
         Ok(Ready {
             config,
             prepared,
-            cpu,
+            device,
             plan,
             split,
             pictures,
-            batch,
+            batches: [batch, second],
             checkpoint,
         })
     }

@@ -5,6 +5,7 @@
 //! not finite:        the step is skipped; scale /= 2, good = 0; at the smallest scale: an error
 //! ```
 
+use holdall_device::Arithmetic;
 use serde::{Deserialize, Serialize};
 
 /// What a step's gradients were like.
@@ -52,6 +53,14 @@ impl Default for LossScaler {
 }
 
 impl LossScaler {
+    /// What a number format needs: fp16 alone has too short a range for gradients.
+    pub fn suiting(arithmetic: Arithmetic) -> LossScaler {
+        match arithmetic {
+            Arithmetic::F16 => LossScaler::default(),
+            Arithmetic::F32 | Arithmetic::Tf32 | Arithmetic::Bf16 => LossScaler::off(),
+        }
+    }
+
     /// For formats with the range of f32: always one.
     pub fn off() -> LossScaler {
         LossScaler {
@@ -112,6 +121,15 @@ mod tests {
         assert_eq!(scaler.scale(), 131_072.0);
         scaler.observe(Gradients::Overflowed).unwrap();
         assert_eq!((scaler.scale(), scaler.skipped_steps()), (65_536.0, 1));
+    }
+
+    #[test]
+    fn only_fp16_is_scaled() {
+        let scale = |arithmetic| LossScaler::suiting(arithmetic).scale();
+        assert_eq!(scale(Arithmetic::F16), 65_536.0);
+        for other in [Arithmetic::F32, Arithmetic::Tf32, Arithmetic::Bf16] {
+            assert_eq!(scale(other), 1.0);
+        }
     }
 
     #[test]

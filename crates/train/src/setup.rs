@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use holdall_device::cpu::{self, Cpu, CpuTarget};
+use holdall_device::{Arithmetic, Device};
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::{hub_cache, init};
-use holdall_plan::{Plan, PlanError, Request, plan};
+use holdall_plan::{Plan, PlanError, Request, Variant, plan};
 
 use crate::budget::{Memory, show_bytes};
 use crate::config::{Precision, RunConfig, matches};
 use crate::error::TrainError;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, write_step};
+use crate::step_graph::{StepConfig, variant_of, write_step};
 
 /// Where weights come from.
 pub enum Weights {
@@ -57,17 +57,17 @@ pub struct Setup {
 
 impl Setup {
     /// Opens the model and resolves the budget, without data: `labels` and `tokens` are what the config says.
-    pub fn new(config: &RunConfig) -> Result<Setup, TrainError> {
+    pub fn new(config: &RunConfig, device: &Device) -> Result<Setup, TrainError> {
         let (model, weights) = open_model(&config.model)?;
         let tokens = config.tokens.unwrap_or(model.text.max_positions);
-        Setup::assemble(config, model, weights, config.labels, tokens)
+        Setup::assemble(config, device, (model, weights), config.labels, tokens)
     }
 
     /// Puts together what is computed, and resolves the budget.
     pub(crate) fn assemble(
         config: &RunConfig,
-        model: ClipConfig,
-        weights: Weights,
+        device: &Device,
+        (model, weights): (ClipConfig, Weights),
         labels: Option<usize>,
         tokens: usize,
     ) -> Result<Setup, TrainError> {
@@ -79,12 +79,7 @@ impl Setup {
         }
         config.validate()?;
         let mut notes = Vec::new();
-        if !matches!(config.precision, Precision::Auto | Precision::F32) {
-            notes.push(format!(
-                "Precision: f32 ({} was asked for; the CPU computes in f32)",
-                config.precision.name()
-            ));
-        }
+        let arithmetic = resolve_precision(config.precision, device, &mut notes)?;
         if let (Weights::Folder(folder), Some(labels)) = (&weights, labels) {
             match folder.read_head()? {
                 Some(head) if head.num_labels == labels => {}
@@ -95,13 +90,14 @@ impl Setup {
                 None => notes.push("Label head: RANDOM (the folder has none)".to_owned()),
             }
         }
-        let budget_bytes = resolve_budget(config.memory)?;
-        if let (Some(budget), Some(total)) = (budget_bytes, cpu::total_bytes())
+        let budget_bytes = resolve_budget(config.memory, device)?;
+        if let (Some(budget), Some(total)) = (budget_bytes, device.total_bytes())
             && budget > total
         {
             notes.push(format!(
-                "Memory: {} is more than this machine has ({})",
+                "Memory: {} is more than this {} has ({})",
                 show_bytes(budget),
+                if device.is_gpu() { "GPU" } else { "machine" },
                 show_bytes(total)
             ));
         }
@@ -115,10 +111,12 @@ impl Setup {
         step.rate_patterns = patterns.map(|(pattern, _)| pattern.clone()).collect();
         check_patterns(&step)?;
         step.evaluation_batch = config.train.eval_batch_size;
+        step.arithmetic = arithmetic;
+        step.sorted_ids = device.wants_sorted_ids();
         Ok(Setup {
             step,
             weights,
-            request: config.request(budget_bytes),
+            request: config.request(budget_bytes, arithmetic),
             budget_bytes,
             seed: config.seed,
             keep_head: true,
@@ -126,35 +124,35 @@ impl Setup {
         })
     }
 
-    /// Plans for a CPU. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
+    /// Plans for a device. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
     /// hold yet.
-    pub fn plan(&self, cpu: &Cpu, host_bytes: u64) -> Result<Plan, TrainError> {
-        let build = |batch, accumulation| write_step(&self.step, batch, accumulation).graph;
-        let target = || CpuTarget::new(cpu.num_threads()).with_host_bytes(host_bytes);
-        let held = || {
-            cpu::give_back_freed();
-            cpu::resident_bytes().unwrap_or(0)
+    pub fn plan(&self, device: &Device, host_bytes: u64) -> Result<Plan, TrainError> {
+        let build = |variant: &Variant| write_step(&self.step, variant).graph;
+        let planned = |more_bytes: u64| {
+            let target = device.target(self.step.arithmetic, host_bytes + more_bytes);
+            plan(&self.request, &build, &*target)
         };
-        let before = held();
-        let mut made = match plan(&self.request, &build, &target()) {
+        if device.is_gpu() {
+            return Ok(planned(0)?);
+        }
+        let before = device.held_bytes().unwrap_or(0);
+        let mut made = match planned(0) {
             // Refusals count what planning leaves behind too, and what differs from start to start: what they offer must
             // fit when it is typed.
-            Err(PlanError::DoesNotFit { .. }) => plan(
-                &self.request,
-                &build,
-                &target().with_host_bytes(START_TO_START_BYTES),
-            )?,
+            Err(PlanError::DoesNotFit { .. }) => planned(START_TO_START_BYTES)?,
             made => made?,
         };
         // Planning itself leaves traces in the process: the forecast starts from what it holds now. What no longer fits is
         // planned again, once, with that in view.
-        let grown = held().saturating_sub(before);
+        let held = device.held_bytes().unwrap_or(0);
+        let grown = held.saturating_sub(before);
         if let Some(budget) = self.budget_bytes
             && made.step.process_bytes + grown > budget
         {
             drop(made);
-            cpu::give_back_freed();
-            return Ok(plan(&self.request, &build, &target())?);
+            // Asking gives back what was freed.
+            device.held_bytes();
+            return Ok(planned(0)?);
         }
         made.step.process_bytes += grown;
         for candidate in made.alternatives.iter_mut().chain([&mut made.chosen]) {
@@ -164,22 +162,17 @@ impl Setup {
     }
 
     /// Reserves the arena and fills the weights.
-    pub fn start(&self, plan: Plan) -> Result<Step, TrainError> {
-        let chosen = &plan.chosen;
-        let mut step = Step::new(
-            self.step.clone(),
-            plan.step,
-            chosen.batch_size,
-            chosen.gradient_accumulation,
-        )?;
-        self.fill(&mut step)?;
+    pub fn start(&self, device: &Device, plan: Plan) -> Result<Step, TrainError> {
+        let variant = variant_of(&plan.chosen);
+        let mut step = Step::new(device, self.step.clone(), plan.step, &variant)?;
+        self.fill(device, &mut step)?;
         Ok(step)
     }
 
     /// Fills the weights of a step: from the folder, or drawn.
-    pub fn fill(&self, step: &mut Step) -> Result<(), TrainError> {
+    pub fn fill(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
         match &self.weights {
-            Weights::Random { .. } => step.set_weights(|name, values| {
+            Weights::Random { .. } => step.set_weights(device, |name, values| {
                 init::fill(&self.step.model, self.seed, name, values);
                 Ok(())
             }),
@@ -188,7 +181,7 @@ impl Setup {
                     true => folder.read_head()?,
                     false => None,
                 };
-                step.set_weights(|name, values| {
+                step.set_weights(device, |name, values| {
                     match (name, &head) {
                         ("head.weight", Some(head)) if head.weight.len() == values.len() => {
                             values.copy_from_slice(&head.weight);
@@ -259,16 +252,46 @@ pub(crate) fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError
     }
 }
 
-/// What a budget is in bytes on this machine; `None` where it is open and the system does not tell.
-pub fn resolve_budget(memory: Memory) -> Result<Option<u64>, TrainError> {
+/// What the user asked for, or what suits the device. The CPU computes in f32 and says so; a GPU that lacks a format is not
+/// the one that the user had in mind.
+fn resolve_precision(
+    precision: Precision,
+    device: &Device,
+    notes: &mut Vec<String>,
+) -> Result<Arithmetic, TrainError> {
+    let best = device.best_arithmetic();
+    match precision.arithmetic() {
+        None => {
+            if device.is_gpu() {
+                let name = best.name();
+                notes.push(format!("Precision: {name} (auto: this GPU has it)"));
+            }
+            Ok(best)
+        }
+        Some(asked) if device.supports(asked) => Ok(asked),
+        Some(asked) if device.is_gpu() => Err(TrainError::Config(format!(
+            "precision: {}, expected a number format that this GPU computes in\n\
+             hint: --precision {}, or auto",
+            asked.name(),
+            best.name()
+        ))),
+        Some(asked) => {
+            notes.push(format!(
+                "Precision: f32 ({} was asked for; the CPU computes in f32)",
+                asked.name()
+            ));
+            Ok(Arithmetic::F32)
+        }
+    }
+}
+
+/// What a budget is in bytes on this device; `None` where it is open and the system does not tell.
+pub fn resolve_budget(memory: Memory, device: &Device) -> Result<Option<u64>, TrainError> {
     if let Memory::Bytes(bytes) = memory {
         return Ok(Some(bytes));
     }
-    match (cpu::total_bytes(), cpu::available_bytes(), memory) {
-        (Some(total), Some(available), memory) => {
-            let held = cpu::resident_bytes().unwrap_or(0);
-            Ok(Some(memory.resolve(total, available + held)))
-        }
+    match (device.total_bytes(), device.available_bytes(), memory) {
+        (Some(total), Some(available), memory) => Ok(Some(memory.resolve(total, available))),
         (_, _, Memory::Auto) => Ok(None),
         _ => Err(TrainError::Config(format!(
             "memory {}: this system does not tell how much memory it has\nhint: give a size, such as --memory 8GiB",

@@ -10,11 +10,14 @@
 //! update                                            the commit point
 //! ```
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use holdall_device::cpu::{self, Arena, Cpu};
-use holdall_graph::Parameter;
-use holdall_plan::{Place, Program, Programs, StepPlan};
+use holdall_device::{Device, DeviceError, Machine};
+use holdall_graph::{Parameter, ValueId};
+use holdall_models::clip;
+use holdall_models::folder::Values;
+use holdall_plan::{Phase, Place, StepPlan, Variant};
 
 use crate::batch::{Batch, Pixels};
 use crate::encoder::Encoder;
@@ -58,8 +61,12 @@ pub struct StepReport {
     pub gradients: Gradients,
 }
 
-/// Picks a program.
-type Phase = fn(&Programs) -> &Program;
+/// What the sums of a launched step are divided by.
+struct Launched {
+    samples: f64,
+    labelled: f64,
+    loss_scale: f64,
+}
 
 /// A planned step with its memory.
 pub struct Step {
@@ -68,30 +75,71 @@ pub struct Step {
     plan: StepPlan,
     batch_size: usize,
     accumulation: usize,
-    arena: Arena,
-    /// The micro-batch whose inputs are in the arena.
+    machine: Machine,
+    /// The micro-batch whose inputs are in place.
     loaded: Option<usize>,
+    launched: Option<Launched>,
+    sorting: Option<Sorting>,
+}
+
+/// Token ids and ends of a micro-batch, for devices that need the order of its ids.
+struct Sorting {
+    order: Place,
+    ids: Vec<i64>,
+    ends: Vec<i64>,
+}
+
+/// A tensor that outlives programs, read when it is asked for: from a GPU, that is a copy.
+pub struct Stored<'a> {
+    machine: &'a Machine,
+    place: Place,
+}
+
+impl<'a> Stored<'a> {
+    /// Its elements.
+    pub fn read(&self) -> Cow<'a, [f32]> {
+        self.machine.read(&self.place)
+    }
+}
+
+impl Values for Stored<'_> {
+    fn num_values(&self) -> usize {
+        self.place.shape.num_elements()
+    }
+
+    fn values(&self) -> Cow<'_, [f32]> {
+        self.read()
+    }
 }
 
 impl Step {
-    /// Reserves the arena. `plan` must come from the same config, batch size and accumulation.
+    /// Reserves the arena. `plan` must come from the same config and variant.
     pub fn new(
+        device: &Device,
         config: StepConfig,
         plan: StepPlan,
-        batch_size: usize,
-        accumulation: usize,
+        variant: &Variant,
     ) -> Result<Step, TrainError> {
-        let reach = write_step(&config, batch_size, accumulation).reach;
-        cpu::give_back_freed();
-        let arena = Arena::new(plan.arena_bytes)?;
+        let reach = write_step(&config, variant).reach;
+        let machine = Machine::new(device, &plan, config.arithmetic)?;
+        let sorting = reach.inputs.order.map(|order| {
+            let order = plan.place(order);
+            Sorting {
+                ids: vec![0; order.shape.num_elements()],
+                ends: vec![0; variant.batch_size],
+                order,
+            }
+        });
         Ok(Step {
             config,
             reach,
             plan,
-            batch_size,
-            accumulation,
-            arena,
+            batch_size: variant.batch_size,
+            accumulation: variant.gradient_accumulation,
+            machine,
             loaded: None,
+            launched: None,
+            sorting,
         })
     }
 
@@ -107,7 +155,7 @@ impl Step {
 
     /// Size of the arena, as reserved.
     pub fn arena_bytes(&self) -> u64 {
-        self.arena.bytes()
+        self.machine.arena_bytes()
     }
 
     /// Every parameter's name and extent, in the order of the graph.
@@ -118,31 +166,97 @@ impl Step {
     /// Fills every parameter: `fill` gets its name and its elements.
     pub fn set_weights<E>(
         &mut self,
+        device: &Device,
         fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
     ) -> Result<(), E> {
-        fill_parameters(&self.plan, &mut self.arena, fill)
+        fill_parameters(device, &self.plan, &mut self.machine, fill)
     }
 
     /// A parameter's elements.
-    pub fn weight(&self, parameter: &Parameter) -> &[f32] {
-        self.arena.read(&self.plan.place(parameter.value), 0)
+    pub fn weight(&self, parameter: &Parameter) -> Cow<'_, [f32]> {
+        self.stored_weight(parameter).read()
+    }
+
+    /// The same, not read yet.
+    pub fn stored_weight(&self, parameter: &Parameter) -> Stored<'_> {
+        self.stored(parameter.value)
     }
 
     /// A parameter's gradient, as the last [`Step::gradients`] left it; `None` where it is frozen.
-    pub fn gradient(&self, parameter: &Parameter) -> Option<&[f32]> {
+    pub fn gradient(&self, parameter: &Parameter) -> Option<Cow<'_, [f32]>> {
         let value = self.plan.graph.parameter_gradient(parameter)?;
-        Some(self.arena.read(&self.plan.place_of(&value), 0))
+        Some(self.machine.read(&self.plan.place_of(&value)))
     }
 
     /// Features of the last batch: pictures, captions; rows as in the batch.
-    pub fn features(&self) -> [&[f32]; 2] {
-        self.reach
-            .features
-            .map(|value| self.arena.read(&self.plan.place(value), 0))
+    pub fn features(&self) -> [Cow<'_, [f32]>; 2] {
+        self.reach.features.map(|value| self.stored(value).read())
+    }
+
+    fn stored(&self, value: ValueId) -> Stored<'_> {
+        Stored {
+            machine: &self.machine,
+            place: self.plan.place(value),
+        }
     }
 
     /// Gradients of `batch`, without an update.
-    pub fn gradients(&mut self, cpu: &Cpu, batch: &Batch, loss_scale: f64) -> (LossSum, LossSum) {
+    pub fn gradients(
+        &mut self,
+        device: &Device,
+        batch: &Batch,
+        loss_scale: f64,
+    ) -> Result<(LossSum, LossSum), DeviceError> {
+        self.begin(batch, loss_scale);
+        on_its_threads(device, || self.run_passes(device, batch));
+        let launched = self.wait()?;
+        Ok(self.losses(&launched))
+    }
+
+    /// Gradients of `batch`, and the update.
+    pub fn run(
+        &mut self,
+        device: &Device,
+        batch: &Batch,
+        moment: &Moment<'_>,
+    ) -> Result<StepReport, DeviceError> {
+        self.launch(device, batch, moment);
+        self.finish()
+    }
+
+    /// Loads `batch` and runs every program; on a GPU, returns before they are done.
+    pub fn launch(&mut self, device: &Device, batch: &Batch, moment: &Moment<'_>) {
+        self.begin(batch, moment.loss_scale);
+        let (place, optimizer) = (self.plan.place(self.reach.schedule), &self.config.optimizer);
+        self.machine.input(&place, |schedule: &mut [f32]| {
+            optimizer.write_schedule(moment, schedule);
+        });
+        on_its_threads(device, || {
+            self.run_passes(device, batch);
+            self.machine.run(device, &self.plan, Phase::Update, 0, 0);
+        });
+    }
+
+    /// Waits for what [`Step::launch`] began, and tells what became of it.
+    pub fn finish(&mut self) -> Result<StepReport, DeviceError> {
+        let launched = self.wait()?;
+        let (contrastive, label) = self.losses(&launched);
+        let norm = self.stored(self.reach.norm).read();
+        Ok(StepReport {
+            contrastive,
+            label,
+            loss: self.config.contrastive_weight * contrastive.mean()
+                + self.config.label_weight * label.mean(),
+            gradient_norm: f64::from(norm[0]) / launched.loss_scale,
+            gradients: if norm[1] == 1.0 {
+                Gradients::Finite
+            } else {
+                Gradients::Overflowed
+            },
+        })
+    }
+
+    fn begin(&mut self, batch: &Batch, loss_scale: f64) {
         assert!(
             batch.num_samples <= self.batch_size * self.accumulation && batch.num_samples > 0,
             "{} samples for {} micro-batches of {}",
@@ -152,49 +266,41 @@ impl Step {
         );
         self.loaded = None;
         self.load_whole(batch, loss_scale);
-        cpu.scope(|| self.run_passes(cpu, batch));
-        let sums: &[f32] = self.arena.read(&self.plan.place(self.reach.sums), 0);
+        self.launched = Some(Launched {
+            samples: batch.num_samples as f64,
+            labelled: match self.config.num_labels {
+                Some(_) => self.label_count(batch),
+                None => 0.0,
+            },
+            loss_scale,
+        });
+    }
+
+    /// The one synchronisation of a step.
+    fn wait(&mut self) -> Result<Launched, DeviceError> {
+        self.machine.wait()?;
+        Ok(self
+            .launched
+            .take()
+            .expect("a step is launched before it is finished"))
+    }
+
+    fn losses(&self, launched: &Launched) -> (LossSum, LossSum) {
+        let sums = self.stored(self.reach.sums).read();
         let loss = |index: usize, count: f64| LossSum {
             sum: f64::from(sums[index]),
             count,
         };
-        let labelled = match self.config.num_labels {
-            Some(_) => self.label_count(batch),
-            None => 0.0,
-        };
         (
-            loss(CONTRASTIVE, batch.num_samples as f64),
-            loss(LABEL, labelled),
+            loss(CONTRASTIVE, launched.samples),
+            loss(LABEL, launched.labelled),
         )
     }
 
-    /// Gradients of `batch`, and the update.
-    pub fn run(&mut self, cpu: &Cpu, batch: &Batch, moment: &Moment<'_>) -> StepReport {
-        let (contrastive, label) = self.gradients(cpu, batch, moment.loss_scale);
-        let place = self.plan.place(self.reach.schedule);
-        let schedule = self.arena.write(&place, 0);
-        self.config.optimizer.write_schedule(moment, schedule);
-        cpu.run(&self.plan.programs.update, &mut self.arena, 0, 0);
-        let norm: &[f32] = self.arena.read(&self.plan.place(self.reach.norm), 0);
-        StepReport {
-            contrastive,
-            label,
-            loss: self.config.contrastive_weight * contrastive.mean()
-                + self.config.label_weight * label.mean(),
-            gradient_norm: f64::from(norm[0]) / moment.loss_scale,
-            gradients: if norm[1] == 1.0 {
-                Gradients::Finite
-            } else {
-                Gradients::Overflowed
-            },
-        }
-    }
-
-    fn run_passes(&mut self, cpu: &Cpu, batch: &Batch) {
+    fn run_passes(&mut self, device: &Device, batch: &Batch) {
         for (phase, micro, slot) in self.schedule() {
-            self.load(batch, micro);
-            let program = phase(&self.plan.programs);
-            cpu.run(program, &mut self.arena, micro, slot);
+            self.load(batch, phase, micro);
+            self.machine.run(device, &self.plan, phase, micro, slot);
         }
     }
 
@@ -203,39 +309,33 @@ impl Step {
         let (kept, all) = (self.plan.kept, self.accumulation);
         let first_pass = if self.plan.coupled { all } else { kept };
         let once = |phase: Phase| std::iter::once((phase, 0, 0));
-        let begin = once(|programs| &programs.begin);
-        let features = (kept..first_pass)
-            .map(|micro| -> (Phase, usize, usize) { (|programs| &programs.features, micro, 0) });
-        let kept_features = (0..kept).map(|micro| -> (Phase, usize, usize) {
-            (|programs| &programs.kept_features, micro, micro)
-        });
-        let loss = once(|programs| &programs.loss);
-        let kept_pull_back = (0..kept).rev().map(|micro| -> (Phase, usize, usize) {
-            (|programs| &programs.kept_pull_back, micro, micro)
-        });
-        let pull_back = (kept..all)
-            .map(|micro| -> (Phase, usize, usize) { (|programs| &programs.pull_back, micro, 0) });
-        begin
+        let features = (kept..first_pass).map(|micro| (Phase::Features, micro, 0));
+        let kept_features = (0..kept).map(|micro| (Phase::KeptFeatures, micro, micro));
+        let kept_pull_back = (0..kept).rev();
+        let kept_pull_back = kept_pull_back.map(|micro| (Phase::KeptPullBack, micro, micro));
+        let pull_back = (kept..all).map(|micro| (Phase::PullBack, micro, 0));
+        once(Phase::Begin)
             .chain(features)
             .chain(kept_features)
-            .chain(loss)
+            .chain(once(Phase::Loss))
             .chain(kept_pull_back)
             .chain(pull_back)
     }
 
     /// One step without an update, timed: (operation, seconds, runs), slowest first.
-    pub fn profile(&mut self, cpu: &Cpu, batch: &Batch) -> Vec<(&'static str, f64, usize)> {
+    pub fn profile(&mut self, device: &Device, batch: &Batch) -> Vec<(&'static str, f64, usize)> {
         self.loaded = None;
         self.load_whole(batch, 1.0);
         let mut times: HashMap<&'static str, (f64, usize)> = HashMap::new();
         for (phase, micro, slot) in self.schedule() {
-            self.load(batch, micro);
-            let program = phase(&self.plan.programs);
-            cpu.profile(program, &mut self.arena, micro, slot, |name, seconds| {
+            self.load(batch, phase, micro);
+            let mut told = |name, seconds| {
                 let entry = times.entry(name).or_default();
                 entry.0 += seconds;
                 entry.1 += 1;
-            });
+            };
+            self.machine
+                .profile(device, &self.plan, phase, [micro, slot], &mut told);
         }
         let mut times: Vec<_> = times
             .into_iter()
@@ -259,18 +359,16 @@ impl Step {
         Encoder {
             model: &self.config.model,
             plan: &self.plan,
-            arena: &mut self.arena,
+            machine: &mut self.machine,
             reach: self.reach.encoder,
         }
     }
 
-    /// Every trainable parameter with its first and second moment, in the order of the graph.
-    pub fn moments(&self) -> impl Iterator<Item = (&Parameter, [&[f32]; 2])> {
+    /// Every trainable parameter with its first and second moment, not read yet, in the order of the graph.
+    pub fn moments(&self) -> impl Iterator<Item = (&Parameter, [Stored<'_>; 2])> {
         let trainable = self.parameters().iter().filter(|one| one.trainable);
-        trainable.zip(&self.reach.moments).map(|(parameter, pair)| {
-            let read = |value| -> &[f32] { self.arena.read(&self.plan.place(value), 0) };
-            (parameter, pair.map(read))
-        })
+        let moments = self.reach.moments.iter();
+        trainable.zip(moments.map(|pair| pair.map(|value| self.stored(value))))
     }
 
     /// Fills every parameter's optimizer state: `fill` gets the name, which moment (0 or 1), and the elements.
@@ -283,7 +381,8 @@ impl Step {
         for (parameter, pair) in trainable.zip(&self.reach.moments) {
             for (moment, &value) in pair.iter().enumerate() {
                 let place = self.plan.place(value);
-                fill(&parameter.name, moment, self.arena.write(&place, 0))?;
+                self.machine
+                    .write(&place, |values| fill(&parameter.name, moment, values))?;
             }
         }
         Ok(())
@@ -291,32 +390,39 @@ impl Step {
 
     /// What the whole step reads: weights of rows, labels, seeds.
     fn load_whole(&mut self, batch: &Batch, loss_scale: f64) {
-        let (num_samples, plan, reach) = (batch.num_samples, &self.plan, &self.reach);
-        let weights: &mut [f32] = self.arena.write(&plan.place(reach.weights), 0);
-        weights[..num_samples].fill(1.0);
-        weights[num_samples..].fill(0.0);
-        let labels: &mut [i64] = self.arena.write(&plan.place(reach.labels), 0);
-        labels[..num_samples].copy_from_slice(&batch.labels);
-        labels[num_samples..].fill(crate::batch::IGNORED);
         let label_count = self.label_count(batch);
-        let label_weights: &mut [f32] = self.arena.write(&self.plan.place(reach.label_weights), 0);
-        for (to, &label) in label_weights.iter_mut().zip(&batch.labels) {
-            *to = self.config.class_weight(label);
-        }
-        label_weights[num_samples..].fill(0.0);
+        let (num_samples, config) = (batch.num_samples, &self.config);
+        let (machine, reach) = (&mut self.machine, &self.reach);
+        let place = |value| self.plan.place(value);
+        machine.input(&place(reach.weights), |weights: &mut [f32]| {
+            weights[..num_samples].fill(1.0);
+            weights[num_samples..].fill(0.0);
+        });
+        machine.input(&place(reach.labels), |labels: &mut [i64]| {
+            labels[..num_samples].copy_from_slice(&batch.labels);
+            labels[num_samples..].fill(crate::batch::IGNORED);
+        });
+        machine.input(&place(reach.label_weights), |weights: &mut [f32]| {
+            for (to, &label) in weights.iter_mut().zip(&batch.labels) {
+                *to = config.class_weight(label);
+            }
+            weights[num_samples..].fill(0.0);
+        });
         let seed = |weight: f64, count: f64| match count {
             0.0 => 0.0,
             count => (weight * loss_scale / count) as f32,
         };
-        let seeds: &mut [f32] = self.arena.write(&plan.place(reach.seeds), 0);
-        seeds[CONTRASTIVE] = seed(self.config.contrastive_weight, num_samples as f64);
-        seeds[LABEL] = seed(self.config.label_weight, label_count);
+        machine.input(&place(reach.seeds), |seeds: &mut [f32]| {
+            seeds[CONTRASTIVE] = seed(config.contrastive_weight, num_samples as f64);
+            seeds[LABEL] = seed(config.label_weight, label_count);
+        });
     }
 
-    /// Puts a micro-batch's inputs into the arena. A tail is filled up with copies of the first sample: finite
+    /// Brings a micro-batch's inputs into place. A tail is filled up with copies of the first sample: finite
     /// numbers, whose weight is zero.
-    fn load(&mut self, batch: &Batch, micro: usize) {
-        if self.loaded == Some(micro) {
+    fn load(&mut self, batch: &Batch, phase: Phase, micro: usize) {
+        let is_once = matches!(phase, Phase::Begin | Phase::Loss);
+        if is_once || self.loaded == Some(micro) {
             return;
         }
         self.loaded = Some(micro);
@@ -324,18 +430,32 @@ impl Step {
             start: micro * self.batch_size,
             num_samples: batch.num_samples,
         };
-        let inputs = self.reach.inputs;
-        let place = |value| -> Place { self.plan.place(value) };
+        let (machine, inputs) = (&mut self.machine, self.reach.inputs);
+        let place = |value| self.plan.place(value);
         match &batch.pixels {
-            Pixels::Bytes(bytes) => rows.copy(bytes, self.arena.write(&place(inputs.pixels), 0)),
-            Pixels::Floats(floats) => rows.copy(floats, self.arena.write(&place(inputs.pixels), 0)),
+            Pixels::Bytes(bytes) => {
+                machine.input(&place(inputs.pixels), |to: &mut [u8]| rows.copy(bytes, to));
+            }
+            Pixels::Floats(floats) => {
+                machine.input(&place(inputs.pixels), |to: &mut [f32]| {
+                    rows.copy(floats, to)
+                });
+            }
         }
-        rows.copy(&batch.ids, self.arena.write(&place(inputs.ids), 0));
-        rows.copy(&batch.ends, self.arena.write(&place(inputs.end), 0));
-        let lengths: &mut [i64] = self.arena.write(&place(inputs.lengths), 0);
-        rows.copy(&batch.ends, lengths);
-        for length in lengths {
-            *length += 1;
+        machine.input(&place(inputs.ids), |to| rows.copy(&batch.ids, to));
+        machine.input(&place(inputs.end), |to| rows.copy(&batch.ends, to));
+        machine.input(&place(inputs.lengths), |lengths| {
+            rows.copy(&batch.ends, lengths);
+            for length in lengths {
+                *length += 1;
+            }
+        });
+        if let Some(Sorting { order, ids, ends }) = &mut self.sorting {
+            rows.copy(&batch.ids, ids);
+            rows.copy(&batch.ends, ends);
+            machine.input(order, |to| {
+                clip::sort_places(ids, ends, batch.num_tokens, to);
+            });
         }
     }
 
@@ -343,20 +463,33 @@ impl Step {
     pub fn named_weights(&self) -> HashMap<String, Vec<f32>> {
         self.parameters()
             .iter()
-            .map(|parameter| (parameter.name.clone(), self.weight(parameter).to_vec()))
+            .map(|parameter| (parameter.name.clone(), self.weight(parameter).into_owned()))
             .collect()
     }
 }
 
-/// Fills every parameter of a plan in its arena: `fill` gets the name and the elements.
+/// Runs `work` on the pool where that is what computes: programs that run inside do not pass through its queue again, so
+/// they allocate nothing. A GPU is driven from where we are.
+pub(crate) fn on_its_threads<R: Send>(device: &Device, work: impl FnOnce() -> R + Send) -> R {
+    match device.is_gpu() {
+        true => work(),
+        false => device.cpu().scope(work),
+    }
+}
+
+/// Fills every parameter of a plan, then their copies in the compute format: `fill` gets the name and the elements.
 pub(crate) fn fill_parameters<E>(
+    device: &Device,
     plan: &StepPlan,
-    arena: &mut Arena,
+    machine: &mut Machine,
     mut fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
 ) -> Result<(), E> {
     for parameter in plan.graph.parameters() {
         let place = plan.place(parameter.value);
-        fill(&parameter.name, arena.write(&place, 0))?;
+        machine.write(&place, |values| fill(&parameter.name, values))?;
+    }
+    if !plan.programs.refresh.instructions.is_empty() {
+        machine.run(device, plan, Phase::Refresh, 0, 0);
     }
     Ok(())
 }

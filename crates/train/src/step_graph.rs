@@ -5,14 +5,22 @@
 //! divides by the count of the whole batch. Coupled through features (contrastive): features of all
 //! micro-batches first, then the loss and its gradients once, then each micro-batch pulls its rows back.
 //! (Coupled through sums joins with segmentation.)
+//!
+//! A device may replay programs at fixed addresses, so only copies touch the rows that move from micro-batch to
+//! micro-batch: towers write features to one place, and gradients are taken to one place before they go back.
 
+use holdall_device::Arithmetic;
+use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::collective::Exchange;
 use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::ops::update::GradientNorm;
-use holdall_graph::{DType, Graph, Output, Role, Section, ValueId, backward, backward_into};
+use holdall_graph::{
+    Copies, DType, Graph, Output, Role, Section, ValueId, backward, backward_into,
+};
 use holdall_models::clip::{self, ClipInputs};
 use holdall_models::config::ClipConfig;
+use holdall_plan::{Candidate, Variant};
 
 use crate::config::matches;
 use crate::encoder::EncoderReach;
@@ -59,6 +67,10 @@ pub struct StepConfig {
     pub rate_patterns: Vec<String>,
     /// Samples that evaluation encodes at a time; as many as a micro-batch by default.
     pub evaluation_batch: Option<usize>,
+    /// Number formats of the arithmetic.
+    pub arithmetic: Arithmetic,
+    /// Whether the device wants the order in which gradients of equal token ids are added.
+    pub sorted_ids: bool,
 }
 
 impl StepConfig {
@@ -79,6 +91,8 @@ impl StepConfig {
             frozen: Vec::new(),
             rate_patterns: Vec::new(),
             evaluation_batch: None,
+            arithmetic: Arithmetic::F32,
+            sorted_ids: false,
         }
     }
 
@@ -141,14 +155,34 @@ pub struct Reach {
 /// summation, and the loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
 const LEAST_ROWS: usize = 17;
 
-/// Writes the step for micro-batches of `batch`, `accumulation` of them.
-pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> StepGraph {
+/// What the graph of a planned candidate was written for.
+pub fn variant_of(chosen: &Candidate) -> Variant {
+    Variant {
+        batch_size: chosen.batch_size,
+        gradient_accumulation: chosen.gradient_accumulation,
+        copies: match chosen.weight_copies {
+            "per use" => Copies::PerUse,
+            _ => Copies::Resident,
+        },
+    }
+}
+
+/// Writes the step.
+pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
+    let &Variant {
+        batch_size: batch,
+        gradient_accumulation: accumulation,
+        copies,
+    } = variant;
     let model = &config.model;
-    let mut g = Graph::new(DType::F32);
+    let mut g = Graph::with_copies(config.arithmetic.compute(), copies);
     let padded = (batch * accumulation).max(LEAST_ROWS);
     let projection = model.projection_dim;
 
-    let inputs = clip::inputs(&mut g, model, batch, config.num_tokens, config.pixels);
+    let mut inputs = clip::inputs(&mut g, model, batch, config.num_tokens, config.pixels);
+    if config.sorted_ids {
+        clip::order_input(&mut g, &mut inputs);
+    }
     let weights = g.input("weights", &[padded], DType::F32);
     let labels = g.input("labels", &[padded], DType::I64);
     let label_weights = g.input("label weights", &[padded], DType::F32);
@@ -170,14 +204,15 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
 
     // Forward of one micro-batch.
     g.enter(Section::Features);
-    let [image, text] = match config.coupling {
-        Coupling::EffectiveBatch => features.map(|all| g.micro_rows(all, batch)),
-        Coupling::WithinMicroBatch => {
-            ["image", "text"].map(|name| g.activation(name, &[batch, projection]))
-        }
-    };
+    let [image, text] = ["image", "text"].map(|name| g.statistic(name, &[batch, projection]));
     clip::vision(&mut g, model, inputs.pixels, image);
     clip::text(&mut g, model, &inputs, text);
+    if config.coupling == Coupling::EffectiveBatch {
+        for (own, all) in [image, text].into_iter().zip(features) {
+            let rows = g.micro_rows(all, batch);
+            g.push_new(AddInto {}, vec![own], &[rows]);
+        }
+    }
     let heads = clip::heads(&mut g, model, config.num_labels);
     g.configure_parameters(|parameter| {
         parameter.trainable = !config
@@ -230,9 +265,12 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
                 &[(contrastive_sum, contrastive_seed)],
                 &[(all_image, gradients[0]), (all_text, gradients[1])],
             );
-            for (value, gradient) in [image, text].into_iter().zip(gradients) {
-                let rows = g.micro_rows(gradient, batch);
-                seeds_back.push((value, rows));
+            g.enter(Section::PullBack);
+            for (value, all) in [image, text].into_iter().zip(gradients) {
+                let rows = g.micro_rows(all, batch);
+                let own = g.statistic("feature gradients", &[batch, projection]);
+                g.push_new(AddInto {}, vec![rows], &[own]);
+                seeds_back.push((value, own));
             }
         }
         Coupling::WithinMicroBatch => {
@@ -262,12 +300,13 @@ pub fn write_step(config: &StepConfig, batch: usize, accumulation: usize) -> Ste
         &[],
     );
 
-    g.enter(Section::Update);
-    let moments = write_update(&mut g, &config.optimizer, schedule, norm);
     let encoder = match config.evaluation_batch {
         Some(other) if other != batch => EncoderReach::write(&mut g, config, other),
         _ => EncoderReach::write_sharing(&mut g, config, batch, inputs, features),
     };
+    // Last, when every copy of a weight is known: the optimizer writes them along.
+    g.enter(Section::Update);
+    let moments = write_update(&mut g, &config.optimizer, schedule, norm);
     let reach = Reach {
         inputs,
         weights,
@@ -333,6 +372,9 @@ fn write_update(
         });
         outputs.push(Output::overwrite(parameter.value));
         outputs.extend(state.map(Output::overwrite));
+        if let Some(copy) = g.parameter_copy(parameter) {
+            outputs.push(Output::overwrite(g.add_value(copy)));
+        }
         moments.push(state);
     }
     g.collective(Exchange::AllReduce, 1, &gradients);

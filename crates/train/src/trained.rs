@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use holdall_data::text::{TextEncoder, bucket};
-use holdall_device::cpu::Cpu;
+use holdall_device::Device;
 use holdall_models::folder::ModelFolder;
 
 use crate::encoder::Encoders;
@@ -103,7 +103,7 @@ impl Trained {
     /// The towers in memory, for captions of up to `longest` tokens.
     pub fn encoders(
         &self,
-        cpu: &Cpu,
+        device: &Device,
         longest: usize,
         batch: Option<usize>,
         budget_bytes: Option<u64>,
@@ -112,10 +112,11 @@ impl Trained {
         let model = self.folder.config().clone();
         let positions = model.text.max_positions;
         let head = self.folder.read_head()?;
+        // In f32, the default of a step: what a model is worth should not depend on what a device likes best.
         let mut config = StepConfig::new(model, head.as_ref().map(|head| head.num_labels));
         config.num_tokens = bucket(longest.max(1), positions);
-        let mut encoders = Encoders::new(cpu, &config, batch, budget_bytes, host_bytes)?;
-        encoders.set_weights(|name, values| -> Result<(), TrainError> {
+        let mut encoders = Encoders::new(device, &config, batch, budget_bytes, host_bytes)?;
+        encoders.set_weights(device, |name, values| -> Result<(), TrainError> {
             match (name, &head) {
                 ("head.weight", Some(head)) => values.copy_from_slice(&head.weight),
                 ("head.bias", Some(head)) => values.copy_from_slice(&head.bias),

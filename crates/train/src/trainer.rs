@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! for each step:
-//!     read the batch            a function of (seed, epoch, sample)
+//!     read the batch            a function of (seed, epoch, sample); behind a GPU, while the step before runs
 //!     run the step              features, loss, pull back, update
 //!     write a line              metrics.jsonl
 //!     evaluate, if it is due    a line; the best model goes to checkpoints/best
@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use holdall_data::order::Order;
-use holdall_device::cpu;
+use holdall_device::Device;
 
+use crate::batch::Batch;
 use crate::checkpoint::{Best, Clock, FORMAT, Next, State, save};
 use crate::config::{EvalEvery, SaveEvery, Split};
 use crate::error::TrainError;
@@ -24,15 +25,16 @@ use crate::evaluate::{Unfinished, evaluate};
 use crate::export::save_model;
 use crate::journal::Journal;
 use crate::optimizer::Moment;
-use crate::pictures::View;
-use crate::ready::{PlanReport, Ready, fill, part};
+use crate::reader::Reader;
+use crate::ready::{PlanReport, Ready, part};
 use crate::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary, SummaryMetrics,
 };
 use crate::run_folder::RunFolder;
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
-use crate::step::Step;
+use crate::step::{Step, StepReport};
+use crate::step_graph::variant_of;
 
 /// A run with its memory reserved.
 pub struct Trainer {
@@ -43,6 +45,10 @@ pub struct Trainer {
     state: State,
     rates: LearningRates,
     order: Option<(u64, Order)>,
+    /// Whether the next batch is read while a step is computed.
+    reads_ahead: bool,
+    /// Whose batch was read ahead, and what is wrong with it.
+    ahead: Option<(u64, Result<(), TrainError>)>,
     best_metric: String,
     resumed_at: Instant,
     /// Seconds that earlier processes spent on the run.
@@ -56,14 +62,20 @@ impl Trainer {
     pub fn begin(mut ready: Ready, folder: RunFolder) -> Result<Trainer, TrainError> {
         let best_metric = best_metric(&ready)?;
         let digest = format!("{:016x}", data_digest(&ready));
-        let report = PlanReport::new(&ready.plan, ready.prepared.setup.budget_bytes);
+        let report = PlanReport::new(
+            &ready.plan,
+            &ready.device,
+            ready.prepared.setup.budget_bytes,
+        );
         let plan_json = serde_json::to_string_pretty(&report).expect("a plan is plain data");
         let planned = [ready.plan.step.process_bytes, ready.plan.step.arena_bytes];
+        // A device's algorithms travel in `State::algorithms`, and here is where: those of the checkpoint are preferred
+        // before the machine is made, and those that it was made with are noted in the state below.
         let mut step = Step::new(
+            &ready.device,
             ready.prepared.setup.step.clone(),
             ready.plan.step.clone(),
-            ready.split.batch_size,
-            ready.split.gradient_accumulation,
+            &variant_of(&ready.plan.chosen),
         )?;
         let state = match ready.checkpoint.take() {
             Some(checkpoint) => {
@@ -74,16 +86,16 @@ impl Trainer {
                         ready.prepared.csv.display()
                     )));
                 }
-                checkpoint.restore(&mut step)?;
+                checkpoint.restore(&ready.device, &mut step)?;
                 checkpoint.state
             }
             None => {
-                ready.prepared.setup.fill(&mut step)?;
+                ready.prepared.setup.fill(&ready.device, &mut step)?;
                 State {
                     format: FORMAT,
                     step: 0,
                     next: Next::Step,
-                    scaler: LossScaler::off(),
+                    scaler: LossScaler::suiting(step.config().arithmetic),
                     best: None,
                     without_improvement: 0,
                     last_scores: Vec::new(),
@@ -91,6 +103,7 @@ impl Trainer {
                     clock: Clock::default(),
                     split: ready.split,
                     data_digest: digest,
+                    algorithms: None,
                 }
             }
         };
@@ -113,6 +126,8 @@ impl Trainer {
         let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
         let rates = LearningRates::new(&ready.config, ready.total_steps() as usize);
         Ok(Trainer {
+            reads_ahead: ready.device.is_gpu(),
+            ahead: None,
             ready,
             folder,
             step,
@@ -187,11 +202,9 @@ impl Trainer {
 
     fn one_step(&mut self, epoch_clock: &mut Clock) -> Result<StepLine, TrainError> {
         let began = Instant::now();
-        let per_epoch = self.ready.steps_per_epoch();
-        let (epoch, within) = (self.state.step / per_epoch, self.state.step % per_epoch);
-        self.read_batch(epoch, within)?;
-        let waited = began.elapsed().as_secs_f64();
         let number = self.state.step + 1;
+        self.bring_batch(number)?;
+        let mut waited = began.elapsed().as_secs_f64();
         let mut rates = Vec::new();
         self.rates.write(number, &mut rates);
         let moment = Moment {
@@ -199,9 +212,9 @@ impl Trainer {
             rates: &rates,
             loss_scale: self.state.scaler.scale(),
         };
-        let batch = &self.ready.batch;
-        let report = self.step.run(&self.ready.cpu, batch, &moment);
-        let samples = batch.num_samples;
+        let samples = self.ready.batches[0].num_samples;
+        let (report, beyond) = self.compute(number, &moment)?;
+        waited += beyond;
         let observed = self.state.scaler.observe(report.gradients);
         observed.map_err(|diverged| TrainError::Run(format!("step {number}: {diverged}")))?;
         self.state.step = number;
@@ -217,7 +230,7 @@ impl Trainer {
         let line = StepLine {
             kind: "step",
             step: number,
-            epoch: epoch + 1,
+            epoch: (number - 1) / self.ready.steps_per_epoch() + 1,
             loss: report.loss,
             contrastive: report.contrastive.mean(),
             contrastive_chance: (samples as f64).ln(),
@@ -235,38 +248,69 @@ impl Trainer {
         Ok(line)
     }
 
-    /// The batch of a step: a slice of the epoch's order.
-    fn read_batch(&mut self, epoch: u64, step_of_epoch: u64) -> Result<(), TrainError> {
+    /// The batch of a step: read ahead, or now.
+    fn bring_batch(&mut self, number: u64) -> Result<(), TrainError> {
+        match self.ahead.take() {
+            Some((of, read)) if of == number => {
+                self.ready.batches.swap(0, 1);
+                read
+            }
+            _ => {
+                let ([now, _], mut reader, _) = self.split();
+                reader.read(number, now)
+            }
+        }
+    }
+
+    /// Runs a step and, if it is to, reads the next one's batch meanwhile. Returns the seconds that reading took
+    /// beyond the step, too.
+    fn compute(
+        &mut self,
+        number: u64,
+        moment: &Moment<'_>,
+    ) -> Result<(StepReport, f64), TrainError> {
+        let next = number + 1;
+        let reads_ahead = self.reads_ahead && next <= self.ready.total_steps();
+        let ([now, then], mut reader, (step, device)) = self.split();
+        if !reads_ahead {
+            return Ok((step.run(device, now, moment)?, 0.0));
+        }
+        let (report, read, beyond) = std::thread::scope(|scope| {
+            let reading = scope.spawn(move || reader.read(next, then));
+            step.launch(device, now, moment);
+            let report = step.finish();
+            let finished = Instant::now();
+            let read = reading.join();
+            let read = read.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (report, read, finished.elapsed().as_secs_f64())
+        });
+        // A bad picture is the fault of the step that it belongs to.
+        self.ahead = Some((next, read));
+        Ok((report?, beyond))
+    }
+
+    /// The buffers, what fills them, and what reads them.
+    fn split(&mut self) -> ([&mut Batch; 2], Reader<'_>, (&mut Step, &Device)) {
+        let steps_per_epoch = self.ready.steps_per_epoch();
         let Ready {
             config,
             prepared,
-            cpu,
+            device,
             split,
             pictures,
-            batch,
+            batches: [now, then],
             ..
         } = &mut self.ready;
-        let samples = &prepared.train.samples;
-        if self.order.as_ref().is_none_or(|(of, _)| *of != epoch) {
-            let order = Order::new(config.seed, epoch, samples, config.train.sampling);
-            self.order = Some((epoch, order));
-        }
-        let (_, order) = self.order.as_ref().expect("made above");
-        let start = step_of_epoch as usize * split.effective_batch;
-        let end = (start + split.effective_batch).min(samples.len());
-        let view = View::Training {
-            augment: config.data.augment,
-            seed: config.seed,
-            epoch,
-        };
-        fill(
-            batch,
+        let reader = Reader {
+            config,
             prepared,
+            cpu: device.cpu(),
             pictures,
-            cpu,
-            &order.as_slice()[start..end],
-            view,
-        )
+            order: &mut self.order,
+            effective_batch: split.effective_batch,
+            steps_per_epoch,
+        };
+        ([now, then], reader, (&mut self.step, device))
     }
 
     fn evaluation_is_due(&self) -> bool {
@@ -297,13 +341,13 @@ impl Trainer {
             let began = Instant::now();
             let Ready {
                 prepared,
-                cpu,
+                device,
                 pictures,
                 ..
             } = &self.ready;
             let part = part(prepared, on).expect("there: filtered above");
             let mut encoder = self.step.encoder();
-            let scores = evaluate(cpu, &mut encoder, pictures, part, |done, total| {
+            let scores = evaluate(device, &mut encoder, pictures, part, |done, total| {
                 watch(Event::Evaluating { on, done, total });
                 !stop.load(Ordering::Relaxed)
             })?;
@@ -397,6 +441,10 @@ impl Trainer {
 
     /// What was done before a failure is kept: steps fail as a whole, so the state is that after the last one.
     fn failed(&mut self, error: TrainError, watch: &mut dyn FnMut(Event<'_>)) -> TrainError {
+        if let TrainError::Device(error) = error {
+            // Nobody knows what is in the memory of a device that failed: the last checkpoint stands.
+            return TrainError::Run(format!("after step {}: {error}", self.state.step));
+        }
         // If that fails as well, the first failure is the one to tell.
         let _ = self.save(watch);
         error
@@ -413,7 +461,7 @@ impl Trainer {
     fn memory(&self) -> MemoryUse {
         MemoryUse {
             planned_bytes: self.planned[0],
-            peak_bytes: cpu::peak_resident_bytes(),
+            peak_bytes: self.ready.device.peak_bytes(),
             budget_bytes: self.ready.prepared.setup.budget_bytes,
         }
     }
@@ -442,7 +490,7 @@ impl Trainer {
         }
         let chosen = &self.ready.plan.chosen;
         let summary = Summary {
-            device: "cpu",
+            device: self.ready.device.kind(),
             effective_batch: self.ready.split.effective_batch,
             batch_size: chosen.batch_size,
             gradient_accumulation: chosen.gradient_accumulation,
@@ -456,7 +504,7 @@ impl Trainer {
             waited_for_data: self.state.clock.waiting(),
             budget_bytes: self.ready.prepared.setup.budget_bytes,
             planned_bytes: self.planned[0],
-            process_bytes: cpu::peak_resident_bytes(),
+            process_bytes: self.ready.device.peak_bytes(),
             planned_arena_bytes: self.planned[1],
             arena_bytes: self.step.arena_bytes(),
             weights: self.ready.prepared.setup.weights.describe(),
@@ -506,3 +554,6 @@ fn data_digest(ready: &Ready) -> u64 {
     }
     digest
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,19 +4,38 @@
 //! parameter's gradient `g` against the reference `r`, in 2-norms,
 //! `error = |g - r| / max(|r|, 1e-3 |r_all| / sqrt(P))`, `r_all` all gradients together and `P` the number of tensors:
 //! a key bias has a true gradient of zero, and dividing by its rounding would say nothing.
+//!
+//! Both are computed in the number format of the setup: what is certified is the split, not the format.
 
-use holdall_device::cpu::{Cpu, CpuTarget};
-use holdall_plan::{Change, PlanError, Recompute, Request, plan};
+use holdall_device::{Arithmetic, Device};
+use holdall_plan::{Change, PlanError, Recompute, Request, Variant, plan};
 use serde::Serialize;
 
 use crate::batch::Batch;
 use crate::error::TrainError;
 use crate::setup::Setup;
 use crate::step::Step;
-use crate::step_graph::{Coupling, StepConfig, write_step};
+use crate::step_graph::{Coupling, StepConfig, variant_of, write_step};
 
-/// Errors up to this are rounding in f32.
-pub const TOLERANCE: f64 = 1e-5;
+/// Errors up to this are rounding. Products of other shapes add their terms in another order, and round each term to the
+/// format's digits: 24 bits in f32, 11 in tf32 and fp16, 8 in bf16. The CPU adds in one order whatever the shape of the batch.
+pub fn tolerance(device: &Device, arithmetic: Arithmetic) -> f64 {
+    match (device.is_gpu(), arithmetic) {
+        (false, _) => 1e-5,
+        (true, Arithmetic::F32) => 5e-5,
+        (true, Arithmetic::Tf32) => 5e-3,
+        (true, Arithmetic::F16) => 2e-2,
+        (true, Arithmetic::Bf16) => 6e-2,
+    }
+}
+
+/// What the loss is multiplied by, and gradients divided by again: without it most gradients of fp16 would be zero.
+fn loss_scale(arithmetic: Arithmetic) -> f64 {
+    match arithmetic {
+        Arithmetic::F16 => 1024.0,
+        Arithmetic::F32 | Arithmetic::Tf32 | Arithmetic::Bf16 => 1.0,
+    }
+}
 
 /// One way to split the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -56,6 +75,10 @@ pub struct Certificate {
     pub worst_parameter: String,
     /// Largest relative difference of the loss.
     pub loss_difference: f64,
+    /// Errors up to this are rounding.
+    pub tolerance: f64,
+    /// Number format of the arithmetic.
+    pub precision: &'static str,
     /// Split by split.
     pub splits: Vec<SplitResult>,
 }
@@ -89,7 +112,7 @@ pub fn usual_splits(effective_batch: usize) -> Vec<Split> {
 /// A step for one split, its weights filled.
 fn split_step(
     setup: &Setup,
-    cpu: &Cpu,
+    device: &Device,
     config: &StepConfig,
     effective_batch: usize,
     split: Split,
@@ -101,13 +124,14 @@ fn split_step(
         recompute: Some(split.recompute),
         kept: Some(split.kept_micro_batches),
         budget_bytes: setup.budget_bytes,
+        precision: config.arithmetic.name(),
     };
-    let build = |batch, accumulation| write_step(config, batch, accumulation).graph;
-    let plan = plan(&request, &build, &CpuTarget::new(cpu.num_threads()))?;
-    let accumulation = plan.chosen.gradient_accumulation;
-    let mut step = Step::new(config.clone(), plan.step, split.batch_size, accumulation)?;
-    setup.fill(&mut step)?;
-    Ok((step, accumulation))
+    let build = |variant: &Variant| write_step(config, variant).graph;
+    let plan = plan(&request, &build, &*device.target(config.arithmetic, 0))?;
+    let variant = variant_of(&plan.chosen);
+    let mut step = Step::new(device, config.clone(), plan.step, &variant)?;
+    setup.fill(device, &mut step)?;
+    Ok((step, variant.gradient_accumulation))
 }
 
 /// Gradients by parameter, in the order of the graph, and the loss.
@@ -116,20 +140,30 @@ struct Gradients {
     tensors: Vec<(String, Vec<f32>)>,
 }
 
-fn gradients(step: &mut Step, cpu: &Cpu, config: &StepConfig, batch: &Batch) -> Gradients {
-    let (contrastive, label) = step.gradients(cpu, batch, 1.0);
+fn gradients(
+    step: &mut Step,
+    device: &Device,
+    config: &StepConfig,
+    batch: &Batch,
+) -> Result<Gradients, TrainError> {
+    let scale = loss_scale(config.arithmetic);
+    let (contrastive, label) = step.gradients(device, batch, scale)?;
+    let unscaled = (1.0 / scale) as f32;
     let tensors = step
         .parameters()
         .iter()
         .filter_map(|parameter| {
-            let gradient = step.gradient(parameter)?;
-            Some((parameter.name.clone(), gradient.to_vec()))
+            let mut gradient = step.gradient(parameter)?.into_owned();
+            if scale != 1.0 {
+                gradient.iter_mut().for_each(|value| *value *= unscaled);
+            }
+            Some((parameter.name.clone(), gradient))
         })
         .collect();
-    Gradients {
+    Ok(Gradients {
         loss: config.contrastive_weight * contrastive.mean() + config.label_weight * label.mean(),
         tensors,
-    }
+    })
 }
 
 fn norm(values: impl Iterator<Item = f64>) -> f64 {
@@ -192,7 +226,7 @@ fn reference_does_not_fit(error: TrainError) -> TrainError {
 /// Compares each split of `batch` with one pass over the whole of it. `progress` hears of every result.
 pub fn verify(
     setup: &Setup,
-    cpu: &Cpu,
+    device: &Device,
     batch: &Batch,
     splits: &[Split],
     coupling: Coupling,
@@ -210,9 +244,9 @@ pub fn verify(
             recompute: Recompute::None,
             kept_micro_batches: 1,
         };
-        let (mut step, _) = split_step(setup, cpu, &config, effective_batch, whole)
+        let (mut step, _) = split_step(setup, device, &config, effective_batch, whole)
             .map_err(reference_does_not_fit)?;
-        gradients(&mut step, cpu, &config, batch)
+        gradients(&mut step, device, &config, batch)?
     };
     let config = StepConfig {
         coupling,
@@ -221,8 +255,8 @@ pub fn verify(
     let mut results: Vec<SplitResult> = Vec::new();
     for &split in splits {
         let (mut step, gradient_accumulation) =
-            split_step(setup, cpu, &config, effective_batch, split)?;
-        let found = gradients(&mut step, cpu, &config, batch);
+            split_step(setup, device, &config, effective_batch, split)?;
+        let found = gradients(&mut step, device, &config, batch)?;
         let (max_relative_error, worst_parameter) = worst(&found, &reference);
         let result = SplitResult {
             split,
@@ -244,11 +278,15 @@ pub fn verify(
         .iter()
         .map(|result| result.loss_difference)
         .fold(0.0, f64::max);
+    let arithmetic = config.arithmetic;
+    let tolerance = tolerance(device, arithmetic);
     Ok(Certificate {
-        exact: worst.max_relative_error <= TOLERANCE && loss_difference <= TOLERANCE,
+        exact: worst.max_relative_error <= tolerance && loss_difference <= tolerance,
         max_relative_error: worst.max_relative_error,
         worst_parameter: worst.worst_parameter.clone(),
         loss_difference,
+        tolerance,
+        precision: arithmetic.name(),
         splits: results,
     })
 }

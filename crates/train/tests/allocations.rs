@@ -5,14 +5,15 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use holdall_device::Device;
 use holdall_device::cpu::{Cpu, product};
 use holdall_models::config::ClipConfig;
 use holdall_models::init;
-use holdall_plan::{Recompute, Request, plan};
+use holdall_plan::{Recompute, Request, Variant, plan};
 use holdall_train::batch::Batch;
 use holdall_train::optimizer::Moment;
 use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, write_step};
+use holdall_train::step_graph::{StepConfig, variant_of, write_step};
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static OURS: AtomicU64 = AtomicU64::new(0);
@@ -61,9 +62,9 @@ static ALLOCATOR: Counter = Counter;
 fn a_warm_step_allocates_nothing() {
     let model = ClipConfig::preset("small").unwrap();
     let config = StepConfig::new(model.clone(), Some(10));
-    let cpu = Cpu::new(Some(2));
+    let device = Device::on_cpu(Cpu::new(Some(2)));
     let batch = Batch::random(&model, 22, config.num_tokens, Some(10), 1);
-    let build = |batch, accumulation| write_step(&config, batch, accumulation).graph;
+    let build = |variant: &Variant| write_step(&config, variant).graph;
     for (kept, recompute) in [
         (3, Recompute::None),
         (1, Recompute::Cheap),
@@ -76,11 +77,12 @@ fn a_warm_step_allocates_nothing() {
             kept: Some(kept),
             ..Request::default()
         };
-        let target = holdall_device::cpu::CpuTarget::new(2);
-        let plan = plan(&request, &build, &target).unwrap();
+        let target = device.target(config.arithmetic, 0);
+        let plan = plan(&request, &build, &*target).unwrap();
         let packing_bytes = plan.step.packing_bytes;
-        let mut step = Step::new(config.clone(), plan.step, 8, 3).unwrap();
-        step.set_weights(|name, values| {
+        let variant = variant_of(&plan.chosen);
+        let mut step = Step::new(&device, config.clone(), plan.step, &variant).unwrap();
+        step.set_weights(&device, |name, values| {
             init::fill(&model, 0, name, values);
             Ok::<(), ()>(())
         })
@@ -90,13 +92,13 @@ fn a_warm_step_allocates_nothing() {
             rates: &[1e-4, 1e-3],
             loss_scale: 1.0,
         };
-        cpu.scope(|| {
+        device.cpu().scope(|| {
             for count in 1..3 {
-                step.run(&cpu, &batch, &moment(count));
+                step.run(&device, &batch, &moment(count)).unwrap();
             }
             COUNTING.store(true, Ordering::SeqCst);
             for count in 3..8 {
-                step.run(&cpu, &batch, &moment(count));
+                step.run(&device, &batch, &moment(count)).unwrap();
             }
             COUNTING.store(false, Ordering::SeqCst);
         });

@@ -4,14 +4,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
-use holdall_device::cpu::{self, Cpu};
 use holdall_train::TrainError;
 use holdall_train::batch::Batch;
 use holdall_train::optimizer::Moment;
+use holdall_train::scaler::LossScaler;
 use holdall_train::setup::Setup;
 use serde::Serialize;
 
 use crate::arguments::BenchClipArguments;
+use crate::commands::open_device;
 use crate::screen::{print_json, progress, tell};
 
 /// Classes of the label head, as in the PyTorch script that this stands beside.
@@ -24,6 +25,7 @@ struct BenchJson<'a> {
     job: &'a str,
     micro_batch: usize,
     accum: usize,
+    device: &'a str,
     dtype: &'a str,
     recompute: &'a str,
     exact: bool,
@@ -38,6 +40,12 @@ struct BenchJson<'a> {
     plan_ms: f64,
     threads: usize,
     loss: f64,
+    #[serde(skip_serializing_if = "is_zero")]
+    skipped_steps: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
@@ -57,16 +65,19 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
             config.train.gradient_accumulation = Some(accumulation);
         }
     }
-    let setup = Setup::new(&config)?;
+    let device = open_device(options.device, config.num_threads)?;
+    let setup = Setup::new(&config, &device)?;
     for note in &setup.notes {
         tell(note);
     }
-    let cpu = Cpu::new(config.num_threads);
     tell(&setup.weights.describe());
     let samples = setup.request.samples_per_step().map_err(TrainError::from)?;
     let tokens = setup.step.num_tokens;
     let started = Instant::now();
-    let plan = setup.plan(&cpu, Batch::host_bytes(&setup.step.model, samples, tokens))?;
+    let plan = setup.plan(
+        &device,
+        Batch::host_bytes(&setup.step.model, samples, tokens),
+    )?;
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
     let batch = Batch::random(
         &setup.step.model,
@@ -77,49 +88,57 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     );
     let chosen = plan.chosen.clone();
     let (planned_bytes, planned_arena_bytes) = (plan.step.process_bytes, plan.step.arena_bytes);
-    let mut step = setup.start(plan)?;
-    let moment = |count: usize| Moment {
-        step: count as u64 + 1,
-        rates: &[2e-5, 1e-3],
-        loss_scale: 1.0,
-    };
+    let mut step = setup.start(&device, plan)?;
+    let mut scaler = LossScaler::suiting(setup.step.arithmetic);
     let steps = arguments.steps as usize;
     let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
+    // A step whose gradients overflow is left out and the scale halved, as training does.
+    let mut one_step = |count: usize| -> Result<f64> {
+        let moment = Moment {
+            step: count as u64 + 1 - scaler.skipped_steps(),
+            rates: &[2e-5, 1e-3],
+            loss_scale: scaler.scale(),
+        };
+        let report = step.run(&device, &batch, &moment);
+        let report = report.map_err(TrainError::from)?;
+        let observed = scaler.observe(report.gradients);
+        observed.map_err(|diverged| TrainError::Run(diverged.to_string()))?;
+        bar.inc(1);
+        Ok(report.loss)
+    };
+    for count in 0..WARM_UP_STEPS {
+        one_step(count)?;
+    }
+    let started = Instant::now();
     let mut loss = 0.0;
-    let seconds = cpu.scope(|| {
-        for count in 0..WARM_UP_STEPS {
-            step.run(&cpu, &batch, &moment(count));
-            bar.inc(1);
-        }
-        let started = Instant::now();
-        for count in 0..steps {
-            loss = step.run(&cpu, &batch, &moment(WARM_UP_STEPS + count)).loss;
-            bar.inc(1);
-        }
-        started.elapsed().as_secs_f64() / steps as f64
-    });
+    for count in 0..steps {
+        loss = one_step(WARM_UP_STEPS + count)?;
+    }
+    let seconds = started.elapsed().as_secs_f64() / steps as f64;
     bar.finish_and_clear();
     print_json(&BenchJson {
         job: if arguments.small { "clip-small" } else { model },
         micro_batch: chosen.batch_size,
         accum: chosen.gradient_accumulation,
-        dtype: "f32",
+        device: device.kind(),
+        dtype: chosen.precision,
         recompute: &chosen.recompute,
         exact: true,
         step_ms: seconds * 1e3,
         samples_per_s: samples as f64 / seconds,
         planned_bytes,
         arena_bytes: step.arena_bytes(),
-        process_bytes: cpu::peak_resident_bytes(),
+        process_bytes: device.peak_bytes(),
         kept_micro_batches: chosen.kept_micro_batches,
         planned_arena_bytes,
         predicted_step_ms: chosen.step_ms,
         plan_ms,
-        threads: cpu.num_threads(),
+        threads: device.cpu().num_threads(),
         loss,
+        skipped_steps: scaler.skipped_steps(),
     })?;
     if arguments.profile {
-        cpu.scope(|| step.profile(&cpu, &batch))
+        step.profile(&device, &batch)
             .into_iter()
             .for_each(|(name, seconds, count)| {
                 tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));

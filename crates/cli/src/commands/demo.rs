@@ -29,6 +29,7 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     draw(&data, &arguments)?;
     let meant = Meant {
         config: config(&data, &arguments),
+        device: arguments.device,
         out: arguments.out.join("run"),
         resume: false,
         notes: Vec::new(),

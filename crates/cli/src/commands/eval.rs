@@ -9,7 +9,6 @@ use holdall_data::config::Validation;
 use holdall_data::find::find;
 use holdall_data::source;
 use holdall_data::table::Table;
-use holdall_device::cpu::{self, Cpu};
 use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
 use holdall_train::evaluate::{self, Scores, Unfinished};
@@ -20,6 +19,7 @@ use holdall_train::trained::Trained;
 use serde::Serialize;
 
 use crate::arguments::EvalArguments;
+use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
@@ -30,6 +30,7 @@ use crate::watch::show_scores;
 struct EvalJson<'a> {
     model: &'a Path,
     data: &'a Path,
+    device: &'static str,
     #[serde(flatten)]
     scores: &'a Scores,
     planned_bytes: u64,
@@ -40,6 +41,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let asked_to_stop = stop::on_interrupt();
     let trained = Trained::open(&arguments.model)?;
     let config = config(&arguments, &trained)?;
+    let device = open_device(arguments.device, arguments.num_threads)?;
     let data = match trained.labels.is_empty() {
         true => source::read(&config.data, config.seed),
         false => source::read_with_labels(&config.data, &trained.labels, config.seed),
@@ -58,12 +60,11 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     };
     let tokens = trained.tokens(samples.captions())?;
     let part = Part { samples, tokens };
-    let cpu = Cpu::new(arguments.num_threads);
-    let budget = resolve_budget(arguments.memory)?;
+    let budget = resolve_budget(arguments.memory, &device)?;
     let host_bytes = evaluate::host_bytes(&part, trained.projection());
     let longest = part.tokens.longest();
-    let encoders = trained.encoders(&cpu, longest, arguments.batch_size, budget, host_bytes);
-    let mut encoders = fitting(arguments.json, encoders)?;
+    let encoders = trained.encoders(&device, longest, arguments.batch_size, budget, host_bytes);
+    let mut encoders = fitting(arguments.json, device.kind(), encoders)?;
     tell(&format!(
         "Weights: pretrained from {}",
         trained.path().display()
@@ -72,9 +73,9 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         (part.samples.len() + part.tokens.len()) as u64,
         "Evaluating",
     );
-    let pictures = Pictures::new(trained.image_size(), &cpu);
+    let pictures = Pictures::new(trained.image_size(), device.cpu());
     let scores = evaluate::evaluate(
-        &cpu,
+        &device,
         &mut encoders.encoder(),
         &pictures,
         &part,
@@ -93,9 +94,10 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         print_json(&EvalJson {
             model: trained.path(),
             data: &data.csv,
+            device: device.kind(),
             scores: &scores,
             planned_bytes: encoders.plan().process_bytes,
-            process_bytes: cpu::peak_resident_bytes(),
+            process_bytes: device.peak_bytes(),
         })?;
     } else {
         print(&format!(

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use holdall_device::cpu::Cpu;
+use holdall_device::Device;
 use holdall_plan::{Candidate, Plan};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
@@ -11,37 +11,33 @@ use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};
 
 use crate::arguments::PlanArguments;
+use crate::commands::open_device;
 use crate::failure;
 use crate::screen::{print, print_json, table, tell};
 
 pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     let config = arguments.options.config(&arguments.target)?;
     let json = arguments.options.json;
+    let device = open_device(arguments.options.device, config.num_threads)?;
+    let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
     if config.data.train.is_some() {
-        let ready = fitting(json, Ready::new(config.clone(), None))?;
+        let ready = fitting(json, kind, Ready::new(config.clone(), device, None))?;
         for note in &ready.prepared.notes {
             tell(note);
         }
-        let threads = ready.cpu.num_threads();
-        return tell_plan(
-            json,
-            &config.model,
-            &ready.prepared.setup,
-            &ready.plan,
-            threads,
-        );
+        let setup = &ready.prepared.setup;
+        return tell_plan(json, &config.model, setup, &ready.plan, &ready.device);
     }
-    let setup = Setup::new(&config)?;
-    let cpu = Cpu::new(config.num_threads);
-    let plan = fitting(json, setup.plan(&cpu, 0))?;
-    tell_plan(json, &config.model, &setup, &plan, cpu.num_threads())
+    let setup = Setup::new(&config, &device)?;
+    let plan = fitting(json, kind, setup.plan(&device, 0))?;
+    tell_plan(json, &config.model, &setup, &plan, &device)
 }
 
 /// What does not fit is told as JSON too, where that was asked for.
-pub fn fitting<T>(json: bool, planned: Result<T, TrainError>) -> Result<T> {
+pub fn fitting<T>(json: bool, device: &str, planned: Result<T, TrainError>) -> Result<T> {
     if let (true, Err(error)) = (json, &planned)
-        && let Some(json) = failure::does_not_fit_json(error)
+        && let Some(json) = failure::does_not_fit_json(device, error)
     {
         print_json(&json)?;
     }
@@ -53,26 +49,30 @@ fn tell_plan(
     model: &str,
     setup: &Setup,
     plan: &Plan,
-    threads: usize,
+    device: &Device,
 ) -> Result<ExitCode> {
     for note in &setup.notes {
         tell(note);
     }
     if json {
         tell(&setup.weights.describe());
-        print_json(&PlanReport::new(plan, setup.budget_bytes))?;
+        print_json(&PlanReport::new(plan, device, setup.budget_bytes))?;
     } else {
-        print(&teach(model, setup, plan, threads))?;
+        print(&teach(model, setup, plan, device))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The plan for people.
-fn teach(model: &str, setup: &Setup, plan: &Plan, threads: usize) -> String {
+fn teach(model: &str, setup: &Setup, plan: &Plan, device: &Device) -> String {
     let chosen = &plan.chosen;
+    let place = match (device.is_gpu(), device.cpu().num_threads()) {
+        (true, _) => format!("on the GPU in {}", chosen.precision),
+        (false, 1) => "on the CPU (1 thread)".to_owned(),
+        (false, threads) => format!("on the CPU ({threads} threads)"),
+    };
     let mut text = format!(
-        "{model} on the CPU ({threads} thread{}), {}\n",
-        if threads == 1 { "" } else { "s" },
+        "{model} {place}, {}\n",
         match setup.budget_bytes {
             Some(budget) => format!("budget {}", show_bytes(budget)),
             None => "no budget known".to_owned(),

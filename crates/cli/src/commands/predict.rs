@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use holdall_data::samples::{Samples, SamplesBuilder};
+use holdall_device::Device;
 use holdall_device::cpu::Cpu;
 use holdall_train::TrainError;
 use holdall_train::encoder::Encoder;
@@ -17,6 +18,7 @@ use serde::Serialize;
 
 use crate::arguments::PredictArguments;
 use crate::array_file;
+use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
@@ -25,6 +27,7 @@ use crate::stop;
 #[derive(Serialize)]
 struct PredictJson<'a> {
     model: &'a Path,
+    device: &'static str,
     predictions: &'a [Prediction],
     skipped: &'a [Skipped],
     features: Option<&'a Path>,
@@ -70,23 +73,23 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let trained = Trained::open(&arguments.model)?;
     let labels = labels(&arguments, &trained)?;
     let paths = pictures_under(&arguments.images)?;
-    let cpu = Cpu::new(arguments.num_threads);
-    let pictures = Pictures::new(trained.image_size(), &cpu);
-    let (paths, skipped) = readable(&cpu, &pictures, paths);
+    let device = open_device(arguments.device, arguments.num_threads)?;
+    let pictures = Pictures::new(trained.image_size(), device.cpu());
+    let (paths, skipped) = readable(device.cpu(), &pictures, paths);
     for one in &skipped {
         tell(&format!("skipped {}: {}", one.image, one.reason));
     }
     let samples = as_samples(&paths);
-    let budget = resolve_budget(arguments.memory)?;
+    let budget = resolve_budget(arguments.memory, &device)?;
     let longest = match &labels {
         Labels::ZeroShot { tokens, .. } => tokens.longest(),
         _ => 1,
     };
     let host_bytes = (paths.len() * trained.projection() * size_of::<f32>()) as u64;
-    let encoders = trained.encoders(&cpu, longest, arguments.batch_size, budget, host_bytes);
-    let mut encoders = fitting(arguments.json, encoders)?;
+    let encoders = trained.encoders(&device, longest, arguments.batch_size, budget, host_bytes);
+    let mut encoders = fitting(arguments.json, device.kind(), encoders)?;
     let mut encoder = encoders.encoder();
-    let captions = match encode_labels(&cpu, &mut encoder, &labels) {
+    let captions = match encode_labels(&device, &mut encoder, &labels) {
         Ok(captions) => captions,
         Err(unfinished) => return ended(unfinished),
     };
@@ -94,27 +97,36 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let mut predictions = Vec::new();
     let mut features = Vec::new();
     let projection = trained.projection();
-    let encoded = encode_pictures(&cpu, &mut encoder, &pictures, &samples, |first, encoded| {
-        for (row, feature) in encoded.features.chunks(projection).enumerate() {
-            let scores = match &labels {
-                Labels::Head(names) => encoded.logits.map(|logits| {
-                    let logits = &logits[row * names.len()..][..names.len()];
-                    logits.iter().map(|&logit| f64::from(logit)).collect()
-                }),
-                Labels::ZeroShot { scale, .. } => Some(similarities(feature, &captions, *scale)),
-                Labels::None => None,
-            };
-            predictions.push(Prediction {
-                image: paths[first + row].display().to_string(),
-                labels: scores.map_or(Vec::new(), |scores| best(&labels, &scores, arguments.top)),
-            });
-        }
-        if arguments.features.is_some() {
-            features.extend_from_slice(encoded.features);
-        }
-        bar.inc((encoded.features.len() / projection) as u64);
-        !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
-    });
+    let encoded = encode_pictures(
+        &device,
+        &mut encoder,
+        &pictures,
+        &samples,
+        |first, encoded| {
+            for (row, feature) in encoded.features.chunks(projection).enumerate() {
+                let scores = match &labels {
+                    Labels::Head(names) => encoded.logits.as_ref().map(|logits| {
+                        let logits = &logits[row * names.len()..][..names.len()];
+                        logits.iter().map(|&logit| f64::from(logit)).collect()
+                    }),
+                    Labels::ZeroShot { scale, .. } => {
+                        Some(similarities(feature, &captions, *scale))
+                    }
+                    Labels::None => None,
+                };
+                predictions.push(Prediction {
+                    image: paths[first + row].display().to_string(),
+                    labels: scores
+                        .map_or(Vec::new(), |scores| best(&labels, &scores, arguments.top)),
+                });
+            }
+            if arguments.features.is_some() {
+                features.extend_from_slice(&encoded.features);
+            }
+            bar.inc((encoded.features.len() / projection) as u64);
+            !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
+        },
+    );
     bar.finish_and_clear();
     if let Err(unfinished) = encoded {
         return ended(unfinished);
@@ -130,6 +142,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     if arguments.json {
         print_json(&PredictJson {
             model: trained.path(),
+            device: device.kind(),
             predictions: &predictions,
             skipped: &skipped,
             features: arguments.features.as_deref(),
@@ -196,13 +209,13 @@ fn labels(arguments: &PredictArguments, trained: &Trained) -> Result<Labels> {
 }
 
 fn encode_labels(
-    cpu: &Cpu,
+    device: &Device,
     encoder: &mut Encoder<'_>,
     labels: &Labels,
 ) -> Result<Vec<f32>, Unfinished> {
     let mut features = Vec::new();
     if let Labels::ZeroShot { tokens, .. } = labels {
-        encode_captions(cpu, encoder, tokens, |encoded| {
+        encode_captions(device, encoder, tokens, |encoded| {
             features.extend_from_slice(encoded);
             true
         })?;

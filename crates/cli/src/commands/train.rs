@@ -8,6 +8,7 @@ use anyhow::Result;
 use holdall_data::columns::guess_label;
 use holdall_data::find::find;
 use holdall_data::table::Table;
+use holdall_device::Wish;
 use holdall_train::TrainError;
 use holdall_train::checkpoint::Checkpoint;
 use holdall_train::config::RunConfig;
@@ -18,7 +19,7 @@ use holdall_train::run_folder::{RunFolder, next_free};
 use holdall_train::trainer::Trainer;
 
 use crate::arguments::TrainArguments;
-use crate::commands::plan;
+use crate::commands::{open_device, plan};
 use crate::failure;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
@@ -37,6 +38,7 @@ pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
 /// What the arguments mean.
 pub struct Meant {
     pub config: RunConfig,
+    pub device: Wish,
     pub out: PathBuf,
     pub resume: bool,
     pub notes: Vec<String>,
@@ -73,6 +75,7 @@ impl Meant {
         config.out = Some(std::path::absolute(&out)?);
         Ok(Meant {
             config,
+            device: arguments.options.device,
             out,
             resume: false,
             notes,
@@ -116,6 +119,7 @@ impl Meant {
         let notes = resume::changes(&begun, &config)?;
         Ok(Meant {
             config,
+            device: arguments.options.device,
             out,
             resume: true,
             notes,
@@ -157,6 +161,7 @@ fn label_by_name(config: &RunConfig, notes: &mut Vec<String>) -> Result<Option<S
 pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outcome> {
     let Meant {
         config,
+        device,
         out,
         resume,
         notes,
@@ -169,11 +174,13 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
         RunFolder::check_free(&out)?;
         (None, None)
     };
+    let device = open_device(device, config.num_threads)?;
     for note in &notes {
         tell(note);
     }
     let begun_at = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
-    let ready = plan::fitting(json, Ready::new(config, checkpoint))?;
+    let kind = device.kind();
+    let ready = plan::fitting(json, kind, Ready::new(config, device, checkpoint))?;
     for note in ready
         .prepared
         .notes

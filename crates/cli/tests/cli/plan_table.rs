@@ -6,7 +6,10 @@ const PLAN: &str = "plan small --effective-batch 128 --memory 200MiB --num-threa
 
 fn shown(options: &str) -> String {
     let answer = holdall(&format!("{PLAN} {options}")).exits(DONE);
-    assert_eq!(answer.stderr, "", "nothing to remark on");
+    assert_eq!(
+        answer.stderr, "Device: CPU, 2 threads\n",
+        "nothing to remark on"
+    );
     answer.stdout
 }
 

@@ -11,6 +11,7 @@
 //! [`ModelFolder::open`](super::ModelFolder::open) refuses, with every new file safe on disk. Tensors
 //! stream through a small buffer: writing needs no copy of the model.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -24,16 +25,36 @@ use super::{CONFIG_FILE, HEAD_FILE, Head, INDEX_FILE, SINGLE_FILE, compare};
 use crate::config::{ClipConfig, num_values};
 use crate::error::ModelError;
 
-pub(crate) type NamedTensor<'a> = (String, Vec<usize>, &'a [f32]);
+/// The elements of a tensor, asked for when they are written: those on a device are copied one tensor at a time.
+pub trait Values {
+    /// How many.
+    fn num_values(&self) -> usize;
+
+    /// All of them.
+    fn values(&self) -> Cow<'_, [f32]>;
+}
+
+impl Values for &[f32] {
+    fn num_values(&self) -> usize {
+        self.len()
+    }
+
+    fn values(&self) -> Cow<'_, [f32]> {
+        Cow::Borrowed(self)
+    }
+}
+
+/// Name, extent and elements.
+pub type NamedTensor<V> = (String, Vec<usize>, V);
 
 /// Writes a model folder that `CLIPModel.from_pretrained` loads, over an older one if there is one.
 ///
 /// `tensors` are those of [`ClipConfig::tensors`], in any order. Weights go to one file, or, where
 /// they exceed `shard_bytes`, to shards of at most that many bytes (a larger tensor has its own).
-pub fn write_folder(
+pub fn write_folder<V: Values>(
     folder: &Path,
     config: &ClipConfig,
-    tensors: &[(String, Vec<usize>, &[f32])],
+    tensors: &[NamedTensor<V>],
     head: Option<&Head>,
     shard_bytes: Option<u64>,
 ) -> Result<(), ModelError> {
@@ -85,10 +106,10 @@ pub fn write_folder(
     staged.commit(last)
 }
 
-fn check_tensors(
+fn check_tensors<V: Values>(
     folder: &Path,
     config: &ClipConfig,
-    tensors: &[NamedTensor],
+    tensors: &[NamedTensor<V>],
 ) -> Result<(), ModelError> {
     let mut names: Vec<&str> = tensors.iter().map(|(name, _, _)| name.as_str()).collect();
     names.sort_unstable();
@@ -111,11 +132,12 @@ fn check_tensors(
     }
     for (name, shape, values) in tensors {
         let expected = num_values(shape).expect("fits: checked by ClipConfig::validate");
-        if values.len() != expected {
+        let found = values.num_values();
+        if found != expected {
             return Err(ModelError::ValueCount {
                 tensor: name.clone(),
                 expected,
-                found: values.len(),
+                found,
             });
         }
     }
@@ -144,10 +166,10 @@ fn check_head(folder: &Path, config: &ClipConfig, head: &Head) -> Result<(), Mod
 }
 
 /// Consecutive tensors, each run within `shard_bytes` or one tensor long. At least one run.
-fn split<'a, 'b>(
-    tensors: &'a [NamedTensor<'b>],
+fn split<V: Values>(
+    tensors: &[NamedTensor<V>],
     shard_bytes: Option<u64>,
-) -> Vec<&'a [NamedTensor<'b>]> {
+) -> Vec<&[NamedTensor<V>]> {
     let limit_bytes = shard_bytes.unwrap_or(u64::MAX);
     let mut shards = Vec::new();
     let (mut start, mut held_bytes) = (0, 0u64);
@@ -163,20 +185,20 @@ fn split<'a, 'b>(
     shards
 }
 
-fn num_bytes((_, _, values): &NamedTensor) -> u64 {
-    size_of_val(*values) as u64
+fn num_bytes<V: Values>((_, _, values): &NamedTensor<V>) -> u64 {
+    (values.num_values() * size_of::<f32>()) as u64
 }
 
-pub(crate) fn write_safetensors(
+pub(crate) fn write_safetensors<V: Values>(
     file: &mut File,
-    tensors: &[NamedTensor],
+    tensors: &[NamedTensor<V>],
     metadata: &[(&str, String)],
 ) -> io::Result<()> {
     let mut end = 0;
     let mut entries = Vec::with_capacity(tensors.len());
     for (name, shape, values) in tensors {
         let start = end;
-        end += size_of_val(*values);
+        end += values.num_values() * size_of::<f32>();
         let info = TensorInfo {
             dtype: Dtype::F32,
             shape: shape.clone(),
@@ -200,7 +222,7 @@ pub(crate) fn write_safetensors(
     const VALUES_AT_ONCE: usize = 1 << 18;
     let mut buffer = Vec::new();
     for (_, _, values) in tensors {
-        for values in values.chunks(VALUES_AT_ONCE) {
+        for values in values.values().chunks(VALUES_AT_ONCE) {
             buffer.clear();
             buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             file.write_all(&buffer)?;

@@ -1,5 +1,6 @@
 //! Values that are one of a few: what each may be, and how it is written.
 
+use holdall_device::Arithmetic;
 use holdall_plan::Recompute;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,17 @@ impl Precision {
             Precision::Fp16 => "fp16",
             Precision::Bf16 => "bf16",
             Precision::Tf32 => "tf32",
+        }
+    }
+
+    /// `None` leaves the choice to the device.
+    pub fn arithmetic(self) -> Option<Arithmetic> {
+        match self {
+            Precision::Auto => None,
+            Precision::F32 => Some(Arithmetic::F32),
+            Precision::Fp16 => Some(Arithmetic::F16),
+            Precision::Bf16 => Some(Arithmetic::Bf16),
+            Precision::Tf32 => Some(Arithmetic::Tf32),
         }
     }
 }

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use holdall_data::DataConfig;
 pub use holdall_data::order::Sampling;
+use holdall_device::Arithmetic;
 use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
@@ -133,7 +134,7 @@ impl RunConfig {
     }
 
     /// What the planner is asked.
-    pub fn request(&self, budget_bytes: Option<u64>) -> Request {
+    pub fn request(&self, budget_bytes: Option<u64>, arithmetic: Arithmetic) -> Request {
         Request {
             effective_batch: self.train.effective_batch,
             batch_size: self.train.batch_size,
@@ -141,6 +142,7 @@ impl RunConfig {
             recompute: self.train.recompute.policy(),
             kept: None,
             budget_bytes,
+            precision: arithmetic.name(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Evaluation's programs: the same features as the step's, and no trace in the gradients.
 
-use holdall_device::cpu::Cpu;
+use holdall_device::{Device, DeviceError};
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
 use holdall_train::batch::{Batch, Pixels};
@@ -8,7 +8,7 @@ use holdall_train::optimizer::Moment;
 use holdall_train::step::Step;
 use holdall_train::step_graph::StepConfig;
 
-use crate::support::{Split, draw_weights, step};
+use crate::support::{Split, draw_weights, on_cpu, step};
 
 const SPLIT: Split = Split {
     batch_size: 4,
@@ -23,15 +23,15 @@ fn small(evaluation_batch: Option<usize>) -> StepConfig {
     config
 }
 
-fn started(cpu: &Cpu, config: &StepConfig) -> (Step, Batch) {
-    let mut step = step(cpu, config, 10, SPLIT);
-    draw_weights(&mut step, &config.model, 3);
+fn started(device: &Device, config: &StepConfig) -> (Step, Batch) {
+    let mut step = step(device, config, 10, SPLIT);
+    draw_weights(device, &mut step, &config.model, 3);
     let batch = Batch::random(&config.model, 10, config.num_tokens, Some(5), 4);
     (step, batch)
 }
 
-fn gradients(step: &mut Step, cpu: &Cpu, batch: &Batch) -> Vec<Vec<f32>> {
-    step.gradients(cpu, batch, 1.0);
+fn gradients(step: &mut Step, device: &Device, batch: &Batch) -> Vec<Vec<f32>> {
+    step.gradients(device, batch, 1.0).unwrap();
     let parameters = step.parameters().iter();
     parameters
         .filter_map(|parameter| Some(step.gradient(parameter)?.to_vec()))
@@ -39,7 +39,7 @@ fn gradients(step: &mut Step, cpu: &Cpu, batch: &Batch) -> Vec<Vec<f32>> {
 }
 
 /// Features of all pictures and captions of a batch, and the logits, through the evaluation programs.
-fn evaluated(step: &mut Step, cpu: &Cpu, batch: &Batch) -> [Vec<f32>; 3] {
+fn evaluated(step: &mut Step, device: &Device, batch: &Batch) -> [Vec<f32>; 3] {
     let mut encoder = step.encoder();
     let (size, tokens) = (encoder.batch(), encoder.num_tokens());
     let Pixels::Bytes(pixels) = &batch.pixels else {
@@ -50,28 +50,28 @@ fn evaluated(step: &mut Step, cpu: &Cpu, batch: &Batch) -> [Vec<f32>; 3] {
     for chosen in pixels.chunks(size * each) {
         let load = |out: &mut [u8]| {
             out[..chosen.len()].copy_from_slice(chosen);
-            Ok::<usize, ()>(chosen.len() / each)
+            Ok::<usize, DeviceError>(chosen.len() / each)
         };
-        let encoded = encoder.pictures(cpu, load).unwrap();
-        pictures.extend_from_slice(encoded.features);
-        logits.extend_from_slice(encoded.logits.unwrap());
+        let encoded = encoder.pictures(device, load).unwrap();
+        pictures.extend_from_slice(&encoded.features);
+        logits.extend_from_slice(&encoded.logits.unwrap());
     }
     for chosen in batch.ids.chunks(size * tokens) {
-        captions.extend_from_slice(encoder.captions(cpu, chosen));
+        captions.extend_from_slice(&encoder.captions(device, chosen).unwrap());
     }
     [pictures, captions, logits]
 }
 
 #[test]
 fn features_have_the_bits_of_the_step_and_gradients_do_not_notice() {
-    let cpu = Cpu::new(Some(2));
+    let device = on_cpu(2);
     for evaluation_batch in [None, Some(3), Some(16)] {
         let config = small(evaluation_batch);
-        let (mut step, batch) = started(&cpu, &config);
-        let before = gradients(&mut step, &cpu, &batch);
+        let (mut step, batch) = started(&device, &config);
+        let before = gradients(&mut step, &device, &batch);
         let rows = batch.num_samples * config.model.projection_dim;
         let expected = step.features().map(|features| features[..rows].to_vec());
-        let [pictures, captions, logits] = evaluated(&mut step, &cpu, &batch);
+        let [pictures, captions, logits] = evaluated(&mut step, &device, &batch);
         assert_eq!([&pictures, &captions], [&expected[0], &expected[1]]);
         let weights = step.named_weights();
         let (weight, bias) = (&weights["head.weight"], &weights["head.bias"]);
@@ -84,16 +84,16 @@ fn features_have_the_bits_of_the_step_and_gradients_do_not_notice() {
                 assert!((found - by_hand).abs() < 1e-5, "{found} {by_hand}");
             }
         }
-        assert_eq!(gradients(&mut step, &cpu, &batch), before);
+        assert_eq!(gradients(&mut step, &device, &batch), before);
     }
 }
 
 #[test]
 fn class_weights_are_those_of_a_weighted_mean() {
-    let cpu = Cpu::new(Some(2));
+    let device = on_cpu(2);
     let mut config = small(None);
     config.label_smoothing = 0.1;
-    let (mut step, batch) = started(&cpu, &config);
+    let (mut step, batch) = started(&device, &config);
     // Each sample's loss by itself, then the mean that the weights ask for.
     let Pixels::Bytes(pixels) = &batch.pixels else {
         panic!("random batches are bytes");
@@ -109,14 +109,14 @@ fn class_weights_are_those_of_a_weighted_mean() {
             batch.ids[sample * config.num_tokens..][..config.num_tokens].to_vec(),
             vec![batch.labels[sample]],
         );
-        let (_, label) = step.gradients(&cpu, &alone, 1.0);
+        let (_, label) = step.gradients(&device, &alone, 1.0).unwrap();
         let weight = f64::from(class_weights[batch.labels[sample] as usize]);
         sum += weight * label.mean();
         count += weight;
     }
     config.class_weights = class_weights;
-    let (mut weighted, _) = started(&cpu, &config);
-    let (_, label) = weighted.gradients(&cpu, &batch, 1.0);
+    let (mut weighted, _) = started(&device, &config);
+    let (_, label) = weighted.gradients(&device, &batch, 1.0).unwrap();
     assert!((label.count - count).abs() < 1e-9);
     assert!(
         (label.mean() - sum / count).abs() < 1e-5,
@@ -128,10 +128,10 @@ fn class_weights_are_those_of_a_weighted_mean() {
 
 #[test]
 fn a_pattern_has_a_learning_rate_of_its_own() {
-    let cpu = Cpu::new(Some(2));
+    let device = on_cpu(2);
     let mut config = small(None);
     config.rate_patterns = vec!["vision_model.*.layers.0.*".to_owned(), "*.bias".to_owned()];
-    let (mut step, batch) = started(&cpu, &config);
+    let (mut step, batch) = started(&device, &config);
     let before = step.named_weights();
     let rates = [1e-3, 1e-3, 0.0, 1e-3];
     assert_eq!(rates.len(), config.num_rates());
@@ -140,7 +140,7 @@ fn a_pattern_has_a_learning_rate_of_its_own() {
         rates: &rates,
         loss_scale: 1.0,
     };
-    step.run(&cpu, &batch, &moment);
+    step.run(&device, &batch, &moment).unwrap();
     for (name, after) in step.named_weights() {
         // Key biases have no gradient, and what is zero stays zero.
         if name.ends_with("k_proj.bias") {

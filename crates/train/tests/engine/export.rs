@@ -1,16 +1,15 @@
 //! What is saved is what was trained, and reads back as it was.
 
-use holdall_device::cpu::Cpu;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
 use holdall_train::export::save_weights;
 use holdall_train::optimizer::Moment;
 
-use crate::support::{Split, fixture, golden_batch, read_tensors, read_weights, step};
+use crate::support::{Split, fixture, golden_batch, on_cpu, read_tensors, read_weights, step};
 
 #[test]
 fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
-    let cpu = Cpu::new(Some(2));
+    let device = on_cpu(2);
     let folder = ModelFolder::open(&fixture("clip_quick")).unwrap();
     let golden = read_tensors(&fixture("clip_quick").join("golden.safetensors"));
     let (config, batch) = golden_batch(folder.config(), &golden);
@@ -19,14 +18,14 @@ fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
         kept: 1,
         recompute: Recompute::Cheap,
     };
-    let mut step = step(&cpu, &config, 6, split);
-    read_weights(&mut step, &folder);
+    let mut step = step(&device, &config, 6, split);
+    read_weights(&device, &mut step, &folder);
     let moment = Moment {
         step: 1,
         rates: &[1e-3, 1e-3],
         loss_scale: 1.0,
     };
-    step.run(&cpu, &batch, &moment);
+    step.run(&device, &batch, &moment).unwrap();
     let trained = step.named_weights();
     for shard_bytes in [None, Some(40_000)] {
         let saved = tempfile::tempdir().unwrap();
@@ -36,12 +35,12 @@ fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
         let again = ModelFolder::open(saved.path()).unwrap();
         again.check().unwrap();
         assert_eq!(again.config(), folder.config());
-        step.set_weights(|_, values| {
+        step.set_weights(&device, |_, values| {
             values.fill(f32::NAN);
             Ok::<(), ()>(())
         })
         .unwrap();
-        read_weights(&mut step, &again);
+        read_weights(&device, &mut step, &again);
         for (name, values) in step.named_weights() {
             assert_eq!(values, trained[&name], "{name}");
         }

@@ -1,12 +1,11 @@
 //! Parity with `transformers` on small random CLIPs, both GELUs and both ways of pooling.
 
-use holdall_device::cpu::Cpu;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
 use holdall_train::optimizer::Moment;
 
 use crate::support::{
-    Split, fixture, golden_batch, gradient_errors, read_tensors, read_weights, step,
+    Split, fixture, golden_batch, gradient_errors, on_cpu, read_tensors, read_weights, step,
 };
 
 const VARIANTS: [&str; 2] = ["clip_quick", "clip_erf"];
@@ -27,16 +26,16 @@ fn splits() -> [Split; 4] {
 
 #[test]
 fn features_losses_and_every_gradient_are_those_of_transformers() {
-    let cpu = Cpu::new(Some(2));
+    let device = on_cpu(2);
     for variant in VARIANTS {
         let folder = ModelFolder::open(&fixture(variant)).unwrap();
         folder.check().unwrap();
         let golden = read_tensors(&fixture(variant).join("golden.safetensors"));
         let (config, batch) = golden_batch(folder.config(), &golden);
         for split in splits() {
-            let mut step = step(&cpu, &config, 6, split);
-            read_weights(&mut step, &folder);
-            let (contrastive, label) = step.gradients(&cpu, &batch, 1.0);
+            let mut step = step(&device, &config, 6, split);
+            read_weights(&device, &mut step, &folder);
+            let (contrastive, label) = step.gradients(&device, &batch, 1.0).unwrap();
             let near = |found: f64, name: &str| {
                 let expected = golden[name].1[0];
                 assert!(
@@ -49,7 +48,7 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
             assert_eq!((contrastive.count, label.count), (6.0, 5.0));
 
             let [image, text] = step.features();
-            for (found, name) in [(image, "image_embeds"), (text, "text_embeds")] {
+            for (found, name) in [(&image, "image_embeds"), (&text, "text_embeds")] {
                 for (&found, &expected) in found.iter().zip(&golden[name].1) {
                     assert!(
                         (f64::from(found) - expected).abs() < 1e-5,
@@ -98,21 +97,21 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
 
 #[test]
 fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
-    let cpu = Cpu::new(Some(2));
+    let device = on_cpu(2);
     for variant in VARIANTS {
         let folder = ModelFolder::open(&fixture(variant)).unwrap();
         let golden = read_tensors(&fixture(variant).join("golden.safetensors"));
         let (config, batch) = golden_batch(folder.config(), &golden);
         for split in splits() {
-            let mut step = step(&cpu, &config, 6, split);
-            read_weights(&mut step, &folder);
+            let mut step = step(&device, &config, 6, split);
+            read_weights(&device, &mut step, &folder);
             for count in 0..10 {
                 let moment = Moment {
                     step: count as u64 + 1,
                     rates: &[1e-3, 1e-3],
                     loss_scale: 1.0,
                 };
-                let report = step.run(&cpu, &batch, &moment);
+                let report = step.run(&device, &batch, &moment).unwrap();
                 let expected = golden["adamw_losses"].1[count];
                 assert!(
                     (report.loss - expected).abs() < 1e-4,

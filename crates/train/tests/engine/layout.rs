@@ -1,8 +1,10 @@
 //! Offsets against the bound that no layout can beat, on the graphs that people train.
 
+use holdall_device::Arithmetic;
 use holdall_device::cpu::CpuTarget;
+use holdall_graph::{Copies, Op, Section};
 use holdall_models::config::ClipConfig;
-use holdall_plan::{Policy, Recompute, Request, prepare, search};
+use holdall_plan::{Policy, Recompute, Request, Variant, prepare, search};
 use holdall_train::step_graph::{StepConfig, write_step};
 use proptest::prelude::*;
 
@@ -16,7 +18,12 @@ fn offsets_are_within_five_per_cent_of_the_liveness_bound() {
     for name in ClipConfig::PRESETS {
         let config = StepConfig::new(ClipConfig::preset(name).unwrap(), Some(196));
         for (batch, accumulation) in [(1, 16), (8, 16), (128, 1)] {
-            let graph = write_step(&config, batch, accumulation).graph;
+            let variant = Variant {
+                batch_size: batch,
+                gradient_accumulation: accumulation,
+                copies: Copies::Resident,
+            };
+            let graph = write_step(&config, &variant).graph;
             let blocks = graph.blocks().len();
             for policy in [
                 Policy::uniform(Recompute::None, blocks),
@@ -85,6 +92,92 @@ fn highest_byte(plan: &holdall_plan::StepPlan) -> u64 {
     highest.next_multiple_of(64)
 }
 
+/// A device that replays fixed addresses can move what a copy reads or writes, and no operand of a product.
+#[test]
+fn no_product_touches_rows_that_move_with_the_micro_batch() {
+    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(10));
+    config.sorted_ids = true;
+    let target = CpuTarget::new(2).with_baseline(0);
+    for (arithmetic, copies) in [
+        (Arithmetic::F32, Copies::Resident),
+        (Arithmetic::Bf16, Copies::Resident),
+        (Arithmetic::F16, Copies::PerUse),
+    ] {
+        config.arithmetic = arithmetic;
+        let variant = Variant {
+            batch_size: 4,
+            gradient_accumulation: 3,
+            copies,
+        };
+        let graph = write_step(&config, &variant).graph;
+        let policy = Policy::uniform(Recompute::Cheap, graph.blocks().len());
+        let plan = prepare(&graph, &policy, &target).pack().plan(1, 3);
+        let mut moved = 0;
+        for program in plan.programs.all() {
+            for instruction in &program.instructions {
+                let outputs = instruction.outputs.iter().flatten().map(|(place, _)| place);
+                let mut places = instruction.inputs.iter().chain(outputs);
+                if places.any(|place| place.micro_stride > 0) {
+                    let name = instruction.op.rules().name();
+                    let allowed = ["add into", "cross-entropy", "cross-entropy gradient"];
+                    assert!(allowed.contains(&name), "{}: {name}", program.name);
+                    moved += 1;
+                }
+            }
+        }
+        assert!(moved > 0);
+    }
+}
+
+/// Weights that products read in a narrower format are narrowed by the update, and after they were set from outside.
+#[test]
+fn every_resident_copy_is_written_with_its_weight() {
+    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(10));
+    config.evaluation_batch = Some(7);
+    for (arithmetic, copies) in [
+        (Arithmetic::F32, Copies::Resident),
+        (Arithmetic::Bf16, Copies::Resident),
+        (Arithmetic::Bf16, Copies::PerUse),
+    ] {
+        config.arithmetic = arithmetic;
+        let variant = Variant {
+            batch_size: 4,
+            gradient_accumulation: 3,
+            copies,
+        };
+        let graph = write_step(&config, &variant).graph;
+        let copied: Vec<bool> = graph
+            .parameters()
+            .iter()
+            .map(|parameter| graph.parameter_copy(parameter).is_some())
+            .collect();
+        let matrices_stay = (arithmetic, copies) == (Arithmetic::Bf16, Copies::Resident);
+        let fc1 = |name: &str| name.ends_with("mlp.fc1.weight");
+        for (parameter, &copied) in graph.parameters().iter().zip(&copied) {
+            if fc1(&parameter.name) {
+                assert_eq!(copied, matrices_stay, "{}", parameter.name);
+            }
+        }
+        let nodes = graph.nodes().iter();
+        let updates: Vec<_> = nodes
+            .filter_map(|node| match &node.op {
+                Op::AdamW(update) => Some((update, node.outputs.len())),
+                _ => None,
+            })
+            .collect();
+        let [(update, num_outputs)] = updates[..] else {
+            panic!("one update");
+        };
+        let noted: Vec<bool> = update.parameters.iter().map(|one| one.copy).collect();
+        assert_eq!(noted, copied);
+        let num_copied = copied.iter().filter(|&&copied| copied).count();
+        assert_eq!(num_outputs, 3 * copied.len() + num_copied);
+        let refreshes = graph.nodes().iter();
+        let refreshes = refreshes.filter(|node| node.section == Section::Refresh);
+        assert_eq!(refreshes.count() > 0, num_copied > 0);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
@@ -95,7 +188,7 @@ proptest! {
     ) {
         let config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(10));
         let target = CpuTarget::new(2).with_baseline(0);
-        let build = |batch, accumulation| write_step(&config, batch, accumulation).graph;
+        let build = |variant: &Variant| write_step(&config, variant).graph;
         budgets.sort_unstable();
         let mut fastest = f64::INFINITY;
         for budget in budgets {
@@ -121,7 +214,7 @@ proptest! {
     ) {
         let config = StepConfig::new(ClipConfig::preset("small").unwrap(), None);
         let target = CpuTarget::new(2).with_baseline(0);
-        let build = |batch, accumulation| write_step(&config, batch, accumulation).graph;
+        let build = |variant: &Variant| write_step(&config, variant).graph;
         let request = Request {
             batch_size: Some(batch),
             gradient_accumulation: Some(accumulation),

@@ -3,15 +3,20 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use holdall_device::cpu::{Cpu, CpuTarget};
+use holdall_device::Device;
+use holdall_device::cpu::Cpu;
 use holdall_graph::DType;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::init;
-use holdall_plan::{Recompute, Request, plan};
+use holdall_plan::{Recompute, Request, Variant, plan};
 use holdall_train::batch::{Batch, Pixels};
 use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, write_step};
+use holdall_train::step_graph::{StepConfig, variant_of, write_step};
+
+pub fn on_cpu(num_threads: usize) -> Device {
+    Device::on_cpu(Cpu::new(Some(num_threads)))
+}
 
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -27,7 +32,7 @@ pub struct Split {
     pub recompute: Recompute,
 }
 
-pub fn step(cpu: &Cpu, config: &StepConfig, effective: usize, split: Split) -> Step {
+pub fn step(device: &Device, config: &StepConfig, effective: usize, split: Split) -> Step {
     let request = Request {
         effective_batch: Some(effective),
         batch_size: Some(split.batch_size),
@@ -35,24 +40,24 @@ pub fn step(cpu: &Cpu, config: &StepConfig, effective: usize, split: Split) -> S
         kept: Some(split.kept),
         ..Request::default()
     };
-    let target = CpuTarget::new(cpu.num_threads());
-    let build = |batch, accumulation| write_step(config, batch, accumulation).graph;
-    let plan = plan(&request, &build, &target).unwrap();
-    let accumulation = plan.chosen.gradient_accumulation;
-    Step::new(config.clone(), plan.step, split.batch_size, accumulation).unwrap()
+    let target = device.target(config.arithmetic, 0);
+    let build = |variant: &Variant| write_step(config, variant).graph;
+    let plan = plan(&request, &build, &*target).unwrap();
+    let variant = variant_of(&plan.chosen);
+    Step::new(device, config.clone(), plan.step, &variant).unwrap()
 }
 
-pub fn draw_weights(step: &mut Step, config: &ClipConfig, seed: u64) {
-    step.set_weights(|name, values| {
+pub fn draw_weights(device: &Device, step: &mut Step, config: &ClipConfig, seed: u64) {
+    step.set_weights(device, |name, values| {
         init::fill(config, seed, name, values);
         Ok::<(), ()>(())
     })
     .unwrap();
 }
 
-pub fn read_weights(step: &mut Step, folder: &ModelFolder) {
+pub fn read_weights(device: &Device, step: &mut Step, folder: &ModelFolder) {
     let head = folder.read_head().unwrap();
-    step.set_weights(|name, values| {
+    step.set_weights(device, |name, values| {
         match (name, &head) {
             ("head.weight", Some(head)) => values.copy_from_slice(&head.weight),
             ("head.bias", Some(head)) => values.copy_from_slice(&head.bias),
