@@ -201,7 +201,7 @@ impl Encoders {
         host_bytes: u64,
     ) -> Result<Encoders, TrainError> {
         let arithmetic = config.arithmetic;
-        let target = device.target(arithmetic, host_bytes);
+        let target = device.target(arithmetic, host_bytes)?;
         let asked = batch.map(|batch| vec![batch]);
         let mut smallest = u64::MAX;
         for batch in asked.unwrap_or(BATCHES.to_vec()) {

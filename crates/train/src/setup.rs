@@ -128,18 +128,18 @@ impl Setup {
     /// hold yet.
     pub fn plan(&self, device: &Device, host_bytes: u64) -> Result<Plan, TrainError> {
         let build = |variant: &Variant| write_step(&self.step, variant).graph;
-        let planned = |more_bytes: u64| {
-            let target = device.target(self.step.arithmetic, host_bytes + more_bytes);
-            plan(&self.request, &build, &*target)
+        let planned = |more_bytes: u64| -> Result<Plan, TrainError> {
+            let target = device.target(self.step.arithmetic, host_bytes + more_bytes)?;
+            Ok(plan(&self.request, &build, &*target)?)
         };
         if device.is_gpu() {
-            return Ok(planned(0)?);
+            return planned(0);
         }
         let before = device.held_bytes().unwrap_or(0);
         let mut made = match planned(0) {
             // Refusals count what planning leaves behind too, and what differs from start to start: what they offer must
             // fit when it is typed.
-            Err(PlanError::DoesNotFit { .. }) => planned(START_TO_START_BYTES)?,
+            Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => planned(START_TO_START_BYTES)?,
             made => made?,
         };
         // Planning itself leaves traces in the process: the forecast starts from what it holds now. What no longer fits is
@@ -152,7 +152,7 @@ impl Setup {
             drop(made);
             // Asking gives back what was freed.
             device.held_bytes();
-            return Ok(planned(0)?);
+            return planned(0);
         }
         made.step.process_bytes += grown;
         for candidate in made.alternatives.iter_mut().chain([&mut made.chosen]) {

@@ -78,6 +78,8 @@ pub struct Step {
     machine: Machine,
     /// The micro-batch whose inputs are in place.
     loaded: Option<usize>,
+    /// It is of the step to come.
+    preloaded: bool,
     launched: Option<Launched>,
     sorting: Option<Sorting>,
 }
@@ -138,6 +140,7 @@ impl Step {
             accumulation: variant.gradient_accumulation,
             machine,
             loaded: None,
+            preloaded: false,
             launched: None,
             sorting,
         })
@@ -256,6 +259,22 @@ impl Step {
         })
     }
 
+    /// Lets the first inputs of the next step's batch travel to a GPU that still computes this one. The next launch must
+    /// be of the same batch.
+    pub fn preload(&mut self, device: &Device, batch: &Batch) {
+        if !device.is_gpu() {
+            return;
+        }
+        let first = self
+            .schedule()
+            .find(|(phase, ..)| !matches!(phase, Phase::Begin | Phase::Loss));
+        let (phase, micro, _) = first.expect("a step has a micro-batch");
+        self.loaded = None;
+        self.load(batch, phase, micro);
+        self.machine.send();
+        self.preloaded = true;
+    }
+
     fn begin(&mut self, batch: &Batch, loss_scale: f64) {
         assert!(
             batch.num_samples <= self.batch_size * self.accumulation && batch.num_samples > 0,
@@ -264,7 +283,9 @@ impl Step {
             self.accumulation,
             self.batch_size
         );
-        self.loaded = None;
+        if !std::mem::take(&mut self.preloaded) {
+            self.loaded = None;
+        }
         self.load_whole(batch, loss_scale);
         self.launched = Some(Launched {
             samples: batch.num_samples as f64,
@@ -323,8 +344,12 @@ impl Step {
     }
 
     /// One step without an update, timed: (operation, seconds, runs), slowest first.
-    pub fn profile(&mut self, device: &Device, batch: &Batch) -> Vec<(&'static str, f64, usize)> {
-        self.loaded = None;
+    pub fn profile(
+        &mut self,
+        device: &Device,
+        batch: &Batch,
+    ) -> Result<Vec<(&'static str, f64, usize)>, DeviceError> {
+        (self.loaded, self.preloaded) = (None, false);
         self.load_whole(batch, 1.0);
         let mut times: HashMap<&'static str, (f64, usize)> = HashMap::new();
         for (phase, micro, slot) in self.schedule() {
@@ -335,14 +360,14 @@ impl Step {
                 entry.1 += 1;
             };
             self.machine
-                .profile(device, &self.plan, phase, [micro, slot], &mut told);
+                .profile(device, &self.plan, phase, [micro, slot], &mut told)?;
         }
         let mut times: Vec<_> = times
             .into_iter()
             .map(|(name, (s, n))| (name, s, n))
             .collect();
         times.sort_by(|a, b| b.1.total_cmp(&a.1));
-        times
+        Ok(times)
     }
 
     /// What the labelled samples of a batch count together.
@@ -355,7 +380,7 @@ impl Step {
 
     /// The evaluation programs, in the arena of the step.
     pub fn encoder(&mut self) -> Encoder<'_> {
-        self.loaded = None;
+        (self.loaded, self.preloaded) = (None, false);
         Encoder {
             model: &self.config.model,
             plan: &self.plan,

@@ -69,8 +69,13 @@ impl Trainer {
         );
         let plan_json = serde_json::to_string_pretty(&report).expect("a plan is plain data");
         let planned = [ready.plan.step.process_bytes, ready.plan.step.arena_bytes];
-        // A device's algorithms travel in `State::algorithms`, and here is where: those of the checkpoint are preferred
-        // before the machine is made, and those that it was made with are noted in the state below.
+        if let Some(algorithms) = ready
+            .checkpoint
+            .as_ref()
+            .and_then(|checkpoint| checkpoint.state.algorithms.as_ref())
+        {
+            ready.device.prefer_algorithms(algorithms);
+        }
         let mut step = Step::new(
             &ready.device,
             ready.prepared.setup.step.clone(),
@@ -103,7 +108,7 @@ impl Trainer {
                     clock: Clock::default(),
                     split: ready.split,
                     data_digest: digest,
-                    algorithms: None,
+                    algorithms: ready.device.algorithms(),
                 }
             }
         };

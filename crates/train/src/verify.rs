@@ -127,7 +127,7 @@ fn split_step(
         precision: config.arithmetic.name(),
     };
     let build = |variant: &Variant| write_step(config, variant).graph;
-    let plan = plan(&request, &build, &*device.target(config.arithmetic, 0))?;
+    let plan = plan(&request, &build, &*device.target(config.arithmetic, 0)?)?;
     let variant = variant_of(&plan.chosen);
     let mut step = Step::new(device, config.clone(), plan.step, &variant)?;
     setup.fill(device, &mut step)?;

@@ -77,7 +77,7 @@ fn a_warm_step_allocates_nothing() {
             kept: Some(kept),
             ..Request::default()
         };
-        let target = device.target(config.arithmetic, 0);
+        let target = device.target(config.arithmetic, 0).unwrap();
         let plan = plan(&request, &build, &*target).unwrap();
         let packing_bytes = plan.step.packing_bytes;
         let variant = variant_of(&plan.chosen);

@@ -99,8 +99,9 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
             rates: &[2e-5, 1e-3],
             loss_scale: scaler.scale(),
         };
-        let report = step.run(&device, &batch, &moment);
-        let report = report.map_err(TrainError::from)?;
+        step.launch(&device, &batch, &moment);
+        step.preload(&device, &batch);
+        let report = step.finish().map_err(TrainError::from)?;
         let observed = scaler.observe(report.gradients);
         observed.map_err(|diverged| TrainError::Run(diverged.to_string()))?;
         bar.inc(1);
@@ -138,7 +139,8 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         skipped_steps: scaler.skipped_steps(),
     })?;
     if arguments.profile {
-        step.profile(&device, &batch)
+        let times = step.profile(&device, &batch).map_err(TrainError::from)?;
+        times
             .into_iter()
             .for_each(|(name, seconds, count)| {
                 tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));

@@ -40,7 +40,7 @@ pub fn step(device: &Device, config: &StepConfig, effective: usize, split: Split
         kept: Some(split.kept),
         ..Request::default()
     };
-    let target = device.target(config.arithmetic, 0);
+    let target = device.target(config.arithmetic, 0).unwrap();
     let build = |variant: &Variant| write_step(config, variant).graph;
     let plan = plan(&request, &build, &*target).unwrap();
     let variant = variant_of(&plan.chosen);
