@@ -5,6 +5,12 @@
 
 use crate::config::ClipConfig;
 
+/// What a stream's state moves on by.
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Numbers that one thread draws at a time; fewer are not worth a thread.
+const DRAWN_TOGETHER: usize = 1 << 18;
+
 /// A stream of numbers for one tensor.
 pub struct Draw {
     state: u64,
@@ -21,9 +27,14 @@ impl Draw {
         Draw { state }
     }
 
+    /// As if so many had been drawn already.
+    fn skip(&mut self, draws: u64) {
+        self.state = self.state.wrapping_add(GAMMA.wrapping_mul(draws));
+    }
+
     /// Next 64 bits (splitmix64).
     pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.state = self.state.wrapping_add(GAMMA);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -68,10 +79,25 @@ pub fn fill(config: &ClipConfig, seed: u64, name: &str, values: &mut [f32]) {
         return constant(values, 1.0);
     }
     let std = standard_deviation(config, name);
-    let mut draw = Draw::new(seed, name);
-    for value in values {
-        *value = (draw.normal() * std) as f32;
+    let draw_from = |first: usize, values: &mut [f32]| {
+        let mut draw = Draw::new(seed, name);
+        // A normal takes two.
+        draw.skip(2 * first as u64);
+        for value in values {
+            *value = (draw.normal() * std) as f32;
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let each = values.len().div_ceil(cores).max(DRAWN_TOGETHER);
+    if values.len() <= each {
+        return draw_from(0, values);
     }
+    std::thread::scope(|scope| {
+        for (index, part) in values.chunks_mut(each).enumerate() {
+            let draw_from = &draw_from;
+            scope.spawn(move || draw_from(index * each, part));
+        }
+    });
 }
 
 fn standard_deviation(config: &ClipConfig, name: &str) -> f64 {
@@ -107,6 +133,19 @@ fn standard_deviation(config: &ClipConfig, name: &str) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_do_not_depend_on_how_many_threads_draw_them() {
+        let config = ClipConfig::preset("small").expect("listed");
+        let (name, num_values) = ("text_model.embeddings.token_embedding.weight", 700_001);
+        let mut values = vec![0.0; num_values];
+        fill(&config, 3, name, &mut values);
+        let mut draw = Draw::new(3, name);
+        for (index, &value) in values.iter().enumerate() {
+            let expected = (draw.normal() * 0.02) as f32;
+            assert_eq!(value.to_bits(), expected.to_bits(), "number {index}");
+        }
+    }
 
     #[test]
     fn normals_are_normal_and_streams_differ() {

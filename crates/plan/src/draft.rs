@@ -27,6 +27,7 @@ pub(crate) struct Locals {
     pub(crate) seconds: f64,
     pub(crate) largest_scratch: u64,
     pub(crate) packing_bytes: u64,
+    pub(crate) replay_bytes: u64,
 }
 
 /// Sizes, lifetimes and times of a step under one policy; offsets are still open.
@@ -180,6 +181,7 @@ fn locals_of(
         let view = NodeView { graph, node };
         locals.seconds += target.seconds(view);
         locals.packing_bytes = locals.packing_bytes.max(target.packing_bytes(view));
+        locals.replay_bytes += target.replay_bytes(view);
         let scratch = target.workspace_bytes(view);
         locals.largest_scratch = locals.largest_scratch.max(scratch);
         locals.scratch.push(locals.items.len());
@@ -316,8 +318,17 @@ impl Draft {
     }
 
     /// The whole process around an arena of that size.
-    pub fn process_bytes(&self, arena_bytes: u64) -> u64 {
-        arena_bytes + arena_bytes / self.one_part_in + self.overhead_bytes
+    pub fn process_bytes(&self, arena_bytes: u64, kept: usize, accumulation: usize) -> u64 {
+        let replays = Phase::ALL.iter().map(|&phase| {
+            // A program that runs into slots is made ready for each of them.
+            let times = match phase.has_slot() {
+                true => kept as u64,
+                false => u64::from(self.present(phase, kept, accumulation)),
+            };
+            times * self.local(phase).replay_bytes
+        });
+        let beside = self.overhead_bytes + replays.sum::<u64>();
+        arena_bytes + arena_bytes / self.one_part_in + beside
     }
 
     /// Finds offsets.

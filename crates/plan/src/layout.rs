@@ -179,7 +179,7 @@ impl Layout {
             programs,
             arena_bytes,
             breakdown: self.breakdown(kept, accumulation),
-            process_bytes: draft.process_bytes(arena_bytes),
+            process_bytes: draft.process_bytes(arena_bytes, kept, accumulation),
             bound_bytes: draft.bound_bytes(kept, accumulation),
             inputs: draft.inputs.clone(),
             landing: draft.landing,

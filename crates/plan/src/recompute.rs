@@ -30,6 +30,9 @@ pub struct Policy {
     pub blocks_again: usize,
     /// What the other blocks and everything outside blocks keep.
     pub rest: Recompute,
+    /// So many blocks in a row keep only what enters the first of them: the same work, less kept, more alive while they
+    /// are run again.
+    pub together: usize,
 }
 
 impl Policy {
@@ -39,10 +42,12 @@ impl Policy {
             Recompute::Blocks => Policy {
                 blocks_again: num_blocks,
                 rest: Recompute::Cheap,
+                together: 1,
             },
             rest => Policy {
                 blocks_again: 0,
                 rest,
+                together: 1,
             },
         }
     }
@@ -55,13 +60,26 @@ impl Policy {
         }
     }
 
-    /// For people and JSON: `none`, `cheap`, `blocks`, or `blocks 12/24`.
+    /// What is run again together with a block, as a number.
+    fn group(&self, block: Option<BlockId>) -> Option<usize> {
+        block.map(|BlockId(index)| match index < self.blocks_again {
+            true => index / self.together,
+            // Beyond all groups: each by itself.
+            false => self.blocks_again + index,
+        })
+    }
+
+    /// For people and JSON: `none`, `cheap`, `blocks`, `blocks 12/24`, or `blocks by 2`.
     pub fn label(&self, num_blocks: usize) -> String {
+        let by = match self.together {
+            1 => String::new(),
+            together => format!(" by {together}"),
+        };
         match (self.blocks_again, self.rest) {
             (0, Recompute::None) => "none".to_owned(),
             (0, _) => "cheap".to_owned(),
-            (again, _) if again == num_blocks => "blocks".to_owned(),
-            (again, _) => format!("blocks {again}/{num_blocks}"),
+            (again, _) if again == num_blocks => format!("blocks{by}"),
+            (again, _) => format!("blocks {again}/{num_blocks}{by}"),
         }
     }
 }
@@ -176,7 +194,7 @@ impl<'p> Rewriter<'p> {
                 let storage = graph.value(input).storage;
                 if let Some(&(producer, _)) = producers.get(&storage) {
                     let producer: &Node = &forward[producer];
-                    if producer.block != node.block {
+                    if policy.group(producer.block) != policy.group(node.block) {
                         leaving.insert(storage);
                     }
                 }

@@ -131,6 +131,7 @@ fn open_batches(effective: usize) -> Vec<usize> {
 
 pub(crate) fn policies(request: &Request, num_blocks: usize) -> Vec<Policy> {
     match request.recompute {
+        Some(Recompute::Blocks) => by_groups(num_blocks),
         Some(recompute) => vec![Policy::uniform(recompute, num_blocks)],
         None => {
             let mut policies = vec![
@@ -140,12 +141,20 @@ pub(crate) fn policies(request: &Request, num_blocks: usize) -> Vec<Policy> {
             policies.extend([1, 2, 3].map(|quarters| Policy {
                 blocks_again: num_blocks * quarters / 4,
                 rest: Recompute::Cheap,
+                together: 1,
             }));
-            policies.push(Policy::uniform(Recompute::Blocks, num_blocks));
+            policies.extend(by_groups(num_blocks));
             policies.dedup();
             policies
         }
     }
+}
+
+/// Every block again, up to four at a time.
+fn by_groups(num_blocks: usize) -> Vec<Policy> {
+    let all = Policy::uniform(Recompute::Blocks, num_blocks);
+    let groups = (1..=4).filter(|&together| together <= num_blocks.max(1));
+    groups.map(|together| Policy { together, ..all }).collect()
 }
 
 /// How many micro-batches might keep their activations.

@@ -136,8 +136,11 @@ impl<'a> Field<'a> {
                             kept,
                             accumulation,
                             seconds: draft.seconds(kept, accumulation),
-                            bound_process: draft
-                                .process_bytes(draft.bound_bytes(kept, accumulation)),
+                            bound_process: draft.process_bytes(
+                                draft.bound_bytes(kept, accumulation),
+                                kept,
+                                accumulation,
+                            ),
                         });
                     }
                     field.kinds.push(Kind {
@@ -196,7 +199,9 @@ impl<'a> Field<'a> {
             precision,
             optimizer_state: "f32",
             arena_bytes,
-            process_bytes: layout.draft().process_bytes(arena_bytes),
+            process_bytes: layout
+                .draft()
+                .process_bytes(arena_bytes, kept, accumulation),
             breakdown: layout.breakdown(kept, accumulation),
             step_ms,
         }

@@ -21,6 +21,11 @@ pub trait Target {
     /// What the process holds beside the arena: code, context, the product library's packing buffers.
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64;
 
+    /// What the node costs outside the arena for each time that its program is made ready to replay.
+    fn replay_bytes(&self, _node: NodeView<'_>) -> u64 {
+        0
+    }
+
     /// What comes on top in proportion to the arena: one part in so many.
     fn one_part_of_arena_in(&self) -> u64;
 

@@ -140,11 +140,9 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     })?;
     if arguments.profile {
         let times = step.profile(&device, &batch).map_err(TrainError::from)?;
-        times
-            .into_iter()
-            .for_each(|(name, seconds, count)| {
-                tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));
-            });
+        times.into_iter().for_each(|(name, seconds, count)| {
+            tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));
+        });
     }
     Ok(ExitCode::SUCCESS)
 }

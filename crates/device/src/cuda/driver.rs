@@ -531,6 +531,15 @@ impl From<f32> for Argument {
     }
 }
 
+/// When a kernel may be made ready, as against the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Follows {
+    /// When that one has ended.
+    AtItsEnd,
+    /// While it runs; the kernel itself waits for the end (`follow` in `kernels/common.cuh`).
+    Early,
+}
+
 const MOST_ARGUMENTS: usize = 32;
 
 impl Function {
@@ -539,7 +548,7 @@ impl Function {
         stream: &Stream,
         grid: [usize; 3],
         block: usize,
-        shared_bytes: usize,
+        follows: Follows,
         arguments: &[Argument],
     ) -> Result<(), DeviceError> {
         // Each argument in eight bytes of its own, the value in the first of them (little endian, as CUDA's hosts are).
@@ -556,23 +565,40 @@ impl Function {
             pointers[index] = (&raw mut values[index]).cast();
         }
         let [x, y, z] = grid.map(|extent| extent as u32);
-        // SAFETY: the arguments are those of the kernel's declaration (tests run every kernel against the CPU); the
-        // driver copies them before it returns.
+        if follows == Follows::AtItsEnd {
+            // SAFETY: the arguments are those of the kernel's declaration (tests run every kernel against the CPU); the
+            // driver copies them before it returns.
+            let result = unsafe {
+                sys::cuLaunchKernel(
+                    self.raw,
+                    x,
+                    y,
+                    z,
+                    block as u32,
+                    1,
+                    1,
+                    0,
+                    stream.raw,
+                    pointers.as_mut_ptr(),
+                    null_mut(),
+                )
+            };
+            return check(result, "cuLaunchKernel");
+        }
+        // SAFETY: all zeros is a valid configuration; what is not set stays so. Otherwise as above.
         let result = unsafe {
-            sys::cuLaunchKernel(
-                self.raw,
-                x,
-                y,
-                z,
-                block as u32,
-                1,
-                1,
-                shared_bytes as u32,
-                stream.raw,
-                pointers.as_mut_ptr(),
-                null_mut(),
-            )
+            let mut early: sys::CUlaunchAttribute = std::mem::zeroed();
+            early.id =
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            early.value.programmaticStreamSerializationAllowed = 1;
+            let mut config: sys::CUlaunchConfig = std::mem::zeroed();
+            (config.gridDimX, config.gridDimY, config.gridDimZ) = (x, y, z);
+            (config.blockDimX, config.blockDimY, config.blockDimZ) = (block as u32, 1, 1);
+            config.hStream = stream.raw;
+            config.attrs = &mut early;
+            config.numAttrs = 1;
+            sys::cuLaunchKernelEx(&config, self.raw, pointers.as_mut_ptr(), null_mut())
         };
-        check(result, "cuLaunchKernel")
+        check(result, "cuLaunchKernelEx")
     }
 }

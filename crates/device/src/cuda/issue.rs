@@ -193,8 +193,8 @@ impl<'a> Issuer<'a> {
         };
         match &o.instruction.op {
             Op::Linear(op) => linear::forward(op, &o),
-            Op::LinearInputGrad(op) => linear::input_grad(op, &o),
-            Op::LinearWeightGrad(op) => linear::weight_grad(op, &o),
+            Op::LinearInputGrad(op) => linear::input_grad(op, &o, program, index),
+            Op::LinearWeightGrad(op) => linear::weight_grad(op, &o, program, index),
             Op::Activate(op) => self.activate(op.activation, &o),
             Op::ActivateGrad(op) => self.activate_grad(op.activation, o.result(0).0, o.input(1)),
             Op::LayerNorm(op) => self.layer_norm(op.eps, &o),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::compile;
-use super::driver::{Argument, Function, Module, Stream};
+use super::driver::{Argument, Follows, Function, Module, Stream};
 use crate::DeviceError;
 
 /// Every file of kernels.
@@ -26,6 +26,7 @@ pub(super) const FILES: [(&str, &str); 10] = [
 /// The kernels for one number format.
 pub(super) struct Kernels {
     modules: Vec<Module>,
+    follows: Follows,
     functions: std::sync::Mutex<HashMap<&'static str, Function>>,
 }
 
@@ -54,8 +55,13 @@ impl Kernels {
         for image in compiled {
             modules.push(Module::new(&image?)?);
         }
+        let follows = match capability {
+            0..90 => Follows::AtItsEnd,
+            _ => Follows::Early,
+        };
         Ok(Kernels {
             modules,
+            follows,
             functions: Default::default(),
         })
     }
@@ -84,6 +90,6 @@ impl Kernels {
         arguments: &[Argument],
     ) -> Result<(), DeviceError> {
         self.function(name)?
-            .launch(stream, grid, block, 0, arguments)
+            .launch(stream, grid, block, self.follows, arguments)
     }
 }

@@ -19,6 +19,7 @@ use super::Cuda;
 use super::driver::{Buffer, Event, Pinned, Replay, Stream};
 use super::issue::{Issuer, Pass, Tables};
 use super::kernels::Kernels;
+use super::product::timed;
 use crate::cpu::Element;
 use crate::{Arithmetic, DeviceError};
 
@@ -90,8 +91,30 @@ impl CudaMachine {
             failure: None,
             arena,
         };
+        let debug = |what: &str| {
+            if std::env::var_os("HOLDALL_DEBUG_MEMORY").is_some() {
+                eprintln!(
+                    "{what}: held {:?} arena {}",
+                    cuda.held_bytes(),
+                    plan.arena_bytes
+                );
+            }
+        };
+        debug("reserved");
         machine.prepare(cuda, plan, arithmetic)?;
+        debug("prepared");
         machine.capture(cuda, plan, arithmetic)?;
+        debug("captured");
+        if std::env::var_os("HOLDALL_DEBUG_MEMORY").is_some() {
+            eprintln!(
+                "instructions {}",
+                Phase::ALL
+                    .iter()
+                    .map(|&p| plan.programs[p].instructions.len()
+                        * if p.has_slot() { plan.kept } else { 1 })
+                    .sum::<usize>()
+            );
+        }
         Ok(machine)
     }
 
@@ -310,18 +333,10 @@ impl CudaMachine {
         let slot = if phase.has_slot() { slot } else { 0 };
         let issuer = self.issuer(cuda, arithmetic, Pass::Issue, phase, slot);
         let program = &plan.programs[phase];
-        // Events around each instruction, read when all have passed: the host does not hold the card up.
-        let mut marks = vec![Event::with_clock()?];
-        marks[0].record(&self.compute)?;
-        for index in 0..program.instructions.len() {
-            issuer.instruction(program, index)?;
-            let mark = Event::with_clock()?;
-            mark.record(&self.compute)?;
-            marks.push(mark);
-        }
-        self.compute.wait()?;
         for (index, instruction) in program.instructions.iter().enumerate() {
-            let seconds = marks[index + 1].seconds_since(&marks[index])?;
+            // Each as a graph of its own, a few times over: what it takes among others, without the host's part. The
+            // numbers are not those of a step: what adds, adds several times.
+            let seconds = timed(&self.compute, || issuer.instruction(program, index))?;
             told(instruction.op.rules().name(), seconds);
         }
         Ok(())

@@ -31,6 +31,7 @@ fn offsets_are_within_five_per_cent_of_the_liveness_bound() {
                 Policy {
                     blocks_again: blocks / 2,
                     rest: Recompute::Cheap,
+                    together: 1,
                 },
                 Policy::uniform(Recompute::Blocks, blocks),
             ] {

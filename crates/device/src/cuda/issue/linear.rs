@@ -1,10 +1,13 @@
 //! `y = activation(x W^T + b) + residual` and its gradients. Bias and residual are added by the product itself.
 
-use holdall_graph::Write;
+use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
 
+use holdall_graph::{Op, Write};
+use holdall_plan::{Instruction, Program};
+
 use super::super::product::Product;
-use super::super::target::column_parts;
+use super::super::target::{activation_parts, column_parts};
 use super::{DType, Matrix, Operands};
 use crate::DeviceError;
 
@@ -38,7 +41,12 @@ fn adds_to(matrix: Matrix, mode: Write) -> Option<(u64, usize)> {
     (mode == Write::Accumulate).then(|| matrix.result())
 }
 
-pub(super) fn input_grad(op: &LinearInputGrad, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+pub(super) fn input_grad(
+    op: &LinearInputGrad,
+    o: &Operands<'_, '_>,
+    program: &Program,
+    index: usize,
+) -> Result<(), DeviceError> {
     let (dz, weight) = (o.input(0), o.input(1));
     let (dx, mode) = o.result(0);
     o.product(&Product {
@@ -53,13 +61,81 @@ pub(super) fn input_grad(op: &LinearInputGrad, o: &Operands<'_, '_>) -> Result<(
         bias: None,
         added: adds_to(dx, mode),
     })?;
-    match op.activation {
-        Some(activation) => o.issuer.activate_grad(activation, dx, o.input(2)),
-        None => Ok(()),
+    let Some(activation) = op.activation else {
+        return Ok(());
+    };
+    match summed_along(program, index) {
+        Some(next) => {
+            let next = Operands {
+                issuer: o.issuer,
+                instruction: next,
+            };
+            let (dbias, _) = next.result(next.instruction.outputs.len() - 1);
+            activate_grad_and_sum(activation, dx, o.input(2), dbias, o)
+        }
+        None => o.issuer.activate_grad(activation, dx, o.input(2)),
     }
 }
 
-pub(super) fn weight_grad(op: &LinearWeightGrad, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+/// The weight gradient that follows the way back through an activation, where its bias gradient is summed on that way.
+fn summed_along(program: &Program, index: usize) -> Option<&Instruction> {
+    let (from, to) = (
+        program.instructions.get(index)?,
+        program.instructions.get(index + 1)?,
+    );
+    let (Op::LinearInputGrad(through), Op::LinearWeightGrad(gradient)) = (&from.op, &to.op) else {
+        return None;
+    };
+    let (dz, _) = from.outputs[0].as_ref()?;
+    let same = dz.offset == to.inputs[0].offset
+        && dz.shape.num_elements() == to.inputs[0].shape.num_elements();
+    let whole = dz.strides == dz.shape.contiguous_strides() && dz.shape.width().is_multiple_of(8);
+    let plain = gradient.bias && gradient.inert_bias.is_empty();
+    (through.activation.is_some() && same && whole && plain).then_some(to)
+}
+
+fn activate_grad_and_sum(
+    activation: Activation,
+    dy: Matrix,
+    z: Matrix,
+    dbias: Matrix,
+    o: &Operands<'_, '_>,
+) -> Result<(), DeviceError> {
+    let name = match activation {
+        Activation::QuickGelu => "activate_grad_sums_quick",
+        Activation::Gelu => "activate_grad_sums_erf",
+    };
+    assert!(
+        dy.is_contiguous() && z.is_contiguous(),
+        "contiguous operands"
+    );
+    let (parts, partials) = (activation_parts(dy.rows), o.scratch());
+    let each = super::ACCESS / dy.dtype.bytes();
+    o.issuer.launch(
+        name,
+        [dy.width.div_ceil(ONCE_LANES * each), parts, 1],
+        512,
+        &[
+            dy.address.into(),
+            z.address.into(),
+            partials.into(),
+            dbias.address.into(),
+            (dy.rows as i64).into(),
+            (dy.width as i32).into(),
+        ],
+    )?;
+    match parts {
+        1 => Ok(()),
+        _ => finish_sums(o, partials, parts, dy.width, dbias, [0, 0]),
+    }
+}
+
+pub(super) fn weight_grad(
+    op: &LinearWeightGrad,
+    o: &Operands<'_, '_>,
+    program: &Program,
+    index: usize,
+) -> Result<(), DeviceError> {
     let (dz, x) = (o.input(0), o.input(1));
     if op.weight {
         let (dweight, mode) = o.result(0);
@@ -76,7 +152,8 @@ pub(super) fn weight_grad(op: &LinearWeightGrad, o: &Operands<'_, '_>) -> Result
             added: adds_to(dweight, mode),
         })?;
     }
-    if !op.bias {
+    let done_before = index > 0 && summed_along(program, index - 1).is_some();
+    if !op.bias || done_before {
         return Ok(());
     }
     let (dbias, mode) = o.result(usize::from(op.weight));
@@ -136,14 +213,26 @@ fn bias_grad(
             (dz.stride as i64).into(),
         ],
     )?;
-    issuer.launch(
+    finish_sums(o, partials, parts, dz.width, dbias, inert)
+}
+
+/// Adds partial sums up, and to the bias gradient.
+fn finish_sums(
+    o: &Operands<'_, '_>,
+    partials: u64,
+    parts: usize,
+    width: usize,
+    dbias: Matrix,
+    inert: [i32; 2],
+) -> Result<(), DeviceError> {
+    o.issuer.launch(
         "column_sums_finish",
-        [dz.width.div_ceil(32), 1, 1],
+        [width.div_ceil(32), 1, 1],
         512,
         &[
             partials.into(),
             (parts as i32).into(),
-            (dz.width as i32).into(),
+            (width as i32).into(),
             dbias.address.into(),
             inert[0].into(),
             inert[1].into(),

@@ -816,11 +816,11 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
 
 #define SMALL_KERNELS(HEAD, W)                                                                                             \
     extern "C" __global__ void __launch_bounds__(32 * W, W == 4 ? 7 : 5)                                                   \
-        attention_forward_small_##HEAD##_##W(FORWARD_PARAMETERS) {                                                         \
+        attention_forward_small_##HEAD##_##W(FORWARD_PARAMETERS) { follow();                                               \
         forward_small<HEAD, W>(FORWARD_ARGUMENTS);                                                                         \
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(32 * W, W == 4 ? 5 : 4)                                                   \
-        attention_backward_small_##HEAD##_##W(BACKWARD_PARAMETERS) {                                                       \
+        attention_backward_small_##HEAD##_##W(BACKWARD_PARAMETERS) { follow();                                             \
         backward_small<HEAD, W>(BACKWARD_ARGUMENTS);                                                                       \
     }
 SMALL_KERNELS(32, 4)
@@ -829,13 +829,13 @@ SMALL_KERNELS(64, 4)
 SMALL_KERNELS(64, 5)
 
 #define TILED_KERNELS(HEAD)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4) attention_forward_##HEAD(FORWARD_PARAMETERS) {           \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4) attention_forward_##HEAD(FORWARD_PARAMETERS) { follow(); \
         forward_tiled<HEAD>(FORWARD_ARGUMENTS);                                                                            \
     }                                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4) attention_backward_dq_##HEAD(BACKWARD_PARAMETERS) {      \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4) attention_backward_dq_##HEAD(BACKWARD_PARAMETERS) { follow(); \
         backward_dq<HEAD>(BACKWARD_ARGUMENTS);                                                                             \
     }                                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 3) attention_backward_dkv_##HEAD(BACKWARD_PARAMETERS) {     \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 3) attention_backward_dkv_##HEAD(BACKWARD_PARAMETERS) { follow(); \
         backward_dkv<HEAD>(BACKWARD_ARGUMENTS);                                                                            \
     }
 TILED_KERNELS(32)

@@ -255,13 +255,16 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
      (do_stride | dq_stride | dkv_stride) % PACK == 0)
 
 extern "C" __global__ void __launch_bounds__(128) attention_plain_forward(FORWARD_PARAMETERS) {
+    follow();
     BY_HEAD_SIZE(forward, FORWARD_ALIGNED, (FORWARD_ARGUMENTS))
 }
 
 extern "C" __global__ void __launch_bounds__(128) attention_plain_backward_dq(BACKWARD_PARAMETERS) {
+    follow();
     BY_HEAD_SIZE(backward_dq, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS))
 }
 
 extern "C" __global__ void __launch_bounds__(128) attention_plain_backward_dkv(BACKWARD_PARAMETERS) {
+    follow();
     BY_HEAD_SIZE(backward_dkv, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS))
 }

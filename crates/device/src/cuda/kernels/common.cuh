@@ -16,6 +16,15 @@ typedef long long i64;
 #define WARP 32
 #define ALL_LANES 0xffffffffu
 
+// Every kernel begins with this: the next one may be made ready while this one runs, and this one waits until what it
+// reads has been written. Before sm_90 kernels follow each other without it.
+__device__ __forceinline__ void follow() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ float f16_to_float(u16 bits) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

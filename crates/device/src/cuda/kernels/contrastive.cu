@@ -13,6 +13,7 @@
 
 extern "C" __global__ void contrastive_begin(float *row_peak, float *row_sum, float *column_peak, float *column_sum,
                                              int rows) {
+    follow();
     int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     row_peak[row] = column_peak[row] = MINUS_INFINITY;
@@ -23,6 +24,7 @@ extern "C" __global__ void contrastive_begin(float *row_peak, float *row_sum, fl
 extern "C" __global__ void contrastive_rows(const float *tile, int tile_stride, int i, int num_rows, int j,
                                             int num_columns, const float *weights, const float *logit_scale,
                                             float *row_peak, float *row_sum, float *diagonal) {
+    follow();
     int lane = threadIdx.x % WARP, r = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     if (r >= num_rows) return;
     tile += (i64)r * tile_stride;
@@ -49,6 +51,7 @@ extern "C" __global__ void contrastive_rows(const float *tile, int tile_stride, 
 extern "C" __global__ void __launch_bounds__(COLUMN_WARPS *WARP)
     contrastive_columns(const float *tile, int tile_stride, int i, int num_rows, int j, int num_columns,
                         const float *weights, const float *logit_scale, float *column_peak, float *column_sum) {
+    follow();
     __shared__ float peaks[COLUMN_WARPS][WARP], sums[COLUMN_WARPS][WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, c = blockIdx.x * WARP + lane;
     bool counts = c < num_columns && weights[j + c] != 0.0f;
@@ -96,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     contrastive_finish(const float *row_peak, const float *row_sum, const float *column_peak, const float *column_sum,
                        const float *diagonal, const float *weights, float *row_lse, float *column_lse, float *total,
                        int rows) {
+    follow();
     double sum = 0.0;
     for (int row = threadIdx.x; row < rows; row += blockDim.x) {
         float along = row_peak[row] + logf(row_sum[row]), across = column_peak[row] + logf(column_sum[row]);
@@ -116,6 +120,7 @@ extern "C" __global__ void __launch_bounds__(GRAD_ROWS *WARP)
     contrastive_grad_tile(float *tile, int tile_stride, int i, int num_rows, int j, int num_columns,
                           const float *weights, const float *logit_scale, const float *row_lse, const float *column_lse,
                           const float *seed, float *partials) {
+    follow();
     __shared__ float shares[GRAD_ROWS];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = blockIdx.y * GRAD_ROWS + warp, row = i + r;
     float scale = expf(*logit_scale), half = 0.5f * *seed, share = 0.0f;
@@ -150,6 +155,7 @@ extern "C" __global__ void __launch_bounds__(GRAD_ROWS *WARP)
 // One block.
 extern "C" __global__ void __launch_bounds__(1024)
     contrastive_grad_scale(const float *partials, int n, float *dlogit_scale, int accumulate) {
+    follow();
     double sum = 0.0;
 #pragma unroll 4
     for (int k = threadIdx.x; k < n; k += blockDim.x) sum += partials[k];

@@ -49,12 +49,13 @@ __device__ __forceinline__ void fill_all(T *y, float value, i64 n) {
     for_flat<STEP>(n, [&](i64 at) { store_pack(y + at, values); }, [&](i64 at) { store(y + at, value); });
 }
 
-extern "C" __global__ void fill(Element *y, float value, i64 n) { fill_all(y, value, n); }
+extern "C" __global__ void fill(Element *y, float value, i64 n) { follow(); fill_all(y, value, n); }
 
-extern "C" __global__ void fill_f32(float *y, float value, i64 n) { fill_all(y, value, n); }
+extern "C" __global__ void fill_f32(float *y, float value, i64 n) { follow(); fill_all(y, value, n); }
 
 extern "C" __global__ void add(Element *y, const Element *a, const Element *b, i64 rows, int width, i64 y_stride,
                                i64 a_stride, i64 b_stride) {
+    follow();
     bool packs = (width | y_stride | a_stride | b_stride) % PACK == 0 && aligned(y) && aligned(a) && aligned(b);
     i64 columns = width;
     if (y_stride == width && a_stride == width && b_stride == width) columns *= rows, rows = 1;
@@ -109,12 +110,14 @@ __device__ __forceinline__ void add_rows_into(T *y, const T *x, i64 rows, i64 wi
 
 extern "C" __global__ void add_into(Element *y, const Element *x, i64 rows, int width, i64 y_stride, i64 x_stride,
                                     int accumulate, const int *micro, i64 y_micro, i64 x_micro) {
+    follow();
     i64 part = micro ? *micro : 0;
     add_rows_into(y + part * y_micro, x + part * x_micro, rows, width, y_stride, x_stride, accumulate);
 }
 
 extern "C" __global__ void add_into_f32(float *y, const float *x, i64 rows, int width, i64 y_stride, i64 x_stride,
                                         int accumulate, const int *micro, i64 y_micro, i64 x_micro) {
+    follow();
     i64 part = micro ? *micro : 0;
     add_rows_into(y + part * y_micro, x + part * x_micro, rows, width, y_stride, x_stride, accumulate);
 }
@@ -149,6 +152,7 @@ __device__ __forceinline__ void store_four(Element *to, const float (&values)[4]
 }
 
 extern "C" __global__ void cast_down(Element *y, const float *x, i64 n) {
+    follow();
     for_flat<4>(
         n,
         [&](i64 at) {
@@ -160,6 +164,7 @@ extern "C" __global__ void cast_down(Element *y, const float *x, i64 n) {
 }
 
 extern "C" __global__ void cast_up(float *y, const Element *x, i64 n, int accumulate) {
+    follow();
     for_flat<4>(
         n,
         [&](i64 at) {
@@ -250,17 +255,73 @@ __device__ __forceinline__ void activate_grad(Element *dy, const Element *z, i64
         [&](i64 at) { store(dy + at, load(dy[at]) * Curve::slope(load(z[at]))); });
 }
 
-extern "C" __global__ void activate_quick(Element *y, const Element *z, i64 n) { activate<Quick>(y, z, n); }
+extern "C" __global__ void activate_quick(Element *y, const Element *z, i64 n) { follow(); activate<Quick>(y, z, n); }
 
-extern "C" __global__ void activate_erf(Element *y, const Element *z, i64 n) { activate<Erf>(y, z, n); }
+extern "C" __global__ void activate_erf(Element *y, const Element *z, i64 n) { follow(); activate<Erf>(y, z, n); }
 
-extern "C" __global__ void activate_grad_quick(Element *dy, const Element *z, i64 n) { activate_grad<Quick>(dy, z, n); }
+extern "C" __global__ void activate_grad_quick(Element *dy, const Element *z, i64 n) { follow(); activate_grad<Quick>(dy, z, n); }
 
-extern "C" __global__ void activate_grad_erf(Element *dy, const Element *z, i64 n) { activate_grad<Erf>(dy, z, n); }
+extern "C" __global__ void activate_grad_erf(Element *dy, const Element *z, i64 n) { follow(); activate_grad<Erf>(dy, z, n); }
+
+// Threads of a block, and how many of them lie side by side in a row: few, so that there are blocks enough.
+#define SUMS_THREADS 512
+#define SUMS_LANES 4
+
+// dy becomes dz, and its columns are summed on the way. blockIdx.x: SUMS_LANES * PACK columns; blockIdx.y: every gridDim.y-th
+// strip of rows. Sums go to partials[part][width], or with a single part are added to dbias. width is a multiple of PACK.
+template <class Curve>
+__device__ __forceinline__ void activate_grad_sums(Element *dy, const Element *z, float *partials, float *dbias, i64 rows,
+                                                   int width) {
+    constexpr int STRIP = SUMS_THREADS / SUMS_LANES;
+    __shared__ float shared[SUMS_THREADS / WARP][SUMS_LANES * PACK];
+    int lane = threadIdx.x % SUMS_LANES, first = blockIdx.x * SUMS_LANES * PACK, column = first + lane * PACK;
+    float sums[PACK] = {};
+    if (column < width) {
+#pragma unroll 4
+        for (i64 row = (i64)blockIdx.y * STRIP + threadIdx.x / SUMS_LANES; row < rows; row += (i64)gridDim.y * STRIP) {
+            float values[PACK], gradient[PACK];
+            load_pack(z + row * width + column, values);
+            load_pack(dy + row * width + column, gradient);
+#pragma unroll
+            for (int i = 0; i < PACK; i++) {
+                gradient[i] *= Curve::slope(values[i]);
+                sums[i] += gradient[i];
+            }
+            store_pack(dy + row * width + column, gradient);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < PACK; i++) {
+#pragma unroll
+        for (int offset = SUMS_LANES; offset < WARP; offset *= 2) sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], offset);
+        if (threadIdx.x % WARP < SUMS_LANES) shared[threadIdx.x / WARP][lane * PACK + i] = sums[i];
+    }
+    __syncthreads();
+    column = first + threadIdx.x;
+    if (threadIdx.x >= SUMS_LANES * PACK || column >= width) return;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < SUMS_THREADS / WARP; i++) sum += shared[i][threadIdx.x];
+    if (gridDim.y == 1) dbias[column] += sum;
+    else partials[(i64)blockIdx.y * width + column] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(SUMS_THREADS)
+    activate_grad_sums_quick(Element *dy, const Element *z, float *partials, float *dbias, i64 rows, int width) {
+    follow();
+    activate_grad_sums<Quick>(dy, z, partials, dbias, rows, width);
+}
+
+extern "C" __global__ void __launch_bounds__(SUMS_THREADS)
+    activate_grad_sums_erf(Element *dy, const Element *z, float *partials, float *dbias, i64 rows, int width) {
+    follow();
+    activate_grad_sums<Erf>(dy, z, partials, dbias, rows, width);
+}
 
 // y = x / |x|, a warp per row. Rows are short and few: the second reading comes from the cache.
 extern "C" __global__ void normalize(const Element *x, float *y, float *inverse, int rows, int width, i64 x_stride,
                                      i64 y_stride) {
+    follow();
     int lane = threadIdx.x % WARP, row = (int)(first_thread() / WARP);
     if (row >= rows) return;
     x += row * x_stride, y += row * y_stride;
@@ -294,6 +355,7 @@ extern "C" __global__ void normalize(const Element *x, float *y, float *inverse,
 // dx = (dy - y (y . dy)) / |x|, a warp per row.
 extern "C" __global__ void normalize_grad(const float *dy, const float *y, const float *inverse, Element *dx, int rows,
                                           int width, i64 dy_stride, i64 y_stride, i64 dx_stride, int accumulate) {
+    follow();
     int lane = threadIdx.x % WARP, row = (int)(first_thread() / WARP);
     if (row >= rows) return;
     dy += row * dy_stride, y += row * y_stride, dx += row * dx_stride;

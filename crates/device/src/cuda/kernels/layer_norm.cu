@@ -160,6 +160,7 @@ __device__ __forceinline__ bool aligned(const void *pointer) { return ((u64)poin
 extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 8)
     layer_norm(const Element *x, const float *gamma, const float *beta, Element *y, float *mean, float *rstd, i64 rows,
                int width, i64 x_stride, i64 y_stride, float eps) {
+    follow();
     Forward f = {x, gamma, beta, y, mean, rstd, rows, width, x_stride, y_stride, eps};
     bool packs = (width | x_stride | y_stride) % PACK == 0 && aligned(x) && aligned(y);
     if (width > WARP_WIDTH) {
@@ -271,6 +272,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, ELEMENT == 0 ? 1 
     layer_norm_grad(const Element *dy, const Element *x, const float *gamma, const float *mean, const float *rstd,
                     Element *dx, float *partials, i64 rows, int width, i64 dy_stride, i64 x_stride, i64 dx_stride,
                     int accumulate) {
+    follow();
     __shared__ float shared[BACKWARD_WARPS * WARP_WIDTH];
     if (!dx) dx_stride = 0;
     Backward f = {dy, x, gamma, mean, rstd, dx, partials, rows, width, dy_stride, x_stride, dx_stride, accumulate != 0};
@@ -288,6 +290,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, ELEMENT == 0 ? 1 
 // A lane per column of [dgamma, dbeta], the parts shared out among the block's 16 warps.
 extern "C" __global__ void __launch_bounds__(512)
     layer_norm_grad_finish(const float *partials, int parts, int width, float *dgamma, float *dbeta, int accumulate) {
+    follow();
     __shared__ float shared[16][WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
     float sum = 0.0f;

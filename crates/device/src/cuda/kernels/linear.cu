@@ -97,24 +97,28 @@ __device__ __forceinline__ void sum_once(const T *dz, float *dbias, i64 rows, in
 
 extern "C" __global__ void __launch_bounds__(SUM_WARPS *WARP)
     column_sums(const Element *dz, float *partials, i64 rows, int width, i64 stride) {
+    follow();
     if (in_packs(dz, width, stride)) sum_part<true>(dz, partials, rows, width, stride);
     else sum_part<false>(dz, partials, rows, width, stride);
 }
 
 extern "C" __global__ void __launch_bounds__(SUM_WARPS *WARP)
     column_sums_f32(const float *dz, float *partials, i64 rows, int width, i64 stride) {
+    follow();
     if (in_packs(dz, width, stride)) sum_part<true>(dz, partials, rows, width, stride);
     else sum_part<false>(dz, partials, rows, width, stride);
 }
 
 extern "C" __global__ void __launch_bounds__(ONCE_THREADS)
     column_sums_once(const Element *dz, float *dbias, i64 rows, int width, i64 stride, int inert_from, int inert_to) {
+    follow();
     if (in_packs(dz, width, stride)) sum_once<true>(dz, dbias, rows, width, stride, inert_from, inert_to);
     else sum_once<false>(dz, dbias, rows, width, stride, inert_from, inert_to);
 }
 
 extern "C" __global__ void __launch_bounds__(ONCE_THREADS)
     column_sums_once_f32(const float *dz, float *dbias, i64 rows, int width, i64 stride, int inert_from, int inert_to) {
+    follow();
     if (in_packs(dz, width, stride)) sum_once<true>(dz, dbias, rows, width, stride, inert_from, inert_to);
     else sum_once<false>(dz, dbias, rows, width, stride, inert_from, inert_to);
 }
@@ -122,6 +126,7 @@ extern "C" __global__ void __launch_bounds__(ONCE_THREADS)
 // A lane per column, the parts shared out among the block's warps.
 extern "C" __global__ void __launch_bounds__(FINISH_WARPS *WARP)
     column_sums_finish(const float *partials, int parts, int width, float *dbias, int inert_from, int inert_to) {
+    follow();
     __shared__ float shared[FINISH_WARPS][WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
     float sum = 0.0f;

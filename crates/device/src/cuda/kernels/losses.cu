@@ -33,6 +33,7 @@ __device__ __forceinline__ float2 peak_and_sum(const float *logits, int width, i
 extern "C" __global__ void cross_entropy(const float *logits, const i64 *labels, const float *weights, float *row_losses,
                                          int rows, int width, i64 stride, float smoothing, const int *micro,
                                          i64 labels_micro, i64 weights_micro) {
+    follow();
     int lane = threadIdx.x % WARP, row = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     if (row >= rows) return;
     logits += row * stride;
@@ -54,6 +55,7 @@ extern "C" __global__ void cross_entropy(const float *logits, const i64 *labels,
 
 // One block. Every thread's share, then the warps in order: the same bits every time.
 extern "C" __global__ void __launch_bounds__(1024) sum_into(const float *values, int n, float *total) {
+    follow();
     __shared__ double parts[32];
     double sum = 0.0;
 #pragma unroll 4
@@ -70,6 +72,7 @@ extern "C" __global__ void cross_entropy_grad(const float *seed, const float *lo
                                               const float *weights, float *dlogits, int rows, int width, i64 stride,
                                               i64 d_stride, float smoothing, int accumulate, const int *micro,
                                               i64 labels_micro, i64 weights_micro) {
+    follow();
     int lane = threadIdx.x % WARP, row = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     if (row >= rows) return;
     logits += row * stride, dlogits += row * d_stride;

@@ -132,12 +132,14 @@ __device__ __forceinline__ void cut(const T *pixels, Element *patches, int B, in
 extern "C" __global__ void patchify_u8(const u8 *pixels, Element *patches, int B, int height, int width, int p,
                                        float scale0, float scale1, float scale2, float shift0, float shift1,
                                        float shift2) {
+    follow();
     float scale[3] = {scale0, scale1, scale2}, shift[3] = {shift0, shift1, shift2};
     if (p % 8 == 0) cut<8>(pixels, patches, B, height, width, p, scale, shift);
     else cut<1>(pixels, patches, B, height, width, p, scale, shift);
 }
 
 extern "C" __global__ void patchify_f32(const float *pixels, Element *patches, int B, int height, int width, int p) {
+    follow();
     float scale[3] = {1.0f, 1.0f, 1.0f}, shift[3] = {};
     if (p % 8 == 0) cut<8>(pixels, patches, B, height, width, p, scale, shift);
     else cut<1>(pixels, patches, B, height, width, p, scale, shift);
@@ -158,6 +160,7 @@ __device__ __forceinline__ void prepend_class(const Element *patches, const floa
 
 extern "C" __global__ void class_token(const Element *patches, const float *class_d, const float *positions, Element *x,
                                        int B, int tokens, int width) {
+    follow();
     if (width % PACK == 0) prepend_class<PACK>(patches, class_d, positions, x, B, tokens, width);
     else prepend_class<1>(patches, class_d, positions, x, B, tokens, width);
 }
@@ -173,6 +176,7 @@ __device__ __forceinline__ void drop_class(const Element *dx, Element *dpatches,
 
 extern "C" __global__ void class_token_grad(const Element *dx, Element *dpatches, int B, int tokens, int width,
                                             int accumulate) {
+    follow();
     if (!dpatches || tokens < 2) return;
     if (width % PACK == 0) drop_class<PACK>(dx, dpatches, B, tokens, width, accumulate);
     else drop_class<1>(dx, dpatches, B, tokens, width, accumulate);
@@ -185,6 +189,7 @@ extern "C" __global__ void class_token_grad(const Element *dx, Element *dpatches
 // blockIdx.y: token. blockIdx.x: POSITION_LANES * PACK columns.
 extern "C" __global__ void __launch_bounds__(POSITION_THREADS)
     positions_grad(const Element *dx, float *dpositions, float *dclass, int B, int tokens, int width) {
+    follow();
     __shared__ float shared[POSITION_THREADS / WARP][POSITION_LANES * PACK];
     int lane = threadIdx.x % POSITION_LANES, first = blockIdx.x * POSITION_LANES * PACK, token = blockIdx.y;
     i64 stride = (i64)tokens * width;
@@ -238,6 +243,7 @@ __device__ __forceinline__ void look_up(const i64 *ids, const float *table, cons
 
 extern "C" __global__ void embedding(const i64 *ids, const float *table, const float *positions, Element *x, i64 rows,
                                      int tokens, int width) {
+    follow();
     if (width % PACK == 0) look_up<PACK>(ids, table, positions, x, rows, tokens, width);
     else look_up<1>(ids, table, positions, x, rows, tokens, width);
 }
@@ -258,6 +264,7 @@ __device__ __forceinline__ i64 id_at(const i64 *ids, const i64 *order, i64 place
 extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS)
     embedding_grad(const Element *dx, const i64 *ids, const i64 *order, float *dtable, float *partials, i64 count_all,
                    int width) {
+    follow();
     const int AHEAD = 8; // rows in flight
     __shared__ i64 positions[EMBEDDING_CHUNK], run_ids[EMBEDDING_CHUNK];
     __shared__ i64 id_before, id_after;
@@ -322,6 +329,7 @@ extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS)
 extern "C" __global__ void __launch_bounds__(RUN_WARPS *WARP)
     embedding_grad_finish(const i64 *ids, const i64 *order, const float *partials, float *dtable, i64 count_all,
                           int width) {
+    follow();
     i64 chunk = blockIdx.x, start = chunk * EMBEDDING_CHUNK, after = start + EMBEDDING_CHUNK;
     i64 id = id_at(ids, order, after, count_all);
     if (id < 0 || id_at(ids, order, after - 1, count_all) != id) return;
@@ -366,6 +374,7 @@ __device__ __forceinline__ void gather(const Element *x, const i64 *index, Eleme
 
 extern "C" __global__ void gather_rows(const Element *x, const i64 *index, Element *y, int B, int tokens, int width,
                                        i64 y_stride) {
+    follow();
     if ((width | y_stride) % PACK == 0) gather<PACK>(x, index, y, B, tokens, width, y_stride);
     else gather<1>(x, index, y, B, tokens, width, y_stride);
 }
@@ -381,6 +390,7 @@ __device__ __forceinline__ void scatter(const Element *dy, const i64 *index, Ele
 
 extern "C" __global__ void scatter_rows(const Element *dy, const i64 *index, Element *dx, int B, int tokens, int width,
                                         i64 dy_stride) {
+    follow();
     if ((width | dy_stride) % PACK == 0) scatter<PACK>(dy, index, dx, B, tokens, width, dy_stride);
     else scatter<1>(dy, index, dx, B, tokens, width, dy_stride);
 }

@@ -47,6 +47,7 @@ __device__ __forceinline__ double block_sum(double value) {
 // A thread adds its 32 squares in f32, since consumer cards have next to no f64; what overflows there is not finite.
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     gradient_norm(const Tensor *tensors, int num_tensors, double *partials) {
+    follow();
     const Tensor &tensor = tensors[tensor_of_block(tensors, num_tensors)];
     i64 start = ((i64)blockIdx.x - tensor.first_chunk) * UPDATE_CHUNK, rest = tensor.n - start;
     const float *gradient = tensor.gradient + start;
@@ -69,6 +70,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
 
 // One block. norm = [norm before unscaling, 1 if finite else 0].
 extern "C" __global__ void __launch_bounds__(1024) gradient_norm_finish(const double *partials, int n, float *norm) {
+    follow();
     double sum = 0.0;
 #pragma unroll 8
     for (int i = threadIdx.x; i < n; i += blockDim.x) sum += partials[i];
@@ -109,6 +111,7 @@ __device__ __forceinline__ void store_copy(Element *to, const float4 &w) {
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     adamw(const Tensor *tensors, int num_tensors, const float *schedule, const float *norm, float beta1, float beta2,
           float eps, float clip_norm) {
+    follow();
     if (norm[1] == 0.0f) return;
     const Tensor tensor = tensors[tensor_of_block(tensors, num_tensors)];
     float rate = schedule[3 + tensor.rate], clip = 1.0f;

@@ -1,0 +1,224 @@
+//! Whole steps: random stacks of layers over micro-batches and slots, and what must hold for any step.
+
+use holdall_device::{Arithmetic, Machine, cuda};
+use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
+use holdall_graph::{DType, Decay, Output, Role, Section, StorageId, ValueId};
+use holdall_plan::{Phase, Policy, Recompute};
+
+use super::harness::{ALL, Gpu, assert_close, assert_same_bits, get};
+use super::recipes::{Kind, Layer, Recipe, Step, VOCABULARY, write_step};
+use super::step::{Contents, Outcome, flat};
+
+const NUM_RECIPES: u64 = 16;
+
+/// All tensors as one: a deep stack adds up the rounding of its layers, and single numbers may be next to nothing.
+fn merged(outcome: &Outcome) -> Outcome {
+    let tensors = outcome
+        .0
+        .iter()
+        .flat_map(|(_, values)| values.iter().copied());
+    Outcome(vec![("everything".to_owned(), tensors.collect())])
+}
+
+#[test]
+fn random_steps_agree_with_the_cpu() {
+    let Some(gpu) = Gpu::open() else { return };
+    for seed in 0..NUM_RECIPES {
+        let recipe = Recipe::draw(seed);
+        for &arithmetic in ALL {
+            if !gpu.supports(arithmetic) {
+                continue;
+            }
+            let format = arithmetic.compute();
+            let step = write_step(&recipe, [format; 2]);
+            let policy = Policy::uniform(Recompute::None, step.graph.blocks().len());
+            let expected = write_step(&recipe, [DType::F32, format]).on_cpu(&policy, 0);
+            let found = step.on_gpu(&gpu, arithmetic, &policy, 0);
+            let what = format!("recipe {seed}, {}", arithmetic.name());
+            println!("{recipe:?}");
+            match arithmetic {
+                Arithmetic::F32 => assert_close(&expected, &found, 1e-4, &what),
+                // Operations are held to their formats one by one; this would see what is plainly wrong.
+                _ => assert_close(&merged(&expected), &merged(&found), 0.3, &what),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_and_what_is_made_again_changes_no_bit() {
+    let Some(gpu) = Gpu::open() else { return };
+    for seed in 0..NUM_RECIPES {
+        let recipe = Recipe::draw(seed);
+        for arithmetic in [Arithmetic::F32, gpu.device.best_arithmetic()] {
+            let step = write_step(&recipe, [arithmetic.compute(); 2]);
+            let num_blocks = step.graph.blocks().len();
+            let all = [Recompute::None, Recompute::Cheap, Recompute::Blocks]
+                .map(|recompute| Policy::uniform(recompute, num_blocks));
+            let mut expected = step.on_gpu(&gpu, arithmetic, &all[0], 0);
+            for policy in &all {
+                for kept in 0..=recipe.accumulation {
+                    let mut found = step.on_gpu(&gpu, arithmetic, policy, kept);
+                    // Slots change the order in which micro-batches add to it.
+                    for outcome in [&mut expected, &mut found] {
+                        outcome.0.retain(|(name, _)| name != "label sum");
+                    }
+                    let what = format!("recipe {seed}, {policy:?}, {kept} kept");
+                    assert_same_bits(&expected, &found, &what);
+                }
+            }
+        }
+    }
+}
+
+/// A step with something in every program: an optimizer, and forward programs of evaluation.
+fn write_full_step(compute: DType) -> (Step, ValueId) {
+    let recipe = Recipe {
+        batch: 3,
+        tokens: 20,
+        heads: 2,
+        head_width: 32,
+        accumulation: 3,
+        frozen_embedding: false,
+        gather: true,
+        layers: [
+            Kind::Norm,
+            Kind::Attention { causal: true },
+            Kind::Mlp(Activation::Gelu),
+        ]
+        .map(|kind| Layer {
+            kind,
+            frozen: false,
+        })
+        .to_vec(),
+    };
+    let mut step = write_step(&recipe, [compute; 2]);
+    let g = &mut step.graph;
+    let schedule = g.input("schedule", &[4], DType::F32);
+    let numbers = vec![1.0, 10.0, 50.0, 1e-3];
+    step.inputs
+        .push((schedule, vec![Contents::Floats(numbers)]));
+    g.enter(Section::Update);
+    let norm = g.tensor("norm", &[2], DType::F32, Role::Feature);
+    let (mut operands, mut outputs, mut parameters) = (vec![schedule, norm], vec![], vec![]);
+    for parameter in g.parameters().to_vec() {
+        let gradient = g.parameter_gradient(&parameter).unwrap();
+        operands.push(g.add_value(gradient));
+        outputs.push(Output::overwrite(parameter.value));
+        let shape = g.shape(parameter.value);
+        for moment in ["m", "v"] {
+            let state = g.tensor(moment, shape.dims(), DType::F32, Role::Optimizer);
+            outputs.push(Output::overwrite(state));
+        }
+        let copy = g.parameter_copy(&parameter).map(|copy| g.add_value(copy));
+        outputs.extend(copy.map(Output::overwrite));
+        parameters.push(AdamWParameter {
+            weight_decay: 0.1,
+            rate: 0,
+            maximum: None,
+            copy: copy.is_some(),
+        });
+    }
+    g.push_new(GradientNorm {}, operands[2..].to_vec(), &[norm]);
+    let operation = AdamW {
+        beta1: 0.9,
+        beta2: 0.98,
+        eps: 1e-6,
+        clip_norm: Some(1.0),
+        parameters,
+    };
+    g.push(operation, operands, outputs);
+    for tower in 0..2 {
+        g.enter(Section::Evaluate(tower));
+        let [ids_bt, end_b] = [step.inputs[0].0, step.inputs[2].0];
+        let table = g.parameter("table", &[VOCABULARY, 64], Decay::Yes);
+        let positions = g.parameter("positions", &[20, 64], Decay::Yes);
+        let x_btd = g.embedding("tokens", ids_bt, table, positions, None);
+        let pooled = g.gather_rows("pooled", x_btd, end_b);
+        let weight = g.parameter("left.w", &[72, 64], Decay::Yes);
+        let projected = g.linear("left", pooled, weight, None, None);
+        let features = g.tensor("evaluated", &[3, 72], DType::F32, Role::Feature);
+        g.normalize_into("left", projected, features);
+    }
+    (step, norm)
+}
+
+#[test]
+fn nothing_is_allocated_once_a_machine_is_made() {
+    let Some(gpu) = Gpu::open() else { return };
+    for &arithmetic in ALL {
+        if !gpu.supports(arithmetic) {
+            continue;
+        }
+        let (step, norm) = write_full_step(arithmetic.compute());
+        let policy = Policy::uniform(Recompute::Cheap, step.graph.blocks().len());
+        let plan = gpu.plan(&step.graph, &policy, arithmetic, [2, step.accumulation]);
+        let mut machine = Machine::new(gpu.device, &plan, arithmetic).unwrap();
+        for phase in Phase::ALL {
+            let program = &plan.programs[phase];
+            assert!(
+                !program.instructions.is_empty() || phase == Phase::Refresh,
+                "{phase:?}"
+            );
+        }
+        step.write_weights(&plan, &mut machine);
+        let before = cuda::allocations();
+        for _ in 0..20 {
+            let mut runs = step.schedule(&plan);
+            runs.insert(0, (Phase::Refresh, 0, 0));
+            let others = [Phase::Update, Phase::EvaluateFirst, Phase::EvaluateSecond];
+            runs.extend(others.map(|phase| (phase, 0, 0)));
+            for (phase, micro, slot) in runs {
+                step.write_inputs(&plan, &mut machine, micro);
+                machine.run(gpu.device, &plan, phase, micro, slot);
+            }
+            let norm = get(&machine, &plan.place(norm));
+            assert!(norm[0] > 0.0 && norm[1] == 1.0, "{norm:?}");
+        }
+        machine.wait().unwrap();
+        assert_eq!(cuda::allocations(), before, "{}", arithmetic.name());
+    }
+}
+
+#[test]
+fn training_learns_the_labels_and_is_the_same_twice() {
+    let Some(gpu) = Gpu::open() else { return };
+    for &arithmetic in ALL {
+        if !gpu.supports(arithmetic) {
+            continue;
+        }
+        let (step, _) = write_full_step(arithmetic.compute());
+        let policy = Policy::uniform(Recompute::None, step.graph.blocks().len());
+        let plan = gpu.plan(&step.graph, &policy, arithmetic, [1, step.accumulation]);
+        let sum = |machine: &Machine| -> f64 {
+            let storages = (0..step.graph.storages().len()).map(StorageId);
+            let mut sums = storages.filter(|&id| step.graph.storage(id).name.ends_with(" sum"));
+            let values = [sums.next().unwrap(), sums.next().unwrap()];
+            let values = values.map(|id| get(machine, &plan.place_of(&flat(&step.graph, id)))[0]);
+            values.iter().sum()
+        };
+        let train = || -> Vec<f64> {
+            let mut machine = Machine::new(gpu.device, &plan, arithmetic).unwrap();
+            step.write_weights(&plan, &mut machine);
+            machine.run(gpu.device, &plan, Phase::Refresh, 0, 0);
+            let steps = 0..20;
+            steps
+                .map(|_| {
+                    let mut runs = step.schedule(&plan);
+                    runs.push((Phase::Update, 0, 0));
+                    for (phase, micro, slot) in runs {
+                        step.write_inputs(&plan, &mut machine, micro);
+                        machine.run(gpu.device, &plan, phase, micro, slot);
+                    }
+                    machine.wait().unwrap();
+                    sum(&machine)
+                })
+                .collect()
+        };
+        let [first, second] = [train(), train()];
+        println!("{}: {first:?}", arithmetic.name());
+        assert_eq!(first, second, "{}", arithmetic.name());
+        assert!(first[19] < 0.9 * first[0], "{}", arithmetic.name());
+    }
+}
