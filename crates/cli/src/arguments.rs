@@ -185,9 +185,9 @@ pub struct DemoArguments {
     /// Times that the pictures are seen
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub epochs: usize,
-    /// What the process may hold: 1GiB, 80%, auto
-    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
-    pub memory: Memory,
+    /// What the process may hold: 1GiB, 80%, auto [default: 512MiB, on a GPU 2GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Memory>,
     /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
     #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
     pub device: Wish,

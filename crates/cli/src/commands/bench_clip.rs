@@ -12,7 +12,7 @@ use holdall_train::setup::Setup;
 use serde::Serialize;
 
 use crate::arguments::BenchClipArguments;
-use crate::commands::open_device;
+use crate::commands::open_device_for;
 use crate::screen::{print_json, progress, tell};
 
 /// Classes of the label head, as in the PyTorch script that this stands beside.
@@ -65,7 +65,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
             config.train.gradient_accumulation = Some(accumulation);
         }
     }
-    let device = open_device(options.device, config.num_threads)?;
+    let device = open_device_for(&config, options.device)?;
     let setup = Setup::new(&config, &device)?;
     for note in &setup.notes {
         tell(note);

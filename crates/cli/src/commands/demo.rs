@@ -7,11 +7,14 @@ use std::time::Instant;
 use anyhow::Result;
 use holdall_data::cars::{self, CarsConfig};
 use holdall_data::config::Augment;
+use holdall_device::Device;
 use holdall_train::TrainError;
+use holdall_train::budget::Memory;
 use holdall_train::config::{RunConfig, Warmup};
 use holdall_train::report::{Outcome, Summary};
 
 use crate::arguments::DemoArguments;
+use crate::commands::open_device;
 use crate::commands::train::{Meant, train};
 use crate::failure;
 use crate::screen::{progress, tell};
@@ -21,6 +24,7 @@ use crate::watch::show_scores;
 pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let started = Instant::now();
     let stop = stop::on_interrupt();
+    let device = open_device(arguments.device, None)?;
     let data = arguments.out.join("data");
     tell(&format!(
         "A small CLIP learns to tell cars apart, from random weights, on {} pictures drawn now.",
@@ -28,13 +32,12 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     ));
     draw(&data, &arguments)?;
     let meant = Meant {
-        config: config(&data, &arguments),
-        device: arguments.device,
+        config: config(&data, &arguments, &device),
         out: arguments.out.join("run"),
         resume: false,
         notes: Vec::new(),
     };
-    let outcome = train(meant, arguments.json, stop)?;
+    let outcome = train(meant, device, arguments.json, stop)?;
     let Outcome::Finished(summary) = outcome else {
         return Ok(ExitCode::from(failure::INTERRUPTED));
     };
@@ -57,7 +60,7 @@ fn draw(folder: &Path, arguments: &DemoArguments) -> Result<()> {
 }
 
 /// What the run differs in from the defaults, which are for fine-tuning: this one starts from nothing.
-fn config(data: &Path, arguments: &DemoArguments) -> RunConfig {
+fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig {
     let mut config = RunConfig {
         model: "small".to_owned(),
         seed: arguments.seed,
@@ -76,7 +79,12 @@ fn config(data: &Path, arguments: &DemoArguments) -> RunConfig {
     config.train.lr = 1e-3;
     config.train.lr_head = 1e-2;
     config.train.warmup = Warmup::Percent(8.0);
-    config.memory = arguments.memory;
+    // A GPU's own context takes several hundred MiB before anything is computed.
+    let memory = match device.is_gpu() {
+        true => 2 << 30,
+        false => 512 << 20,
+    };
+    config.memory = arguments.memory.unwrap_or(Memory::Bytes(memory));
     config
 }
 

@@ -11,14 +11,14 @@ use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};
 
 use crate::arguments::PlanArguments;
-use crate::commands::open_device;
+use crate::commands::open_device_for;
 use crate::failure;
 use crate::screen::{print, print_json, table, tell};
 
 pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     let config = arguments.options.config(&arguments.target)?;
     let json = arguments.options.json;
-    let device = open_device(arguments.options.device, config.num_threads)?;
+    let device = open_device_for(&config, arguments.options.device)?;
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
     if config.data.train.is_some() {

@@ -8,7 +8,7 @@ use anyhow::Result;
 use holdall_data::columns::guess_label;
 use holdall_data::find::find;
 use holdall_data::table::Table;
-use holdall_device::Wish;
+use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::checkpoint::Checkpoint;
 use holdall_train::config::RunConfig;
@@ -19,7 +19,7 @@ use holdall_train::run_folder::{RunFolder, next_free};
 use holdall_train::trainer::Trainer;
 
 use crate::arguments::TrainArguments;
-use crate::commands::{open_device, plan};
+use crate::commands::{open_device_for, plan};
 use crate::failure;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
@@ -28,7 +28,8 @@ use crate::watch::{self, Watcher};
 pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
     let stop = stop::on_interrupt();
     let meant = Meant::new(&arguments)?;
-    let outcome = train(meant, arguments.options.json, stop)?;
+    let device = open_device_for(&meant.config, arguments.options.device)?;
+    let outcome = train(meant, device, arguments.options.json, stop)?;
     Ok(match outcome {
         Outcome::Finished(_) | Outcome::NothingToDo => ExitCode::SUCCESS,
         Outcome::Interrupted { .. } => ExitCode::from(failure::INTERRUPTED),
@@ -38,7 +39,6 @@ pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
 /// What the arguments mean.
 pub struct Meant {
     pub config: RunConfig,
-    pub device: Wish,
     pub out: PathBuf,
     pub resume: bool,
     pub notes: Vec<String>,
@@ -75,7 +75,6 @@ impl Meant {
         config.out = Some(std::path::absolute(&out)?);
         Ok(Meant {
             config,
-            device: arguments.options.device,
             out,
             resume: false,
             notes,
@@ -119,7 +118,6 @@ impl Meant {
         let notes = resume::changes(&begun, &config)?;
         Ok(Meant {
             config,
-            device: arguments.options.device,
             out,
             resume: true,
             notes,
@@ -158,10 +156,14 @@ fn label_by_name(config: &RunConfig, notes: &mut Vec<String>) -> Result<Option<S
 }
 
 /// Plans, trains and tells.
-pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outcome> {
+pub fn train(
+    meant: Meant,
+    device: Device,
+    json: bool,
+    stop: &'static AtomicBool,
+) -> Result<Outcome> {
     let Meant {
         config,
-        device,
         out,
         resume,
         notes,
@@ -174,7 +176,6 @@ pub fn train(meant: Meant, json: bool, stop: &'static AtomicBool) -> Result<Outc
         RunFolder::check_free(&out)?;
         (None, None)
     };
-    let device = open_device(device, config.num_threads)?;
     for note in &notes {
         tell(note);
     }

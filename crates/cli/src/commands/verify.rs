@@ -13,7 +13,7 @@ use holdall_train::step_graph::Coupling;
 use holdall_train::verify::{Certificate, Split, usual_splits, verify};
 
 use crate::arguments::VerifyArguments;
-use crate::commands::open_device;
+use crate::commands::open_device_for;
 use crate::failure;
 use crate::screen::{print, print_json, progress, table, tell};
 
@@ -26,7 +26,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     if config.precision == Precision::Auto {
         config.precision = Precision::F32;
     }
-    let device = open_device(arguments.options.device, config.num_threads)?;
+    let device = open_device_for(&config, arguments.options.device)?;
     let setup = Setup::new(&config, &device)?;
     let mut request = setup.request.clone();
     if request.batch_size.is_none() && request.gradient_accumulation.is_none() {

@@ -54,7 +54,8 @@ fn a_refusal_names_the_smallest_budget_and_changes() {
     for options in TOO_LARGE {
         let answer = holdall(&format!("plan small {options}")).exits(DOES_NOT_FIT);
         assert_eq!(answer.stdout, "", "{options}");
-        let lines: Vec<&str> = answer.stderr.lines().collect();
+        let mut lines: Vec<&str> = answer.stderr.lines().collect();
+        assert!(lines.remove(0).starts_with("Device: CPU"), "{options}");
         assert!(
             lines[0].starts_with("error: ") && lines[0].contains("smallest that would do is"),
             "{options}: {}",

@@ -47,9 +47,13 @@ fn the_usual_splits_are_exact() {
             "max_relative_error",
             "worst_parameter",
             "loss_difference",
+            "tolerance",
+            "precision",
             "splits"
         ]
     );
+    assert_eq!(certificate["tolerance"], TOLERANCE);
+    assert_eq!(certificate["precision"], "f32");
     let has = |key: &str, value: Value| splits(&certificate).iter().any(|of| of[key] == value);
     assert!(has("batch_size", 1.into()), "one sample at a time");
     assert!(has("batch_size", 3.into()), "an uneven tail");

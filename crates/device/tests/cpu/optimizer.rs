@@ -87,6 +87,7 @@ fn write_update(case: Case) -> Update {
                 weight_decay,
                 rate,
                 maximum,
+                copy: false,
             })
             .to_vec(),
     };

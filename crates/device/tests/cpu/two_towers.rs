@@ -151,6 +151,7 @@ impl TwoTowers {
                 weight_decay: 0.1,
                 rate: 0,
                 maximum: None,
+                copy: false,
             });
         }
         g.push_new(GradientNorm {}, gradients.clone(), &[norm]);

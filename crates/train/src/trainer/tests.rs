@@ -35,8 +35,11 @@ fn draw(folder: &std::path::Path) {
     cars::write(&folder.join("data"), &cars, |_| ()).unwrap();
 }
 
+/// Number, samples, bits of the loss.
+type Steps = Vec<(u64, usize, u64)>;
+
 /// What each step was like, and how it ended.
-fn run(trainer: &mut Trainer) -> (Vec<(u64, usize, u64)>, Result<Outcome, TrainError>) {
+fn run(trainer: &mut Trainer) -> (Steps, Result<Outcome, TrainError>) {
     let mut steps = Vec::new();
     let outcome = trainer.run(&AtomicBool::new(false), &mut |event| {
         if let Event::Step(line) = event {
