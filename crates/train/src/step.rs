@@ -370,6 +370,28 @@ impl Step {
         Ok(times)
     }
 
+    /// One step without an update, program by program: (program, seconds, runs). The host waits for each.
+    pub fn profile_programs(
+        &mut self,
+        device: &Device,
+        batch: &Batch,
+    ) -> Result<Vec<(&'static str, f64, usize)>, DeviceError> {
+        (self.loaded, self.preloaded) = (None, false);
+        self.load_whole(batch, 1.0);
+        let mut times = Phase::ALL.map(|phase| (phase.name(), 0.0, 0));
+        for (phase, micro, slot) in self.schedule() {
+            self.load(batch, phase, micro);
+            self.machine.wait()?;
+            let started = std::time::Instant::now();
+            self.machine.run(device, &self.plan, phase, micro, slot);
+            self.machine.wait()?;
+            let entry = &mut times[phase as usize];
+            entry.1 += started.elapsed().as_secs_f64();
+            entry.2 += 1;
+        }
+        Ok(times.into_iter().filter(|(_, _, runs)| *runs > 0).collect())
+    }
+
     /// What the labelled samples of a batch count together.
     fn label_count(&self, batch: &Batch) -> f64 {
         let weights = batch.labels.iter();
@@ -467,6 +489,11 @@ impl Step {
                 });
             }
         }
+        let vocabulary = 0..self.config.model.text.vocab_size as i64;
+        assert!(
+            batch.ids.iter().all(|id| vocabulary.contains(id)),
+            "token ids are those of the model's vocabulary"
+        );
         machine.input(&place(inputs.ids), |to| rows.copy(&batch.ids, to));
         machine.input(&place(inputs.end), |to| rows.copy(&batch.ends, to));
         machine.input(&place(inputs.lengths), |lengths| {

@@ -139,7 +139,9 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         skipped_steps: scaler.skipped_steps(),
     })?;
     if arguments.profile {
-        let times = step.profile(&device, &batch).map_err(TrainError::from)?;
+        let programs = step.profile_programs(&device, &batch);
+        let mut times = programs.map_err(TrainError::from)?;
+        times.extend(step.profile(&device, &batch).map_err(TrainError::from)?);
         times.into_iter().for_each(|(name, seconds, count)| {
             tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));
         });

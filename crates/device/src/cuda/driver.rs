@@ -326,7 +326,12 @@ impl Stream {
             )?;
             let issued = issue();
             let ended = sys::cuStreamEndCapture(self.raw, &mut graph);
-            issued?;
+            if let Err(error) = issued {
+                if !graph.is_null() {
+                    sys::cuGraphDestroy(graph);
+                }
+                return Err(error);
+            }
             check(ended, "cuStreamEndCapture")?;
             let made = sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0);
             sys::cuGraphDestroy(graph);

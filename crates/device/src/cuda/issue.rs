@@ -165,7 +165,8 @@ impl<'a> Issuer<'a> {
                 break;
             };
             let matrix = self.matrix(place);
-            if fill.value != 0.0 || !matrix.is_contiguous() {
+            // Whole storages are filled flat.
+            if fill.value != 0.0 || place.shape.dims().len() != 1 {
                 break;
             }
             let bytes = (matrix.num_elements() * matrix.dtype.bytes()) as u64;
@@ -274,6 +275,7 @@ impl<'a> Issuer<'a> {
     ) -> Result<(), DeviceError> {
         match self.pass {
             Pass::Prepare => Ok(()),
+            Pass::Issue if grid.contains(&0) => Ok(()),
             Pass::Issue => self
                 .kernels
                 .launch(name, self.stream, grid, block, arguments),
@@ -342,6 +344,12 @@ impl<'a> Issuer<'a> {
     fn layer_norm(&self, eps: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         let (x, gamma, beta) = (o.input(0), o.input(1), o.input(2));
         let (y, _) = o.result(0);
+        if x.width > WIDEST_NORM {
+            return Err(DeviceError::Missing(format!(
+                "layer norm of {} columns: expected at most {WIDEST_NORM} on a GPU\nhint: `--device cpu`",
+                x.width
+            )));
+        }
         const THREADS: usize = 128;
         let per_block = if x.width <= WARP_WIDTH {
             THREADS / 32
@@ -458,7 +466,7 @@ impl<'a> Issuer<'a> {
     }
 
     fn cross_entropy(&self, smoothing: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
-        let (logits, labels, weights) = (o.moving(0), o.moving(1), o.moving(2));
+        let (logits, labels, weights) = (o.input(0), o.moving(1), o.moving(2));
         let (total, _) = o.result(0);
         let losses = o.scratch();
         self.launch(
@@ -525,6 +533,7 @@ impl<'a> Issuer<'a> {
             _ => "fill",
         };
         let elements = y.num_elements();
+        assert!(y.is_contiguous(), "what is filled is contiguous");
         self.launch(
             name,
             self.grid(elements, y.dtype),
@@ -609,6 +618,9 @@ impl<'a> Issuer<'a> {
         }
     }
 }
+
+/// Columns up to which a block holds a row of a layer norm.
+const WIDEST_NORM: usize = 4096;
 
 /// Columns up to which a warp holds a row of a layer norm.
 const WARP_WIDTH: usize = 1024;

@@ -91,30 +91,8 @@ impl CudaMachine {
             failure: None,
             arena,
         };
-        let debug = |what: &str| {
-            if std::env::var_os("HOLDALL_DEBUG_MEMORY").is_some() {
-                eprintln!(
-                    "{what}: held {:?} arena {}",
-                    cuda.held_bytes(),
-                    plan.arena_bytes
-                );
-            }
-        };
-        debug("reserved");
         machine.prepare(cuda, plan, arithmetic)?;
-        debug("prepared");
         machine.capture(cuda, plan, arithmetic)?;
-        debug("captured");
-        if std::env::var_os("HOLDALL_DEBUG_MEMORY").is_some() {
-            eprintln!(
-                "instructions {}",
-                Phase::ALL
-                    .iter()
-                    .map(|&p| plan.programs[p].instructions.len()
-                        * if p.has_slot() { plan.kept } else { 1 })
-                    .sum::<usize>()
-            );
-        }
         Ok(machine)
     }
 

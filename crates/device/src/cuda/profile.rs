@@ -2,6 +2,7 @@
 
 use super::driver::{Buffer, Event};
 use super::product::{Factor, Format, Product};
+use super::target::PRODUCT_BYTES;
 use super::{Arithmetic, Cuda, Stream, format_of};
 use crate::DeviceError;
 
@@ -30,7 +31,7 @@ impl Profile {
         };
         let bytes = (SIDE * SIDE * element) as u64;
         let stream = Stream::new()?;
-        let matrices = Buffer::new(3 * bytes + WORKSPACE)?;
+        let matrices = Buffer::new(3 * bytes + PRODUCT_BYTES)?;
         let kernels = cuda.kernels(arithmetic)?;
         let noise = |address: u64, bytes: u64| {
             super::issue::noise(&kernels, &stream, address, bytes, arithmetic)
@@ -54,7 +55,7 @@ impl Profile {
             bias: None,
             added: None,
         };
-        let workspace = (at(3), WORKSPACE);
+        let workspace = (at(3), PRODUCT_BYTES);
         cuda.products.prepare(&product, workspace, &stream)?;
         let seconds = timed(&stream, &mut || {
             cuda.products.run(&product, workspace, &stream)
@@ -77,8 +78,6 @@ impl Profile {
         })
     }
 }
-
-const WORKSPACE: u64 = 32 << 20;
 
 /// Seconds of one run, the mean of a few after one that warms up.
 fn timed(

@@ -503,11 +503,11 @@ pub fn assert_same_bits(first: &Outcome, second: &Outcome, what: &str) {
     }
 }
 
-/// The nearest number that a format holds.
+/// The nearest number that a format holds, of a number that f32 holds: `half` drops digits of an f64 before it rounds.
 pub fn rounded(format: DType, value: f64) -> f64 {
     match format {
-        DType::F16 => f16::from_f64(value).to_f64(),
-        DType::Bf16 => bf16::from_f64(value).to_f64(),
+        DType::F16 => f16::from_f32(value as f32).to_f64(),
+        DType::Bf16 => bf16::from_f32(value as f32).to_f64(),
         _ => f64::from(value as f32),
     }
 }
@@ -552,11 +552,15 @@ fn encoded(contents: &Contents, dtype: DType) -> Encoded {
             Encoded::Floats(values.iter().map(|&value| value as f32).collect())
         }
         (Contents::Floats(values), DType::F16) => {
-            let bits = values.iter().map(|&value| f16::from_f64(value).to_bits());
+            let bits = values
+                .iter()
+                .map(|&value| f16::from_f32(value as f32).to_bits());
             Encoded::Bits(bits.collect())
         }
         (Contents::Floats(values), DType::Bf16) => {
-            let bits = values.iter().map(|&value| bf16::from_f64(value).to_bits());
+            let bits = values
+                .iter()
+                .map(|&value| bf16::from_f32(value as f32).to_bits());
             Encoded::Bits(bits.collect())
         }
         (Contents::Indices(values), DType::I64) => Encoded::Indices(values.clone()),

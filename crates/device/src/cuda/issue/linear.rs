@@ -68,7 +68,7 @@ pub(super) fn input_grad(
         Some(next) => {
             let next = Operands {
                 issuer: o.issuer,
-                instruction: next,
+                instruction: &program.instructions[next],
             };
             let (dbias, _) = next.result(next.instruction.outputs.len() - 1);
             activate_grad_and_sum(activation, dx, o.input(2), dbias, o)
@@ -77,21 +77,29 @@ pub(super) fn input_grad(
     }
 }
 
+/// How far apart the two may be: what a policy makes again may lie between them.
+const NEAR: usize = 8;
+
 /// The weight gradient that follows the way back through an activation, where its bias gradient is summed on that way.
-fn summed_along(program: &Program, index: usize) -> Option<&Instruction> {
-    let (from, to) = (
-        program.instructions.get(index)?,
-        program.instructions.get(index + 1)?,
-    );
-    let (Op::LinearInputGrad(through), Op::LinearWeightGrad(gradient)) = (&from.op, &to.op) else {
+fn summed_along(program: &Program, index: usize) -> Option<usize> {
+    let from = &program.instructions[index];
+    let Op::LinearInputGrad(through) = &from.op else {
         return None;
     };
     let (dz, _) = from.outputs[0].as_ref()?;
-    let same = dz.offset == to.inputs[0].offset
-        && dz.shape.num_elements() == to.inputs[0].shape.num_elements();
+    let reads_dz = |to: &Instruction| {
+        matches!(&to.op, Op::LinearWeightGrad(_))
+            && dz.offset == to.inputs[0].offset
+            && dz.shape.num_elements() == to.inputs[0].shape.num_elements()
+    };
+    let rest = program.instructions[index + 1..].iter().take(NEAR);
+    let next = index + 1 + rest.clone().position(reads_dz)?;
+    let Op::LinearWeightGrad(gradient) = &program.instructions[next].op else {
+        return None;
+    };
     let whole = dz.strides == dz.shape.contiguous_strides() && dz.shape.width().is_multiple_of(8);
     let plain = gradient.bias && gradient.inert_bias.is_empty();
-    (through.activation.is_some() && same && whole && plain).then_some(to)
+    (through.activation.is_some() && whole && plain).then_some(next)
 }
 
 fn activate_grad_and_sum(
@@ -152,7 +160,10 @@ pub(super) fn weight_grad(
             added: adds_to(dweight, mode),
         })?;
     }
-    let done_before = index > 0 && summed_along(program, index - 1).is_some();
+    let before = index.saturating_sub(NEAR)..index;
+    let done_before = before
+        .into_iter()
+        .any(|before| summed_along(program, before) == Some(index));
     if !op.bias || done_before {
         return Ok(());
     }

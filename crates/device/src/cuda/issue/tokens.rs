@@ -59,6 +59,7 @@ pub(super) fn class_token(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
 
 pub(super) fn class_token_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let dx = o.input(0);
+    assert!(dx.is_contiguous(), "tokens of a sample follow each other");
     let (samples, tokens) = samples_and_tokens(o.input_place(0).shape);
     if let Some((dpatches, mode)) = o.output(0) {
         o.issuer.launch(
@@ -128,6 +129,7 @@ pub(super) fn embedding(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
 
 pub(super) fn embedding_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let (dx, ids) = (o.input(0), o.input(1));
+    assert!(dx.is_contiguous(), "tokens of a sample follow each other");
     assert!(
         o.num_inputs() == 3,
         "a GPU adds equal ids in a given order: `order_bt`"
@@ -171,6 +173,7 @@ pub(super) fn embedding_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
 
 pub(super) fn gather_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let (x, index, (y, _)) = (o.input(0), o.input(1), o.result(0));
+    assert!(x.is_contiguous(), "tokens of a sample follow each other");
     let (samples, tokens) = samples_and_tokens(o.input_place(0).shape);
     o.issuer.launch(
         "gather_rows",
@@ -190,6 +193,7 @@ pub(super) fn gather_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
 
 pub(super) fn scatter_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let (dy, index, (dx, _)) = (o.input(0), o.input(1), o.result(0));
+    assert!(dx.is_contiguous(), "tokens of a sample follow each other");
     o.issuer.launch(
         "scatter_rows",
         o.issuer.grid(dy.num_elements(), dy.dtype),
