@@ -119,11 +119,11 @@ impl<'g> Backward<'g> {
             });
             let needed = node.inputs.iter().any(|&input| pass.wants(input));
             if reached && needed {
-                pass.graph.resume_block(node.block);
+                pass.graph.resume(node.block, node.lane);
                 node.op.rules().backward(&node, &mut pass);
             }
         }
-        pass.graph.resume_block(None);
+        pass.graph.resume(None, None);
         pass.graph.enter(outer);
         pass
     }

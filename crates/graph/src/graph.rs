@@ -90,6 +90,8 @@ pub struct Node {
     pub section: Section,
     /// The block it belongs to, if any.
     pub block: Option<BlockId>,
+    /// The lane it belongs to, if any: nodes of different lanes that follow each other do not depend on one another.
+    pub lane: Option<usize>,
 }
 
 /// Whether weight decay applies.
@@ -139,6 +141,7 @@ pub struct Graph {
     compute: DType,
     section: Section,
     block: Option<BlockId>,
+    lane: Option<usize>,
     /// Weight storage -> the storage of its gradient.
     weight_gradients: HashMap<StorageId, StorageId>,
     copies: Copies,
@@ -169,6 +172,7 @@ impl Graph {
             compute,
             section: Section::Features,
             block: None,
+            lane: None,
             weight_gradients: HashMap::new(),
         }
     }
@@ -254,9 +258,17 @@ impl Graph {
         result
     }
 
-    /// For the backward pass: nodes appended from here on belong to the block of their forward node.
-    pub fn resume_block(&mut self, block: Option<BlockId>) {
-        self.block = block;
+    /// Nodes appended by `write` belong to a lane: a tower, which a device may run beside another.
+    pub fn in_lane<T>(&mut self, lane: usize, write: impl FnOnce(&mut Graph) -> T) -> T {
+        let outer = self.lane.replace(lane);
+        let result = write(self);
+        self.lane = outer;
+        result
+    }
+
+    /// For the backward pass: nodes appended from here on belong to the block and the lane of their forward node.
+    pub fn resume(&mut self, block: Option<BlockId>, lane: Option<usize>) {
+        (self.block, self.lane) = (block, lane);
     }
 
     /// A new piece of memory.
@@ -478,10 +490,10 @@ impl Graph {
         let shape = Shape::new(&[num_elements]);
         self.originals.insert(copy, Value::whole(weight, shape));
         let [from, to] = [weight, copy].map(|storage| self.add_value(Value::whole(storage, shape)));
-        let (section, block) = (self.section, self.block.take());
+        let (section, block, lane) = (self.section, self.block.take(), self.lane.take());
         self.section = Section::Refresh;
         self.push_new(Cast {}, vec![from], &[to]);
-        (self.section, self.block) = (section, block);
+        (self.section, self.block, self.lane) = (section, block, lane);
         copy
     }
 
@@ -586,6 +598,7 @@ impl Graph {
             outputs,
             section: self.section,
             block: self.block,
+            lane: self.lane,
         });
         NodeId(self.nodes.len() - 1)
     }

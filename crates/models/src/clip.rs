@@ -111,8 +111,18 @@ pub fn end_token(ids: &[i64], pooling: TextPooling) -> usize {
     position.unwrap_or(0)
 }
 
+/// Lanes of the towers: neither needs the other.
+const VISION_LANE: usize = 0;
+const TEXT_LANE: usize = 1;
+
 /// Writes the vision tower; unit-length features go to `image_bp`.
 pub fn vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp: ValueId) {
+    graph.in_lane(VISION_LANE, |graph| {
+        write_vision(graph, config, pixels, image_bp)
+    });
+}
+
+fn write_vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp: ValueId) {
     let VisionConfig {
         hidden_size: width,
         patch_size: patch,
@@ -173,6 +183,12 @@ pub fn vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp:
 
 /// Writes the text tower; unit-length features go to `text_bp`.
 pub fn text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp: ValueId) {
+    graph.in_lane(TEXT_LANE, |graph| {
+        write_text(graph, config, inputs, text_bp)
+    });
+}
+
+fn write_text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp: ValueId) {
     let TextConfig {
         hidden_size: width,
         num_layers,

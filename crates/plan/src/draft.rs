@@ -5,16 +5,19 @@ use std::ops::Range;
 
 use holdall_graph::{Graph, Node, NodeView, Role, StorageId};
 
+use crate::lanes::{Bundle, Lanes, pack_bundled};
 use crate::layout::Layout;
-use crate::pack::{Item, align, liveness_peak, pack_around};
+use crate::pack::{Item, align, liveness_peak};
 use crate::program::Phase;
-use crate::recompute::{Policy, Rewritten, rewrite};
+use crate::recompute::{Policy, Rewritten, Towers, rewrite};
 use crate::target::Target;
 
 /// What is alive within one program, beside what outlives it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Locals {
     pub(crate) items: Vec<Item>,
+    /// Items that lie together, because they belong to a lane that runs beside others.
+    pub(crate) bundles: Vec<Bundle>,
     pub(crate) storages: Vec<StorageId>,
     /// Tensors of the slot that this program reads or writes.
     pub(crate) slot_items: Vec<(StorageId, Item)>,
@@ -48,6 +51,7 @@ pub struct Draft {
     pub(crate) overhead_bytes: u64,
     pub(crate) one_part_in: u64,
     pub(crate) coupled: bool,
+    pub(crate) towers: Towers,
 }
 
 /// Lifetimes, sizes and times of a graph under a policy.
@@ -109,13 +113,14 @@ pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
                 &nodes_of(&rewritten, phase),
                 outside,
                 target,
-                phase,
+                (phase, policy.towers),
             )
         })
         .collect();
     let packing_bytes = locals.iter().map(|l| l.packing_bytes).max().unwrap_or(0);
     Draft {
         coupled: !rewritten.features.is_empty(),
+        towers: policy.towers,
         rewritten,
         locals,
         persistent,
@@ -157,9 +162,10 @@ fn locals_of(
     nodes: &[&Node],
     outside: &HashSet<StorageId>,
     target: &dyn Target,
-    phase: Phase,
+    (phase, towers): (Phase, Towers),
 ) -> Locals {
     let mut locals = Locals::default();
+    let mut lanes = Lanes::new(nodes, towers);
     let read = storages_read(graph, nodes);
     let mut spans: HashMap<StorageId, (usize, usize)> = HashMap::new();
     for (moment, node) in nodes.iter().enumerate() {
@@ -176,26 +182,30 @@ fn locals_of(
             }
             if !skippable || read.contains(&storage) || outside.contains(&storage) {
                 spans.entry(storage).or_insert((moment, moment)).1 = moment;
+                lanes.used(storage, moment);
             }
         }
         let view = NodeView { graph, node };
-        locals.seconds += target.seconds(view);
+        lanes.takes(moment, target.seconds(view), target.busy(view));
         locals.packing_bytes = locals.packing_bytes.max(target.packing_bytes(view));
         locals.replay_bytes += target.replay_bytes(view);
         let scratch = target.workspace_bytes(view);
         locals.largest_scratch = locals.largest_scratch.max(scratch);
         locals.scratch.push(locals.items.len());
+        lanes.scratch(moment, locals.items.len());
         locals.items.push(Item {
             bytes: scratch,
             start: moment,
             end: moment,
         });
     }
+    locals.seconds = lanes.seconds();
     let last = nodes.len().saturating_sub(1);
     let mut spans: Vec<_> = spans.into_iter().collect();
     spans.sort();
     let num_scratch = locals.items.len();
-    for (storage, (start, end)) in spans {
+    for (storage, span) in spans {
+        let (start, end) = lanes.widened(storage, span);
         let bytes = graph.storage(storage).bytes();
         if outside.contains(&storage) {
             // Kept tensors stay to the end of the forward pass, and are there from the start of the backward pass.
@@ -206,14 +216,19 @@ fn locals_of(
             let item = Item { bytes, start, end };
             locals.slot_items.push((storage, item));
         } else {
+            lanes.transient(storage, locals.items.len());
             locals.items.push(Item { bytes, start, end });
             locals.storages.push(storage);
         }
     }
+    locals.bundles = lanes.bundles();
     debug_assert_eq!(num_scratch, nodes.len());
     let alignment = target.alignment();
-    locals.bound = liveness_peak(&locals.items, alignment);
-    let mut with_slot = locals.items.clone();
+    let items = Bundle::outermost(&locals.bundles, &locals.items, |members| {
+        liveness_peak(members, alignment)
+    });
+    locals.bound = liveness_peak(&items, alignment);
+    let mut with_slot = items;
     with_slot.extend(locals.slot_items.iter().map(|&(_, item)| item));
     locals.bound_with_slot = liveness_peak(&with_slot, alignment);
     locals
@@ -342,7 +357,7 @@ impl Draft {
                     .iter()
                     .map(|&(storage, item)| (self.slot[&storage], item))
                     .collect();
-                pack_around(&fixed, &locals.items, self.alignment)
+                pack_bundled(&fixed, &locals.items, &locals.bundles, self.alignment)
             })
             .collect();
         Layout {

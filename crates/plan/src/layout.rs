@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::draft::{Draft, nodes_of};
 use crate::pack::{Packing, pack};
 use crate::program::{Instruction, Phase, Place, Program, Programs, Workspace};
+use crate::recompute::Towers;
 
 /// Bytes by what they are for; they add up to the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -243,6 +244,10 @@ impl Layout {
                         offset: local_base + packing.offsets[scratch],
                         slot_stride: local_stride,
                         bytes: locals.items[scratch].bytes,
+                    },
+                    lane: match draft.towers {
+                        Towers::InTurn => None,
+                        Towers::SideBySide => node.lane,
                     },
                 }
             })

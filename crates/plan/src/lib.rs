@@ -23,6 +23,7 @@
 mod advice;
 mod draft;
 mod error;
+mod lanes;
 mod layout;
 mod pack;
 mod program;
@@ -37,7 +38,7 @@ pub use error::PlanError;
 pub use layout::{Breakdown, Layout, StepPlan};
 pub use pack::{Item, Packing, liveness_peak, pack};
 pub use program::{Instruction, Phase, Place, Program, Programs, Workspace};
-pub use recompute::{Policy, Recompute, Rewritten, rewrite};
+pub use recompute::{Policy, Recompute, Rewritten, Towers, rewrite};
 pub use request::Request;
 pub use search::{Build, Candidate, Plan, Variant, plan, search};
 pub use target::Target;

@@ -44,6 +44,8 @@ pub struct Instruction {
     pub outputs: Vec<Option<(Place, Write)>>,
     /// Scratch.
     pub workspace: Workspace,
+    /// Instructions of different lanes that follow each other may run beside each other; `None` waits for all before it.
+    pub lane: Option<usize>,
 }
 
 /// A list of instructions that runs as a whole.

@@ -33,6 +33,28 @@ pub struct Policy {
     /// So many blocks in a row keep only what enters the first of them: the same work, less kept, more alive while they
     /// are run again.
     pub together: usize,
+    /// Whether towers take turns.
+    pub towers: Towers,
+}
+
+/// How lanes of a program run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Towers {
+    /// One after the other: what one has used, the next one may use again.
+    #[default]
+    InTurn,
+    /// Beside each other, each with memory of its own: small products leave most of a GPU idle.
+    SideBySide,
+}
+
+impl Towers {
+    /// For people and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Towers::InTurn => "in turn",
+            Towers::SideBySide => "side by side",
+        }
+    }
 }
 
 impl Policy {
@@ -43,11 +65,13 @@ impl Policy {
                 blocks_again: num_blocks,
                 rest: Recompute::Cheap,
                 together: 1,
+                towers: Towers::InTurn,
             },
             rest => Policy {
                 blocks_again: 0,
                 rest,
                 together: 1,
+                towers: Towers::InTurn,
             },
         }
     }
@@ -256,6 +280,7 @@ impl<'p> Rewriter<'p> {
                         outputs: vec![Output::overwrite(target)],
                         section: Section::PullBack,
                         block: node.block,
+                        lane: node.lane,
                     });
                     self.again[&value.storage]
                 }
@@ -281,6 +306,7 @@ impl<'p> Rewriter<'p> {
             outputs,
             section: Section::PullBack,
             block: node.block,
+            lane: node.lane,
         });
     }
 

@@ -1,7 +1,7 @@
 //! What the user said, and which numbers it leaves open.
 
 use crate::error::PlanError;
-use crate::recompute::{Policy, Recompute};
+use crate::recompute::{Policy, Recompute, Towers};
 
 /// What the user said; `None` is left open.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -129,7 +129,28 @@ fn open_batches(effective: usize) -> Vec<usize> {
     batches
 }
 
-pub(crate) fn policies(request: &Request, num_blocks: usize) -> Vec<Policy> {
+/// Above so many samples one tower fills a device by itself.
+const LARGEST_BESIDE: usize = 64;
+
+/// Ways to run micro-batches of a size, on a device that runs lanes beside each other or does not.
+pub(crate) fn policies(
+    request: &Request,
+    num_blocks: usize,
+    batch_size: usize,
+    has_lanes: bool,
+) -> Vec<Policy> {
+    let mut policies = in_turn(request, num_blocks);
+    if has_lanes && batch_size <= LARGEST_BESIDE {
+        let beside = |policy: Policy| Policy {
+            towers: Towers::SideBySide,
+            ..policy
+        };
+        policies.extend(policies.clone().into_iter().map(beside));
+    }
+    policies
+}
+
+fn in_turn(request: &Request, num_blocks: usize) -> Vec<Policy> {
     match request.recompute {
         Some(Recompute::Blocks) => by_groups(num_blocks),
         Some(recompute) => vec![Policy::uniform(recompute, num_blocks)],
@@ -142,6 +163,7 @@ pub(crate) fn policies(request: &Request, num_blocks: usize) -> Vec<Policy> {
                 blocks_again: num_blocks * quarters / 4,
                 rest: Recompute::Cheap,
                 together: 1,
+                towers: Towers::InTurn,
             }));
             policies.extend(by_groups(num_blocks));
             policies.dedup();

@@ -40,6 +40,8 @@ pub struct Candidate {
     pub recompute: String,
     /// Micro-batches that keep their activations between the passes.
     pub kept_micro_batches: usize,
+    /// How the towers run: `in turn`, or `side by side`.
+    pub towers: &'static str,
     /// Where products find weights in a narrower format: `none` is needed, `resident`, or `per use`.
     pub weight_copies: &'static str,
     /// Number format of the arithmetic.
@@ -128,7 +130,8 @@ impl<'a> Field<'a> {
                 let graph = build(&variant);
                 let narrow = graph.compute() != graph.full();
                 field.num_blocks = graph.blocks().len();
-                for policy in policies(request, field.num_blocks) {
+                let policies = policies(request, field.num_blocks, batch_size, target.has_lanes());
+                for policy in policies {
                     let draft = prepare(&graph, &policy, target);
                     for kept in kept_counts(request, accumulation, draft.is_coupled()) {
                         field.entries.push(Entry {
@@ -191,6 +194,7 @@ impl<'a> Field<'a> {
             gradient_accumulation: accumulation,
             recompute: policy.label(num_blocks),
             kept_micro_batches: kept,
+            towers: policy.towers.name(),
             weight_copies: match (narrow, variant.copies) {
                 (false, _) => "none",
                 (true, Copies::Resident) => "resident",

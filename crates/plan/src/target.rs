@@ -9,6 +9,16 @@ pub trait Target {
         false
     }
 
+    /// Whether lanes can run beside each other.
+    fn has_lanes(&self) -> bool {
+        false
+    }
+
+    /// Share of the device that a node keeps busy while it runs.
+    fn busy(&self, _node: NodeView<'_>) -> f64 {
+        1.0
+    }
+
     /// Every offset is a multiple of this.
     fn alignment(&self) -> u64;
 

@@ -10,13 +10,14 @@ mod tokens;
 mod update;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::{DType, Op, Write};
 use holdall_plan::{Instruction, Phase, Place, Program, StepPlan};
 
-use super::driver::{Argument, Buffer, Stream};
+use super::driver::{Argument, Buffer, Event, Stream};
 use super::kernels::Kernels;
 use super::product::{Factor, Format, Product};
 use super::target::{norm_parts, own_scratch};
@@ -81,10 +82,13 @@ impl Tables {
 }
 
 /// Goes through programs.
+#[derive(Clone, Copy)]
 pub(super) struct Issuer<'a> {
     pub cuda: &'a Cuda,
     pub kernels: &'a Kernels,
     pub stream: &'a Stream,
+    /// For lanes beside the first.
+    pub beside: &'a [Stream],
     pub base: u64,
     pub bytes: u64,
     pub tables: &'a Tables,
@@ -142,7 +146,51 @@ fn rows_of_warps(rows: usize) -> [usize; 3] {
 impl<'a> Issuer<'a> {
     pub fn program(&self, program: &Program) -> Result<(), DeviceError> {
         let mut index = 0;
-        while index < program.instructions.len() {
+        let lanes = |a: &Instruction, b: &Instruction| a.lane.is_some() == b.lane.is_some();
+        for run in program.instructions.chunk_by(lanes) {
+            let range = index..index + run.len();
+            index = range.end;
+            let side_by_side = run.iter().any(|one| one.lane != run[0].lane);
+            match side_by_side {
+                true => self.side_by_side(program, range)?,
+                false => self.in_turn(program, range)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Each lane in a stream of its own; what comes after waits for all of them.
+    fn side_by_side(&self, program: &Program, range: Range<usize>) -> Result<(), DeviceError> {
+        let others: Vec<Issuer<'_>> = self
+            .beside
+            .iter()
+            .map(|beside| Issuer {
+                stream: beside,
+                ..*self
+            })
+            .collect();
+        let (before, after) = (Event::new()?, Event::new()?);
+        before.record(self.stream)?;
+        for other in &others {
+            other.stream.wait_for(&before)?;
+        }
+        for index in range {
+            let lane = program.instructions[index].lane.unwrap_or(0);
+            match lane.checked_sub(1).and_then(|lane| others.get(lane)) {
+                Some(other) => other.instruction(program, index)?,
+                None => self.instruction(program, index)?,
+            }
+        }
+        for other in &others {
+            after.record(other.stream)?;
+            self.stream.wait_for(&after)?;
+        }
+        Ok(())
+    }
+
+    fn in_turn(&self, program: &Program, range: Range<usize>) -> Result<(), DeviceError> {
+        let mut index = range.start;
+        while index < range.end {
             let together = self.cleared_together(program, index)?;
             if together > 0 {
                 index += together;
@@ -156,7 +204,7 @@ impl<'a> Issuer<'a> {
 
     /// Neighbours that are set to zero are set by one command: how many instructions that did.
     fn cleared_together(&self, program: &Program, first: usize) -> Result<usize, DeviceError> {
-        let mut span: Option<std::ops::Range<u64>> = None;
+        let mut span: Option<Range<u64>> = None;
         let mut count = 0;
         for instruction in &program.instructions[first..] {
             let (Op::Fill(fill), [Some((place, _))]) =

@@ -207,6 +207,21 @@ impl Target for CudaTarget {
         true
     }
 
+    fn has_lanes(&self) -> bool {
+        true
+    }
+
+    fn busy(&self, node: NodeView<'_>) -> f64 {
+        let tiles = products(node)
+            .into_iter()
+            .map(|[rows, outputs, _]| rows.div_ceil(PRODUCT_TILE) * outputs.div_ceil(PRODUCT_TILE));
+        match tiles.max() {
+            Some(tiles) => (tiles as f64 / self.processors as f64).min(1.0),
+            // Small kernels are mostly a matter of starting them.
+            None => 0.5,
+        }
+    }
+
     fn alignment(&self) -> u64 {
         ALIGNMENT
     }

@@ -21,6 +21,7 @@ pub fn policies(num_blocks: usize) -> Vec<Policy> {
             blocks_again: 1.min(num_blocks),
             rest,
             together: 1,
+            towers: Default::default(),
         });
     }
     policies

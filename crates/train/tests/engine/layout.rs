@@ -32,6 +32,7 @@ fn offsets_are_within_five_per_cent_of_the_liveness_bound() {
                     blocks_again: blocks / 2,
                     rest: Recompute::Cheap,
                     together: 1,
+                    towers: Default::default(),
                 },
                 Policy::uniform(Recompute::Blocks, blocks),
             ] {
