@@ -1,4 +1,4 @@
-//! Every kernel file compiles for every architecture and number format; no card is needed for that, only NVRTC.
+//! Every kernel file compiles for every architecture; no card is needed for that, only NVRTC.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +11,15 @@ use holdall_device::cuda::libraries::{self, Missing};
 const ARCHITECTURES: [&str; 7] = [
     "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120",
 ];
-const ELEMENTS: [u32; 3] = [0, 1, 2];
+
+/// Number formats that files are compiled in for an architecture. What depends on the architecture does so in all of them:
+/// one is enough but for the oldest and the newest cards and those that this was run on. The rest would take minutes.
+fn elements(architecture: &str) -> &'static [u32] {
+    match architecture {
+        "sm_75" | "sm_90" | "sm_120" => &[0, 1, 2],
+        _ => &[2],
+    }
+}
 
 /// Writes a line where it is seen: of a test that passes, what `eprintln` writes is swallowed.
 fn say(line: &str) {
@@ -57,7 +65,7 @@ fn kernel_files() -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_kernel_compiles_for_every_architecture_and_element() {
+fn every_kernel_compiles_for_every_architecture() {
     if !nvrtc_is_here() {
         return;
     }
@@ -80,9 +88,8 @@ fn every_kernel_compiles_for_every_architecture_and_element() {
     for (name, text) in kernel_files() {
         let source = compile::source(&name, &text);
         for &architecture in &architectures {
-            jobs.extend(
-                ELEMENTS.map(|element| (source.clone(), name.clone(), architecture, element)),
-            );
+            let each = elements(architecture).iter();
+            jobs.extend(each.map(|&element| (source.clone(), name.clone(), architecture, element)));
         }
     }
     let next = AtomicUsize::new(0);

@@ -614,6 +614,15 @@ impl Graph {
         self.push(op, inputs, outputs)
     }
 
+    /// For rewriting passes: takes nodes out, by their place.
+    pub fn remove_nodes(&mut self, mut removed: impl FnMut(usize) -> bool) {
+        let mut index = 0;
+        self.nodes.retain(|_| {
+            index += 1;
+            !removed(index - 1)
+        });
+    }
+
     /// For rewriting passes: a node that is still open to change.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id.0]

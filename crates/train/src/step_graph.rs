@@ -10,13 +10,16 @@
 //! micro-batch: towers write features to one place, and gradients are taken to one place before they go back.
 
 use holdall_device::Arithmetic;
+use std::collections::HashMap;
+
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::collective::Exchange;
 use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::ops::update::GradientNorm;
 use holdall_graph::{
-    Copies, DType, Graph, Output, Role, Section, ValueId, backward, backward_into,
+    Copies, DType, Graph, Node, NodeId, Op, Output, Role, Section, StorageId, ValueId, Write,
+    backward, backward_into,
 };
 use holdall_models::clip::{self, ClipInputs};
 use holdall_models::config::ClipConfig;
@@ -300,6 +303,10 @@ pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
         &[],
     );
 
+    if accumulation == 1 {
+        replace_instead_of_adding(&mut g);
+    }
+
     let encoder = match config.evaluation_batch {
         Some(other) if other != batch => EncoderReach::write(&mut g, config, other),
         _ => EncoderReach::write_sharing(&mut g, config, batch, inputs, features),
@@ -321,6 +328,44 @@ pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
         encoder,
     };
     StepGraph { graph: g, reach }
+}
+
+/// With a single micro-batch, a matrix's gradient that one product writes whole need not start at zero and be added to: two
+/// passes over it less.
+fn replace_instead_of_adding(g: &mut Graph) {
+    let mut writers: HashMap<StorageId, Vec<(usize, usize)>> = HashMap::new();
+    for (index, node) in g.nodes().iter().enumerate() {
+        if node.section != Section::PullBack {
+            continue;
+        }
+        for (output, written) in node.outputs.iter().enumerate() {
+            let storage = g.value(written.value).storage;
+            writers.entry(storage).or_default().push((index, output));
+        }
+    }
+    let alone = |storage: &StorageId| -> Option<(usize, usize)> {
+        let [(index, output)] = *writers.get(storage)?.as_slice() else {
+            return None;
+        };
+        let node = &g.nodes()[index];
+        let value = g.value(node.outputs[output].value);
+        let is_product = matches!(&node.op, Op::LinearWeightGrad(op) if op.weight && output == 0);
+        let is_whole =
+            value.is_contiguous() && value.shape.num_elements() == g.storage(*storage).num_elements;
+        (is_product && is_whole).then_some((index, output))
+    };
+    let zeroed = |node: &Node| {
+        let storage = g.value(node.outputs.first()?.value).storage;
+        let clears = matches!(node.op, Op::Fill(_)) && node.section == Section::Loss;
+        clears.then_some(storage)
+    };
+    let replaced: Vec<(usize, (usize, usize))> = (0..g.nodes().len())
+        .filter_map(|index| Some((index, alone(&zeroed(&g.nodes()[index])?)?)))
+        .collect();
+    for &(_, (index, output)) in &replaced {
+        g.node_mut(NodeId(index)).outputs[output].mode = Write::Overwrite;
+    }
+    g.remove_nodes(|index| replaced.iter().any(|&(fill, _)| fill == index));
 }
 
 /// Every gradient starts a step at zero, and micro-batches add to it.

@@ -24,8 +24,8 @@ pub fn tolerance(device: &Device, arithmetic: Arithmetic) -> f64 {
         (false, _) => 1e-5,
         (true, Arithmetic::F32) => 5e-5,
         (true, Arithmetic::Tf32) => 5e-3,
-        (true, Arithmetic::F16) => 2e-2,
-        (true, Arithmetic::Bf16) => 6e-2,
+        (true, Arithmetic::F16) => 4e-3,
+        (true, Arithmetic::Bf16) => 3e-2,
     }
 }
 

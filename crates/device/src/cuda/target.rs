@@ -11,8 +11,8 @@ use crate::Arithmetic;
 pub(super) const PRODUCT_BYTES: u64 = 8 << 20;
 
 /// What comes on top of what is held when everything is loaded: rounding of the arena to the driver's pages, tables,
-/// streams, and the product library's kernels, which the driver loads at their first use. Measured as 2 to 9 MiB.
-const RESERVE_BYTES: u64 = 10 << 20;
+/// streams, and the product library's kernels, which the driver loads at their first use. Measured as 2 to 12 MiB.
+const RESERVE_BYTES: u64 = 14 << 20;
 
 /// What an instruction of a captured program takes on the card. Measured as 3.3 to 4.2 KiB.
 const REPLAY_BYTES: u64 = 4608;
@@ -190,14 +190,14 @@ impl CudaTarget {
         let arithmetic = waves * flops_per_wave * fill / (self.profile.flops_per_second * share);
         // Split sums help products of few tiles.
         let ideal = 2.0 * (rows * outputs * inner) as f64 / self.profile.flops_per_second / share;
-        let quick = arithmetic.min(ideal * 3.0 + self.profile.seconds_per_kernel);
-        // From the first load to the last store there is more than a kernel's start, however small the product.
-        quick.max(LEAST_PRODUCT_SECONDS)
+        arithmetic.min(ideal * 3.0 + self.profile.seconds_per_kernel)
     }
 }
 
-/// What a small product takes beyond a small kernel: 4.5 us on an H200 with 400 rows.
-const LEAST_PRODUCT_SECONDS: f64 = 2.8e-6;
+/// What the smallest products and kernels take among others: as measured on an H200 with 400 rows. From the first load to
+/// the last store there is more than a kernel's start.
+const LEAST_PRODUCT_SECONDS: f64 = 5.6e-6;
+const LEAST_KERNEL_SECONDS: f64 = 2.7e-6;
 
 /// f32 products beside the rate of the format at hand: only the losses and the label head have them there.
 const FULL_RATE_SHARE: f64 = 1.0 / 16.0;
@@ -217,8 +217,7 @@ impl Target for CudaTarget {
             .map(|[rows, outputs, _]| rows.div_ceil(PRODUCT_TILE) * outputs.div_ceil(PRODUCT_TILE));
         match tiles.max() {
             Some(tiles) => (tiles as f64 / self.processors as f64).min(1.0),
-            // Small kernels are mostly a matter of starting them.
-            None => 0.5,
+            None => 0.8,
         }
     }
 
@@ -247,14 +246,19 @@ impl Target for CudaTarget {
         let full = self.arithmetic.compute() != DType::F32
             && inputs.is_some_and(|&input| node.graph.dtype(input) == DType::F32);
         let products = products(node);
-        let launches = kernels(op) + products.len() as f64;
-        let overhead = launches * self.profile.seconds_per_kernel;
+        let launches = kernels(op);
         let bandwidth = self.profile.bytes_per_second;
-        let products: f64 = products
-            .into_iter()
-            .map(|sizes| self.product_seconds(sizes, full))
-            .sum();
         let bytes = cost.bytes as f64;
+        let each = |sizes| {
+            let seconds = self.product_seconds(sizes, full) + self.profile.seconds_per_kernel;
+            seconds.max(LEAST_PRODUCT_SECONDS)
+        };
+        let product_seconds: f64 = products.iter().copied().map(each).sum();
+        // Large results are bound by memory as well as arithmetic.
+        let product_seconds = match products.is_empty() {
+            true => 0.0,
+            false => product_seconds.max(bytes / bandwidth),
+        };
         let own = match op {
             Op::Attention(_) | Op::AttentionGrad(_) => {
                 bytes / bandwidth + cost.product_flops as f64 * 4.0 / self.profile.flops_per_second
@@ -272,13 +276,9 @@ impl Target for CudaTarget {
             Op::Linear(_) | Op::LinearInputGrad(_) | Op::LinearWeightGrad(_) => 0.0,
             _ => bytes / bandwidth,
         };
-        // Small results of products stay in the cache, large ones are bound by memory as well as arithmetic.
-        let products = products.max(if products > 0.0 {
-            bytes / bandwidth
-        } else {
-            0.0
-        });
-        products + own + overhead
+        let own =
+            (own + launches * self.profile.seconds_per_kernel).max(launches * LEAST_KERNEL_SECONDS);
+        product_seconds + own
     }
 
     fn overhead_bytes(&self, _largest_packing_bytes: u64) -> u64 {

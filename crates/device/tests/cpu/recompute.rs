@@ -20,6 +20,7 @@ pub fn policies(num_blocks: usize) -> Vec<Policy> {
         policies.push(Policy {
             blocks_again: 1.min(num_blocks),
             rest,
+            whole_from: usize::MAX,
             together: 1,
             towers: Default::default(),
         });

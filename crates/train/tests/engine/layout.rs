@@ -1,10 +1,16 @@
 //! Offsets against the bound that no layout can beat, on the graphs that people train.
 
+use std::ops::Range;
+
 use holdall_device::Arithmetic;
 use holdall_device::cpu::CpuTarget;
+use holdall_device::cuda::CudaTarget;
+use holdall_device::cuda::cards::find;
 use holdall_graph::{Copies, Op, Section};
 use holdall_models::config::ClipConfig;
-use holdall_plan::{Policy, Recompute, Request, Variant, prepare, search};
+use holdall_plan::{
+    Instruction, Place, Policy, Recompute, Request, Towers, Variant, prepare, search,
+};
 use holdall_train::step_graph::{StepConfig, write_step};
 use proptest::prelude::*;
 
@@ -31,6 +37,7 @@ fn offsets_are_within_five_per_cent_of_the_liveness_bound() {
                 Policy {
                     blocks_again: blocks / 2,
                     rest: Recompute::Cheap,
+                    whole_from: usize::MAX,
                     together: 1,
                     towers: Default::default(),
                 },
@@ -230,4 +237,75 @@ proptest! {
             prop_assert_eq!(candidate.recompute, "cheap");
         }
     }
+}
+
+/// Bytes that an instruction reads and writes, scratch included.
+fn touched(instruction: &Instruction) -> [Vec<Range<u64>>; 2] {
+    let bytes = |place: &Place| {
+        let dims = place.shape.dims().iter().zip(place.strides.dims());
+        let last: usize = dims.map(|(&dim, &stride)| (dim - 1) * stride).sum();
+        place.offset..place.offset + ((last + 1) * place.dtype.bytes()) as u64
+    };
+    let reads = instruction.inputs.iter().map(bytes).collect();
+    let outputs = instruction.outputs.iter().flatten();
+    let mut writes: Vec<Range<u64>> = outputs.map(|(place, _)| bytes(place)).collect();
+    let scratch = instruction.workspace;
+    writes.push(scratch.offset..scratch.offset + scratch.bytes);
+    [reads, writes]
+}
+
+#[test]
+fn towers_side_by_side_never_write_what_the_other_uses() {
+    let target = CudaTarget::for_card(find("h200").unwrap(), Arithmetic::Bf16).unwrap();
+    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(10));
+    config.arithmetic = Arithmetic::Bf16;
+    config.sorted_ids = true;
+    let mut pairs = 0;
+    for copies in [Copies::Resident, Copies::PerUse] {
+        let variant = Variant {
+            batch_size: 4,
+            gradient_accumulation: 3,
+            copies,
+        };
+        let graph = write_step(&config, &variant).graph;
+        for recompute in [Recompute::None, Recompute::Cheap, Recompute::Blocks] {
+            let policy = Policy {
+                towers: Towers::SideBySide,
+                together: 2,
+                ..Policy::uniform(recompute, graph.blocks().len())
+            };
+            let plan = prepare(&graph, &policy, &target).pack().plan(2, 3);
+            for program in plan.programs.all() {
+                let in_lane =
+                    |a: &Instruction, b: &Instruction| a.lane.is_some() == b.lane.is_some();
+                for stretch in program.instructions.chunk_by(in_lane) {
+                    let of = |lane: usize| {
+                        let own = stretch.iter().filter(move |one| one.lane == Some(lane));
+                        own.map(touched).collect::<Vec<_>>()
+                    };
+                    for ([reads, writes], [other_reads, other_writes]) in of(0)
+                        .iter()
+                        .flat_map(|one| of(1).into_iter().map(move |other| (one.clone(), other)))
+                    {
+                        let apart = |a: &[Range<u64>], b: &[Range<u64>]| {
+                            a.iter()
+                                .all(|a| b.iter().all(|b| a.end <= b.start || b.end <= a.start))
+                        };
+                        pairs += 1;
+                        assert!(
+                            apart(&writes, &other_reads)
+                                && apart(&writes, &other_writes)
+                                && apart(&reads, &other_writes),
+                            "{} under {recompute:?}: {writes:?} beside {other_writes:?}",
+                            program.name
+                        );
+                    }
+                }
+            }
+        }
+    }
+    assert!(
+        pairs > 10_000,
+        "lanes beside each other were looked at: {pairs}"
+    );
 }
