@@ -376,12 +376,17 @@ pub enum SampleKind {
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  holdall plan small --effective-batch 128 --memory 400MiB\n  \
-                  holdall plan run.yml --batch-size 8 --json"
+                  holdall plan run.yml --batch-size 8 --json\n  \
+                  holdall plan openai/clip-vit-base-patch32 --gpu rtx-4060 --memory 6GiB\n  \
+                  holdall plan --gpu list"
 )]
 pub struct PlanArguments {
     /// CONFIG.yml, a model folder, or a preset such as `small` or `openai/clip-vit-base-patch32`
     #[arg(value_name = "CONFIG", default_value = "openai/clip-vit-base-patch32")]
     pub target: String,
+    /// Plans for a card that is not here, such as rtx-4060, by its published rates; `list` prints every card
+    #[arg(long, value_name = "CARD", conflicts_with = "device")]
+    pub gpu: Option<String>,
     #[command(flatten)]
     pub options: RunOptions,
 }

@@ -16,6 +16,7 @@ use arguments::{BenchCommand, Command, DataCommand, Holdall};
 
 fn main() -> ExitCode {
     let holdall = Holdall::parse();
+    holdall_device::cuda::on_progress(screen::tell);
     let result = match holdall.command {
         Command::Demo(arguments) => commands::demo::run(arguments),
         Command::Train(arguments) => commands::train::run(arguments),

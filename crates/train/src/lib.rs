@@ -1,7 +1,7 @@
 //! The training run: whatever the split of the batch, the gradient of the whole; whenever it is killed, the same losses.
 //!
 //! From a config to a run: [`config`] is what the user wrote, [`prepare`] reads the data and opens the model, [`setup`]
-//! says what is computed within which budget, [`ready`] plans it, [`trainer`] is the loop. Follow one step:
+//! says what is computed within which budget, [`site`] where, [`ready`] plans it, [`trainer`] is the loop. Follow one step:
 //! `reader` and [`pictures`] fill the [`batch`], [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
 //! programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss scale. Beside it:
 //! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] and [`run_folder`] keep what must survive
@@ -30,6 +30,7 @@ pub mod run_folder;
 pub mod scaler;
 pub mod schedule;
 pub mod setup;
+pub mod site;
 pub mod step;
 pub mod step_graph;
 pub mod trained;

@@ -7,14 +7,16 @@ use holdall_data::order::balanced_class_weights;
 use holdall_data::samples::Samples;
 use holdall_data::source::{self, DataSet};
 use holdall_data::text::{TextEncoder, bucket};
-use holdall_device::Device;
+use holdall_device::cuda::cards::Card;
 use holdall_models::config::{ClipConfig, TextPooling};
+use holdall_plan::Plan;
 
 use crate::budget::{Memory, show_bytes};
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::export::LabelNames;
 use crate::setup::{Setup, Weights, open_model};
+use crate::site::Site;
 
 /// Every caption once, as token ids, one behind the other.
 pub struct TokenTable {
@@ -107,7 +109,8 @@ pub struct Prepared {
 
 impl Prepared {
     /// Reads the data, opens the model, finds or trains the tokenizer.
-    pub fn new(config: &RunConfig, device: &Device) -> Result<Prepared, TrainError> {
+    pub fn new<'a>(config: &RunConfig, site: impl Into<Site<'a>>) -> Result<Prepared, TrainError> {
+        let site = site.into();
         let data = source::read(&config.data, config.seed)?;
         let (mut model, weights) = open_model(&config.model)?;
         let mut notes = data.notes.clone();
@@ -129,7 +132,7 @@ impl Prepared {
             "Tokens per caption: {tokens} of the model's {positions}"
         ));
         let labels = num_labels(config, &data.labels, data.label_column.is_some())?;
-        let mut setup = Setup::assemble(config, device, (model, weights), labels, tokens)?;
+        let mut setup = Setup::assemble(config, site, (model, weights), labels, tokens)?;
         if let (Weights::Folder(folder), Some(_)) = (&setup.weights, labels) {
             let names = LabelNames::read(folder.path())?.map(|names| names.labels);
             let same_number = names
@@ -148,7 +151,7 @@ impl Prepared {
             [Some(&train), validation.as_ref()],
             positions,
         )?);
-        notes.extend(note_on_workers(config, device));
+        notes.extend(note_on_workers(config, site));
         notes.extend(note_on_similarities(validation.as_ref().unwrap_or(&train)));
         Ok(Prepared {
             setup,
@@ -160,6 +163,25 @@ impl Prepared {
             text,
             notes,
         })
+    }
+
+    /// A batch that the data cannot fill is said.
+    pub(crate) fn note_on_effective_batch(&mut self) -> Result<usize, TrainError> {
+        let effective_batch = self.setup.request.samples_per_step()?;
+        let samples = self.train.samples.len();
+        if effective_batch > samples {
+            self.notes.push(format!(
+                "Effective batch {effective_batch} is larger than the {samples} pictures: every step sees all of them, \
+                 and room for the rest\nhint: --effective-batch {samples} gives the same gradients in less"
+            ));
+        }
+        Ok(effective_batch)
+    }
+
+    /// Plans for a card that is not there: nothing is read beyond what [`Prepared::new`] has read.
+    pub fn plan_for_card(&mut self, card: &'static Card) -> Result<Plan, TrainError> {
+        self.note_on_effective_batch()?;
+        self.setup.plan(Site::Card(card), 0)
     }
 }
 
@@ -261,7 +283,7 @@ fn note_on_long_captions(
 }
 
 /// What was asked for and is not done yet is said, not swallowed.
-fn note_on_workers(config: &RunConfig, device: &Device) -> Option<String> {
+fn note_on_workers(config: &RunConfig, site: Site<'_>) -> Option<String> {
     let workers = config
         .num_workers
         .exactly()
@@ -270,7 +292,7 @@ fn note_on_workers(config: &RunConfig, device: &Device) -> Option<String> {
     if !workers && nothing_else {
         return None;
     }
-    let text = match device.is_gpu() {
+    let text = match site.is_gpu() {
         true => "Workers: one per thread (they read the next batch while the GPU computes)",
         false => {
             "Workers: none beside the training (pictures are read by its own threads, between steps)"

@@ -18,6 +18,7 @@ use crate::error::TrainError;
 use crate::evaluate;
 use crate::pictures::{Pictures, View};
 use crate::prepare::{Part, Prepared};
+use crate::site::Site;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
 #[derive(Serialize)]
@@ -39,10 +40,14 @@ pub struct PlanReport<'a> {
 }
 
 impl<'a> PlanReport<'a> {
-    /// Of a plan for a device.
-    pub fn new(plan: &'a Plan, device: &Device, budget_bytes: Option<u64>) -> PlanReport<'a> {
+    /// Of a plan for a device or a card.
+    pub fn new<'s>(
+        plan: &'a Plan,
+        site: impl Into<Site<'s>>,
+        budget_bytes: Option<u64>,
+    ) -> PlanReport<'a> {
         PlanReport {
-            device: device.kind(),
+            device: site.into().kind(),
             budget_bytes,
             effective_batch: plan.effective_batch,
             chosen: &plan.chosen,
@@ -95,14 +100,7 @@ impl Ready {
             // Recomputation changes no bits, so it stays open; the order in which micro-batches are added up does.
             request.kept = Some(split.kept_micro_batches);
         }
-        let effective_batch = request.samples_per_step()?;
-        let samples = prepared.train.samples.len();
-        if effective_batch > samples {
-            prepared.notes.push(format!(
-                "Effective batch {effective_batch} is larger than the {samples} pictures: every step sees all of them, \
-                 and room for the rest\nhint: --effective-batch {samples} gives the same gradients in less"
-            ));
-        }
+        let effective_batch = prepared.note_on_effective_batch()?;
         // A first batch is read before the plan is made: what reading takes is then in the process that is measured.
         let step = &prepared.setup.step;
         let pictures = Pictures::new(step.model.vision.image_size, device.cpu());

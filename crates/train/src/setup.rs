@@ -11,6 +11,7 @@ use holdall_plan::{Plan, PlanError, Request, Variant, plan};
 use crate::budget::{Memory, show_bytes};
 use crate::config::{Precision, RunConfig, matches};
 use crate::error::TrainError;
+use crate::site::Site;
 use crate::step::Step;
 use crate::step_graph::{StepConfig, variant_of, write_step};
 
@@ -57,16 +58,16 @@ pub struct Setup {
 
 impl Setup {
     /// Opens the model and resolves the budget, without data: `labels` and `tokens` are what the config says.
-    pub fn new(config: &RunConfig, device: &Device) -> Result<Setup, TrainError> {
+    pub fn new<'a>(config: &RunConfig, site: impl Into<Site<'a>>) -> Result<Setup, TrainError> {
         let (model, weights) = open_model(&config.model)?;
         let tokens = config.tokens.unwrap_or(model.text.max_positions);
-        Setup::assemble(config, device, (model, weights), config.labels, tokens)
+        Setup::assemble(config, site.into(), (model, weights), config.labels, tokens)
     }
 
     /// Puts together what is computed, and resolves the budget.
     pub(crate) fn assemble(
         config: &RunConfig,
-        device: &Device,
+        site: Site<'_>,
         (model, weights): (ClipConfig, Weights),
         labels: Option<usize>,
         tokens: usize,
@@ -79,7 +80,7 @@ impl Setup {
         }
         config.validate()?;
         let mut notes = Vec::new();
-        let arithmetic = resolve_precision(config.precision, device, &mut notes)?;
+        let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
         if let (Weights::Folder(folder), Some(labels)) = (&weights, labels) {
             match folder.read_head()? {
                 Some(head) if head.num_labels == labels => {}
@@ -90,14 +91,14 @@ impl Setup {
                 None => notes.push("Label head: RANDOM (the folder has none)".to_owned()),
             }
         }
-        let budget_bytes = resolve_budget(config.memory, device)?;
-        if let (Some(budget), Some(total)) = (budget_bytes, device.total_bytes())
+        let budget_bytes = resolve_budget(config.memory, site)?;
+        if let (Some(budget), Some(total)) = (budget_bytes, site.total_bytes())
             && budget > total
         {
             notes.push(format!(
-                "Memory: {} is more than this {} has ({})",
+                "Memory: {} is more than {} has ({})",
                 show_bytes(budget),
-                if device.is_gpu() { "GPU" } else { "machine" },
+                site.noun(),
                 show_bytes(total)
             ));
         }
@@ -112,7 +113,7 @@ impl Setup {
         check_patterns(&step)?;
         step.evaluation_batch = config.train.eval_batch_size;
         step.arithmetic = arithmetic;
-        step.sorted_ids = device.wants_sorted_ids();
+        step.sorted_ids = site.wants_sorted_ids();
         Ok(Setup {
             step,
             weights,
@@ -124,17 +125,19 @@ impl Setup {
         })
     }
 
-    /// Plans for a device. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
+    /// Plans for a device or a card. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
     /// hold yet.
-    pub fn plan(&self, device: &Device, host_bytes: u64) -> Result<Plan, TrainError> {
+    pub fn plan<'a>(&self, site: impl Into<Site<'a>>, host_bytes: u64) -> Result<Plan, TrainError> {
+        let site = site.into();
         let build = |variant: &Variant| write_step(&self.step, variant).graph;
         let planned = |more_bytes: u64| -> Result<Plan, TrainError> {
-            let target = device.target(self.step.arithmetic, host_bytes + more_bytes)?;
+            let target = site.target(self.step.arithmetic, host_bytes + more_bytes)?;
             Ok(plan(&self.request, &build, &*target)?)
         };
-        if device.is_gpu() {
-            return planned(0);
-        }
+        let device = match site {
+            Site::Here(device) if !device.is_gpu() => device,
+            _ => return planned(0),
+        };
         let before = device.held_bytes().unwrap_or(0);
         let mut made = match planned(0) {
             // Refusals count what planning leaves behind too, and what differs from start to start: what they offer must
@@ -256,23 +259,24 @@ pub(crate) fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError
 /// the one that the user had in mind.
 fn resolve_precision(
     precision: Precision,
-    device: &Device,
+    site: Site<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Arithmetic, TrainError> {
-    let best = device.best_arithmetic();
+    let best = site.best_arithmetic();
     match precision.arithmetic() {
         None => {
-            if device.is_gpu() {
-                let name = best.name();
-                notes.push(format!("Precision: {name} (auto: this GPU has it)"));
+            if site.is_gpu() {
+                let (name, noun) = (best.name(), site.noun());
+                notes.push(format!("Precision: {name} (auto: {noun} has it)"));
             }
             Ok(best)
         }
-        Some(asked) if device.supports(asked) => Ok(asked),
-        Some(asked) if device.is_gpu() => Err(TrainError::Config(format!(
-            "precision: {}, expected a number format that this GPU computes in\n\
+        Some(asked) if site.supports(asked) => Ok(asked),
+        Some(asked) if site.is_gpu() => Err(TrainError::Config(format!(
+            "precision: {}, expected a number format that {} computes in\n\
              hint: --precision {}, or auto",
             asked.name(),
+            site.noun(),
             best.name()
         ))),
         Some(asked) => {
@@ -285,12 +289,16 @@ fn resolve_precision(
     }
 }
 
-/// What a budget is in bytes on this device; `None` where it is open and the system does not tell.
-pub fn resolve_budget(memory: Memory, device: &Device) -> Result<Option<u64>, TrainError> {
+/// What a budget is in bytes there; `None` where it is open and the system does not tell.
+pub fn resolve_budget<'a>(
+    memory: Memory,
+    site: impl Into<Site<'a>>,
+) -> Result<Option<u64>, TrainError> {
     if let Memory::Bytes(bytes) = memory {
         return Ok(Some(bytes));
     }
-    match (device.total_bytes(), device.available_bytes(), memory) {
+    let site = site.into();
+    match (site.total_bytes(), site.available_bytes(), memory) {
         (Some(total), Some(available), memory) => Ok(Some(memory.resolve(total, available))),
         (_, _, Memory::Auto) => Ok(None),
         _ => Err(TrainError::Config(format!(

@@ -3,21 +3,37 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use holdall_device::Device;
+use holdall_device::cuda::cards::{self, CARDS, Card};
 use holdall_plan::{Candidate, Plan};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
+use holdall_train::config::RunConfig;
+use holdall_train::prepare::Prepared;
 use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};
+use holdall_train::site::Site;
 
 use crate::arguments::PlanArguments;
 use crate::commands::open_device_for;
 use crate::failure;
 use crate::screen::{print, print_json, table, tell};
 
+/// In the place of a card's name: all of them.
+const LIST: &str = "list";
+
 pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
-    let config = arguments.options.config(&arguments.target)?;
     let json = arguments.options.json;
+    let card = match arguments.gpu.as_deref() {
+        Some(LIST) => return list_cards(json),
+        Some(name) => Some(cards::find(name).map_err(|error| {
+            anyhow::anyhow!("--gpu: {error}\nhint: `holdall plan --gpu {LIST}` shows every card")
+        })?),
+        None => None,
+    };
+    let config = arguments.options.config(&arguments.target)?;
+    if let Some(card) = card {
+        return for_card(json, &config, card);
+    }
     let device = open_device_for(&config, arguments.options.device)?;
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
@@ -27,11 +43,90 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
             tell(note);
         }
         let setup = &ready.prepared.setup;
-        return tell_plan(json, &config.model, setup, &ready.plan, &ready.device);
+        let site = Site::Here(&ready.device);
+        return tell_plan(json, &config.model, setup, &ready.plan, site);
     }
     let setup = Setup::new(&config, &device)?;
     let plan = fitting(json, kind, setup.plan(&device, 0))?;
-    tell_plan(json, &config.model, &setup, &plan, &device)
+    tell_plan(json, &config.model, &setup, &plan, Site::Here(&device))
+}
+
+/// Plans for a card that is not here.
+fn for_card(json: bool, config: &RunConfig, card: &'static Card) -> Result<ExitCode> {
+    config.validate()?;
+    let site = Site::Card(card);
+    if config.data.train.is_some() {
+        let mut prepared = Prepared::new(config, site)?;
+        let planned = prepared.plan_for_card(card);
+        for note in &prepared.notes {
+            tell(note);
+        }
+        let plan = fitting(json, card.name, planned)?;
+        return tell_plan(json, &config.model, &prepared.setup, &plan, site);
+    }
+    let setup = Setup::new(config, site)?;
+    let plan = fitting(json, card.name, setup.plan(site, 0))?;
+    tell_plan(json, &config.model, &setup, &plan, site)
+}
+
+/// How far the numbers may be trusted.
+fn away_from_the_card(card: &Card) -> String {
+    format!(
+        "Planned for {} ({} GiB, {}): rates as published, memory of the context guessed; the card itself is measured \
+         when it is there",
+        card.name,
+        card.memory_bytes >> 30,
+        card.architecture()
+    )
+}
+
+/// Every card that `--gpu` knows.
+fn list_cards(json: bool) -> Result<ExitCode> {
+    if json {
+        let cards: Vec<_> = CARDS
+            .iter()
+            .map(|card| {
+                serde_json::json!({
+                    "name": card.name,
+                    "memory_bytes": card.memory_bytes,
+                    "usable_bytes": card.usable_bytes(),
+                    "architecture": card.architecture(),
+                    "multiprocessors": card.num_sms,
+                    "bytes_per_second": card.bytes_per_second,
+                    "f32_flops": card.f32_flops,
+                    "tf32_flops": card.tf32_flops,
+                    "fp16_flops": card.f16_flops,
+                    "bf16_flops": card.bf16_flops,
+                })
+            })
+            .collect();
+        print_json(&serde_json::json!({ "cards": cards }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let heading = [
+        "card", "memory", "usable", "for", "GB/s", "f32", "tf32", "fp16", "bf16",
+    ];
+    let rate =
+        |flops: Option<f64>| flops.map_or("-".to_owned(), |rate| format!("{:.1}", rate / 1e12));
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for card in CARDS {
+        rows.push(vec![
+            card.name.to_owned(),
+            format!("{} GiB", card.memory_bytes >> 30),
+            show_bytes(card.usable_bytes()),
+            card.architecture(),
+            format!("{:.0}", card.bytes_per_second / 1e9),
+            rate(Some(card.f32_flops)),
+            rate(card.tf32_flops),
+            rate(Some(card.f16_flops)),
+            rate(card.bf16_flops),
+        ]);
+    }
+    print(&format!(
+        "Cards for --gpu, with TFLOP/s of products as published (dense, sums in f32):\n{}",
+        table(&rows)
+    ))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What does not fit is told as JSON too, where that was asked for.
@@ -49,35 +144,44 @@ fn tell_plan(
     model: &str,
     setup: &Setup,
     plan: &Plan,
-    device: &Device,
+    site: Site<'_>,
 ) -> Result<ExitCode> {
     for note in &setup.notes {
         tell(note);
     }
     if json {
+        if let Site::Card(card) = site {
+            tell(&away_from_the_card(card));
+        }
         tell(&setup.weights.describe());
-        print_json(&PlanReport::new(plan, device, setup.budget_bytes))?;
+        print_json(&PlanReport::new(plan, site, setup.budget_bytes))?;
     } else {
-        print(&teach(model, setup, plan, device))?;
+        print(&teach(model, setup, plan, site))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The plan for people.
-fn teach(model: &str, setup: &Setup, plan: &Plan, device: &Device) -> String {
+fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
     let chosen = &plan.chosen;
-    let place = match (device.is_gpu(), device.cpu().num_threads()) {
-        (true, _) => format!("on the GPU in {}", chosen.precision),
-        (false, 1) => "on the CPU (1 thread)".to_owned(),
-        (false, threads) => format!("on the CPU ({threads} threads)"),
-    };
-    let mut text = format!(
-        "{model} {place}, {}\n",
-        match setup.budget_bytes {
-            Some(budget) => format!("budget {}", show_bytes(budget)),
-            None => "no budget known".to_owned(),
+    let mut text = String::new();
+    let place = match site {
+        Site::Card(card) => {
+            text.push_str(&away_from_the_card(card));
+            text.push('\n');
+            format!("on {} in {}", card.name, chosen.precision)
         }
-    );
+        Site::Here(device) if device.is_gpu() => format!("on the GPU in {}", chosen.precision),
+        Site::Here(device) => match device.cpu().num_threads() {
+            1 => "on the CPU (1 thread)".to_owned(),
+            threads => format!("on the CPU ({threads} threads)"),
+        },
+    };
+    let budget = match setup.budget_bytes {
+        Some(budget) => format!("budget {}", show_bytes(budget)),
+        None => "no budget known".to_owned(),
+    };
+    text.push_str(&format!("{model} {place}, {budget}\n"));
     text.push_str(&batch_lines(setup, plan, false));
     text.push_str(&format!("\nChosen: {}\n", sentence(chosen)));
     text.push_str(&memory_line(setup, chosen));
@@ -86,6 +190,12 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, device: &Device) -> String {
     if !plan.alternatives.is_empty() {
         text.push_str("\nWhat else there is, and what each knob buys:\n");
         text.push_str(&alternatives(plan, setup.budget_bytes));
+        if chosen.weight_copies != NO_COPIES {
+            text.push_str(&format!(
+                "\n  copies: weights in {} for the products, made once a step (resident) or before each use",
+                chosen.precision
+            ));
+        }
         text.push_str(
             "\n  kept: micro-batches that keep their activations and run forward once; the others run it twice\n  \
              recompute: cheap makes norms and activations again, blocks 2/8 the first two of eight blocks whole\n",
@@ -222,11 +332,17 @@ fn breakdown(candidate: &Candidate) -> String {
     table(&rows)
 }
 
+/// What a candidate says of copies of weights where products take the weights themselves.
+const NO_COPIES: &str = "none";
+
+const COPIES_COLUMN: usize = 3;
+
 fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
     let heading = [
         "batch",
         "recompute",
         "kept",
+        "copies",
         "process",
         "step",
         "against chosen",
@@ -254,10 +370,16 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
             ),
             candidate.recompute.clone(),
             candidate.kept_micro_batches.to_string(),
+            candidate.weight_copies.to_owned(),
             show_bytes(candidate.process_bytes),
             show_time(candidate.step_ms),
             against,
         ]);
+    }
+    if plan.chosen.weight_copies == NO_COPIES {
+        for row in &mut rows {
+            row.remove(COPIES_COLUMN);
+        }
     }
     table(&rows)
 }

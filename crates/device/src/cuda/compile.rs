@@ -155,12 +155,7 @@ pub fn cached_in(
     architecture: &str,
     element: u32,
 ) -> Result<Vec<u8>, CompileError> {
-    let key = key(source, &options(architecture, element), version()?);
-    let stem = Path::new(name)
-        .file_stem()
-        .and_then(|stem| stem.to_str())
-        .unwrap_or("kernels");
-    let file = folder.join(format!("{stem}-{architecture}-{element}-{key}.cubin"));
+    let file = file_in(folder, source, name, architecture, element)?;
     if let Some(cubin) = std::fs::read(&file).ok().and_then(unseal) {
         return Ok(cubin);
     }
@@ -168,6 +163,28 @@ pub fn cached_in(
     // A disk that is full or read-only is no reason not to train: the next start compiles again.
     let _ = keep(&file, &seal(&cubin));
     Ok(cubin)
+}
+
+/// Whether [`cached`] has a file for this: then it is quick, unless the file turns out to be damaged.
+pub fn is_kept(source: &str, name: &str, architecture: &str, element: u32) -> bool {
+    cache_folder()
+        .and_then(|folder| file_in(&folder, source, name, architecture, element).ok())
+        .is_some_and(|file| file.is_file())
+}
+
+fn file_in(
+    folder: &Path,
+    source: &str,
+    name: &str,
+    architecture: &str,
+    element: u32,
+) -> Result<PathBuf, CompileError> {
+    let key = key(source, &options(architecture, element), version()?);
+    let stem = Path::new(name)
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or("kernels");
+    Ok(folder.join(format!("{stem}-{architecture}-{element}-{key}.cubin")))
 }
 
 /// Where [`cached`] keeps cubins; `None` where the environment names no folder for such things.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::compile;
 use super::driver::{Argument, Follows, Function, Module, Stream};
+use super::progress::told_if_slow;
 use crate::DeviceError;
 
 /// Every file of kernels.
@@ -23,6 +24,40 @@ pub(super) const FILES: [(&str, &str); 10] = [
     ("update.cu", include_str!("kernels/update.cu")),
 ];
 
+/// What people read while they wait for NVRTC.
+fn compiling(architecture: &str) -> String {
+    match compile::cache_folder() {
+        Some(folder) => format!(
+            "Compiling kernels for {architecture} (once; kept in {})",
+            folder.display()
+        ),
+        None => format!(
+            "Compiling kernels for {architecture} (at every start: no folder to keep them in is known, {} names one)",
+            compile::CACHE_VARIABLE
+        ),
+    }
+}
+
+/// Every file as machine code, on as many threads as there are files.
+fn compile_all(architecture: &str, element: u32) -> Vec<Result<Vec<u8>, DeviceError>> {
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = FILES
+            .iter()
+            .map(|&(name, text)| {
+                scope.spawn(move || {
+                    let source = compile::source(name, text);
+                    compile::cached(&source, name, architecture, element)
+                        .map_err(|error| DeviceError::Failed(error.to_string()))
+                })
+            })
+            .collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined
+            .map(|result| result.expect("the compiler does not panic"))
+            .collect()
+    })
+}
+
 /// The kernels for one number format.
 pub(super) struct Kernels {
     modules: Vec<Module>,
@@ -31,26 +66,18 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles what is not on disk yet, on as many threads as there are files, and loads everything.
+    /// Compiles what is not on disk yet, and loads everything.
     pub fn load(capability: u32, element: u32) -> Result<Kernels, DeviceError> {
         let architecture = format!("sm_{capability}");
-        let compiled: Vec<Result<Vec<u8>, DeviceError>> = std::thread::scope(|scope| {
-            let workers: Vec<_> = FILES
-                .iter()
-                .map(|&(name, text)| {
-                    let architecture = &architecture;
-                    scope.spawn(move || {
-                        let source = compile::source(name, text);
-                        compile::cached(&source, name, architecture, element)
-                            .map_err(|error| DeviceError::Failed(error.to_string()))
-                    })
-                })
-                .collect();
-            let joined = workers.into_iter().map(|worker| worker.join());
-            joined
-                .map(|result| result.expect("the compiler does not panic"))
-                .collect()
+        let kept = FILES.iter().all(|&(name, text)| {
+            compile::is_kept(&compile::source(name, text), name, &architecture, element)
         });
+        let compiled = match kept {
+            true => compile_all(&architecture, element),
+            false => told_if_slow(&compiling(&architecture), || {
+                compile_all(&architecture, element)
+            }),
+        };
         let mut modules = Vec::new();
         for image in compiled {
             modules.push(Module::new(&image?)?);

@@ -8,6 +8,7 @@
 //! issue       an instruction -> products and kernels, in a stream
 //! machine     a plan's memory and its programs as graphs
 //! target      the card as the planner sees it; profile: what it was measured to do
+//! progress    a word to whoever waits meanwhile
 //! ```
 //!
 //! No floating-point atomics and no order that depends on timing: the same program on the same numbers gives the same
@@ -23,12 +24,14 @@ mod machine;
 pub mod memory;
 mod product;
 mod profile;
+mod progress;
 mod store;
 mod target;
 
 use std::sync::{Arc, Mutex};
 
 pub use driver::allocations;
+pub use progress::on_progress;
 pub use target::CudaTarget;
 
 pub(crate) use machine::CudaMachine;

@@ -86,6 +86,27 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`precision: auto`, or fp16, bf16, tf32, f32; fp16 scales its loss by itself",
     },
     Brought {
+        keys: &["cudnn_benchmark", "cudnn.benchmark", "benchmark"],
+        answer: "nothing to do, leave it out: algorithms of products are timed once per shape and kept",
+    },
+    Brought {
+        keys: &[
+            "deterministic",
+            "cudnn_deterministic",
+            "cudnn.deterministic",
+            "use_deterministic_algorithms",
+        ],
+        answer: "nothing to do, leave it out: the same run gives the same bits, always",
+    },
+    Brought {
+        keys: &["torch_compile", "torch.compile", "compile", "compile_mode"],
+        answer: "nothing to do, leave it out: a step is a static program from the start",
+    },
+    Brought {
+        keys: &["cuda_graphs", "use_cuda_graphs", "cudagraphs"],
+        answer: "nothing to do, leave it out: every program is captured as a CUDA graph and replayed",
+    },
+    Brought {
         keys: &[
             "empty_cache_frequency",
             "empty_cache",
