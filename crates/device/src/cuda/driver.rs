@@ -135,10 +135,8 @@ impl Context {
     pub fn driver_version() -> Result<u32, DeviceError> {
         let mut version = 0;
         // SAFETY: the version is written to a local.
-        check(
-            unsafe { sys::cuDriverGetVersion(&mut version) },
-            "cuDriverGetVersion",
-        )?;
+        let result = unsafe { sys::cuDriverGetVersion(&mut version) };
+        check(result, "cuDriverGetVersion")?;
         Ok(version as u32)
     }
 }
@@ -399,10 +397,8 @@ impl Event {
     fn with_flags(flags: u32) -> Result<Event, DeviceError> {
         let mut raw = null_mut();
         // SAFETY: the handle is written to a local and destroyed on drop.
-        check(
-            unsafe { sys::cuEventCreate(&mut raw, flags) },
-            "cuEventCreate",
-        )?;
+        let result = unsafe { sys::cuEventCreate(&mut raw, flags) };
+        check(result, "cuEventCreate")?;
         Ok(Event { raw })
     }
 

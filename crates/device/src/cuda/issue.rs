@@ -37,9 +37,11 @@ pub(super) enum Pass {
 /// update.
 pub(super) struct Tables {
     memory: Buffer,
-    /// First free byte, and where each instruction's table is.
-    placed: Mutex<(u64, HashMap<(Phase, usize), u64>)>,
+    placed: Mutex<Placed>,
 }
+
+/// First free byte, and where each instruction's table is.
+type Placed = (u64, HashMap<(Phase, usize), u64>);
 
 impl Tables {
     pub fn new(plan: &StepPlan) -> Result<Tables, DeviceError> {

@@ -20,6 +20,7 @@ use super::driver::{Buffer, Event, Pinned, Replay, Stream};
 use super::issue::{Issuer, Pass, Tables};
 use super::kernels::Kernels;
 use super::product::timed;
+use super::progress::told_if_slow;
 use crate::cpu::Element;
 use crate::{Arithmetic, DeviceError};
 
@@ -131,10 +132,12 @@ impl CudaMachine {
     ) -> Result<(), DeviceError> {
         self.issuer(cuda, arithmetic, Pass::Issue, Phase::Begin, 0)
             .noise()?;
-        for phase in Phase::ALL {
-            let issuer = self.issuer(cuda, arithmetic, Pass::Prepare, phase, 0);
-            issuer.program(&plan.programs[phase])?;
-        }
+        told_if_slow("Choosing product algorithms (once; kept on disk)", || {
+            Phase::ALL.into_iter().try_for_each(|phase| {
+                let issuer = self.issuer(cuda, arithmetic, Pass::Prepare, phase, 0);
+                issuer.program(&plan.programs[phase])
+            })
+        })?;
         cuda.keep_algorithms();
         // Nothing of this may be taken for data: indices above all.
         self.compute.clear(self.arena.address, self.arena.bytes)?;

@@ -194,10 +194,8 @@ impl Products {
     pub fn new() -> Result<Products, DeviceError> {
         let mut handle = null_mut();
         // SAFETY: the library is there (the caller loaded it); the handle is written to a local.
-        check(
-            unsafe { sys::cublasLtCreate(&mut handle) },
-            "cublasLtCreate",
-        )?;
+        let status = unsafe { sys::cublasLtCreate(&mut handle) };
+        check(status, "cublasLtCreate")?;
         Ok(Products {
             handle,
             ready: Mutex::default(),

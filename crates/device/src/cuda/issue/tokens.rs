@@ -14,7 +14,11 @@ pub(super) fn patchify(op: &Patchify, o: &Operands<'_, '_>) -> Result<(), Device
         panic!("pictures are [batch, height, width, channels]");
     };
     let (pixels, (patches, _)) = (o.input(0), o.result(0));
-    let per_thread = if op.patch_size % 8 == 0 { 8 } else { 1 };
+    let per_thread = if op.patch_size.is_multiple_of(8) {
+        8
+    } else {
+        1
+    };
     let threads = height * (width / per_thread);
     let grid = [threads.div_ceil(BLOCK), samples.min(65_535), 1];
     let mut arguments = vec![pixels.address.into(), patches.address.into()];
