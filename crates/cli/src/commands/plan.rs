@@ -7,6 +7,7 @@ use holdall_device::Device;
 use holdall_plan::{Candidate, Plan};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
+use holdall_train::measure::Choosing;
 use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};
 
@@ -22,7 +23,8 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
     if config.data.train.is_some() {
-        let ready = fitting(json, kind, Ready::new(config.clone(), device, None))?;
+        let ready = Ready::new(config.clone(), device, None, Choosing::Predicted);
+        let ready = fitting(json, kind, ready)?;
         for note in &ready.prepared.notes {
             tell(note);
         }
@@ -30,7 +32,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
         return tell_plan(json, &config.model, setup, &ready.plan, &ready.device);
     }
     let setup = Setup::new(&config, &device)?;
-    let plan = fitting(json, kind, setup.plan(&device, 0))?;
+    let plan = fitting(json, kind, setup.plan(&device, 0, Choosing::Predicted))?;
     tell_plan(json, &config.model, &setup, &plan, &device)
 }
 
@@ -179,12 +181,14 @@ fn sentence(candidate: &Candidate) -> String {
             count(twice, "runs", "run")
         ),
     };
+    let time = show_time(candidate.step_ms);
+    let time = match candidate.measured {
+        true => format!("{time} a step, measured"),
+        false => format!("about {time} a step"),
+    };
     format!(
-        "{} x {}, recompute {}; {passes}; about {} a step",
-        candidate.batch_size,
-        candidate.gradient_accumulation,
-        candidate.recompute,
-        show_time(candidate.step_ms)
+        "{} x {}, recompute {}; {passes}; {time}",
+        candidate.batch_size, candidate.gradient_accumulation, candidate.recompute,
     )
 }
 
