@@ -175,8 +175,18 @@ impl Device {
         arithmetic: Arithmetic,
         host_bytes: u64,
     ) -> Result<Box<dyn Target>, DeviceError> {
+        self.target_with_more(arithmetic, host_bytes, 0)
+    }
+
+    /// The same, where the process was measured to hold `more_bytes` on a GPU beyond what was foreseen.
+    pub fn target_with_more(
+        &self,
+        arithmetic: Arithmetic,
+        host_bytes: u64,
+        more_bytes: u64,
+    ) -> Result<Box<dyn Target>, DeviceError> {
         Ok(match &self.gpu {
-            Some(gpu) => Box::new(gpu.target(arithmetic)?),
+            Some(gpu) => Box::new(gpu.target(arithmetic)?.with_more_bytes(more_bytes)),
             None => {
                 let target = CpuTarget::new(self.cpu.num_threads());
                 Box::new(target.with_host_bytes(host_bytes))

@@ -40,5 +40,5 @@ pub use pack::{Item, Packing, liveness_peak, pack};
 pub use program::{Instruction, Phase, Place, Program, Programs, Workspace};
 pub use recompute::{Policy, Recompute, Rewritten, Towers, rewrite};
 pub use request::Request;
-pub use search::{Build, Candidate, Plan, Variant, plan, search};
+pub use search::{Build, Candidate, Choice, Plan, Variant, contenders, plan, plan_of, search};
 pub use target::Target;

@@ -5,7 +5,7 @@
 //! budget never has a slower plan. Offsets are only worked out for candidates whose lower bound fits.
 
 use holdall_graph::{Copies, Graph};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::advice::{changes, suggestion};
 use crate::draft::prepare;
@@ -54,8 +54,42 @@ pub struct Candidate {
     pub process_bytes: u64,
     /// The arena by purpose.
     pub breakdown: Breakdown,
-    /// Predicted time of a step.
+    /// Time of a step: predicted, or measured.
     pub step_ms: f64,
+    /// Whether the time was measured on the device.
+    pub measured: bool,
+}
+
+impl Candidate {
+    /// What was chosen, without what follows from it.
+    pub fn choice(&self) -> Choice {
+        Choice {
+            batch_size: self.batch_size,
+            gradient_accumulation: self.gradient_accumulation,
+            recompute: self.recompute.clone(),
+            kept_micro_batches: self.kept_micro_batches,
+            towers: self.towers.to_owned(),
+            weight_copies: self.weight_copies.to_owned(),
+        }
+    }
+}
+
+/// What tells the candidates of a request apart, in words that outlive a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// Samples per micro-batch.
+    pub batch_size: usize,
+    /// Micro-batches per step.
+    pub gradient_accumulation: usize,
+    /// What is recomputed, and in which groups.
+    pub recompute: String,
+    /// Micro-batches that keep their activations between the passes.
+    pub kept_micro_batches: usize,
+    /// How the towers run.
+    pub towers: String,
+    /// Where products find weights in a narrower format.
+    pub weight_copies: String,
 }
 
 /// What was chosen, and what else there is.
@@ -231,11 +265,7 @@ impl<'a> Field<'a> {
             recompute: policy.label(num_blocks),
             kept_micro_batches: kept,
             towers: policy.towers.name(),
-            weight_copies: match (narrow, variant.copies) {
-                (false, _) => "none",
-                (true, Copies::Resident) => "resident",
-                (true, Copies::PerUse) => "per use",
-            },
+            weight_copies: copies_name(narrow, variant.copies),
             precision,
             optimizer_state: "f32",
             arena_bytes,
@@ -244,6 +274,27 @@ impl<'a> Field<'a> {
                 .process_bytes(arena_bytes, kept, accumulation),
             breakdown: layout.breakdown(kept, accumulation),
             step_ms,
+            measured: false,
+        }
+    }
+
+    /// What a candidate chooses; offsets are not worked out for it.
+    fn choice(&self, index: usize) -> Choice {
+        let Entry {
+            kept, accumulation, ..
+        } = self.entries[index];
+        let Kind {
+            variant,
+            policy,
+            narrow,
+        } = self.kind(index);
+        Choice {
+            batch_size: variant.batch_size,
+            gradient_accumulation: accumulation,
+            recompute: policy.label(self.num_blocks),
+            kept_micro_batches: kept,
+            towers: policy.towers.name().to_owned(),
+            weight_copies: copies_name(narrow, variant.copies).to_owned(),
         }
     }
 
@@ -324,6 +375,51 @@ impl<'a> Field<'a> {
     fn kind(&self, index: usize) -> Kind {
         self.kinds[self.entries[index].kind]
     }
+
+    /// The fastest candidates that fit, one of each kind, none slower than [`CONTENDERS_WITHIN`] allows.
+    fn contenders(&mut self, count: usize, budget_bytes: u64) -> Vec<(usize, Candidate)> {
+        let mut found: Vec<(usize, Candidate)> = Vec::new();
+        for index in 0..self.entries.len() {
+            let too_slow = found.first().is_some_and(|&(first, _)| {
+                self.entries[index].seconds > CONTENDERS_WITHIN * self.entries[first].seconds
+            });
+            if too_slow || found.len() >= count {
+                break;
+            }
+            let kind = self.kind(index);
+            let is_known = found.iter().any(|&(other, _)| self.kind(other) == kind);
+            if is_known || self.entries[index].bound_process > budget_bytes {
+                continue;
+            }
+            let candidate = self.candidate(index);
+            if candidate.process_bytes <= budget_bytes {
+                found.push((index, candidate));
+            }
+        }
+        found
+    }
+
+    /// Addresses of a candidate.
+    fn step(&mut self, index: usize) -> StepPlan {
+        let Entry {
+            kind,
+            kept,
+            accumulation,
+            ..
+        } = self.entries[index];
+        self.layout(kind).plan(kept, accumulation)
+    }
+}
+
+/// Predictions are off by several per cent: what is predicted within this of the fastest may be the fastest.
+const CONTENDERS_WITHIN: f64 = 1.15;
+
+fn copies_name(narrow: bool, copies: Copies) -> &'static str {
+    match (narrow, copies) {
+        (false, _) => "none",
+        (true, Copies::Resident) => "resident",
+        (true, Copies::PerUse) => "per use",
+    }
 }
 
 /// The fastest candidate that fits, without addresses: for exploring.
@@ -347,10 +443,23 @@ pub fn search(
 /// Chooses, and works out addresses for the choice. `build` writes the graph of a step for a batch size and an
 /// accumulation.
 pub fn plan(request: &Request, build: Build<'_>, target: &dyn Target) -> Result<Plan, PlanError> {
+    let mut plans = contenders(request, build, target, 1)?;
+    Ok(plans.remove(0))
+}
+
+/// Up to `count` plans among which measuring should decide: the fastest by prediction and those of other kinds that
+/// come close, fastest first. Only the first knows what else there is.
+pub fn contenders(
+    request: &Request,
+    build: Build<'_>,
+    target: &dyn Target,
+    count: usize,
+) -> Result<Vec<Plan>, PlanError> {
     let (effective_batch, batches) = request.sizes()?;
     let budget_bytes = request.budget_bytes.unwrap_or(u64::MAX);
     let mut field = Field::new(request, &batches, effective_batch, build, target);
-    let Some((index, chosen)) = field.fastest(budget_bytes) else {
+    let found = field.contenders(count.max(1), budget_bytes);
+    let Some((first, fastest)) = found.first() else {
         let smallest = field.smallest();
         return Err(PlanError::DoesNotFit {
             budget_bytes,
@@ -358,16 +467,42 @@ pub fn plan(request: &Request, build: Build<'_>, target: &dyn Target) -> Result<
             changes: changes(request, effective_batch, &smallest, build, target),
         });
     };
-    let alternatives = field.alternatives(index, &chosen, budget_bytes);
-    let kind = field.entries[index].kind;
-    let step = field
-        .layout(kind)
-        .plan(chosen.kept_micro_batches, chosen.gradient_accumulation);
-    Ok(Plan {
+    let mut alternatives = field.alternatives(*first, fastest, budget_bytes);
+    let mut suggestion = suggestion(request, effective_batch, fastest, build, target);
+    let plans = found.into_iter().map(|(index, chosen)| Plan {
         effective_batch,
-        suggestion: suggestion(request, effective_batch, &chosen, build, target),
         chosen,
-        step,
-        alternatives,
-    })
+        step: field.step(index),
+        alternatives: std::mem::take(&mut alternatives),
+        suggestion: suggestion.take(),
+    });
+    Ok(plans.collect())
+}
+
+/// The plan of a choice that was made before; `None` where it is not open, or does not fit.
+pub fn plan_of(
+    choice: &Choice,
+    request: &Request,
+    build: Build<'_>,
+    target: &dyn Target,
+) -> Result<Option<Plan>, PlanError> {
+    let (effective_batch, batches) = request.sizes()?;
+    let budget_bytes = request.budget_bytes.unwrap_or(u64::MAX);
+    let mut field = Field::new(request, &batches, effective_batch, build, target);
+    let found = (0..field.entries.len()).find(|&index| field.choice(index) == *choice);
+    let Some(index) = found.filter(|&index| field.entries[index].bound_process <= budget_bytes)
+    else {
+        return Ok(None);
+    };
+    let chosen = field.candidate(index);
+    if chosen.process_bytes > budget_bytes {
+        return Ok(None);
+    }
+    Ok(Some(Plan {
+        effective_batch,
+        alternatives: field.alternatives(index, &chosen, budget_bytes),
+        suggestion: suggestion(request, effective_batch, &chosen, build, target),
+        step: field.step(index),
+        chosen,
+    }))
 }

@@ -16,6 +16,7 @@ use holdall_models::init::Draw;
 use holdall_train::batch::{Batch, Pixels};
 use holdall_train::config::{Precision, RunConfig};
 use holdall_train::export::save_weights;
+use holdall_train::measure::Choosing;
 use holdall_train::optimizer::Moment;
 use holdall_train::setup::Setup;
 use safetensors::tensor::{Dtype, TensorView};
@@ -59,7 +60,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         pixels: Pixels::Floats(floats.clone()),
         ..random
     };
-    let mut step = setup.start(&device, setup.plan(&device, 0)?)?;
+    let plan = setup.plan(&device, 0, Choosing::Predicted)?;
+    let (mut step, _) = setup.start(&device, plan, &mut |text| println!("{text}"))?;
     for count in 1..=3 {
         let moment = Moment {
             step: count,

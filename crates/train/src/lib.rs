@@ -1,7 +1,8 @@
 //! The training run: whatever the split of the batch, the gradient of the whole; whenever it is killed, the same losses.
 //!
 //! From a config to a run: [`config`] is what the user wrote, [`prepare`] reads the data and opens the model, [`setup`]
-//! says what is computed within which budget, [`site`] where, [`ready`] plans it, [`trainer`] is the loop. Follow one step:
+//! says what is computed within which budget, [`site`] where, [`ready`] plans it, [`measure`] lets a GPU decide between plans,
+//! [`reserve`] gets the memory, [`trainer`] is the loop. Follow one step:
 //! `reader` and [`pictures`] fill the [`batch`], [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
 //! programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss scale. Beside it:
 //! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] and [`run_folder`] keep what must survive
@@ -19,12 +20,14 @@ pub mod error;
 pub mod evaluate;
 pub mod export;
 pub mod journal;
+pub mod measure;
 pub mod optimizer;
 pub mod pictures;
 pub mod prepare;
 mod reader;
 pub mod ready;
 pub mod report;
+pub mod reserve;
 pub mod resume;
 pub mod run_folder;
 pub mod scaler;

@@ -16,9 +16,12 @@ use crate::checkpoint::{Checkpoint, SplitOfBatch};
 use crate::config::{RunConfig, Split};
 use crate::error::TrainError;
 use crate::evaluate;
+use crate::measure::Choosing;
 use crate::pictures::{Pictures, View};
 use crate::prepare::{Part, Prepared};
 use crate::site::Site;
+use crate::step::Step;
+use crate::step_graph::variant_of;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
 #[derive(Serialize)]
@@ -89,6 +92,7 @@ impl Ready {
         config: RunConfig,
         device: Device,
         checkpoint: Option<Checkpoint>,
+        choosing: Choosing<'_>,
     ) -> Result<Ready, TrainError> {
         let mut prepared = Prepared::new(&config, &device)?;
         let request = &mut prepared.setup.request;
@@ -130,13 +134,8 @@ impl Ready {
             false => 0,
         };
         let host_bytes = evaluation.unwrap_or(0) + ahead + LOOP_BYTES + threads * THREAD_BYTES;
-        let plan = prepared.setup.plan(&device, host_bytes)?;
-        let split = SplitOfBatch {
-            effective_batch: plan.effective_batch,
-            batch_size: plan.chosen.batch_size,
-            gradient_accumulation: plan.chosen.gradient_accumulation,
-            kept_micro_batches: plan.chosen.kept_micro_batches,
-        };
+        let plan = prepared.setup.plan(&device, host_bytes, choosing)?;
+        let split = split_of(&plan);
         let second = Batch::empty(batch.num_tokens);
         Ok(Ready {
             config,
@@ -148,6 +147,21 @@ impl Ready {
             batches: [batch, second],
             checkpoint,
         })
+    }
+
+    /// Reserves the plan's memory. Where it has gone meanwhile, plan and split are others from here on.
+    pub(crate) fn reserve(&mut self, tell: &mut dyn FnMut(&str)) -> Result<Step, TrainError> {
+        let setup = &mut self.prepared.setup;
+        if !self.device.is_gpu() {
+            let variant = variant_of(&self.plan.chosen);
+            let plan = self.plan.step.clone();
+            return Step::new(&self.device, setup.step.clone(), plan, &variant);
+        }
+        let reserved = setup.reserve(&self.device, self.plan.clone(), tell)?;
+        setup.budget_bytes = reserved.budget_bytes;
+        self.split = split_of(&reserved.plan);
+        self.plan = reserved.plan;
+        Ok(reserved.machine)
     }
 
     /// Whether it goes on from a checkpoint.
@@ -164,6 +178,15 @@ impl Ready {
     /// Optimizer steps of the run.
     pub fn total_steps(&self) -> u64 {
         self.steps_per_epoch() * self.config.train.epochs as u64
+    }
+}
+
+fn split_of(plan: &Plan) -> SplitOfBatch {
+    SplitOfBatch {
+        effective_batch: plan.effective_batch,
+        batch_size: plan.chosen.batch_size,
+        gradient_accumulation: plan.chosen.gradient_accumulation,
+        kept_micro_batches: plan.chosen.kept_micro_batches,
     }
 }
 

@@ -6,11 +6,12 @@ use holdall_device::{Arithmetic, Device};
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::{hub_cache, init};
-use holdall_plan::{Plan, PlanError, Request, Variant, plan};
+use holdall_plan::{Candidate, Plan, PlanError, Request, Variant, plan};
 
 use crate::budget::{Memory, show_bytes};
 use crate::config::{Precision, RunConfig, matches};
 use crate::error::TrainError;
+use crate::measure::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
 use crate::step_graph::{StepConfig, variant_of, write_step};
@@ -46,6 +47,8 @@ pub struct Setup {
     pub weights: Weights,
     /// What the planner is asked.
     pub request: Request,
+    /// The same as the user put it, a budget that nobody named rounded: what measured times are remembered by.
+    pub(crate) asked: Request,
     /// What the process may hold; `None` where the machine does not tell and the user did not say.
     pub budget_bytes: Option<u64>,
     /// Seed of everything random.
@@ -114,10 +117,16 @@ impl Setup {
         step.evaluation_batch = config.train.eval_batch_size;
         step.arithmetic = arithmetic;
         step.sorted_ids = site.wants_sorted_ids();
+        let request = config.request(budget_bytes, arithmetic);
+        let mut asked = request.clone();
+        if config.memory == Memory::Auto {
+            asked.budget_bytes = budget_bytes.map(rounded);
+        }
         Ok(Setup {
             step,
             weights,
-            request: config.request(budget_bytes, arithmetic),
+            request,
+            asked,
             budget_bytes,
             seed: config.seed,
             keep_head: true,
@@ -126,9 +135,19 @@ impl Setup {
     }
 
     /// Plans for a device or a card. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
-    /// hold yet.
-    pub fn plan<'a>(&self, site: impl Into<Site<'a>>, host_bytes: u64) -> Result<Plan, TrainError> {
+    /// hold yet. The CPU and cards that are not here go by predictions.
+    pub fn plan<'a>(
+        &self,
+        site: impl Into<Site<'a>>,
+        host_bytes: u64,
+        choosing: Choosing<'_>,
+    ) -> Result<Plan, TrainError> {
         let site = site.into();
+        if let Site::Here(device) = site
+            && device.is_gpu()
+        {
+            return measure::choose(self, device, choosing);
+        }
         let build = |variant: &Variant| write_step(&self.step, variant).graph;
         let planned = |more_bytes: u64| -> Result<Plan, TrainError> {
             let target = site.target(self.step.arithmetic, host_bytes + more_bytes)?;
@@ -157,19 +176,28 @@ impl Setup {
             device.held_bytes();
             return planned(0);
         }
-        made.step.process_bytes += grown;
-        for candidate in made.alternatives.iter_mut().chain([&mut made.chosen]) {
-            candidate.process_bytes += grown;
-        }
+        hold_more(&mut made, grown);
         Ok(made)
     }
 
-    /// Reserves the arena and fills the weights.
-    pub fn start(&self, device: &Device, plan: Plan) -> Result<Step, TrainError> {
-        let variant = variant_of(&plan.chosen);
-        let mut step = Step::new(device, self.step.clone(), plan.step, &variant)?;
+    /// Reserves the arena and fills the weights. Returns what was reserved: where memory has gone meanwhile, that is another
+    /// candidate, and `tell` hears of it.
+    pub fn start(
+        &self,
+        device: &Device,
+        plan: Plan,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<(Step, Candidate), TrainError> {
+        let (mut step, chosen) = if device.is_gpu() {
+            let reserved = self.reserve(device, plan, tell)?;
+            (reserved.machine, reserved.plan.chosen)
+        } else {
+            let variant = variant_of(&plan.chosen);
+            let step = Step::new(device, self.step.clone(), plan.step, &variant)?;
+            (step, plan.chosen)
+        };
         self.fill(device, &mut step)?;
-        Ok(step)
+        Ok((step, chosen))
     }
 
     /// Fills the weights of a step: from the folder, or drawn.
@@ -202,6 +230,21 @@ impl Setup {
             }
         }
     }
+}
+
+/// Counts bytes that the process holds and nobody foresaw.
+pub(crate) fn hold_more(plan: &mut Plan, bytes: u64) {
+    plan.step.process_bytes += bytes;
+    let others = plan.alternatives.iter_mut().chain(&mut plan.suggestion);
+    for candidate in others.chain([&mut plan.chosen]) {
+        candidate.process_bytes += bytes;
+    }
+}
+
+/// In steps of 3 to 6%: what is free differs from start to start, and times that were measured should be found again.
+fn rounded(bytes: u64) -> u64 {
+    let step = (bytes / 16).next_power_of_two() / 2;
+    bytes - bytes % step.max(1)
 }
 
 /// A pattern that matches nothing is a misspelling, not a wish.

@@ -34,7 +34,6 @@ use crate::run_folder::RunFolder;
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
 use crate::step::{Step, StepReport};
-use crate::step_graph::variant_of;
 
 /// A run with its memory reserved.
 pub struct Trainer {
@@ -58,17 +57,15 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Reserves the arena, fills it from the weights or the checkpoint, and writes the config and the plan.
-    pub fn begin(mut ready: Ready, folder: RunFolder) -> Result<Trainer, TrainError> {
+    /// Reserves the arena, fills it from the weights or the checkpoint, and writes the config and the plan. `tell` hears
+    /// of a plan that had to change because memory has gone.
+    pub fn begin(
+        mut ready: Ready,
+        folder: RunFolder,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Trainer, TrainError> {
         let best_metric = best_metric(&ready)?;
         let digest = format!("{:016x}", data_digest(&ready));
-        let report = PlanReport::new(
-            &ready.plan,
-            &ready.device,
-            ready.prepared.setup.budget_bytes,
-        );
-        let plan_json = serde_json::to_string_pretty(&report).expect("a plan is plain data");
-        let planned = [ready.plan.step.process_bytes, ready.plan.step.arena_bytes];
         if let Some(algorithms) = ready
             .checkpoint
             .as_ref()
@@ -76,12 +73,14 @@ impl Trainer {
         {
             ready.device.prefer_algorithms(algorithms);
         }
-        let mut step = Step::new(
+        let mut step = ready.reserve(tell)?;
+        let report = PlanReport::new(
+            &ready.plan,
             &ready.device,
-            ready.prepared.setup.step.clone(),
-            ready.plan.step.clone(),
-            &variant_of(&ready.plan.chosen),
-        )?;
+            ready.prepared.setup.budget_bytes,
+        );
+        let plan_json = serde_json::to_string_pretty(&report).expect("a plan is plain data");
+        let planned = [ready.plan.step.process_bytes, ready.plan.step.arena_bytes];
         let state = match ready.checkpoint.take() {
             Some(checkpoint) => {
                 if checkpoint.state.data_digest != digest {

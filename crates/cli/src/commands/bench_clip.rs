@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use holdall_train::TrainError;
 use holdall_train::batch::Batch;
+use holdall_train::measure::Choosing;
 use holdall_train::optimizer::Moment;
 use holdall_train::scaler::LossScaler;
 use holdall_train::setup::Setup;
@@ -37,6 +38,8 @@ struct BenchJson<'a> {
     kept_micro_batches: usize,
     planned_arena_bytes: u64,
     predicted_step_ms: f64,
+    /// The prediction is a time that was measured when the plan was chosen.
+    measured: bool,
     plan_ms: f64,
     threads: usize,
     loss: f64,
@@ -74,10 +77,9 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     let samples = setup.request.samples_per_step().map_err(TrainError::from)?;
     let tokens = setup.step.num_tokens;
     let started = Instant::now();
-    let plan = setup.plan(
-        &device,
-        Batch::host_bytes(&setup.step.model, samples, tokens),
-    )?;
+    let mut say = tell;
+    let host_bytes = Batch::host_bytes(&setup.step.model, samples, tokens);
+    let plan = setup.plan(&device, host_bytes, Choosing::Measured(&mut say))?;
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
     let batch = Batch::random(
         &setup.step.model,
@@ -86,9 +88,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         setup.step.num_labels,
         setup.seed,
     );
-    let chosen = plan.chosen.clone();
-    let (planned_bytes, planned_arena_bytes) = (plan.step.process_bytes, plan.step.arena_bytes);
-    let mut step = setup.start(&device, plan)?;
+    let (mut step, chosen) = setup.start(&device, plan, &mut say)?;
     let mut scaler = LossScaler::suiting(setup.step.arithmetic);
     let steps = arguments.steps as usize;
     let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
@@ -127,12 +127,13 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         exact: true,
         step_ms: seconds * 1e3,
         samples_per_s: samples as f64 / seconds,
-        planned_bytes,
+        planned_bytes: chosen.process_bytes,
         arena_bytes: step.arena_bytes(),
         process_bytes: device.peak_bytes(),
         kept_micro_batches: chosen.kept_micro_batches,
-        planned_arena_bytes,
+        planned_arena_bytes: chosen.arena_bytes,
         predicted_step_ms: chosen.step_ms,
+        measured: chosen.measured,
         plan_ms,
         threads: device.cpu().num_threads(),
         loss,

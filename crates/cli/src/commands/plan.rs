@@ -9,6 +9,7 @@ use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
 use holdall_train::prepare::Prepared;
+use holdall_train::measure::Choosing;
 use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};
 use holdall_train::site::Site;
@@ -38,7 +39,8 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
     if config.data.train.is_some() {
-        let ready = fitting(json, kind, Ready::new(config.clone(), device, None))?;
+        let ready = Ready::new(config.clone(), device, None, Choosing::Predicted);
+        let ready = fitting(json, kind, ready)?;
         for note in &ready.prepared.notes {
             tell(note);
         }
@@ -47,7 +49,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
         return tell_plan(json, &config.model, setup, &ready.plan, site);
     }
     let setup = Setup::new(&config, &device)?;
-    let plan = fitting(json, kind, setup.plan(&device, 0))?;
+    let plan = fitting(json, kind, setup.plan(&device, 0, Choosing::Predicted))?;
     tell_plan(json, &config.model, &setup, &plan, Site::Here(&device))
 }
 
@@ -65,7 +67,7 @@ fn for_card(json: bool, config: &RunConfig, card: &'static Card) -> Result<ExitC
         return tell_plan(json, &config.model, &prepared.setup, &plan, site);
     }
     let setup = Setup::new(config, site)?;
-    let plan = fitting(json, card.name, setup.plan(site, 0))?;
+    let plan = fitting(json, card.name, setup.plan(site, 0, Choosing::Predicted))?;
     tell_plan(json, &config.model, &setup, &plan, site)
 }
 
@@ -289,12 +291,14 @@ fn sentence(candidate: &Candidate) -> String {
             count(twice, "runs", "run")
         ),
     };
+    let time = show_time(candidate.step_ms);
+    let time = match candidate.measured {
+        true => format!("{time} a step, measured"),
+        false => format!("about {time} a step"),
+    };
     format!(
-        "{} x {}, recompute {}; {passes}; about {} a step",
-        candidate.batch_size,
-        candidate.gradient_accumulation,
-        candidate.recompute,
-        show_time(candidate.step_ms)
+        "{} x {}, recompute {}; {passes}; {time}",
+        candidate.batch_size, candidate.gradient_accumulation, candidate.recompute,
     )
 }
 

@@ -12,6 +12,7 @@ use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::checkpoint::Checkpoint;
 use holdall_train::config::RunConfig;
+use holdall_train::measure::Choosing;
 use holdall_train::ready::Ready;
 use holdall_train::report::Outcome;
 use holdall_train::resume;
@@ -181,7 +182,9 @@ pub fn train(
     }
     let begun_at = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
     let kind = device.kind();
-    let ready = plan::fitting(json, kind, Ready::new(config, device, checkpoint))?;
+    let mut say = tell;
+    let choosing = Choosing::Measured(&mut say);
+    let ready = plan::fitting(json, kind, Ready::new(config, device, checkpoint, choosing))?;
     for note in ready
         .prepared
         .notes
@@ -196,7 +199,7 @@ pub fn train(
         None => RunFolder::create(&out)?,
     };
     tell(&format!("Run folder: {}", out.display()));
-    let mut trainer = Trainer::begin(ready, folder)?;
+    let mut trainer = Trainer::begin(ready, folder, &mut say)?;
     if let Some(summary) = trainer.summary() {
         tell(&format!(
             "The run is complete: step {} of {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",

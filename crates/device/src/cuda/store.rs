@@ -9,16 +9,20 @@ use super::product::Products;
 use super::profile::Profile;
 use super::{Arithmetic, Cuda};
 
-/// Choices are for this card, this driver and this product library.
+impl Cuda {
+    /// What measurements hold for: this card, this driver and this product library.
+    pub fn identity(&self) -> Option<String> {
+        let characters = self.name.chars();
+        let card: String = characters
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .collect();
+        let driver = Context::driver_version().ok()?;
+        Some(format!("{card}-{driver}-{}", Products::version()))
+    }
+}
+
 fn file(cuda: &Cuda, what: &str) -> Option<PathBuf> {
-    let card: String = cuda
-        .name
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-        .collect();
-    let driver = Context::driver_version().ok()?;
-    let name = format!("{what}-{card}-{driver}-{}.txt", Products::version());
-    Some(cache_folder()?.join(name))
+    Some(cache_folder()?.join(format!("{what}-{}.txt", cuda.identity()?)))
 }
 
 fn write(path: Option<PathBuf>, text: &str) {

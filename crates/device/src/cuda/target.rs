@@ -179,6 +179,14 @@ impl CudaTarget {
         }
     }
 
+    /// The same card where a process turned out to hold so much more than was foreseen.
+    pub fn with_more_bytes(self, more_bytes: u64) -> CudaTarget {
+        CudaTarget {
+            held_bytes: self.held_bytes + more_bytes,
+            ..self
+        }
+    }
+
     /// Seconds of one product. A card computes whole tiles, as many at a time as it has multiprocessors.
     fn product_seconds(&self, [rows, outputs, inner]: [usize; 3], full: bool) -> f64 {
         let tiles = rows.div_ceil(PRODUCT_TILE) * outputs.div_ceil(PRODUCT_TILE);

@@ -6,6 +6,7 @@ use holdall_device::cpu::Cpu;
 
 use super::*;
 use crate::config::RunConfig;
+use crate::measure::Choosing;
 
 /// Three steps an epoch.
 fn trainer(folder: &std::path::Path, reads_ahead: bool) -> Trainer {
@@ -20,9 +21,9 @@ fn trainer(folder: &std::path::Path, reads_ahead: bool) -> Trainer {
     config.train.epochs = 2;
     config.train.eval_every = EvalEvery::Never;
     let device = Device::on_cpu(Cpu::new(Some(2)));
-    let ready = Ready::new(config, device, None).unwrap();
+    let ready = Ready::new(config, device, None, Choosing::Predicted).unwrap();
     let run = RunFolder::create(&folder.join(format!("run-{reads_ahead}"))).unwrap();
-    let mut trainer = Trainer::begin(ready, run).unwrap();
+    let mut trainer = Trainer::begin(ready, run, &mut |_| ()).unwrap();
     trainer.reads_ahead = reads_ahead;
     trainer
 }
