@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::training::{Home, assert_same_lines, assert_same_model};
-use crate::typed::{Answer, DONE, FOUND};
+use crate::typed::{Answer, DONE, FOUND, program};
 
 /// Types a command where files may grow to so many blocks (of 512 or 1024 bytes, as the shell has it), and writing more
 /// fails instead of ending the process.
@@ -13,9 +13,7 @@ fn with_small_files(blocks: u32, words: Vec<OsString>) -> Answer {
     let mut command = Command::new("sh");
     command.arg("-c");
     command.arg(format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\""));
-    command
-        .args(["sh", env!("CARGO_BIN_EXE_holdall")])
-        .args(words);
+    command.arg("sh").arg(program()).args(words);
     // Pipes, not files: what is said does not count.
     let output = command.output().unwrap();
     let [stdout, stderr] =

@@ -236,7 +236,7 @@ fn a_reader_may_have_seen_enough() {
     let mut reader = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
     let pipe = reader.stdin.take().unwrap();
     reader.wait().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_holdall"));
+    let mut command = Command::new(crate::typed::program());
     command.arg("predict").args([&run.path, &photos]);
     let output = command
         .stdout(pipe)

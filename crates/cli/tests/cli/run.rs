@@ -324,7 +324,7 @@ fn a_log_that_nobody_reads_does_not_end_a_run() {
     let mut reader = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
     let log = reader.stdin.take().unwrap();
     reader.wait().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_holdall"));
+    let mut command = Command::new(crate::typed::program());
     command
         .args(home.words("run", "--effective-batch 8 --epochs 1"))
         .stderr(log);

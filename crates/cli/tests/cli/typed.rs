@@ -1,6 +1,6 @@
 //! Typing a command and looking at what comes back.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,6 +17,17 @@ pub const INTERRUPTED: i32 = 130;
 
 /// A command that takes longer has hung.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// The program: the one built with these tests or, where they have been taken elsewhere, what `HOLDALL_BINARY` says.
+pub fn program() -> OsString {
+    let elsewhere = std::env::var_os("HOLDALL_BINARY");
+    elsewhere.unwrap_or_else(|| env!("CARGO_BIN_EXE_holdall").into())
+}
+
+/// The device that `HOLDALL_TEST_DEVICE` says, for tests that are of any device; the CPU where it says nothing.
+pub fn test_device() -> String {
+    std::env::var("HOLDALL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())
+}
 
 /// What a command answered.
 pub struct Answer {
@@ -56,16 +67,21 @@ impl Drop for Process {
 
 /// Types a command word by word, and does not wait for it.
 pub fn start<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Running {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_holdall"));
+    let program = program();
+    let mut command = Command::new(&program);
     command.args(words);
-    let typed = format!("{command:?}").replace(env!("CARGO_BIN_EXE_holdall"), "holdall");
+    let typed = format!("{command:?}").replace(&*program.to_string_lossy(), "holdall");
+    let device = test_device();
+    let is_for_a_card = device != "cpu" && command.get_args().any(|word| *word == *device);
+    if !is_for_a_card {
+        // What these tests expect is the CPU's, on machines with a GPU too.
+        command.env("CUDA_VISIBLE_DEVICES", "");
+    }
     // Files, not pipes: nobody has to read along while the time is watched.
     let [stdout, stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
     let process = command
         .env_remove("CLICOLOR_FORCE")
         .env("COLUMNS", "100")
-        // What these tests expect is the CPU's, on machines with a GPU too.
-        .env("CUDA_VISIBLE_DEVICES", "")
         .stdin(Stdio::null())
         .stdout(stdout.try_clone().unwrap())
         .stderr(stderr.try_clone().unwrap())

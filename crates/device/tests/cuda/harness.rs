@@ -176,15 +176,42 @@ impl Gpu {
             let case = Case::new([format; 2], settings.copies, &write);
             let found = case.on_gpu(self, arithmetic, what);
             let what = format!("{what}, {}", arithmetic.name());
-            assert_close(expected, &found, settings.tolerance(arithmetic), &what);
+            let tolerance = settings.tolerance(arithmetic);
+            let least_size = |_: &str, num_elements: usize| {
+                let steps = STEPS_OFF * smallest_step(format) * (num_elements as f64).sqrt();
+                steps / tolerance
+            };
+            assert_close_above(expected, &found, tolerance, least_size, &what);
             all.push(found);
         }
         all
     }
 }
 
+/// Elements may be off by so many of their format's smallest steps: next to zero a format has no digits to be right in.
+const STEPS_OFF: f64 = 4.0;
+
+/// Between neighbouring numbers next to zero; nothing worth counting where a format has the range of f32.
+fn smallest_step(format: DType) -> f64 {
+    match format {
+        DType::F16 => f64::from(f16::MIN_POSITIVE_SUBNORMAL),
+        _ => 0.0,
+    }
+}
+
 /// Prints the error of every tensor, and fails if one is too large or no number.
 pub fn assert_close(expected: &Outcome, found: &Outcome, tolerance: f64, what: &str) {
+    assert_close_above(expected, found, tolerance, |_, _| 0.0, what);
+}
+
+/// The same; `least_size`, of a tensor's name and number of elements, is what the error of a smaller one is relative to.
+pub fn assert_close_above(
+    expected: &Outcome,
+    found: &Outcome,
+    tolerance: f64,
+    least_size: impl Fn(&str, usize) -> f64,
+    what: &str,
+) {
     assert_eq!(expected.0.len(), found.0.len(), "{what}");
     let mut line = format!("{what}:");
     let mut wrong = Vec::new();
@@ -197,7 +224,7 @@ pub fn assert_close(expected: &Outcome, found: &Outcome, tolerance: f64, what: &
         let error = if difference == 0.0 {
             0.0
         } else {
-            difference / size
+            difference / size.max(least_size(name, expected.len()))
         };
         line.push_str(&format!(" {name} {error:.1e},"));
         if error.is_nan() || error > tolerance {

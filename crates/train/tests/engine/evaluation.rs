@@ -1,6 +1,6 @@
 //! Evaluation's programs: the same features as the step's, and no trace in the gradients.
 
-use holdall_device::{Device, DeviceError};
+use holdall_device::Device;
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
 use holdall_train::batch::{Batch, Pixels};
@@ -8,7 +8,7 @@ use holdall_train::optimizer::Moment;
 use holdall_train::step::Step;
 use holdall_train::step_graph::StepConfig;
 
-use crate::support::{Split, draw_weights, on_cpu, step};
+use crate::support::{Split, draw_weights, evaluated, on_cpu, step};
 
 const SPLIT: Split = Split {
     batch_size: 4,
@@ -36,30 +36,6 @@ fn gradients(step: &mut Step, device: &Device, batch: &Batch) -> Vec<Vec<f32>> {
     parameters
         .filter_map(|parameter| Some(step.gradient(parameter)?.to_vec()))
         .collect()
-}
-
-/// Features of all pictures and captions of a batch, and the logits, through the evaluation programs.
-fn evaluated(step: &mut Step, device: &Device, batch: &Batch) -> [Vec<f32>; 3] {
-    let mut encoder = step.encoder();
-    let (size, tokens) = (encoder.batch(), encoder.num_tokens());
-    let Pixels::Bytes(pixels) = &batch.pixels else {
-        panic!("random batches are bytes");
-    };
-    let each = pixels.len() / batch.num_samples;
-    let [mut pictures, mut captions, mut logits] = [Vec::new(), Vec::new(), Vec::new()];
-    for chosen in pixels.chunks(size * each) {
-        let load = |out: &mut [u8]| {
-            out[..chosen.len()].copy_from_slice(chosen);
-            Ok::<usize, DeviceError>(chosen.len() / each)
-        };
-        let encoded = encoder.pictures(device, load).unwrap();
-        pictures.extend_from_slice(&encoded.features);
-        logits.extend_from_slice(&encoded.logits.unwrap());
-    }
-    for chosen in batch.ids.chunks(size * tokens) {
-        captions.extend_from_slice(&encoder.captions(device, chosen).unwrap());
-    }
-    [pictures, captions, logits]
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use holdall_device::Device;
 use holdall_device::cpu::Cpu;
+use holdall_device::{Device, DeviceError};
 use holdall_graph::DType;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
@@ -135,6 +135,30 @@ pub fn golden_batch(
         ..StepConfig::new(config.clone(), Some(labels))
     };
     (step, batch)
+}
+
+/// Features of all pictures and captions of a batch, and the logits, through the evaluation programs.
+pub fn evaluated(step: &mut Step, device: &Device, batch: &Batch) -> [Vec<f32>; 3] {
+    let mut encoder = step.encoder();
+    let (size, tokens) = (encoder.batch(), encoder.num_tokens());
+    let Pixels::Bytes(pixels) = &batch.pixels else {
+        panic!("random batches are bytes");
+    };
+    let each = pixels.len() / batch.num_samples;
+    let [mut pictures, mut captions, mut logits] = [Vec::new(), Vec::new(), Vec::new()];
+    for chosen in pixels.chunks(size * each) {
+        let load = |out: &mut [u8]| {
+            out[..chosen.len()].copy_from_slice(chosen);
+            Ok::<usize, DeviceError>(chosen.len() / each)
+        };
+        let encoded = encoder.pictures(device, load).unwrap();
+        pictures.extend_from_slice(&encoded.features);
+        logits.extend_from_slice(&encoded.logits.unwrap());
+    }
+    for chosen in batch.ids.chunks(size * tokens) {
+        captions.extend_from_slice(&encoder.captions(device, chosen).unwrap());
+    }
+    [pictures, captions, logits]
 }
 
 fn norm(values: impl Iterator<Item = f64>) -> f64 {

@@ -1,0 +1,23 @@
+//! Training on a GPU: against the CPU, against itself, and against what was forecast.
+//!
+//! Without a card everything is skipped, aloud; with `HOLDALL_REQUIRE_GPU` set that fails. `--nocapture` shows the numbers.
+
+#![allow(clippy::unwrap_used)] // a test that cannot set itself up should stop
+
+#[path = "gpu/card.rs"]
+mod card;
+#[path = "gpu/evaluation.rs"]
+mod evaluation;
+#[path = "gpu/forecast.rs"]
+mod forecast;
+#[path = "gpu/overflow.rs"]
+mod overflow;
+#[path = "gpu/restored.rs"]
+mod restored;
+#[path = "gpu/splits.rs"]
+mod splits;
+#[path = "engine/support.rs"]
+#[allow(dead_code)] // what reads golden files is for the CPU's tests
+mod support;
+#[path = "gpu/training.rs"]
+mod training;

@@ -1,0 +1,229 @@
+//! The card, and small runs on it.
+
+use std::io::Write;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use holdall_device::{Arithmetic, Device, Wish, cuda};
+use holdall_models::config::ClipConfig;
+use holdall_plan::Recompute;
+use holdall_train::batch::{Batch, IGNORED};
+use holdall_train::config::RunConfig;
+use holdall_train::optimizer::Moment;
+use holdall_train::scaler::LossScaler;
+use holdall_train::schedule::LearningRates;
+use holdall_train::step::{Step, StepReport};
+use holdall_train::step_graph::StepConfig;
+
+use crate::support::{self, Split, draw_weights};
+
+pub const ALL: [Arithmetic; 4] = [
+    Arithmetic::F32,
+    Arithmetic::Tf32,
+    Arithmetic::Bf16,
+    Arithmetic::F16,
+];
+
+pub const NUM_LABELS: usize = 10;
+
+/// Four micro-batches of eight, some of each kind: kept, and made again.
+pub const EIGHT_BY_FOUR: Split = Split {
+    batch_size: 8,
+    kept: 1,
+    recompute: Recompute::Cheap,
+};
+const EFFECTIVE_BATCH: usize = 32;
+
+/// Writes a line where it is seen: of a test that passes, what `eprintln` writes is swallowed.
+pub fn say(line: &str) {
+    writeln!(std::io::stderr(), "{line}").expect("stderr can be written");
+}
+
+/// One test at a time uses the card: allocations and bytes are those of the whole process.
+pub fn take_turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says that there is no card; fails where one is required.
+pub fn skip(missing: &str) {
+    assert!(
+        std::env::var_os("HOLDALL_REQUIRE_GPU").is_none(),
+        "HOLDALL_REQUIRE_GPU is set: {missing}"
+    );
+    say(&format!("SKIPPED: no GPU: {missing}"));
+}
+
+/// Whether there is a card, without opening it; a line that says so where not.
+pub fn is_there() -> bool {
+    match cuda::count() {
+        Ok(0) => skip("none was found"),
+        Ok(_) => return true,
+        Err(missing) => skip(&missing.to_string()),
+    }
+    false
+}
+
+/// The card, for one test at a time.
+pub struct Gpu {
+    pub device: &'static Device,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Gpu {
+    /// `None`, and a line that says so, where there is no card.
+    pub fn open() -> Option<Gpu> {
+        static DEVICE: OnceLock<Result<Device, String>> = OnceLock::new();
+        let turn = take_turn();
+        let opened = DEVICE.get_or_init(|| {
+            Device::open(Wish::Cuda(0), Some(2)).map_err(|missing| missing.to_string())
+        });
+        match opened {
+            Ok(device) => Some(Gpu {
+                device,
+                _turn: turn,
+            }),
+            Err(missing) => {
+                skip(missing);
+                None
+            }
+        }
+    }
+
+    /// Those of these that the card computes in; a line for each of the others.
+    pub fn supported<const N: usize>(&self, wanted: [Arithmetic; N]) -> Vec<Arithmetic> {
+        let supports = |arithmetic: &Arithmetic| {
+            let supported = self.device.supports(*arithmetic);
+            if !supported {
+                say(&format!("SKIPPED: this card has no {}", arithmetic.name()));
+            }
+            supported
+        };
+        wanted.into_iter().filter(supports).collect()
+    }
+}
+
+/// The small preset with a label head.
+pub fn small(device: &Device, arithmetic: Arithmetic) -> StepConfig {
+    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(NUM_LABELS));
+    config.arithmetic = arithmetic;
+    config.sorted_ids = device.wants_sorted_ids();
+    config
+}
+
+/// Three batches: whole, with samples that have no label, and with a tail.
+pub fn batches(config: &StepConfig) -> [Batch; 3] {
+    let draw = |samples, seed| {
+        let (model, tokens) = (&config.model, config.num_tokens);
+        Batch::random(model, samples, tokens, Some(NUM_LABELS), seed)
+    };
+    let mut partly_labelled = draw(EFFECTIVE_BATCH, 2);
+    for label in partly_labelled.labels.iter_mut().step_by(3) {
+        *label = IGNORED;
+    }
+    [
+        draw(EFFECTIVE_BATCH, 1),
+        partly_labelled,
+        draw(EFFECTIVE_BATCH - 3, 3),
+    ]
+}
+
+/// A run as a trainer does it, without files.
+pub struct Run<'a> {
+    pub device: &'a Device,
+    pub step: Step,
+    pub batches: [Batch; 3],
+    pub scaler: LossScaler,
+    pub number: u64,
+    rates: LearningRates,
+}
+
+/// Every number that training changes, as bits.
+pub type Bits = Vec<(String, Vec<u32>)>;
+
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[track_caller]
+pub fn assert_same_bits(found: &Bits, expected: &Bits, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for ((name, found), (_, expected)) in found.iter().zip(expected) {
+        assert!(found == expected, "{what}: {name} differs");
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Weights drawn, nothing done yet; `total` steps are what the learning rates are for.
+    pub fn begin(device: &'a Device, config: &StepConfig, total: usize) -> Run<'a> {
+        let mut step = support::step(device, config, EFFECTIVE_BATCH, EIGHT_BY_FOUR);
+        draw_weights(device, &mut step, &config.model, 5);
+        let mut run = RunConfig::default();
+        // Not so fast that the batches are known by heart: of a loss that is gone, every difference is large.
+        run.train.lr = 4e-5;
+        Run {
+            device,
+            step,
+            batches: batches(config),
+            scaler: LossScaler::suiting(config.arithmetic),
+            number: 0,
+            rates: LearningRates::new(&run, total),
+        }
+    }
+
+    /// The next step, on the batch whose turn it is.
+    pub fn step(&mut self) -> StepReport {
+        let report = self.launched(|step, device, batch, moment| step.run(device, batch, moment));
+        self.scaler.observe(report.gradients).unwrap();
+        report
+    }
+
+    /// The next step, and the inputs of the one after it travel meanwhile.
+    pub fn step_and_preload(&mut self) -> StepReport {
+        let next = self.batches[(self.number as usize + 1) % self.batches.len()].clone();
+        let report = self.launched(|step, device, batch, moment| {
+            step.launch(device, batch, moment);
+            step.preload(device, &next);
+            step.finish()
+        });
+        self.scaler.observe(report.gradients).unwrap();
+        report
+    }
+
+    fn launched<E: std::fmt::Debug>(
+        &mut self,
+        run: impl FnOnce(&mut Step, &Device, &Batch, &Moment<'_>) -> Result<StepReport, E>,
+    ) -> StepReport {
+        let batch = &self.batches[self.number as usize % self.batches.len()];
+        self.number += 1;
+        let mut rates = Vec::new();
+        self.rates.write(self.number, &mut rates);
+        let moment = Moment {
+            step: self.number - self.scaler.skipped_steps(),
+            rates: &rates,
+            loss_scale: self.scaler.scale(),
+        };
+        run(&mut self.step, self.device, batch, &moment).unwrap()
+    }
+
+    pub fn losses(&mut self, num_steps: usize) -> Vec<f64> {
+        (0..num_steps).map(|_| self.step().loss).collect()
+    }
+
+    /// Weights and moments.
+    pub fn state(&self) -> Bits {
+        let parameters = self.step.parameters().iter();
+        let weights = parameters.map(|one| (one.name.clone(), bits(&self.step.weight(one))));
+        let moments = self.step.moments().flat_map(|(parameter, pair)| {
+            let mut which = ["first moment", "second moment"].into_iter();
+            pair.map(|stored| {
+                let name = format!("{} of {}", which.next().unwrap(), parameter.name);
+                (name, bits(&stored.read()))
+            })
+        });
+        weights.chain(moments).collect()
+    }
+}
+
+pub fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|value| value * value).sum::<f64>().sqrt()
+}

@@ -1,0 +1,231 @@
+//! What the plan says that the process holds on the card, against what the driver says, in a process per plan.
+//!
+//! A process's first plan is the one that counts: kernels that an earlier one loaded would hide what this one loads. So this
+//! program runs itself again for each case, and the one that waits opens no card. Alone (`gpu forecast`) it has none open
+//! from other tests either, and the driver's count by process is used even where it tells ids of another namespace.
+
+use std::process::Command;
+
+use holdall_device::{Arithmetic, Device, Wish};
+use holdall_models::config::ClipConfig;
+use holdall_plan::{Plan, Recompute, Request, Variant, plan};
+use holdall_train::batch::Batch;
+use holdall_train::optimizer::Moment;
+use holdall_train::step::Step;
+use holdall_train::step_graph::{StepConfig, variant_of, write_step};
+use serde_json::{Value, json};
+
+use crate::card::{is_there, say, take_turn};
+use crate::support::draw_weights;
+
+const BASE_32: &str = "openai/clip-vit-base-patch32";
+const BASE_16: &str = "openai/clip-vit-base-patch16";
+
+/// Says which case a process is to measure.
+const CASE: &str = "HOLDALL_FORECAST_CASE";
+const CHILD: &str = "forecast::one_case";
+
+/// Forecasts are within this share of the process, or within the reserve that the plan keeps for what it cannot know
+/// (libraries' kernels, pages), which is more than the share where a process is below a GiB.
+const SHARE: f64 = 0.01;
+const RESERVE_BYTES: u64 = 10 << 20;
+
+/// How the plan is asked for.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// Micro-batch, recomputation, micro-batches that keep their activations.
+    Split(usize, Recompute, usize),
+    /// The same in one byte less than that takes: weights are narrowed at each use.
+    PerUse(usize, Recompute, usize),
+    /// The planner's choice within so many bytes.
+    Budget(u64),
+}
+use Asked::{Budget, PerUse, Split};
+
+struct Case {
+    model: &'static str,
+    arithmetic: Arithmetic,
+    effective_batch: usize,
+    asked: Asked,
+}
+
+const fn case(
+    model: &'static str,
+    arithmetic: Arithmetic,
+    effective_batch: usize,
+    asked: Asked,
+) -> Case {
+    Case {
+        model,
+        arithmetic,
+        effective_batch,
+        asked,
+    }
+}
+
+use Arithmetic::{Bf16, F16, F32, Tf32};
+use Recompute::{Blocks, Cheap, None as Nothing};
+
+const CASES: [Case; 17] = [
+    case("small", F32, 32, Split(8, Nothing, 4)),
+    case("small", Bf16, 2048, Split(512, Cheap, 0)),
+    case("small", F16, 1000, Split(256, Blocks, 2)),
+    case("small", Tf32, 2048, Split(2048, Nothing, 1)),
+    case("small", Bf16, 4096, Budget(2 << 30)),
+    case(BASE_32, F32, 60, Split(16, Cheap, 1)),
+    case(BASE_32, Tf32, 64, Split(32, Blocks, 0)),
+    case(BASE_32, Bf16, 256, Split(64, Nothing, 0)),
+    case(BASE_32, Bf16, 256, Split(64, Nothing, 4)),
+    case(BASE_32, F16, 256, Split(32, Blocks, 8)),
+    case(BASE_32, Bf16, 128, PerUse(128, Cheap, 1)),
+    case(BASE_32, F16, 128, PerUse(16, Blocks, 3)),
+    case(BASE_32, Bf16, 300, Budget(4 << 30)),
+    case(BASE_16, F32, 8, Split(4, Nothing, 2)),
+    case(BASE_16, F16, 22, Split(8, Blocks, 0)),
+    case(BASE_16, Bf16, 32, Split(16, Cheap, 1)),
+    case(BASE_16, Bf16, 96, Budget(6 << 30)),
+];
+
+impl Case {
+    fn plan(&self, device: &Device, config: &StepConfig) -> Plan {
+        let mut request = Request {
+            effective_batch: Some(self.effective_batch),
+            precision: self.arithmetic.name(),
+            ..Request::default()
+        };
+        match self.asked {
+            Split(batch_size, recompute, kept) | PerUse(batch_size, recompute, kept) => {
+                request.batch_size = Some(batch_size);
+                request.recompute = Some(recompute);
+                request.kept = Some(kept);
+            }
+            Budget(bytes) => request.budget_bytes = Some(bytes),
+        }
+        let target = device.target(self.arithmetic, 0).unwrap();
+        let build = |variant: &Variant| write_step(config, variant).graph;
+        let planned = |request: &Request| plan(request, &build, &*target).unwrap();
+        let made = planned(&request);
+        let PerUse(..) = self.asked else {
+            return made;
+        };
+        // Blocks are run again in groups of several sizes: smaller and smaller until no resident copies fit.
+        let mut smaller = made;
+        while smaller.chosen.weight_copies != "per use" {
+            request.budget_bytes = Some(smaller.step.process_bytes - 1);
+            smaller = planned(&request);
+        }
+        smaller
+    }
+
+    /// Two steps; what was planned and what was held.
+    fn measure(&self) -> Value {
+        let device = Device::open(Wish::Cuda(0), Some(2)).unwrap();
+        if !device.supports(self.arithmetic) {
+            return json!({ "skipped": self.arithmetic.name() });
+        }
+        let mut config = StepConfig::new(ClipConfig::preset(self.model).unwrap(), Some(10));
+        config.arithmetic = self.arithmetic;
+        config.sorted_ids = device.wants_sorted_ids();
+        let Plan { chosen, step, .. } = self.plan(&device, &config);
+        let (planned_bytes, before_bytes) = (step.process_bytes, device.held_bytes());
+        let variant = variant_of(&chosen);
+        let mut step = Step::new(&device, config.clone(), step, &variant).unwrap();
+        draw_weights(&device, &mut step, &config.model, 0);
+        let (model, tokens) = (&config.model, config.num_tokens);
+        let batch = Batch::random(model, self.effective_batch, tokens, config.num_labels, 1);
+        for number in 1..=2 {
+            let moment = Moment {
+                step: number,
+                rates: &[1e-5, 1e-4],
+                loss_scale: 1.0,
+            };
+            let report = step.run(&device, &batch, &moment).unwrap();
+            assert!(report.loss.is_finite());
+        }
+        json!({
+            "split": format!(
+                "{} x {}, recompute {}, {} kept, copies {}",
+                chosen.batch_size,
+                chosen.gradient_accumulation,
+                chosen.recompute,
+                chosen.kept_micro_batches,
+                chosen.weight_copies
+            ),
+            "before_bytes": before_bytes,
+            "planned_bytes": planned_bytes,
+            "peak_bytes": device.peak_bytes(),
+        })
+    }
+}
+
+/// Nothing by itself: what the other test runs, in a process of its own.
+#[test]
+fn one_case() {
+    if let Ok(index) = std::env::var(CASE) {
+        let index: usize = index.parse().unwrap();
+        // A line of its own: the test's name is written without an end.
+        println!("\n{}", CASES[index].measure());
+    }
+}
+
+fn measured_elsewhere(index: usize) -> Value {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([CHILD, "--exact", "--nocapture", "--test-threads", "1"])
+        .env(CASE, index.to_string())
+        .output()
+        .unwrap();
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "case {index}\n{stdout}\n{stderr}");
+    let line = stdout.lines().find(|line| line.starts_with('{'));
+    let line = line.unwrap_or_else(|| panic!("case {index}: no result\n{stdout}\n{stderr}"));
+    serde_json::from_str(line).unwrap()
+}
+
+#[test]
+fn what_is_held_is_what_was_forecast() {
+    let _turn = take_turn();
+    if !is_there() {
+        return;
+    }
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let mut wrong = Vec::new();
+    println!("  forecast      peak     of it  plan (MiB)");
+    for (index, case) in CASES.iter().enumerate() {
+        let found = measured_elsewhere(index);
+        if let Some(format) = found["skipped"].as_str() {
+            say(&format!("SKIPPED: this card has no {format}"));
+            continue;
+        }
+        let bytes = |key: &str| {
+            let bytes = found[key].as_u64();
+            bytes.unwrap_or_else(|| panic!("`{key}` is not told: {found}"))
+        };
+        let (planned, peak) = (bytes("planned_bytes"), bytes("peak_bytes"));
+        let line = format!(
+            "{:10.1}{:10.1}{:9.2} %  {} {} {}: {}",
+            mib(planned),
+            mib(peak),
+            100.0 * peak as f64 / planned as f64,
+            case.model,
+            case.arithmetic.name(),
+            case.effective_batch,
+            found["split"].as_str().unwrap()
+        );
+        println!("{line}");
+        let is_per_use = line.ends_with("per use");
+        assert!(is_per_use || !matches!(case.asked, PerUse(..)), "{line}");
+        if let Budget(bytes) = case.asked {
+            assert!(peak <= bytes, "{line}");
+        }
+        let spare = (SHARE * planned as f64).max(RESERVE_BYTES as f64);
+        if peak > planned || (planned - peak) as f64 > spare {
+            wrong.push(line);
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "not within the forecast:\n{}",
+        wrong.join("\n")
+    );
+}

@@ -1,0 +1,58 @@
+//! From the card to a file and back: as if nothing had happened.
+
+use holdall_train::checkpoint::{Checkpoint, Clock, FORMAT, Next, SplitOfBatch, State, save};
+
+use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, Run, assert_same_bits, small};
+
+const NUM_STEPS: usize = 20;
+const SAVED_AFTER: usize = 4;
+
+fn state(run: &Run<'_>) -> State {
+    State {
+        format: FORMAT,
+        step: run.number,
+        next: Next::Step,
+        scaler: run.scaler,
+        best: None,
+        without_improvement: 0,
+        last_scores: Vec::new(),
+        journal_bytes: 0,
+        clock: Clock::default(),
+        split: SplitOfBatch {
+            effective_batch: 32,
+            batch_size: EIGHT_BY_FOUR.batch_size,
+            gradient_accumulation: 4,
+            kept_micro_batches: EIGHT_BY_FOUR.kept,
+        },
+        data_digest: String::new(),
+        algorithms: run.device.algorithms(),
+    }
+}
+
+#[test]
+fn a_restored_step_goes_on_with_the_same_bits() {
+    let Some(gpu) = Gpu::open() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for arithmetic in gpu.supported(ALL) {
+        let name = arithmetic.name();
+        let config = small(gpu.device, arithmetic);
+        let path = folder.path().join(format!("{name}.safetensors"));
+        let mut straight = Run::begin(gpu.device, &config, NUM_STEPS);
+        straight.losses(SAVED_AFTER);
+        save(&path, &state(&straight), &straight.step).unwrap();
+        let saved = straight.state();
+
+        let checkpoint = Checkpoint::open(&path).unwrap().unwrap();
+        let mut restored = Run::begin(gpu.device, &config, NUM_STEPS);
+        // Steps of its own, so that nothing is right by chance: not the copies of weights either.
+        restored.losses(2);
+        assert!(restored.state() != saved);
+        checkpoint.restore(gpu.device, &mut restored.step).unwrap();
+        assert_same_bits(&restored.state(), &saved, name);
+        (restored.number, restored.scaler) = (checkpoint.state.step, checkpoint.state.scaler);
+        for _ in 0..3 {
+            assert_eq!(restored.step(), straight.step(), "{name}");
+            assert_same_bits(&restored.state(), &straight.state(), name);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The certificate on a GPU: every usual split within its format's rounding, and plain accumulation found out.
+
+use holdall_plan::Recompute;
+use holdall_train::batch::{Batch, IGNORED};
+use holdall_train::config::{Precision, RunConfig};
+use holdall_train::setup::Setup;
+use holdall_train::step_graph::Coupling;
+use holdall_train::verify::{Split, tolerance, usual_splits, verify};
+
+use crate::card::{Gpu, NUM_LABELS, say};
+
+const PRECISIONS: [Precision; 4] = [
+    Precision::F32,
+    Precision::Tf32,
+    Precision::Bf16,
+    Precision::Fp16,
+];
+
+/// A setup of the small preset and a batch of so many; `None`, and a line, where the card lacks the format.
+fn setup(gpu: &Gpu, precision: Precision, samples: usize, seed: u64) -> Option<(Setup, Batch)> {
+    if !gpu.device.supports(precision.arithmetic().unwrap()) {
+        say(&format!("SKIPPED: this card has no {}", precision.name()));
+        return None;
+    }
+    let run = RunConfig {
+        model: "small".to_owned(),
+        labels: Some(NUM_LABELS),
+        precision,
+        seed,
+        ..RunConfig::default()
+    };
+    let setup = Setup::new(&run, gpu.device).unwrap();
+    let step = &setup.step;
+    let mut batch = Batch::random(&step.model, samples, step.num_tokens, step.num_labels, seed);
+    for label in batch.labels.iter_mut().step_by(3) {
+        *label = IGNORED;
+    }
+    Some((setup, batch))
+}
+
+#[test]
+fn usual_splits_are_exact_in_every_number_format() {
+    let Some(gpu) = Gpu::open() else { return };
+    for precision in PRECISIONS {
+        for (seed, samples) in [(0, 13), (1, 32)] {
+            let Some((setup, batch)) = setup(&gpu, precision, samples, seed) else {
+                continue;
+            };
+            let (splits, coupling) = (usual_splits(samples), Coupling::EffectiveBatch);
+            let certificate =
+                verify(&setup, gpu.device, &batch, &splits, coupling, |_| ()).unwrap();
+            println!(
+                "{}, {samples} samples: {:.1e} ({}), loss {:.1e}, within {:e}",
+                precision.name(),
+                certificate.max_relative_error,
+                certificate.worst_parameter,
+                certificate.loss_difference,
+                certificate.tolerance
+            );
+            let expected = tolerance(gpu.device, precision.arithmetic().unwrap());
+            assert_eq!(certificate.tolerance, expected);
+            assert!(certificate.exact, "{certificate:#?}");
+        }
+    }
+}
+
+#[test]
+fn plain_accumulation_is_found_out() {
+    let Some(gpu) = Gpu::open() else { return };
+    for precision in PRECISIONS {
+        let Some((setup, batch)) = setup(&gpu, precision, 12, 1) else {
+            continue;
+        };
+        let certificate = |batch_size| {
+            let split = Split {
+                batch_size,
+                recompute: Recompute::None,
+                kept_micro_batches: 0,
+            };
+            let wrong = Coupling::WithinMicroBatch;
+            verify(&setup, gpu.device, &batch, &[split], wrong, |_| ()).unwrap()
+        };
+        let (split, whole) = (certificate(4), certificate(12));
+        println!(
+            "{}: {:.1e} in three, {:.1e} in one",
+            precision.name(),
+            split.max_relative_error,
+            whole.max_relative_error
+        );
+        assert!(!split.exact, "{split:#?}");
+        // By more than a bound that is a little off would explain.
+        assert!(
+            split.max_relative_error > 2.0 * split.tolerance,
+            "{split:#?}"
+        );
+        // With one micro-batch there is nothing to lose, and the same switch is exact.
+        assert!(whole.exact, "{whole:#?}");
+    }
+}

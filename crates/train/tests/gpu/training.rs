@@ -1,0 +1,103 @@
+//! A hundred steps: near the CPU's in every number format, and the same bits twice.
+
+use holdall_device::{Arithmetic, cuda};
+
+use crate::card::{ALL, Bits, Gpu, Run, assert_same_bits, small};
+use crate::support::{evaluated, on_cpu};
+
+const NUM_STEPS: usize = 100;
+/// Steps that a mean is of, where single ones are too uneven to compare.
+const TOGETHER: usize = 10;
+
+fn mean(losses: &[f64]) -> f64 {
+    losses.iter().sum::<f64>() / losses.len() as f64
+}
+
+/// The largest difference in one step, and in the mean of ten.
+fn differences(found: &[f64], expected: &[f64]) -> [f64; 2] {
+    [1, TOGETHER].map(|together| {
+        let pairs = found.chunks(together).zip(expected.chunks(together));
+        pairs
+            .map(|(found, expected)| (mean(found) / mean(expected) - 1.0).abs())
+            .fold(0.0, f64::max)
+    })
+}
+
+fn trained(run: &mut Run<'_>) -> (Vec<f64>, Bits) {
+    (run.losses(NUM_STEPS), run.state())
+}
+
+#[test]
+fn a_hundred_steps_stay_near_those_of_the_cpu_and_are_the_same_twice() {
+    let Some(gpu) = Gpu::open() else { return };
+    let cpu = on_cpu(std::thread::available_parallelism().map_or(2, usize::from));
+    let expected = Run::begin(&cpu, &small(&cpu, Arithmetic::F32), NUM_STEPS).losses(NUM_STEPS);
+    for arithmetic in gpu.supported(ALL) {
+        let name = arithmetic.name();
+        let config = small(gpu.device, arithmetic);
+        let mut run = Run::begin(gpu.device, &config, NUM_STEPS);
+        let (losses, state) = trained(&mut run);
+        let [single, together] = differences(&losses, &expected);
+        println!(
+            "{name}: from {:.4} to {:.4} (CPU: {:.4}), off by {single:.1e} in a step and {together:.1e} in the mean \
+             of {TOGETHER}, {} skipped",
+            mean(&losses[..TOGETHER]),
+            mean(&losses[NUM_STEPS - TOGETHER..]),
+            mean(&expected[NUM_STEPS - TOGETHER..]),
+            run.scaler.skipped_steps()
+        );
+        // Not `>`: what is no number fails.
+        let near = match arithmetic {
+            Arithmetic::F32 => single <= 1e-3,
+            Arithmetic::Tf32 => single <= 2e-2,
+            Arithmetic::Bf16 | Arithmetic::F16 => together <= 5e-2,
+        };
+        assert!(near, "{name}: {losses:?}\nthe CPU: {expected:?}");
+        let [first, last] = [&losses[..TOGETHER], &losses[NUM_STEPS - TOGETHER..]].map(mean);
+        assert!(last < 0.8 * first, "{name}: {losses:?}");
+
+        drop(run);
+        let (again, state_again) = trained(&mut Run::begin(gpu.device, &config, NUM_STEPS));
+        assert_eq!(again, losses, "{name}");
+        assert_same_bits(&state_again, &state, name);
+    }
+}
+
+#[test]
+fn inputs_that_travel_early_change_no_bit() {
+    let Some(gpu) = Gpu::open() else { return };
+    for arithmetic in gpu.supported([Arithmetic::F32, Arithmetic::F16]) {
+        let config = small(gpu.device, arithmetic);
+        let mut plain = Run::begin(gpu.device, &config, NUM_STEPS);
+        let mut early = Run::begin(gpu.device, &config, NUM_STEPS);
+        for number in 1..=7 {
+            let what = format!("{}, step {number}", arithmetic.name());
+            assert_eq!(early.step_and_preload(), plain.step(), "{what}");
+        }
+        assert_same_bits(&early.state(), &plain.state(), arithmetic.name());
+    }
+}
+
+#[test]
+fn nothing_is_allocated_after_the_first_step_and_the_first_evaluation() {
+    let Some(gpu) = Gpu::open() else { return };
+    for arithmetic in gpu.supported(ALL) {
+        let mut config = small(gpu.device, arithmetic);
+        for evaluation_batch in [None, Some(5)] {
+            config.evaluation_batch = evaluation_batch;
+            let mut run = Run::begin(gpu.device, &config, NUM_STEPS);
+            let mut before = None;
+            for number in 0..21 {
+                run.step();
+                if number % 10 == 0 {
+                    let batch = &run.batches[0];
+                    evaluated(&mut run.step, gpu.device, batch);
+                }
+                let before = *before.get_or_insert(cuda::allocations());
+                let what = format!("{}, step {}", arithmetic.name(), number + 1);
+                assert_eq!(cuda::allocations(), before, "{what}");
+                assert!(before > 0, "allocations are not counted");
+            }
+        }
+    }
+}
