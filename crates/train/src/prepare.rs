@@ -15,6 +15,7 @@ use crate::budget::{Memory, show_bytes};
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::export::LabelNames;
+use crate::measure::Choosing;
 use crate::setup::{Setup, Weights, open_model};
 use crate::site::Site;
 
@@ -181,7 +182,7 @@ impl Prepared {
     /// Plans for a card that is not there: nothing is read beyond what [`Prepared::new`] has read.
     pub fn plan_for_card(&mut self, card: &'static Card) -> Result<Plan, TrainError> {
         self.note_on_effective_batch()?;
-        self.setup.plan(Site::Card(card), 0)
+        self.setup.plan(Site::Card(card), 0, Choosing::Predicted)
     }
 }
 
