@@ -41,6 +41,7 @@ struct BenchJson<'a> {
     /// The prediction is a time that was measured when the plan was chosen.
     measured: bool,
     plan_ms: f64,
+    first_step_ms: f64,
     threads: usize,
     loss: f64,
     #[serde(skip_serializing_if = "is_zero")]
@@ -52,6 +53,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
+    let began = Instant::now();
     let options = &arguments.options;
     let model = if arguments.small {
         "small"
@@ -107,7 +109,9 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         bar.inc(1);
         Ok(report.loss)
     };
-    for count in 0..WARM_UP_STEPS {
+    one_step(0)?;
+    let first_step_ms = began.elapsed().as_secs_f64() * 1e3;
+    for count in 1..WARM_UP_STEPS {
         one_step(count)?;
     }
     let started = Instant::now();
@@ -135,6 +139,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         predicted_step_ms: chosen.step_ms,
         measured: chosen.measured,
         plan_ms,
+        first_step_ms,
         threads: device.cpu().num_threads(),
         loss,
         skipped_steps: scaler.skipped_steps(),
