@@ -280,13 +280,10 @@ pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
             g.enter(Section::Features);
             let tile = config.contrastive_tile;
             let pair = [image, text];
-            g.contrastive_into(
-                pair,
-                micro_weights,
-                heads.logit_scale,
-                contrastive_sum,
-                tile,
-            );
+            // The loss has products, and they have fixed places.
+            let own_weights = g.statistic("own weights", &[batch]);
+            g.push_new(AddInto {}, vec![micro_weights], &[own_weights]);
+            g.contrastive_into(pair, own_weights, heads.logit_scale, contrastive_sum, tile);
             seeds_back.push((contrastive_sum, contrastive_seed));
         }
     }

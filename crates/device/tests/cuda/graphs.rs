@@ -55,9 +55,11 @@ fn random_steps_agree_with_the_cpu() {
             match arithmetic {
                 Arithmetic::F32 => {
                     let least = least_gradient(&step, &expected);
-                    let least_size = |name: &str, _| match is_gradient(&step, name) {
-                        true => least,
-                        false => 0.0,
+                    let least_size = |name: &str, _| match name {
+                        // A sum over all pairs of terms of the order of one, which cancel.
+                        "scale.grad" => least.max(1e-2),
+                        name if is_gradient(&step, name) => least,
+                        _ => 0.0,
                     };
                     assert_close_above(&expected, &found, 1e-4, least_size, &what);
                 }
