@@ -40,7 +40,8 @@ impl World {
     }
 
     fn plan(&self, budget_bytes: Option<u64>, more_bytes: u64) -> Result<Plan, TrainError> {
-        let build = |variant: &Variant| write_step(&self.setup.step, variant).graph;
+        let config = &self.setup.step;
+        let build = |variant: &Variant| write_step(config, variant).graph;
         let request = Request {
             budget_bytes,
             ..self.setup.request.clone()
