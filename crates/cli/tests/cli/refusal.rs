@@ -16,7 +16,7 @@ const TOO_LARGE: [&str; 10] = [
     "--batch-size 16 --gradient-accumulation 4 --recompute none --memory 60MiB",
     "--batch-size 128 --memory 50MiB",
     "--gradient-accumulation 1 --recompute none --memory 60MiB",
-    "--effective-batch 256 --batch-size 128 --gradient-accumulation 2 --memory 45MiB",
+    "--effective-batch 256 --batch-size 128 --gradient-accumulation 2 --memory 60MiB",
     "--effective-batch 100 --batch-size 12 --recompute cheap --memory 48MiB --labels 1000 --num-threads 1",
 ];
 
