@@ -131,14 +131,6 @@ impl Context {
         check(result, "cuMemGetInfo")?;
         Ok((free as u64, total as u64))
     }
-
-    pub fn driver_version() -> Result<u32, DeviceError> {
-        let mut version = 0;
-        // SAFETY: the version is written to a local.
-        let result = unsafe { sys::cuDriverGetVersion(&mut version) };
-        check(result, "cuDriverGetVersion")?;
-        Ok(version as u32)
-    }
 }
 
 impl Drop for Context {

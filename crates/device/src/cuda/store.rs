@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::compile::cache_folder;
-use super::driver::Context;
+use super::libraries::driver_version;
 use super::product::Products;
 use super::profile::Profile;
 use super::{Arithmetic, Cuda};
@@ -16,8 +16,8 @@ impl Cuda {
         let card: String = characters
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
             .collect();
-        let driver = Context::driver_version().ok()?;
-        Some(format!("{card}-{driver}-{}", Products::version()))
+        let (major, minor) = driver_version()?;
+        Some(format!("{card}-{major}.{minor}-{}", Products::version()))
     }
 }
 
