@@ -283,6 +283,11 @@ impl Step {
             self.accumulation,
             self.batch_size
         );
+        let vocabulary = 0..self.config.model.text.vocab_size as i64;
+        assert!(
+            batch.ids.iter().all(|id| vocabulary.contains(id)),
+            "token ids are those of the model's vocabulary"
+        );
         if !std::mem::take(&mut self.preloaded) {
             self.loaded = None;
         }
@@ -489,11 +494,6 @@ impl Step {
                 });
             }
         }
-        let vocabulary = 0..self.config.model.text.vocab_size as i64;
-        assert!(
-            batch.ids.iter().all(|id| vocabulary.contains(id)),
-            "token ids are those of the model's vocabulary"
-        );
         machine.input(&place(inputs.ids), |to| rows.copy(&batch.ids, to));
         machine.input(&place(inputs.end), |to| rows.copy(&batch.ends, to));
         machine.input(&place(inputs.lengths), |lengths| {
