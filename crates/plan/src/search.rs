@@ -61,6 +61,19 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// What its graph is written from.
+    pub fn variant(&self) -> Variant {
+        let per_use = self.weight_copies == copies_name(true, Copies::PerUse);
+        Variant {
+            batch_size: self.batch_size,
+            gradient_accumulation: self.gradient_accumulation,
+            copies: match per_use {
+                true => Copies::PerUse,
+                false => Copies::Resident,
+            },
+        }
+    }
+
     /// What was chosen, without what follows from it.
     pub fn choice(&self) -> Choice {
         Choice {

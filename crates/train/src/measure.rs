@@ -24,7 +24,7 @@ use crate::error::TrainError;
 use crate::optimizer::{Moment, OptimizerConfig};
 use crate::setup::{Setup, hold_more};
 use crate::step::Step;
-use crate::step_graph::{StepConfig, variant_of, write_step};
+use crate::step_graph::{StepConfig, write_step};
 
 /// How a plan is chosen on a GPU.
 pub enum Choosing<'a> {
@@ -203,7 +203,7 @@ fn run_for_real(
     plan: &Plan,
     batch: &Batch,
 ) -> Result<f64, TrainError> {
-    let variant = variant_of(&plan.chosen);
+    let variant = plan.chosen.variant();
     let mut step = Step::new(device, setup.step.clone(), plan.step.clone(), &variant)?;
     // Small and never all zero: a card computes faster on zeros, and slower on what is not a number.
     let mut noise = Noise(0x9E37_79B9_7F4A_7C15);

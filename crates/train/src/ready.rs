@@ -21,7 +21,6 @@ use crate::pictures::{Pictures, View};
 use crate::prepare::{Part, Prepared};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::variant_of;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
 #[derive(Serialize)]
@@ -153,7 +152,7 @@ impl Ready {
     pub(crate) fn reserve(&mut self, tell: &mut dyn FnMut(&str)) -> Result<Step, TrainError> {
         let setup = &mut self.prepared.setup;
         if !self.device.is_gpu() {
-            let variant = variant_of(&self.plan.chosen);
+            let variant = self.plan.chosen.variant();
             let plan = self.plan.step.clone();
             return Step::new(&self.device, setup.step.clone(), plan, &variant);
         }

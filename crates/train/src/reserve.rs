@@ -14,7 +14,7 @@ use crate::budget::{Memory, show_bytes};
 use crate::error::TrainError;
 use crate::setup::{Setup, hold_more};
 use crate::step::Step;
-use crate::step_graph::{variant_of, write_step};
+use crate::step_graph::write_step;
 
 /// A plan with its memory.
 pub struct Reserved<M = Step> {
@@ -55,7 +55,7 @@ impl Setup {
             held_bytes: &|| device.held_bytes(),
         };
         let mut make = |plan: &Plan| {
-            let variant = variant_of(&plan.chosen);
+            let variant = plan.chosen.variant();
             Step::new(device, self.step.clone(), plan.step.clone(), &variant)
         };
         let mut plan_again = |budget_bytes: Option<u64>, more_bytes: u64| {

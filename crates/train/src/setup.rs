@@ -14,7 +14,7 @@ use crate::error::TrainError;
 use crate::measure::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, variant_of, write_step};
+use crate::step_graph::{StepConfig, write_step};
 
 /// Where weights come from.
 pub enum Weights {
@@ -192,7 +192,7 @@ impl Setup {
             let reserved = self.reserve(device, plan, tell)?;
             (reserved.machine, reserved.plan.chosen)
         } else {
-            let variant = variant_of(&plan.chosen);
+            let variant = plan.chosen.variant();
             let step = Step::new(device, self.step.clone(), plan.step, &variant)?;
             (step, plan.chosen)
         };

@@ -18,12 +18,12 @@ use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::ops::update::GradientNorm;
 use holdall_graph::{
-    Copies, DType, Graph, Node, NodeId, Op, Output, Role, Section, StorageId, ValueId, Write,
-    backward, backward_into,
+    DType, Graph, Node, NodeId, Op, Output, Role, Section, StorageId, ValueId, Write, backward,
+    backward_into,
 };
 use holdall_models::clip::{self, ClipInputs};
 use holdall_models::config::ClipConfig;
-use holdall_plan::{Candidate, Variant};
+use holdall_plan::Variant;
 
 use crate::config::matches;
 use crate::encoder::EncoderReach;
@@ -157,18 +157,6 @@ pub struct Reach {
 /// Rows of the feature storage, at least: products of fewer rows than this take another path with another order of
 /// summation, and the loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
 const LEAST_ROWS: usize = 17;
-
-/// What the graph of a planned candidate was written for.
-pub fn variant_of(chosen: &Candidate) -> Variant {
-    Variant {
-        batch_size: chosen.batch_size,
-        gradient_accumulation: chosen.gradient_accumulation,
-        copies: match chosen.weight_copies {
-            "per use" => Copies::PerUse,
-            _ => Copies::Resident,
-        },
-    }
-}
 
 /// Writes the step.
 pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {

@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use crate::error::TrainError;
 use crate::setup::Setup;
 use crate::step::Step;
-use crate::step_graph::{Coupling, StepConfig, variant_of, write_step};
+use crate::step_graph::{Coupling, StepConfig, write_step};
 
 /// Errors up to this are rounding. Products of other shapes add their terms in another order, and round each term to the
 /// format's digits: 24 bits in f32, 11 in tf32 and fp16, 8 in bf16. The CPU adds in one order whatever the shape of the batch.
@@ -128,7 +128,7 @@ fn split_step(
     };
     let build = |variant: &Variant| write_step(config, variant).graph;
     let plan = plan(&request, &build, &*device.target(config.arithmetic, 0)?)?;
-    let variant = variant_of(&plan.chosen);
+    let variant = plan.chosen.variant();
     let mut step = Step::new(device, config.clone(), plan.step, &variant)?;
     setup.fill(device, &mut step)?;
     Ok((step, variant.gradient_accumulation))

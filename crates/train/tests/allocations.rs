@@ -13,7 +13,7 @@ use holdall_plan::{Recompute, Request, Variant, plan};
 use holdall_train::batch::Batch;
 use holdall_train::optimizer::Moment;
 use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, variant_of, write_step};
+use holdall_train::step_graph::{StepConfig, write_step};
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static OURS: AtomicU64 = AtomicU64::new(0);
@@ -80,7 +80,7 @@ fn a_warm_step_allocates_nothing() {
         let target = device.target(config.arithmetic, 0).unwrap();
         let plan = plan(&request, &build, &*target).unwrap();
         let packing_bytes = plan.step.packing_bytes;
-        let variant = variant_of(&plan.chosen);
+        let variant = plan.chosen.variant();
         let mut step = Step::new(&device, config.clone(), plan.step, &variant).unwrap();
         step.set_weights(&device, |name, values| {
             init::fill(&model, 0, name, values);

@@ -12,7 +12,7 @@ use holdall_models::init;
 use holdall_plan::{Recompute, Request, Variant, plan};
 use holdall_train::batch::{Batch, Pixels};
 use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, variant_of, write_step};
+use holdall_train::step_graph::{StepConfig, write_step};
 
 pub fn on_cpu(num_threads: usize) -> Device {
     Device::on_cpu(Cpu::new(Some(num_threads)))
@@ -43,7 +43,7 @@ pub fn step(device: &Device, config: &StepConfig, effective: usize, split: Split
     let target = device.target(config.arithmetic, 0).unwrap();
     let build = |variant: &Variant| write_step(config, variant).graph;
     let plan = plan(&request, &build, &*target).unwrap();
-    let variant = variant_of(&plan.chosen);
+    let variant = plan.chosen.variant();
     Step::new(device, config.clone(), plan.step, &variant).unwrap()
 }
 

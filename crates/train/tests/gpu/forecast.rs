@@ -12,7 +12,7 @@ use holdall_plan::{Plan, Recompute, Request, Variant, plan};
 use holdall_train::batch::Batch;
 use holdall_train::optimizer::Moment;
 use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, variant_of, write_step};
+use holdall_train::step_graph::{StepConfig, write_step};
 use serde_json::{Value, json};
 
 use crate::card::{is_there, say, take_turn};
@@ -128,7 +128,7 @@ impl Case {
         config.sorted_ids = device.wants_sorted_ids();
         let Plan { chosen, step, .. } = self.plan(&device, &config);
         let (planned_bytes, before_bytes) = (step.process_bytes, device.held_bytes());
-        let variant = variant_of(&chosen);
+        let variant = chosen.variant();
         let mut step = Step::new(&device, config.clone(), step, &variant).unwrap();
         draw_weights(&device, &mut step, &config.model, 0);
         let (model, tokens) = (&config.model, config.num_tokens);
