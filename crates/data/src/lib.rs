@@ -8,6 +8,7 @@ pub mod config;
 mod dice;
 pub mod error;
 pub mod find;
+pub mod loader;
 pub mod order;
 pub mod picture;
 pub mod samples;
