@@ -7,7 +7,7 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
-use crate::words::{counted, listed, thousands};
+use crate::words::{counted, listed, percent, thousands};
 
 /// Data is not as it should be.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +89,17 @@ pub enum DataError {
         path: PathBuf,
         /// Its columns.
         columns: Vec<String>,
+    },
+
+    /// A file is not what it was a moment ago.
+    #[error(
+        "{}: expected a file that stays as it is while it is read, found that it changed\n\
+         hint: start again once the program that writes it is done",
+        path.display()
+    )]
+    Changed {
+        /// The CSV.
+        path: PathBuf,
     },
 
     /// More rows than are numbered.
@@ -334,12 +345,13 @@ pub enum DataError {
 
     /// Files that rows name are not there.
     #[error(
-        "{}, row {row}: expected an image at {}, found nothing; {} of {} images are missing\n\
+        "{}, row {row}: expected an image at {}, found nothing; {} of {} images are missing{}\n\
          hint: {hint}",
         path.display(),
         image.display(),
         thousands(*num_missing),
-        thousands(*num_images)
+        thousands(*num_images),
+        max_skipped.map_or_else(String::new, |most| format!(", `max_skipped` allows {}", percent(most)))
     )]
     MissingImages {
         /// The CSV.
@@ -352,6 +364,8 @@ pub enum DataError {
         num_missing: usize,
         /// Rows.
         num_images: usize,
+        /// The share that may be, unless none may.
+        max_skipped: Option<f64>,
         /// Where they may be instead.
         hint: String,
     },
