@@ -541,9 +541,10 @@ pub enum DataError {
 
     /// A picture would take more memory than any should.
     #[error(
-        "{}: expected at most 100 megapixels, found {width} x {height}\n\
+        "{}: expected at most {} megapixels, found {width} x {height}\n\
          hint: scale it down before training",
-        path.display()
+        path.display(),
+        most_pixels / 1_000_000
     )]
     PictureTooLarge {
         /// The file.
@@ -552,6 +553,36 @@ pub enum DataError {
         width: u32,
         /// Pixels down.
         height: u32,
+        /// Pixels that are allowed.
+        most_pixels: u64,
+    },
+
+    /// A picture's file is larger than any should be.
+    #[error(
+        "{}: expected a picture of at most {} MiB, found a larger file\n\
+         hint: check whether it is a picture; if so, scale it down before training",
+        path.display(),
+        most_bytes >> 20
+    )]
+    PictureFileTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that are allowed.
+        most_bytes: u64,
+    },
+
+    /// A picture of a kind that is known and not read.
+    #[error(
+        "{}: expected a JPEG, PNG, WebP, BMP or TIFF of a kind that is read, found {found}\nhint: {hint}",
+        path.display()
+    )]
+    PictureRefused {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+        /// What to do.
+        hint: &'static str,
     },
 }
 

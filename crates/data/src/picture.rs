@@ -5,9 +5,23 @@
 //! middle is cut out. Alpha is dropped, as OpenAI's CLIP does; `transformers` 5.22 lays it over
 //! white. Training cuts out a random part instead. Either way only what is kept is computed, so a
 //! picture of 1 x 65535 takes no more to resize than another.
+//!
+//! What is read, and how far the pixels may be from those of Pillow and `transformers`, of 255, as the fixtures assert:
+//!
+//! | format | kinds | worst | mean |
+//! |---|---|---|---|
+//! | PNG | 1 to 16 bits, grey, RGB, palette, alpha; of an animation the first frame | 2 | 0.25 |
+//! | WebP | lossy, lossless, alpha; of an animation the first frame | 2 | 0.25 |
+//! | BMP | 1 to 32 bits, palette | 2 | 0.25 |
+//! | TIFF | 1, 8 and 16 bits, grey, RGB, alpha, CMYK; strips, tiles, planes; LZW, deflate, PackBits | 2 | 0.25 |
+//! | JPEG | baseline, progressive, grey, RGB, CMYK, YCCK, restarts, any subsampling | 6 | 0.5 |
+//!
+//! All are turned as EXIF says. Other kinds are refused by name (`refused.rs`); a file that is cut short is an error or
+//! has all its pixels.
 
 mod decode;
 mod geometry;
+mod refused;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +47,55 @@ pub struct Scratch {
     rgb: Vec<u8>,
     rows: Vec<u8>,
     resizer: Resizer,
+    limits: Limits,
+}
+
+impl Scratch {
+    /// Buffers for pictures within other limits than the usual ones.
+    pub fn with_limits(limits: Limits) -> Scratch {
+        Scratch {
+            limits,
+            ..Scratch::default()
+        }
+    }
+}
+
+/// What a picture may be; a larger one is refused before memory is set aside for it.
+///
+/// Reading a picture within these limits takes at most [`Limits::peak_bytes`], buffers included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Pixels: width times height.
+    pub most_pixels: u64,
+    /// Bytes of a file.
+    pub most_file_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            most_pixels: 100_000_000,
+            most_file_bytes: 1 << 30,
+        }
+    }
+}
+
+impl Limits {
+    /// What a decoder may set aside for a file of this size: its widest pixels, and as much as the file for tables.
+    fn decoder_bytes(self, file_bytes: usize) -> u64 {
+        const WIDEST_PIXEL_BYTES: u64 = 8;
+        (self.most_pixels * WIDEST_PIXEL_BYTES).saturating_add(file_bytes as u64 + (1 << 20))
+    }
+
+    /// The most that reading one picture takes at any moment: `tests/hostile.rs` holds every reader to it.
+    ///
+    /// Per pixel: 8 bytes of a decoder's coefficients or planes, 8 as decoded (four colours of 16 bits), 8 of a decoder's
+    /// copy of those, 3 of RGB, 3 while it is turned. The file is held twice by some decoders.
+    pub fn peak_bytes(self) -> u64 {
+        const PIXEL_BYTES: u64 = 8 + 8 + 8 + 3 + 3;
+        const TABLES: u64 = 8 << 20;
+        self.most_pixels * PIXEL_BYTES + self.most_file_bytes * 2 + TABLES
+    }
 }
 
 /// What the throws of a picture depend on, and nothing else does.
@@ -57,7 +120,33 @@ pub fn evaluated_into(
     out: &mut [u8],
 ) -> Result<(), DataError> {
     check_length(out, size);
-    let (width, height) = decode::decode(path, scratch)?;
+    let decoded = decode::decode(path, scratch)?;
+    evaluate(path, decoded, size, scratch, out)
+}
+
+/// As [`evaluated_into`], of a picture that is in memory; `path` is for messages.
+///
+/// # Panics
+/// If `out` has another length.
+pub fn evaluated_from(
+    path: &Path,
+    bytes: &[u8],
+    size: u32,
+    scratch: &mut Scratch,
+    out: &mut [u8],
+) -> Result<(), DataError> {
+    check_length(out, size);
+    let decoded = decode::decode_bytes(path, bytes, scratch)?;
+    evaluate(path, decoded, size, scratch, out)
+}
+
+fn evaluate(
+    path: &Path,
+    (width, height): (u32, u32),
+    size: u32,
+    scratch: &mut Scratch,
+    out: &mut [u8],
+) -> Result<(), DataError> {
     let window = geometry::middle(width, height, size);
     resize_as_pillow(path, scratch, (width, height), window, size, out)
 }

@@ -82,6 +82,10 @@ says! {
     picture_broken: DataError::PictureBroken { path: "1.jpg".into(), cause: "bad tables".to_owned() }
         => "1.jpg", "found bad tables";
     picture_empty: DataError::PictureEmpty { path: "1.jpg".into(), width: 0, height: 3 } => "1.jpg", "found 0 x 3";
-    picture_too_large: DataError::PictureTooLarge { path: "1.jpg".into(), width: 90000, height: 90000 }
+    picture_too_large: DataError::PictureTooLarge { path: "1.jpg".into(), width: 90000, height: 90000, most_pixels: 100_000_000 }
         => "1.jpg: expected at most 100 megapixels, found 90000 x 90000";
+    picture_file_too_large: DataError::PictureFileTooLarge { path: "1.jpg".into(), most_bytes: 1 << 30 }
+        => "1.jpg: expected a picture of at most 1024 MiB";
+    picture_refused: DataError::PictureRefused { path: "1.jpg".into(), found: "a GIF", hint: "save it as PNG" }
+        => "1.jpg: expected a JPEG, PNG", "found a GIF", "save it as PNG";
 }

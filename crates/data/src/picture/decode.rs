@@ -3,43 +3,82 @@
 
 use std::fs::File;
 use std::io::{self, Cursor, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use image::error::ImageError;
 use image::metadata::Orientation;
-use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
-use super::{CHANNELS, Scratch};
+use super::refused::{Refusal, refused};
+use super::{CHANNELS, Limits, Scratch};
 use crate::error::DataError;
-
-/// A picture that says it has more pixels is refused before memory is set aside for them.
-const MOST_PIXELS: u64 = 100_000_000;
-const MOST_FILE_BYTES: u64 = 1 << 30;
 
 /// Reads a picture into `scratch.rgb`, upright. Returns width and height.
 pub(super) fn decode(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
-    read_file(path, &mut scratch.file)?;
+    let mut file = std::mem::take(&mut scratch.file);
+    let size = read_file(path, scratch.limits, &mut file)
+        .and_then(|()| decode_bytes(path, &file, scratch));
+    scratch.file = file;
+    size
+}
+
+/// Reads a picture's bytes into `scratch.rgb`, upright; `path` is for messages.
+///
+/// A decoder that panics is contained: one hostile file of a million must not end a run. What it leaves in the scratch
+/// is overwritten by the next picture.
+pub(super) fn decode_bytes(
+    path: &Path,
+    bytes: &[u8],
+    scratch: &mut Scratch,
+) -> Result<(u32, u32), DataError> {
+    let attempt = AssertUnwindSafe(|| decode_or_panic(path, bytes, scratch));
+    catch_unwind(attempt).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(DataError::PictureBroken {
+            path: path.to_owned(),
+            cause: format!(
+                "bytes that its decoder fails on ({})",
+                said.unwrap_or("no reason given")
+            ),
+        })
+    })
+}
+
+fn decode_or_panic(
+    path: &Path,
+    bytes: &[u8],
+    scratch: &mut Scratch,
+) -> Result<(u32, u32), DataError> {
+    if let Some(Refusal { found, hint }) = refused(bytes) {
+        return Err(DataError::PictureRefused {
+            path: path.to_owned(),
+            found,
+            hint,
+        });
+    }
     let failed = |cause: ImageError| broken(path, cause);
-    let mut reader = ImageReader::new(Cursor::new(scratch.file.as_slice()))
+    let mut reader = ImageReader::new(Cursor::new(bytes))
         .with_guessed_format()
         .map_err(|cause| failed(ImageError::IoError(cause)))?;
     let Some(format) = reader.format() else {
         return Err(DataError::NotAPicture {
             path: path.to_owned(),
-            found: beginning(&scratch.file),
+            found: beginning(bytes),
         });
     };
-    if format == ImageFormat::Jpeg && is_cut_short(&scratch.file) {
+    if format == ImageFormat::Jpeg && is_cut_short(bytes) {
         return Err(DataError::PictureTruncated {
             path: path.to_owned(),
         });
     }
-    let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(MOST_PIXELS * 8 + MOST_FILE_BYTES);
+    let mut limits = image::Limits::no_limits();
+    limits.max_alloc = Some(scratch.limits.decoder_bytes(bytes.len()));
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(failed)?;
     let (width, height) = decoder.dimensions();
-    check_size(path, width, height)?;
+    check_size(path, width, height, scratch.limits)?;
     let orientation = decoder.orientation().map_err(failed)?;
     let color = decoder.color_type();
     let num_bytes = decoder.total_bytes() as usize;
@@ -60,7 +99,8 @@ pub(super) fn decode(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), D
     Ok(turned(&mut scratch.rgb, width, height, orientation))
 }
 
-fn read_file(path: &Path, bytes: &mut Vec<u8>) -> Result<(), DataError> {
+/// Reads a file whole, up to what is allowed.
+pub(super) fn read_file(path: &Path, limits: Limits, bytes: &mut Vec<u8>) -> Result<(), DataError> {
     let failed = |cause: io::Error| match cause.kind() {
         io::ErrorKind::NotFound => DataError::PictureMissing {
             path: path.to_owned(),
@@ -73,13 +113,19 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> Result<(), DataError> {
     };
     bytes.clear();
     let file = File::open(path).map_err(failed)?;
-    file.take(MOST_FILE_BYTES)
+    file.take(limits.most_file_bytes.saturating_add(1))
         .read_to_end(bytes)
         .map_err(failed)?;
+    if bytes.len() as u64 > limits.most_file_bytes {
+        return Err(DataError::PictureFileTooLarge {
+            path: path.to_owned(),
+            most_bytes: limits.most_file_bytes,
+        });
+    }
     Ok(())
 }
 
-fn check_size(path: &Path, width: u32, height: u32) -> Result<(), DataError> {
+fn check_size(path: &Path, width: u32, height: u32, limits: Limits) -> Result<(), DataError> {
     let path = path.to_owned();
     if width == 0 || height == 0 {
         return Err(DataError::PictureEmpty {
@@ -88,11 +134,12 @@ fn check_size(path: &Path, width: u32, height: u32) -> Result<(), DataError> {
             height,
         });
     }
-    if u64::from(width) * u64::from(height) > MOST_PIXELS {
+    if u64::from(width) * u64::from(height) > limits.most_pixels {
         return Err(DataError::PictureTooLarge {
             path,
             width,
             height,
+            most_pixels: limits.most_pixels,
         });
     }
     Ok(())

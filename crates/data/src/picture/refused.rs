@@ -1,0 +1,160 @@
+//! Kinds of pictures that are not read, by their names: a user who reads "a GIF" knows what to do, one who reads "invalid
+//! signature" does not. Only beginnings and headers are looked at.
+
+/// What a file is, and what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub found: &'static str,
+    pub hint: &'static str,
+}
+
+const SAVE_AS_PNG: &str = "save it as PNG or JPEG";
+const SAVE_AS_JPEG: &str = "open it in an editor and save it as an ordinary JPEG";
+const SAVE_FRAMES: &str = "save its frames, or the first of them, as PNG or JPEG";
+
+/// Where a format puts its name, and what it is called.
+const FORMATS: &[(usize, &[u8], &str, &str)] = &[
+    (0, b"GIF8", "a GIF", SAVE_FRAMES),
+    (4, b"ftypavif", "an AVIF", SAVE_AS_PNG),
+    (4, b"ftypavis", "an animated AVIF", SAVE_FRAMES),
+    (4, b"ftyphei", "a HEIC", SAVE_AS_PNG),
+    (4, b"ftyphev", "a HEIC", SAVE_AS_PNG),
+    (4, b"ftypmif1", "a HEIF", SAVE_AS_PNG),
+    (4, b"jP  \r\n\x87\n", "a JPEG 2000", SAVE_AS_PNG),
+    (0, b"\xff\x4f\xff\x51", "a JPEG 2000", SAVE_AS_PNG),
+    (0, b"\xff\x0a", "a JPEG XL", SAVE_AS_PNG),
+    (4, b"JXL \r\n\x87\n", "a JPEG XL", SAVE_AS_PNG),
+    (0, b"\0\0\x01\0", "an icon (ICO)", SAVE_AS_PNG),
+    (0, b"8BPS", "a Photoshop file (PSD)", SAVE_AS_PNG),
+    (0, b"%PDF", "a PDF", SAVE_AS_PNG),
+    (0, b"DDS ", "a DirectDraw surface (DDS)", SAVE_AS_PNG),
+    (0, b"\x76\x2f\x31\x01", "an OpenEXR picture", SAVE_AS_PNG),
+    (0, b"qoif", "a QOI picture", SAVE_AS_PNG),
+    (0, b"#?RADIANCE", "a Radiance picture (HDR)", SAVE_AS_PNG),
+    (0, b"II+\0", "a BigTIFF", "save it as TIFF or PNG"),
+    (0, b"MM\0+", "a BigTIFF", "save it as TIFF or PNG"),
+];
+
+/// The kind of a file that is not read, if it is one.
+pub(super) fn refused(bytes: &[u8]) -> Option<Refusal> {
+    let has = |at: usize, magic: &[u8]| bytes.get(at..).is_some_and(|rest| rest.starts_with(magic));
+    if let Some((_, _, found, hint)) = FORMATS.iter().find(|(at, magic, ..)| has(*at, magic)) {
+        return Some(Refusal { found, hint });
+    }
+    if has(0, b"\xff\xd8") {
+        return jpeg(bytes);
+    }
+    if has(0, b"II*\0") || has(0, b"MM\0*") {
+        return tiff(bytes);
+    }
+    None
+}
+
+/// A JPEG whose frame is of a process that no decoder here has.
+fn jpeg(bytes: &[u8]) -> Option<Refusal> {
+    let (process, precision) = jpeg_frame(bytes)?;
+    let found = match process {
+        0xc3 => "a lossless JPEG",
+        0xc5..=0xc7 | 0xcd..=0xcf => "a hierarchical JPEG",
+        0xc9..=0xcb => "an arithmetic-coded JPEG",
+        _ if precision == 12 => "a JPEG with 12 bits per colour",
+        _ => return None,
+    };
+    let hint = SAVE_AS_JPEG;
+    Some(Refusal { found, hint })
+}
+
+/// The marker of the first frame and its bits per colour.
+fn jpeg_frame(bytes: &[u8]) -> Option<(u8, u8)> {
+    let mut at = 2;
+    loop {
+        let [fill, marker] = *bytes.get(at..)?.first_chunk()?;
+        if fill != 0xff {
+            return None;
+        }
+        match marker {
+            0xff => at += 1,
+            // Restarts, TEM and starts have no length; after a scan or an end no frame begins.
+            0x01 | 0xd0..=0xd8 => at += 2,
+            0xd9 | 0xda => return None,
+            // Tables of Huffman and arithmetic codes, and JPEG extensions, are numbered among the frames.
+            0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
+                return Some((marker, *bytes.get(at + 4)?));
+            }
+            _ => at += 2 + usize::from(u16::from_be_bytes(*bytes.get(at + 2..)?.first_chunk()?)),
+        }
+    }
+}
+
+/// A TIFF of colours that no decoder here has.
+fn tiff(bytes: &[u8]) -> Option<Refusal> {
+    const PHOTOMETRIC: u16 = 262;
+    const SAMPLE_FORMAT: u16 = 339;
+    let tags = TiffTags::new(bytes)?;
+    let found = match (tags.short(PHOTOMETRIC), tags.short(SAMPLE_FORMAT)) {
+        (Some(3), _) => "a TIFF with a palette",
+        (Some(6), _) => "a TIFF in YCbCr colours",
+        (Some(8..=10), _) => "a TIFF in Lab colours",
+        (_, Some(2)) => "a TIFF of signed numbers",
+        (_, Some(3)) => "a TIFF of floating-point numbers",
+        _ => return None,
+    };
+    let hint = "save it as PNG, or as TIFF with 8 or 16 bits of grey or RGB";
+    Some(Refusal { found, hint })
+}
+
+/// The first directory of a TIFF, as far as it is there.
+struct TiffTags<'a> {
+    bytes: &'a [u8],
+    start: usize,
+    num_tags: usize,
+    is_little_endian: bool,
+}
+
+impl<'a> TiffTags<'a> {
+    fn new(bytes: &'a [u8]) -> Option<TiffTags<'a>> {
+        let mut tags = TiffTags {
+            bytes,
+            start: 0,
+            num_tags: 0,
+            is_little_endian: bytes.starts_with(b"II"),
+        };
+        let directory = tags.word(4)? as usize;
+        tags.num_tags = usize::from(tags.half(directory)?);
+        tags.start = directory + 2;
+        Some(tags)
+    }
+
+    /// The first value of a tag of short numbers.
+    fn short(&self, tag: u16) -> Option<u16> {
+        const ENTRY_BYTES: usize = 12;
+        let entries = (0..self.num_tags).map(|entry| self.start + entry * ENTRY_BYTES);
+        let at = entries
+            .take_while(|at| self.half(*at).is_some())
+            .find(|at| self.half(*at) == Some(tag))?;
+        let (kind, count) = (self.half(at + 2)?, self.word(at + 4)?);
+        match (kind, count) {
+            (3, 0..=2) | (4, 1) if self.is_little_endian => self.half(at + 8),
+            (3, 0..=2) => self.half(at + 8),
+            (4, 1) => self.half(at + 10),
+            (3, _) => self.half(self.word(at + 8)? as usize),
+            _ => None,
+        }
+    }
+
+    fn half(&self, at: usize) -> Option<u16> {
+        let bytes = *self.bytes.get(at..)?.first_chunk()?;
+        Some(match self.is_little_endian {
+            true => u16::from_le_bytes(bytes),
+            false => u16::from_be_bytes(bytes),
+        })
+    }
+
+    fn word(&self, at: usize) -> Option<u32> {
+        let bytes = *self.bytes.get(at..)?.first_chunk()?;
+        Some(match self.is_little_endian {
+            true => u32::from_le_bytes(bytes),
+            false => u32::from_be_bytes(bytes),
+        })
+    }
+}
