@@ -14,13 +14,14 @@
 //! | WebP | lossy, lossless, alpha; of an animation the first frame | 2 | 0.25 |
 //! | BMP | 1 to 32 bits, palette | 2 | 0.25 |
 //! | TIFF | 1, 8 and 16 bits, grey, RGB, alpha, CMYK; strips, tiles, planes; LZW, deflate, PackBits | 2 | 0.25 |
-//! | JPEG | baseline, progressive, grey, RGB, CMYK, YCCK, restarts, any subsampling | 6 | 0.5 |
+//! | JPEG | baseline, progressive, grey, RGB, CMYK, YCCK, restarts, any subsampling | 2 | 0.25 |
 //!
 //! All are turned as EXIF says. Other kinds are refused by name (`refused.rs`); a file that is cut short is an error or
 //! has all its pixels.
 
 mod decode;
 mod geometry;
+mod jpeg;
 mod refused;
 #[cfg(test)]
 mod tests;
