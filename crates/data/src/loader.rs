@@ -147,13 +147,23 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
             "{count} pictures at a time, of {} rows",
             self.num_rows
         );
-        self.shared.give_back(&mut batch.rows);
-        batch.samples.clear();
-        batch.skipped.clear();
+        self.release(batch);
         let waited = self.shared.collect(count, batch);
         if let Some(workers) = self.pace.observe(waited, &self.shared.times()) {
             self.employ(workers);
         }
+    }
+
+    /// Takes a batch back.
+    pub fn release(&mut self, batch: &mut Loaded<R>) {
+        self.shared.give_back(&mut batch.rows);
+        batch.samples.clear();
+        batch.skipped.clear();
+    }
+
+    /// Whether [`Loader::next`] would return at once with so many pictures.
+    pub fn has(&self, count: usize) -> bool {
+        self.shared.has(count)
     }
 
     /// Where the time went so far.
@@ -164,6 +174,11 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     /// Forgets where the time went, so that [`Loader::waits`] tells of what comes.
     pub fn begin_waits(&mut self) {
         self.pace.restart(&self.shared.times());
+    }
+
+    /// Pictures that there is room for.
+    pub fn num_rows(&self) -> usize {
+        self.num_rows
     }
 
     /// Threads at work.

@@ -28,9 +28,10 @@ impl std::fmt::Debug for Piece {
     }
 }
 
+/// Memory that pieces are of; only its end matters.
 enum Block {
     Plain(*mut [u8]),
-    Pinned(Pinned),
+    Pinned { _memory: Pinned },
 }
 
 // SAFETY: plain memory with one owner; only pieces reach into it.
@@ -43,7 +44,7 @@ impl Drop for Block {
         match self {
             // SAFETY: it came from a box, and every piece is gone.
             Block::Plain(memory) => drop(unsafe { Box::from_raw(*memory) }),
-            Block::Pinned(_) => {}
+            Block::Pinned { .. } => {}
         }
     }
 }
@@ -58,7 +59,10 @@ pub(crate) fn rows(
     let (start, block) = match is_pinned {
         true => {
             let mut pinned = Pinned::new(all)?;
-            (pinned.bytes_mut().as_mut_ptr(), Block::Pinned(pinned))
+            (
+                pinned.bytes_mut().as_mut_ptr(),
+                Block::Pinned { _memory: pinned },
+            )
         }
         false => {
             // Not zeros: those the system would hand out one by one later, and a plan counts what is held.

@@ -151,6 +151,17 @@ impl<R> Shared<R> {
         self.work.notify_all();
     }
 
+    /// Whether so many pictures are read, one behind the other.
+    pub(super) fn has(&self, count: usize) -> bool {
+        let state = self.lock();
+        let read = state
+            .queue
+            .iter()
+            .map_while(|ticket| ticket.outcome.as_ref());
+        let good = read.filter(|outcome| matches!(outcome, Outcome::Good(_)));
+        good.take(count).count() == count
+    }
+
     /// Moves pictures from the head of the queue into `batch`. Returns the seconds that it had to wait.
     pub(super) fn collect(&self, count: usize, batch: &mut Loaded<R>) -> f64 {
         let began = Instant::now();
