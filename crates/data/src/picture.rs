@@ -99,10 +99,10 @@ impl Limits {
 
     /// The most that reading one picture takes at any moment: `tests/hostile.rs` holds every reader to it.
     ///
-    /// Per pixel: 8 bytes of a decoder's coefficients or planes, 8 as decoded (four colours of 16 bits), 8 of a decoder's
-    /// copy of those, 3 of RGB, 3 while it is turned. The file is held twice by some decoders.
+    /// Per pixel: 8 bytes of a decoder's coefficients or planes, 8 as decoded (four colours of 16 bits), 3 of RGB, 3 while
+    /// it is turned, 1 of a mask's class. Some decoders hold the file a second time.
     pub fn peak_bytes(self) -> u64 {
-        const PIXEL_BYTES: u64 = 8 + 8 + 8 + 3 + 3;
+        const PIXEL_BYTES: u64 = 8 + 8 + 3 + 3 + 1;
         // A lossy WebP may say that a part of it has up to 16 MiB, and is believed.
         const TABLES: u64 = 24 << 20;
         self.most_pixels * PIXEL_BYTES + self.most_file_bytes * 2 + TABLES

@@ -62,7 +62,7 @@ fn pictures() {
         name: "picture",
         read: hostile::picture,
         seeds: pictures_by_format(),
-        num_cases: 12_000,
+        num_cases: 30_000,
         most_bytes: limits.most_file_bytes as usize,
         peak_bytes: limits.peak_bytes(),
     }
@@ -76,7 +76,7 @@ fn masks() {
         name: "mask",
         read: hostile::mask,
         seeds: pictures_by_format(),
-        num_cases: 4_000,
+        num_cases: 10_000,
         most_bytes: limits.most_file_bytes as usize,
         peak_bytes: limits.peak_bytes(),
     }
@@ -99,10 +99,32 @@ fn tables() {
         name: "csv",
         read: hostile::csv,
         seeds: vec![seeds],
-        num_cases: 20_000,
+        num_cases: 50_000,
         most_bytes,
         // Each byte may begin a field, whose end takes 8 bytes, and vectors double as they grow.
         peak_bytes: 64 * most_bytes as u64 + (1 << 20),
+    }
+    .run();
+}
+
+/// Pictures of a megapixel each, whole and mutated: what the small ones leave of the stated peak.
+#[test]
+fn large_pictures() {
+    let limits = hostile::LIMITS;
+    let seeds = pictures_in(&["pictures/large"]);
+    for bytes in seeds.iter().flatten() {
+        let (outcome, peak) = counting::peak_of(|| hostile::picture(bytes));
+        outcome.unwrap();
+        println!("{} bytes for {} of file", peak, bytes.len());
+        assert!(peak <= limits.peak_bytes(), "{peak} bytes");
+    }
+    Target {
+        name: "large",
+        read: hostile::picture,
+        seeds,
+        num_cases: 400,
+        most_bytes: limits.most_file_bytes as usize,
+        peak_bytes: limits.peak_bytes(),
     }
     .run();
 }
@@ -236,8 +258,14 @@ fn fixtures() -> PathBuf {
 
 /// The fixture pictures of each format, those that are refused among them.
 fn pictures_by_format() -> Vec<Vec<Vec<u8>>> {
+    let by_format = pictures_in(&["pictures", "pictures/refused"]);
+    assert_eq!(by_format.len(), 6);
+    by_format
+}
+
+fn pictures_in(folders: &[&str]) -> Vec<Vec<Vec<u8>>> {
     let mut by_format: BTreeMap<String, Vec<(PathBuf, Vec<u8>)>> = BTreeMap::new();
-    for folder in ["pictures", "pictures/refused"] {
+    for folder in folders {
         for file in fs::read_dir(fixtures().join(folder)).unwrap() {
             let path = file.unwrap().path();
             let extension = path
@@ -250,7 +278,6 @@ fn pictures_by_format() -> Vec<Vec<Vec<u8>>> {
             }
         }
     }
-    assert_eq!(by_format.len(), 6);
     let groups = by_format.into_values().map(|mut group| {
         // Folders are listed in any order, and a case must be the same everywhere.
         group.sort();
