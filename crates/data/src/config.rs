@@ -36,15 +36,7 @@ pub struct DataConfig {
 impl DataConfig {
     /// Checks what serde cannot: ranges.
     pub fn validate(&self) -> Result<(), DataError> {
-        let crop = self.augment.crop;
-        if !(crop > 0.0 && crop <= 1.0) {
-            return Err(DataError::Setting {
-                key: "augment.crop",
-                expected: "more than 0 and at most 1",
-                found: crop.to_string(),
-                hint: "0.9 keeps at least nine tenths of a picture's area; 1 keeps pictures whole",
-            });
-        }
+        self.augment.validate()?;
         let most = self.max_skipped.get();
         if !(0.0..=1.0).contains(&most) {
             return Err(DataError::Setting {
@@ -65,6 +57,44 @@ impl DataConfig {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Augment {
+    /// Checks ranges.
+    pub fn validate(&self) -> Result<(), DataError> {
+        let crop = self.crop;
+        if !(crop > 0.0 && crop <= 1.0) {
+            return Err(DataError::Setting {
+                key: "augment.crop",
+                expected: "more than 0 and at most 1",
+                found: crop.to_string(),
+                hint: "0.9 keeps at least nine tenths of a picture's area; 1 keeps pictures whole",
+            });
+        }
+        for (key, spread) in [
+            ("augment.brightness", self.brightness),
+            ("augment.contrast", self.contrast),
+            ("augment.saturation", self.saturation),
+        ] {
+            if !(spread >= 0.0 && spread.is_finite()) {
+                return Err(DataError::Setting {
+                    key,
+                    expected: "0 or more",
+                    found: spread.to_string(),
+                    hint: "0.4 multiplies by 0.6 to 1.4; 0 leaves it alone",
+                });
+            }
+        }
+        if !(0.0..=0.5).contains(&self.hue) {
+            return Err(DataError::Setting {
+                key: "augment.hue",
+                expected: "0 to 0.5",
+                found: self.hue.to_string(),
+                hint: "in turns: 0.1 turns hues by up to 36 degrees, 0.5 takes every hue; 0 leaves them alone",
+            });
+        }
+        Ok(())
     }
 }
 
@@ -247,6 +277,14 @@ pub struct Augment {
     pub crop: f64,
     /// Mirror every second picture.
     pub flip: bool,
+    /// How far brightness strays: a factor in `[max(0, 1 - brightness), 1 + brightness]`.
+    pub brightness: f64,
+    /// How far contrast strays, likewise.
+    pub contrast: f64,
+    /// How far saturation strays, likewise.
+    pub saturation: f64,
+    /// How far hues turn, in turns: at most a half, which is every hue.
+    pub hue: f64,
 }
 
 impl Default for Augment {
@@ -254,6 +292,10 @@ impl Default for Augment {
         Augment {
             crop: 0.9,
             flip: false,
+            brightness: 0.0,
+            contrast: 0.0,
+            saturation: 0.0,
+            hue: 0.0,
         }
     }
 }
@@ -307,13 +349,43 @@ mod tests {
     #[test]
     fn ranges_are_checked() {
         assert!(DataConfig::default().validate().is_ok());
-        for crop in [0.0, -1.0, 1.5, f64::NAN] {
+        let refused = |augment: Augment, key: &str| {
             let config = DataConfig {
-                augment: Augment { crop, flip: false },
+                augment,
                 ..DataConfig::default()
             };
-            assert!(config.validate().is_err());
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.starts_with(key), "{error}");
+        };
+        let usual = Augment::default();
+        for crop in [0.0, -1.0, 1.5, f64::NAN] {
+            refused(Augment { crop, ..usual }, "data.augment.crop");
         }
+        for wrong in [-0.1, f64::NAN, f64::INFINITY] {
+            let brightness = Augment {
+                brightness: wrong,
+                ..usual
+            };
+            let contrast = Augment {
+                contrast: wrong,
+                ..usual
+            };
+            let saturation = Augment {
+                saturation: wrong,
+                ..usual
+            };
+            refused(brightness, "data.augment.brightness");
+            refused(contrast, "data.augment.contrast");
+            refused(saturation, "data.augment.saturation");
+            refused(
+                Augment {
+                    hue: wrong,
+                    ..usual
+                },
+                "data.augment.hue",
+            );
+        }
+        refused(Augment { hue: 0.6, ..usual }, "data.augment.hue");
         for share in [0.0, 1.0, f64::NAN] {
             let config = DataConfig {
                 validation: Validation::Fraction(share),

@@ -10,6 +10,7 @@ pub(crate) enum Purpose {
     Shuffle = 2,
     Balance = 3,
     Augment = 4,
+    Colours = 5,
 }
 
 /// A stream of throws.

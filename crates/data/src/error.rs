@@ -584,6 +584,189 @@ pub enum DataError {
         /// What to do.
         hint: &'static str,
     },
+
+    /// A mask has a value that is no class.
+    #[error(
+        "{}: pixel value {value} at ({x}, {y}), expected 0 or {white}\nhint: {}",
+        path.display(),
+        mask_hint(*value, *white)
+    )]
+    MaskValue {
+        /// The mask.
+        path: PathBuf,
+        /// What the pixel is.
+        value: u16,
+        /// What white is: 255, or 65535 where pixels have 16 bits.
+        white: u16,
+        /// Pixels from the left.
+        x: u32,
+        /// Pixels from the top.
+        y: u32,
+    },
+
+    /// A mask has colours.
+    #[error(
+        "{}: colour ({}, {}, {}) at ({x}, {y}), expected grey: black and white\n\
+         hint: save the mask with one channel; a mask of several colours has to be split by class",
+        path.display(),
+        found[0],
+        found[1],
+        found[2]
+    )]
+    MaskColour {
+        /// The mask.
+        path: PathBuf,
+        /// Red, green, blue.
+        found: [u8; 3],
+        /// Pixels from the left.
+        x: u32,
+        /// Pixels from the top.
+        y: u32,
+    },
+
+    /// An image and its mask cannot lie on each other.
+    #[error(
+        "{}: expected the {} x {} pixels of its image {}, found {} x {}\n\
+         hint: export the mask at the size of its image, without scaling",
+        mask.display(),
+        image_size.0,
+        image_size.1,
+        image.display(),
+        mask_size.0,
+        mask_size.1
+    )]
+    PairSizes {
+        /// The image.
+        image: PathBuf,
+        /// Its pixels across and down.
+        image_size: (u32, u32),
+        /// The mask.
+        mask: PathBuf,
+        /// Its pixels across and down.
+        mask_size: (u32, u32),
+    },
+
+    /// Neither of the usual folders of images and masks is there.
+    #[error(
+        "{}: expected a folder `Original` beside `Ground truth`, or `images` beside `masks`, found {}\n\
+         hint: name the folder of images and the folder of masks",
+        path.display(),
+        listed(found)
+    )]
+    NoPairFolders {
+        /// Where they were looked for.
+        path: PathBuf,
+        /// The folders there.
+        found: Vec<String>,
+    },
+
+    /// A folder of pictures has none.
+    #[error(
+        "{}: expected pictures, found none\n\
+         hint: names end with .jpg, .jpeg, .png, .webp, .bmp, .tif or .tiff",
+        path.display()
+    )]
+    NoPictures {
+        /// The folder.
+        path: PathBuf,
+    },
+
+    /// Images without masks, or masks without images.
+    #[error(
+        "{}: expected a mask in {} for each image and an image for each mask, found {} and {}; images without a mask: {}; \
+         masks without an image: {}\n\
+         hint: a mask has its image's name, whatever the extension; remove or rename what has no partner",
+        images.display(),
+        masks.display(),
+        counted(*num_images, "image"),
+        counted(*num_masks, "mask"),
+        listed(lone_images),
+        listed(lone_masks)
+    )]
+    WithoutPartner {
+        /// The folder of images.
+        images: PathBuf,
+        /// The folder of masks.
+        masks: PathBuf,
+        /// Images there are.
+        num_images: usize,
+        /// Masks there are.
+        num_masks: usize,
+        /// Images without a mask.
+        lone_images: Vec<String>,
+        /// Masks without an image.
+        lone_masks: Vec<String>,
+    },
+
+    /// Two files of a folder have the same name but for the extension.
+    #[error(
+        "{}: expected one file of each name, found {first} and {second}\n\
+         hint: pairs are matched without extensions; remove one of the two",
+        path.display()
+    )]
+    SameStem {
+        /// The folder.
+        path: PathBuf,
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+    },
+
+    /// A file's name is no text.
+    #[error(
+        "{}: expected a name in UTF-8, found bytes that are not\nhint: rename it",
+        path.display()
+    )]
+    FileName {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A folder of clips has none.
+    #[error(
+        "{}: expected a folder for each clip, found no folders\n\
+         hint: frames of a clip are pictures in a folder of its own: clips/0001/frame_1.jpg",
+        path.display()
+    )]
+    NoClips {
+        /// The folder.
+        path: PathBuf,
+    },
+
+    /// A clip has no frames.
+    #[error(
+        "{}: expected frames of a clip, found no pictures\n\
+         hint: names end with .jpg, .jpeg, .png, .webp, .bmp, .tif or .tiff; remove the folder if it is no clip",
+        path.display()
+    )]
+    EmptyClip {
+        /// The clip's folder.
+        path: PathBuf,
+    },
+
+    /// A frame is there twice.
+    #[error(
+        "{}: expected each frame once, found {first} and {second}\n\
+         hint: frames are ordered by the numbers in their names; remove one of the two",
+        path.display()
+    )]
+    SameFrame {
+        /// The clip's folder.
+        path: PathBuf,
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+    },
+}
+
+fn mask_hint(value: u16, white: u16) -> &'static str {
+    match (value, white) {
+        (_, u16::MAX) => "save the mask with 8 bits a pixel, or with 0 and 65535",
+        (1, _) => "`binarize: 1` in the config takes 0 and 1 as two classes",
+        _ => "`binarize: 128` in the config maps grey masks to two classes",
+    }
 }
 
 fn folders_text(folders: &[PathBuf]) -> String {

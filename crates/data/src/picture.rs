@@ -19,12 +19,18 @@
 //! All are turned as EXIF says. Other kinds are refused by name (`refused.rs`); a file that is cut short is an error or
 //! has all its pixels.
 
+mod augment;
+mod colours;
 mod decode;
 mod geometry;
 mod jpeg;
+mod mask;
+mod pair;
 mod refused;
 #[cfg(test)]
 mod tests;
+mod tiff;
+mod webp;
 
 use std::path::Path;
 
@@ -33,9 +39,12 @@ use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::config::Augment;
-use crate::dice::{Dice, Purpose};
 use crate::error::DataError;
+use augment::{Draw, mirror};
 use geometry::Window;
+
+pub use mask::{Binarize, mask_from, mask_into};
+pub use pair::{PairFiles, augmented_pair_into, evaluated_pair_into};
 
 /// Red, green and blue.
 pub const CHANNELS: usize = 3;
@@ -46,6 +55,7 @@ pub struct Scratch {
     file: Vec<u8>,
     decoded: Vec<u8>,
     rgb: Vec<u8>,
+    classes: Vec<u8>,
     rows: Vec<u8>,
     resizer: Resizer,
     limits: Limits,
@@ -90,11 +100,12 @@ impl Limits {
 
     /// The most that reading one picture takes at any moment: `tests/hostile.rs` holds every reader to it.
     ///
-    /// Per pixel: 8 bytes of a decoder's coefficients or planes, 8 as decoded (four colours of 16 bits), 8 of a decoder's
-    /// copy of those, 3 of RGB, 3 while it is turned. The file is held twice by some decoders.
+    /// Per pixel: 8 bytes of a decoder's coefficients or planes, 8 as decoded (four colours of 16 bits), 3 of RGB, 3 while
+    /// it is turned, 1 of a mask's class. Some decoders hold the file a second time.
     pub fn peak_bytes(self) -> u64 {
-        const PIXEL_BYTES: u64 = 8 + 8 + 8 + 3 + 3;
-        const TABLES: u64 = 8 << 20;
+        const PIXEL_BYTES: u64 = 8 + 8 + 3 + 3 + 1;
+        // A lossy WebP may say that a part of it has up to 16 MiB, and is believed.
+        const TABLES: u64 = 24 << 20;
         self.most_pixels * PIXEL_BYTES + self.most_file_bytes * 2 + TABLES
     }
 }
@@ -152,7 +163,7 @@ fn evaluate(
     resize_as_pillow(path, scratch, (width, height), window, size, out)
 }
 
-/// Writes a picture as training sees it on this occasion: a random part, perhaps mirrored.
+/// Writes a picture as training sees it on this occasion: a random part, perhaps mirrored, perhaps in other colours.
 ///
 /// # Panics
 /// If `out` is not `size` x `size` x 3 long.
@@ -165,22 +176,31 @@ pub fn augmented_into(
     out: &mut [u8],
 ) -> Result<(), DataError> {
     check_length(out, size);
-    let (width, height) = decode::decode(path, scratch)?;
-    let words = [occasion.seed, occasion.epoch, occasion.sample];
-    let mut dice = Dice::new(Purpose::Augment, &words);
-    let is_mirrored = dice.unit() < 0.5 && augment.flip;
-    let window = geometry::random_part(width, height, augment.crop, &mut dice);
+    let decoded = decode::decode(path, scratch)?;
+    let draw = Draw::new(decoded, augment, occasion);
+    draw_into(path, decoded, draw, size, scratch, out)
+}
+
+fn draw_into(
+    path: &Path,
+    (width, height): (u32, u32),
+    draw: Draw,
+    size: u32,
+    scratch: &mut Scratch,
+    out: &mut [u8],
+) -> Result<(), DataError> {
     let Scratch { rgb, resizer, .. } = scratch;
     resize(
         path,
         resizer,
         (rgb, width, height),
-        window,
+        draw.window,
         (out, size, size),
     )?;
-    if is_mirrored {
-        mirror(out, size);
+    if draw.is_mirrored {
+        mirror::<CHANNELS>(out, size);
     }
+    draw.colours.apply(out);
     Ok(())
 }
 
@@ -255,11 +275,4 @@ fn resize(
 fn check_length(out: &[u8], size: u32) {
     let expected = size as usize * size as usize * CHANNELS;
     assert_eq!(out.len(), expected, "bytes of a picture of {size} x {size}");
-}
-
-fn mirror(pixels: &mut [u8], width: u32) {
-    for row in pixels.chunks_exact_mut(width as usize * CHANNELS) {
-        let (pixels, _) = row.as_chunks_mut::<CHANNELS>();
-        pixels.reverse();
-    }
 }

@@ -71,7 +71,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
     // Badges are small and pictures many: seen once or twice each, they need no crops.
     config.data.augment = Augment {
         crop: 1.0,
-        flip: false,
+        ..Augment::default()
     };
     config.losses.label = 1.0;
     config.train.effective_batch = Some(128);

@@ -88,4 +88,20 @@ says! {
         => "1.jpg: expected a picture of at most 1024 MiB";
     picture_refused: DataError::PictureRefused { path: "1.jpg".into(), found: "a GIF", hint: "save it as PNG" }
         => "1.jpg: expected a JPEG, PNG", "found a GIF", "save it as PNG";
+    mask_value: DataError::MaskValue { path: "masks/7.png".into(), value: 12, white: 255, x: 40, y: 7 }
+        => "masks/7.png: pixel value 12 at (40, 7), expected 0 or 255", "`binarize: 128`";
+    mask_colour: DataError::MaskColour { path: "masks/7.png".into(), found: [255, 0, 0], x: 40, y: 7 }
+        => "masks/7.png: colour (255, 0, 0) at (40, 7), expected grey";
+    pair_sizes: DataError::PairSizes { image: "a/7.jpg".into(), image_size: (20, 10), mask: "b/7.png".into(), mask_size: (10, 5) }
+        => "b/7.png: expected the 20 x 10 pixels of its image a/7.jpg, found 10 x 5";
+    no_pair_folders: DataError::NoPairFolders { path: "fives".into(), found: vec![] } => "fives: expected a folder `Original`", "found nothing";
+    no_pictures: DataError::NoPictures { path: "masks".into() } => "masks: expected pictures, found none";
+    without_partner: DataError::WithoutPartner { images: "a".into(), masks: "b".into(), num_images: 2, num_masks: 1, lone_images: names(), lone_masks: vec![] }
+        => "a: expected a mask in b", "found 2 images and 1 mask; images without a mask: image, make; masks without an image: nothing";
+    same_stem: DataError::SameStem { path: "a".into(), first: "1.jpg".to_owned(), second: "1.png".to_owned() } => "found 1.jpg and 1.png";
+    file_name: DataError::FileName { path: "a/1.jpg".into() } => "a/1.jpg: expected a name in UTF-8";
+    no_clips: DataError::NoClips { path: "clips".into() } => "clips: expected a folder for each clip";
+    empty_clip: DataError::EmptyClip { path: "clips/3".into() } => "clips/3: expected frames of a clip";
+    same_frame: DataError::SameFrame { path: "clips/3".into(), first: "f2.jpg".to_owned(), second: "f02.jpg".to_owned() }
+        => "clips/3: expected each frame once, found f2.jpg and f02.jpg";
 }

@@ -54,7 +54,7 @@ fn training(from: Cursor, until: u64) -> (Course, View) {
 }
 
 /// Samples, pixels, what was skipped, and the cursor of every batch.
-type Seen = Vec<(Vec<u32>, Vec<Vec<u8>>, Vec<u32>, Cursor)>;
+type Batch = (Vec<u32>, Vec<Vec<u8>>, Vec<u32>, Cursor);
 
 fn seen(
     samples: &Arc<Samples>,
@@ -62,7 +62,7 @@ fn seen(
     num_rows: usize,
     workers: Workers,
     count: usize,
-) -> Seen {
+) -> Vec<Batch> {
     let mut loader = Loader::new(rows(num_rows), SIZE, workers);
     loader.begin(Arc::clone(samples), course, view);
     let mut batch = Loaded::default();
@@ -123,7 +123,7 @@ fn a_cursor_goes_on_where_it_stopped() {
     let whole = seen(&samples, training(Cursor::default(), 2), 9, workers, 3);
     for (at, (.., end)) in whole.iter().enumerate() {
         let rest = seen(&samples, training(*end, 2), 9, workers, 3);
-        let pixels = |seen: &[(Vec<u32>, Vec<Vec<u8>>, Vec<u32>, Cursor)]| -> Vec<_> {
+        let pixels = |seen: &[Batch]| -> Vec<_> {
             seen.iter()
                 .map(|(samples, rows, _, end)| (samples.clone(), rows.clone(), *end))
                 .collect()

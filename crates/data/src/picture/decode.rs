@@ -8,10 +8,12 @@ use std::path::Path;
 
 use image::error::ImageError;
 use image::metadata::Orientation;
-use image::{ColorType, DynamicImage, ImageDecoder, ImageReader, RgbImage};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
 use super::jpeg;
 use super::refused::{Refusal, refused};
+use super::tiff::TiffTags;
+use super::webp::{self, CutShort};
 use super::{CHANNELS, Limits, Scratch};
 use crate::error::DataError;
 
@@ -33,7 +35,34 @@ pub(super) fn decode_bytes(
     bytes: &[u8],
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
-    let attempt = AssertUnwindSafe(|| decode_or_panic(path, bytes, scratch));
+    contained(path, bytes, Depth::Upper8, scratch)
+}
+
+/// As [`decode_bytes`], of a mask: what the upper 8 of 16 bits do not say is an error.
+pub(super) fn decode_mask_bytes(
+    path: &Path,
+    bytes: &[u8],
+    scratch: &mut Scratch,
+) -> Result<(u32, u32), DataError> {
+    contained(path, bytes, Depth::Exact, scratch)
+}
+
+/// What becomes of 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    /// The upper 8 are kept.
+    Upper8,
+    /// They must be 8 bits, widened.
+    Exact,
+}
+
+fn contained(
+    path: &Path,
+    bytes: &[u8],
+    depth: Depth,
+    scratch: &mut Scratch,
+) -> Result<(u32, u32), DataError> {
+    let attempt = AssertUnwindSafe(|| decode_or_panic(path, bytes, depth, scratch));
     catch_unwind(attempt).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -50,6 +79,7 @@ pub(super) fn decode_bytes(
 fn decode_or_panic(
     path: &Path,
     bytes: &[u8],
+    depth: Depth,
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
     if let Some(Refusal { found, hint }) = refused(bytes) {
@@ -67,12 +97,13 @@ fn decode_or_panic(
     let mut reader = ImageReader::new(Cursor::new(bytes))
         .with_guessed_format()
         .map_err(|cause| failed(ImageError::IoError(cause)))?;
-    if reader.format().is_none() {
+    let Some(format) = reader.format() else {
         return Err(DataError::NotAPicture {
             path: path.to_owned(),
             found: beginning(bytes),
         });
     };
+    check_claims(path, bytes, format, scratch.limits)?;
     let mut limits = image::Limits::no_limits();
     limits.max_alloc = Some(scratch.limits.decoder_bytes(bytes.len()));
     reader.limits(limits);
@@ -90,6 +121,9 @@ fn decode_or_panic(
     };
     target.resize(num_bytes, 0);
     decoder.read_image(target).map_err(failed)?;
+    if depth == Depth::Exact {
+        check_depth(path, &scratch.decoded, color, width)?;
+    }
     if !straight && !to_rgb(&scratch.decoded, color, &mut scratch.rgb) {
         return Err(DataError::PictureBroken {
             path: path.to_owned(),
@@ -125,6 +159,36 @@ pub(super) fn read_file(path: &Path, limits: Limits, bytes: &mut Vec<u8>) -> Res
     Ok(())
 }
 
+/// Checks what decoders believe before they are told any limits.
+fn check_claims(
+    path: &Path,
+    bytes: &[u8],
+    format: ImageFormat,
+    limits: Limits,
+) -> Result<(), DataError> {
+    let path_of = || path.to_owned();
+    match format {
+        ImageFormat::WebP => match webp::largest_frame(bytes) {
+            Ok((0, _) | (_, 0)) => Ok(()),
+            Ok((width, height)) => check_size(path, width, height, limits),
+            Err(CutShort) => Err(DataError::PictureTruncated { path: path_of() }),
+        },
+        ImageFormat::Tiff => {
+            let num_values = TiffTags::new(bytes).map_or(0, |tags| tags.most_values());
+            // A strip or a tile each: of one row, or of more than a few pixels.
+            let most_values = limits.most_pixels / 256 + u64::from(u16::MAX);
+            if u64::from(num_values) <= most_values {
+                return Ok(());
+            }
+            Err(DataError::PictureBroken {
+                path: path_of(),
+                cause: format!("a tag of {num_values} values"),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn check_size(
     path: &Path,
     width: u32,
@@ -148,6 +212,33 @@ pub(super) fn check_size(
         });
     }
     Ok(())
+}
+
+/// Of 16 bits the upper 8 say it all where both are equal, as in 0 and 65535.
+fn check_depth(path: &Path, decoded: &[u8], color: ColorType, width: u32) -> Result<(), DataError> {
+    let num_channels = match color {
+        ColorType::L16 | ColorType::Rgb16 | ColorType::La16 | ColorType::Rgba16 => {
+            usize::from(color.channel_count())
+        }
+        _ => return Ok(()),
+    };
+    let num_colours = num_channels - usize::from(color.has_alpha());
+    let (samples, _) = decoded.as_chunks::<2>();
+    let is_lost =
+        |(at, [high, low]): &(usize, &[u8; 2])| at % num_channels < num_colours && high != low;
+    match samples.iter().enumerate().find(is_lost) {
+        None => Ok(()),
+        Some((at, sample)) => {
+            let pixel = (at / num_channels) as u32;
+            Err(DataError::MaskValue {
+                path: path.to_owned(),
+                value: u16::from_ne_bytes(*sample),
+                white: u16::MAX,
+                x: pixel % width,
+                y: pixel / width,
+            })
+        }
+    }
 }
 
 fn broken(path: &Path, cause: ImageError) -> DataError {

@@ -32,7 +32,6 @@ pub(super) fn decode(
     let failed = |cause: JpegError| broken(path, cause);
     let limits = DecodeLimits {
         max_scans: MOST_SCANS,
-        max_memory: Some(scratch.limits.decoder_bytes(bytes.len())),
         ..DecodeLimits::default()
     };
     let mut decoder = Decoder::new_with_limits(bytes, limits).map_err(failed)?;

@@ -1,6 +1,8 @@
 //! Kinds of pictures that are not read, by their names: a user who reads "a GIF" knows what to do, one who reads "invalid
 //! signature" does not. Only beginnings and headers are looked at.
 
+use super::tiff::{self, TiffTags};
+
 /// What a file is, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -88,10 +90,11 @@ fn jpeg_frame(bytes: &[u8]) -> Option<(u8, u8)> {
 
 /// A TIFF of colours that no decoder here has.
 fn tiff(bytes: &[u8]) -> Option<Refusal> {
-    const PHOTOMETRIC: u16 = 262;
-    const SAMPLE_FORMAT: u16 = 339;
     let tags = TiffTags::new(bytes)?;
-    let found = match (tags.short(PHOTOMETRIC), tags.short(SAMPLE_FORMAT)) {
+    let found = match (
+        tags.first(tiff::PHOTOMETRIC),
+        tags.first(tiff::SAMPLE_FORMAT),
+    ) {
         (Some(3), _) => "a TIFF with a palette",
         (Some(6), _) => "a TIFF in YCbCr colours",
         (Some(8..=10), _) => "a TIFF in Lab colours",
@@ -101,60 +104,4 @@ fn tiff(bytes: &[u8]) -> Option<Refusal> {
     };
     let hint = "save it as PNG, or as TIFF with 8 or 16 bits of grey or RGB";
     Some(Refusal { found, hint })
-}
-
-/// The first directory of a TIFF, as far as it is there.
-struct TiffTags<'a> {
-    bytes: &'a [u8],
-    start: usize,
-    num_tags: usize,
-    is_little_endian: bool,
-}
-
-impl<'a> TiffTags<'a> {
-    fn new(bytes: &'a [u8]) -> Option<TiffTags<'a>> {
-        let mut tags = TiffTags {
-            bytes,
-            start: 0,
-            num_tags: 0,
-            is_little_endian: bytes.starts_with(b"II"),
-        };
-        let directory = tags.word(4)? as usize;
-        tags.num_tags = usize::from(tags.half(directory)?);
-        tags.start = directory + 2;
-        Some(tags)
-    }
-
-    /// The first value of a tag of short numbers.
-    fn short(&self, tag: u16) -> Option<u16> {
-        const ENTRY_BYTES: usize = 12;
-        let entries = (0..self.num_tags).map(|entry| self.start + entry * ENTRY_BYTES);
-        let at = entries
-            .take_while(|at| self.half(*at).is_some())
-            .find(|at| self.half(*at) == Some(tag))?;
-        let (kind, count) = (self.half(at + 2)?, self.word(at + 4)?);
-        match (kind, count) {
-            (3, 0..=2) | (4, 1) if self.is_little_endian => self.half(at + 8),
-            (3, 0..=2) => self.half(at + 8),
-            (4, 1) => self.half(at + 10),
-            (3, _) => self.half(self.word(at + 8)? as usize),
-            _ => None,
-        }
-    }
-
-    fn half(&self, at: usize) -> Option<u16> {
-        let bytes = *self.bytes.get(at..)?.first_chunk()?;
-        Some(match self.is_little_endian {
-            true => u16::from_le_bytes(bytes),
-            false => u16::from_be_bytes(bytes),
-        })
-    }
-
-    fn word(&self, at: usize) -> Option<u32> {
-        let bytes = *self.bytes.get(at..)?.first_chunk()?;
-        Some(match self.is_little_endian {
-            true => u32::from_le_bytes(bytes),
-            false => u32::from_be_bytes(bytes),
-        })
-    }
 }

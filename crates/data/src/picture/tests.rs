@@ -82,17 +82,50 @@ fn augmenting_depends_on_the_occasion_alone() {
     let augment = Augment {
         crop: 0.3,
         flip: true,
+        brightness: 0.4,
+        contrast: 0.4,
+        saturation: 0.4,
+        hue: 0.1,
     };
     assert_eq!(augmented(augment, 0, 0), augmented(augment, 0, 0));
     assert_ne!(augmented(augment, 0, 0), augmented(augment, 1, 0));
     assert_ne!(augmented(augment, 0, 0), augmented(augment, 0, 1));
 }
 
+/// Other colours of the same part: jitter moves neither crop nor mirror.
+#[test]
+fn jitter_changes_colours_alone() {
+    let plain = Augment {
+        crop: 0.5,
+        flip: true,
+        ..Augment::default()
+    };
+    let bright = Augment {
+        brightness: 0.5,
+        ..plain
+    };
+    for sample in 0..20 {
+        let (before, after) = (augmented(plain, 0, sample), augmented(bright, 0, sample));
+        assert_ne!(before, after);
+        // A factor keeps the order of values, until they are cut off.
+        for (a, b) in before
+            .iter()
+            .zip(&after)
+            .zip(before.iter().zip(&after).skip(1))
+        {
+            assert!(
+                (a.0 <= b.0) == (a.1 <= b.1) || a.1 == b.1,
+                "sample {sample}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_mirrored_picture_is_the_mirror_of_the_same_part() {
     let plain = Augment {
         crop: 0.5,
-        flip: false,
+        ..Augment::default()
     };
     let flip = Augment {
         flip: true,
@@ -102,7 +135,7 @@ fn a_mirrored_picture_is_the_mirror_of_the_same_part() {
     for sample in 0..40 {
         let (mut before, after) = (augmented(plain, 0, sample), augmented(flip, 0, sample));
         if before != after {
-            mirror(&mut before, 24);
+            mirror::<CHANNELS>(&mut before, 24);
             assert_eq!(before, after);
             num_mirrored += 1;
         }

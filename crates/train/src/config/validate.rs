@@ -266,6 +266,27 @@ fn check_data(data: &DataConfig) -> Result<(), Wrong> {
         data.augment.crop,
         "above 0, at most 1",
         "`crop: 1` leaves pictures whole",
+    )?;
+    let augment = &data.augment;
+    for (key, spread) in [
+        ("data.augment.brightness", augment.brightness),
+        ("data.augment.contrast", augment.contrast),
+        ("data.augment.saturation", augment.saturation),
+    ] {
+        check(
+            spread >= 0.0 && spread.is_finite(),
+            key,
+            spread,
+            "0 or more",
+            "0.4 multiplies by 0.6 to 1.4; 0 leaves it alone",
+        )?;
+    }
+    check(
+        (0.0..=0.5).contains(&augment.hue),
+        "data.augment.hue",
+        augment.hue,
+        "0 to 0.5",
+        "in turns: 0.1 turns hues by up to 36 degrees; 0 leaves them alone",
     )
 }
 

@@ -1,0 +1,79 @@
+//! What readers must survive: any bytes at all. The fuzz targets in `fuzz/` and the mutations of `tests/hostile` call these.
+//!
+//! Whatever the bytes, a reader ends in moderate time and within [`LIMITS`], without a panic, in a result that is whole or
+//! in an error that names the file and ends with a hint.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::DataError;
+use crate::picture::{self, Binarize, CHANNELS, Limits, Scratch};
+use crate::table::Table;
+
+/// What hostile pictures may be: small, so that a case that asks for more than it may is seen, and fuzzing is quick.
+pub const LIMITS: Limits = Limits {
+    most_pixels: 1 << 20,
+    most_file_bytes: 1 << 20,
+};
+
+const NAME: &str = "hostile";
+const SIZE: u32 = 16;
+
+/// Reads bytes as a CSV, every cell of it. Tables stay in their files, so the bytes go into one first.
+pub fn csv(bytes: &[u8]) -> Result<(), DataError> {
+    let thread = std::thread::current().id();
+    let name = format!("holdall-{}-{thread:?}.csv", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    fs::write(&path, bytes).expect("the folder for temporary files can be written to");
+    let read = checked(&path.display().to_string(), cells(&path, bytes.len()));
+    // Where it stays behind, it is temporary.
+    let _ = fs::remove_file(&path);
+    read
+}
+
+fn cells(path: &Path, num_bytes: usize) -> Result<(), DataError> {
+    let table = Table::open(path)?;
+    let mut rows = table.rows()?;
+    while let Some(row) = rows.read()? {
+        let in_cells: usize = row.cells().map(str::len).sum();
+        assert!(in_cells <= num_bytes, "a row has {in_cells} bytes");
+        assert!(row.line() > 0);
+    }
+    Ok(())
+}
+
+/// Reads bytes as a picture, as evaluation does.
+pub fn picture(bytes: &[u8]) -> Result<(), DataError> {
+    let mut out = vec![0; (SIZE * SIZE) as usize * CHANNELS];
+    let mut scratch = Scratch::with_limits(LIMITS);
+    let path = Path::new(NAME);
+    let read = picture::evaluated_from(path, bytes, SIZE, &mut scratch, &mut out);
+    checked(NAME, read)
+}
+
+/// Reads bytes as a mask, strictly and with a threshold.
+pub fn mask(bytes: &[u8]) -> Result<(), DataError> {
+    let mut scratch = Scratch::with_limits(LIMITS);
+    let mut read = |binarize| {
+        let mut classes = Vec::new();
+        let path = Path::new(NAME);
+        let size = picture::mask_from(path, bytes, binarize, &mut scratch, &mut classes);
+        let (width, height) = checked(NAME, size)?;
+        assert_eq!(classes.len(), width as usize * height as usize);
+        assert!(classes.iter().all(|class| *class <= 1));
+        Ok(())
+    };
+    read(Binarize::At(128))?;
+    read(Binarize::Never)
+}
+
+fn checked<T>(name: &str, result: Result<T, DataError>) -> Result<T, DataError> {
+    if let Err(error) = &result {
+        let text = error.to_string();
+        assert!(
+            text.starts_with(name) && text.contains("\nhint: "),
+            "{text}"
+        );
+    }
+    result
+}

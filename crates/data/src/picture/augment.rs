@@ -1,0 +1,42 @@
+//! What training does to a picture on one occasion: a part of it, perhaps mirrored, in other colours.
+//!
+//! A function of (seed, epoch, sample) and of the picture's size alone, so a resumed run and a micro-batch that is run
+//! twice see the same pixels. Colours have throws of their own: turning jitter on moves no crop.
+
+use super::Occasion;
+use super::colours::Colours;
+use super::geometry::{self, Window};
+use crate::config::Augment;
+use crate::dice::{Dice, Purpose};
+
+/// What the dice say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Draw {
+    pub window: Window,
+    pub is_mirrored: bool,
+    pub colours: Colours,
+}
+
+impl Draw {
+    pub(super) fn new((width, height): (u32, u32), augment: Augment, occasion: Occasion) -> Draw {
+        let words = [occasion.seed, occasion.epoch, occasion.sample];
+        let mut dice = Dice::new(Purpose::Augment, &words);
+        let is_mirrored = dice.unit() < 0.5 && augment.flip;
+        let window = geometry::random_part(width, height, augment.crop, &mut dice);
+        let mut dice = Dice::new(Purpose::Colours, &words);
+        let colours = Colours::drawn(augment, &mut dice);
+        Draw {
+            window,
+            is_mirrored,
+            colours,
+        }
+    }
+}
+
+/// Mirrors rows of `width` pixels of `N` bytes.
+pub(super) fn mirror<const N: usize>(bytes: &mut [u8], width: u32) {
+    for row in bytes.chunks_exact_mut(width as usize * N) {
+        let (pixels, _) = row.as_chunks_mut::<N>();
+        pixels.reverse();
+    }
+}

@@ -1,0 +1,77 @@
+//! What a TIFF says of itself, before a decoder believes it: the decoder sets aside 32 bytes for each value that a tag says
+//! it has, up to 256 MiB, before it is told any limits.
+//!
+//! A file is `II*\0 offset` (or `MM\0*`, with numbers the other way round), then a directory of tags, each of which has a
+//! kind, a count and the values, or where they are.
+
+pub(super) const PHOTOMETRIC: u16 = 262;
+pub(super) const SAMPLE_FORMAT: u16 = 339;
+/// The last of the tags that a decoder reads; later ones are profiles and notes.
+const LAST_READ: u16 = 532;
+const ASCII: u16 = 2;
+
+/// The first directory, as far as it is there.
+pub(super) struct TiffTags<'a> {
+    bytes: &'a [u8],
+    start: usize,
+    num_tags: usize,
+    is_little_endian: bool,
+}
+
+impl<'a> TiffTags<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Option<TiffTags<'a>> {
+        let mut tags = TiffTags {
+            bytes,
+            start: 0,
+            num_tags: 0,
+            is_little_endian: bytes.starts_with(b"II"),
+        };
+        let directory = tags.word(4)? as usize;
+        tags.num_tags = usize::from(tags.half(directory)?);
+        tags.start = directory + 2;
+        Some(tags)
+    }
+
+    /// The first value of a tag of 16 or 32 bits each.
+    pub(super) fn first(&self, tag: u16) -> Option<u32> {
+        let at = self.entries().find(|at| self.half(*at) == Some(tag))?;
+        match (self.half(at + 2)?, self.word(at + 4)?) {
+            (3, 0..=2) => self.half(at + 8).map(u32::from),
+            (3, _) => self.half(self.word(at + 8)? as usize).map(u32::from),
+            (4, 0..=1) => self.word(at + 8),
+            (4, _) => self.word(self.word(at + 8)? as usize),
+            _ => None,
+        }
+    }
+
+    /// The most values that a tag, of those a decoder reads, says it has.
+    pub(super) fn most_values(&self) -> u32 {
+        let counts = self.entries().map(|at| match self.half(at) {
+            Some(..=LAST_READ) if self.half(at + 2) != Some(ASCII) => self.word(at + 4),
+            _ => None,
+        });
+        counts.flatten().max().unwrap_or(0)
+    }
+
+    fn entries(&self) -> impl Iterator<Item = usize> {
+        const ENTRY_BYTES: usize = 12;
+        let entries = (0..self.num_tags).map(|entry| self.start + entry * ENTRY_BYTES);
+        entries.take_while(|at| at + ENTRY_BYTES <= self.bytes.len())
+    }
+
+    fn half(&self, at: usize) -> Option<u16> {
+        let bytes = *self.bytes.get(at..)?.first_chunk()?;
+        Some(match self.is_little_endian {
+            true => u16::from_le_bytes(bytes),
+            false => u16::from_be_bytes(bytes),
+        })
+    }
+
+    fn word(&self, at: usize) -> Option<u32> {
+        let bytes = *self.bytes.get(at..)?.first_chunk()?;
+        Some(match self.is_little_endian {
+            true => u32::from_le_bytes(bytes),
+            false => u32::from_be_bytes(bytes),
+        })
+    }
+}

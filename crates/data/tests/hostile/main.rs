@@ -1,0 +1,287 @@
+//! Mutated files: no panic, no hang, no more memory than [`Limits::peak_bytes`] says.
+//!
+//! A case is a function of (seed, case), so a failure is repeated with what its message says:
+//!
+//! ```text
+//! HOLDALL_FUZZ_SECONDS=600 cargo test --release -p holdall-data --test hostile -- --nocapture
+//! HOLDALL_FUZZ_SEED=7 HOLDALL_FUZZ_CASES=100000 cargo test ...
+//! ```
+//!
+//! Its bytes are saved beside the build; once fixed, they belong in `fixtures/hostile`. A binary of its own: the allocator
+//! counts.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod counting;
+mod mutator;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use holdall_data::DataError;
+use holdall_data::hostile;
+use mutator::Dice;
+
+/// A case of these sizes takes microseconds; a noisy machine may hold it up, but not for so long.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// One bad case is reported and the rest go on, up to here.
+const MOST_FAILURES: usize = 20;
+
+type Reader = fn(&[u8]) -> Result<(), DataError>;
+
+struct Target {
+    name: &'static str,
+    read: Reader,
+    /// Groups of which each is taken equally often: one a format.
+    seeds: Vec<Vec<Vec<u8>>>,
+    num_cases: u64,
+    most_bytes: usize,
+    peak_bytes: u64,
+}
+
+/// What came of all cases.
+#[derive(Debug, Default)]
+struct Tally {
+    num_cases: u64,
+    num_read: u64,
+    num_contained: u64,
+    slowest: Duration,
+    largest_peak: u64,
+    failures: Vec<String>,
+}
+
+#[test]
+fn pictures() {
+    let limits = hostile::LIMITS;
+    Target {
+        name: "picture",
+        read: hostile::picture,
+        seeds: pictures_by_format(),
+        num_cases: 30_000,
+        most_bytes: limits.most_file_bytes as usize,
+        peak_bytes: limits.peak_bytes(),
+    }
+    .run();
+}
+
+#[test]
+fn masks() {
+    let limits = hostile::LIMITS;
+    Target {
+        name: "mask",
+        read: hostile::mask,
+        seeds: pictures_by_format(),
+        num_cases: 10_000,
+        most_bytes: limits.most_file_bytes as usize,
+        peak_bytes: limits.peak_bytes(),
+    }
+    .run();
+}
+
+#[test]
+fn tables() {
+    let texts = [
+        "image,caption\n1.jpg,a red car\n2.jpg,\"a blue, fast car\"\n",
+        "\u{feff}image , caption,make\r\n\r\n\"a\"\"b.jpg\",\"two\r\nlines\",Ford\r\n",
+        "image;caption\n1.jpg;x\n",
+        "image\n\"open\n",
+        "a,b,c\n1,2\n",
+        "image,caption\n\u{e4}.jpg,\u{1f697}\n",
+    ];
+    let seeds = texts.map(|text| text.as_bytes().to_vec()).to_vec();
+    let most_bytes = 1 << 16;
+    Target {
+        name: "csv",
+        read: hostile::csv,
+        seeds: vec![seeds],
+        num_cases: 50_000,
+        most_bytes,
+        // Each byte may begin a field, whose end takes 8 bytes, and vectors double as they grow.
+        peak_bytes: 64 * most_bytes as u64 + (1 << 20),
+    }
+    .run();
+}
+
+/// Pictures of a megapixel each, whole and mutated: what the small ones leave of the stated peak.
+#[test]
+fn large_pictures() {
+    let limits = hostile::LIMITS;
+    let seeds = pictures_in(&["pictures/large"]);
+    for bytes in seeds.iter().flatten() {
+        let (outcome, peak) = counting::peak_of(|| hostile::picture(bytes));
+        outcome.unwrap();
+        println!("{} bytes for {} of file", peak, bytes.len());
+        assert!(peak <= limits.peak_bytes(), "{peak} bytes");
+    }
+    Target {
+        name: "large",
+        read: hostile::picture,
+        seeds,
+        num_cases: 400,
+        most_bytes: limits.most_file_bytes as usize,
+        peak_bytes: limits.peak_bytes(),
+    }
+    .run();
+}
+
+/// Inputs that once broke a reader.
+#[test]
+fn what_once_broke_a_reader_does_so_no_more() {
+    let folder = fixtures().join("hostile");
+    for file in fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let bytes = fs::read(&path).unwrap();
+        for (name, read, peak_bytes) in [
+            ("csv", hostile::csv as Reader, u64::MAX),
+            ("picture", hostile::picture, hostile::LIMITS.peak_bytes()),
+            ("mask", hostile::mask, hostile::LIMITS.peak_bytes()),
+        ] {
+            let began = Instant::now();
+            let (_, peak) = counting::peak_of(|| read(&bytes));
+            assert!(peak <= peak_bytes, "{name} of {path:?}: {peak} bytes");
+            assert!(began.elapsed() < LONGEST, "{name} of {path:?}");
+        }
+    }
+}
+
+impl Target {
+    fn run(&self) {
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+        let seed: u64 = number("HOLDALL_FUZZ_SEED").unwrap_or(0);
+        let num_cases = number("HOLDALL_FUZZ_CASES").unwrap_or(self.num_cases);
+        let least = Duration::from_secs(number("HOLDALL_FUZZ_SECONDS").unwrap_or(0));
+        let current = watched(self.name, seed);
+        let began = Instant::now();
+        let mut tally = Tally::default();
+        let mut reasons = BTreeMap::new();
+        let is_enough = |tally: &Tally| tally.failures.len() >= MOST_FAILURES;
+        while !is_enough(&tally) && (tally.num_cases < num_cases || began.elapsed() < least) {
+            let case = tally.num_cases;
+            let mut dice = Dice::new(seed, case);
+            let group = &self.seeds[dice.below(self.seeds.len())];
+            let bytes: Arc<[u8]> = mutator::mutated(group, &mut dice, self.most_bytes).into();
+            *current.lock().unwrap() = Some((Instant::now(), case, bytes.clone()));
+            self.run_case(seed, case, &bytes, &mut tally, &mut reasons);
+        }
+        *current.lock().unwrap() = None;
+        println!(
+            "{}: seed {seed}, {tally:?}, contained: {reasons:#?}",
+            self.name
+        );
+        let failures = tally.failures.join("\n");
+        assert!(failures.is_empty(), "{failures}");
+    }
+
+    fn run_case(
+        &self,
+        seed: u64,
+        case: u64,
+        bytes: &[u8],
+        tally: &mut Tally,
+        reasons: &mut BTreeMap<String, u64>,
+    ) {
+        let began = Instant::now();
+        let (outcome, peak) = counting::peak_of(|| {
+            let read = AssertUnwindSafe(|| (self.read)(bytes));
+            catch_unwind(read).map(|result| result.map_err(|error| error.to_string()))
+        });
+        tally.slowest = tally.slowest.max(began.elapsed());
+        tally.largest_peak = tally.largest_peak.max(peak);
+        tally.num_cases += 1;
+        let mut failed = |reason: String| {
+            let path = save(self.name, seed, case, bytes);
+            let name = self.name;
+            tally.failures.push(format!(
+                "{name}, seed {seed}, case {case}: {reason}; its bytes are in {}",
+                path.display()
+            ));
+        };
+        match outcome {
+            Err(_) => failed("it panicked".to_owned()),
+            Ok(Ok(())) => tally.num_read += 1,
+            Ok(Err(text)) if text.contains("its decoder fails on") => {
+                tally.num_contained += 1;
+                *reasons.entry(text).or_default() += 1;
+                if std::env::var_os("HOLDALL_FUZZ_SAVE").is_some() {
+                    save(self.name, seed, case, bytes);
+                }
+            }
+            Ok(Err(_)) => {}
+        }
+        if peak > self.peak_bytes {
+            let most = self.peak_bytes;
+            failed(format!("it took {peak} bytes, expected at most {most}"));
+        }
+    }
+}
+
+fn save(name: &str, seed: u64, case: u64, bytes: &[u8]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join(format!("hostile-{name}-{seed}-{case}"));
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+type Current = Arc<Mutex<Option<(Instant, u64, Arc<[u8]>)>>>;
+
+/// Ends the process if a case does not end: nothing else can.
+fn watched(name: &'static str, seed: u64) -> Current {
+    let current = Current::default();
+    let watch = Arc::downgrade(&current);
+    std::thread::spawn(move || {
+        while let Some(current) = watch.upgrade() {
+            if let Some((began, case, bytes)) = &*current.lock().unwrap()
+                && began.elapsed() > LONGEST
+            {
+                let path = save(name, seed, *case, bytes);
+                let path = path.display();
+                eprintln!(
+                    "{name}, seed {seed}, case {case}: over {LONGEST:?}; its bytes are in {path}"
+                );
+                std::process::abort();
+            }
+            drop(current);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    current
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+/// The fixture pictures of each format, those that are refused among them.
+fn pictures_by_format() -> Vec<Vec<Vec<u8>>> {
+    let by_format = pictures_in(&["pictures", "pictures/refused"]);
+    assert_eq!(by_format.len(), 6);
+    by_format
+}
+
+fn pictures_in(folders: &[&str]) -> Vec<Vec<Vec<u8>>> {
+    let mut by_format: BTreeMap<String, Vec<(PathBuf, Vec<u8>)>> = BTreeMap::new();
+    for folder in folders {
+        for file in fs::read_dir(fixtures().join(folder)).unwrap() {
+            let path = file.unwrap().path();
+            let extension = path
+                .extension()
+                .and_then(|e| e.to_str())
+                .unwrap_or_default();
+            if matches!(extension, "jpg" | "png" | "webp" | "bmp" | "tif" | "gif") {
+                let group = by_format.entry(extension.to_owned()).or_default();
+                group.push((path.clone(), fs::read(&path).unwrap()));
+            }
+        }
+    }
+    let groups = by_format.into_values().map(|mut group| {
+        // Folders are listed in any order, and a case must be the same everywhere.
+        group.sort();
+        group.into_iter().map(|(_, bytes)| bytes).collect()
+    });
+    groups.collect()
+}
