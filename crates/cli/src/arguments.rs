@@ -396,11 +396,11 @@ pub struct DataCheckArguments {
                   photos_filtered.csv, those of them that pass the filters: size, shape, duplicates, pictures per label.\n\
                   photos.csv is not touched; rows are copied byte for byte. `holdall train FOLDER` takes the filtered one.")]
 pub struct DataCleanArguments {
-    #[command(flatten)]
-    pub options: CheckOptions,
     /// What becomes of rows that show the same picture
     #[arg(long, value_name = "RULE", default_value = "keep-first")]
     pub duplicates: DuplicatesArgument,
+    #[command(flatten)]
+    pub options: CheckOptions,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

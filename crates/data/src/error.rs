@@ -94,7 +94,7 @@ pub enum DataError {
     /// Cleaning would leave nothing to train on.
     #[error(
         "{}: expected rows that are left after cleaning, found that all {} would go: {why}\n\
-         hint: look at `holdall data check {}`; nothing was written",
+         hint: look at `holdall data check {}`, or ask for less; nothing was written",
         path.display(),
         thousands(*num_rows),
         path.display()

@@ -78,14 +78,15 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
     let found = find(named).map_err(TrainError::from)?;
     let is_named = named.is_some_and(|path| !path.is_dir());
     let mut csv = found.csv;
-    match source_of(&csv).filter(|source| source.is_file()) {
-        Some(source) if wanted == Wanted::Source && !is_named => {
-            tell(&format!("Data: {} (found by its name)", source.display()));
-            csv = source;
-        }
+    match wanted {
+        Wanted::Cleanest => found.notes.iter().for_each(|note| tell(note)),
         // That a cleaner one lies beside it is no news to who is about to clean.
-        _ if wanted == Wanted::Source => {}
-        _ => found.notes.iter().for_each(|note| tell(note)),
+        Wanted::Source if is_named => {}
+        Wanted::Source => {
+            let source = source_of(&csv).filter(|source| source.is_file());
+            csv = source.unwrap_or(csv);
+            tell(&format!("Data: {} (found by its name)", csv.display()));
+        }
     }
     let mut notes = Vec::new();
     if file.is_none() && config.data.label.is_none() {
@@ -171,11 +172,14 @@ fn show(report: &Report) -> String {
         text.push('\n');
     }
     let captions = &report.captions;
-    text += &format!(
-        "\nCaptions: {} different; {} of the rows share theirs with another\n",
-        thousands(captions.different),
-        share(captions.identical_share)
-    );
+    let different = thousands(captions.different);
+    text += &match captions.commonest_rows {
+        0 | 1 => format!("\nCaptions: {different}, all different\n"),
+        _ => format!(
+            "\nCaptions: {different} different; {} of the rows share theirs with another\n",
+            share(captions.identical_share)
+        ),
+    };
     if captions.commonest_rows > 1 {
         let rows = format!(" in {}", counted(captions.commonest_rows, "row"));
         let room = WIDTH.saturating_sub(rows.len() + "The commonest: \"\"".len());

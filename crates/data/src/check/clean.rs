@@ -234,56 +234,30 @@ fn gone(
     gone
 }
 
-/// Writes every file beside its name first: either both are there and whole, or what was there before. Says which
-/// replaced one.
+/// Copies the rows that have no reason to go. Each file is whole, or what was there before; says which replaced one.
 fn write_files(
     all: &AllFacts,
     files: &[(PathBuf, &Vec<Option<Reason>>); 2],
 ) -> Result<[bool; 2], DataError> {
-    let table = &all.source.table;
-    let partial = |path: &Path| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".partial");
-        PathBuf::from(name)
-    };
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |cause: io::Error| DataError::Io {
-            path,
-            action: "write it",
-            cause,
-        }
-    };
-    let mut writers = Vec::new();
-    for (path, reasons) in files {
-        let path = partial(path);
-        let file = File::create(&path).map_err(failed(&path))?;
-        writers.push((path, BufWriter::new(file), *reasons));
+    let mut partials = Vec::new();
+    for (path, _) in files {
+        partials.push(Partial::create(path)?);
     }
+    let table = &all.source.table;
     let mut rows = table.rows()?;
     let header = rows.header().to_vec();
     let mut num_rows = 0;
-    let mut line_end: &[u8] = b"\n";
-    // The end of the header's line is known once the first row is.
-    let mut is_first = true;
-    loop {
-        let raw = match rows.read()? {
-            Some(row) => row.raw().to_vec(),
-            None => break,
-        };
-        if is_first {
-            is_first = false;
-            line_end = rows.line_end();
-            for (path, writer, _) in &mut writers {
-                let line = [&header, line_end].concat();
-                writer.write_all(&line).map_err(failed(path))?;
+    while let Some(row) = rows.read()? {
+        let raw = row.raw().to_vec();
+        // Known once the first row is.
+        let line_end = rows.line_end();
+        for (partial, (_, reasons)) in partials.iter_mut().zip(files) {
+            if num_rows == 0 {
+                partial.write(&[&header, line_end])?;
             }
-        }
-        for (path, writer, reasons) in &mut writers {
             let reason = reasons.get(num_rows).ok_or_else(|| table.changed())?;
             if reason.is_none() {
-                writer.write_all(&raw).map_err(failed(path))?;
-                writer.write_all(line_end).map_err(failed(path))?;
+                partial.write(&[&raw, line_end])?;
             }
         }
         num_rows += 1;
@@ -291,15 +265,70 @@ fn write_files(
     if num_rows != all.rows.len() {
         return Err(table.changed());
     }
-    for (path, writer, _) in writers {
-        let file = writer.into_inner().map_err(io::IntoInnerError::into_error);
-        file.and_then(|file| file.sync_all())
-            .map_err(failed(&path))?;
+    for partial in &mut partials {
+        partial.sync()?;
     }
     let mut replaced = [false; 2];
-    for ((path, _), replaced) in files.iter().zip(&mut replaced) {
-        *replaced = path.exists();
-        fs::rename(partial(path), path).map_err(failed(path))?;
+    for (partial, replaced) in partials.into_iter().zip(&mut replaced) {
+        *replaced = partial.take_its_place()?;
     }
     Ok(replaced)
+}
+
+/// A file that is being written beside the name it will have; gone if it never gets it.
+struct Partial {
+    target: PathBuf,
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Partial {
+    fn create(target: &Path) -> Result<Partial, DataError> {
+        let mut path = target.as_os_str().to_owned();
+        path.push(".partial");
+        let path = PathBuf::from(path);
+        let file = File::create(&path).map_err(|cause| unwritten(target, cause))?;
+        Ok(Partial {
+            target: target.to_owned(),
+            path,
+            file: BufWriter::new(file),
+        })
+    }
+
+    fn write(&mut self, pieces: &[&[u8]]) -> Result<(), DataError> {
+        for piece in pieces {
+            let written = self.file.write_all(piece);
+            written.map_err(|cause| unwritten(&self.target, cause))?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), DataError> {
+        let flushed = self.file.flush();
+        let synced = flushed.and_then(|()| self.file.get_ref().sync_all());
+        synced.map_err(|cause| unwritten(&self.target, cause))
+    }
+
+    /// Whether there was one in its place.
+    fn take_its_place(self) -> Result<bool, DataError> {
+        let was_there = self.target.exists();
+        let renamed = fs::rename(&self.path, &self.target);
+        renamed.map_err(|cause| unwritten(&self.target, cause))?;
+        Ok(was_there)
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Not there any more once it has its name.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn unwritten(path: &Path, cause: io::Error) -> DataError {
+    DataError::Io {
+        path: path.to_owned(),
+        action: "write it",
+        cause,
+    }
 }

@@ -26,7 +26,7 @@ const LETTERS: [(State, &str); 6] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileStamp {
     num_bytes: u64,
-    modified_ns: u128,
+    modified_ns: u64,
 }
 
 impl FileStamp {
@@ -35,7 +35,7 @@ impl FileStamp {
         let modified = file.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
         Some(FileStamp {
             num_bytes: file.len(),
-            modified_ns: modified.as_nanos(),
+            modified_ns: u64::try_from(modified.as_nanos()).ok()?,
         })
     }
 }
@@ -247,7 +247,7 @@ mod tests {
         }
 
         #[test]
-        fn reads_what_it_writes(hash: u64, num_bytes: u64, ns: u128, width: u32, height: u32, contents: u128, at in 0usize..6) {
+        fn reads_what_it_writes(hash: u64, num_bytes: u64, ns: u64, width: u32, height: u32, contents: u128, at in 0usize..6) {
             let stamp = FileStamp { num_bytes, modified_ns: ns };
             let look = Look { state: LETTERS[at].0, width, height, contents };
             let text = line((hash, stamp, look)).unwrap();

@@ -1,5 +1,5 @@
 //! Every row and its picture, looked at once. What is kept of a row has a fixed size and no text: a million rows take
-//! some 100 MB, whatever their captions say.
+//! some 200 MB, whatever their captions say.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
