@@ -91,6 +91,37 @@ pub enum DataError {
         columns: Vec<String>,
     },
 
+    /// Cleaning would leave nothing to train on.
+    #[error(
+        "{}: expected rows that are left after cleaning, found that all {} would go: {why}\n\
+         hint: look at `holdall data check {}`, or ask for less; nothing was written",
+        path.display(),
+        thousands(*num_rows),
+        path.display()
+    )]
+    NothingLeft {
+        /// The CSV.
+        path: PathBuf,
+        /// Its rows.
+        num_rows: usize,
+        /// The commonest reason.
+        why: &'static str,
+    },
+
+    /// A CSV that cleaning would write over.
+    #[error(
+        "{}: expected a CSV to clean, found the name of one that cleaning writes\n\
+         hint: clean {} instead, or rename this one",
+        path.display(),
+        source_csv.display()
+    )]
+    CleanedAlready {
+        /// The CSV.
+        path: PathBuf,
+        /// The one that it would be written from.
+        source_csv: PathBuf,
+    },
+
     /// A file is not what it was a moment ago.
     #[error(
         "{}: expected a file that stays as it is while it is read, found that it changed\n\

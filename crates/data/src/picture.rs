@@ -204,6 +204,18 @@ fn draw_into(
     Ok(())
 }
 
+/// Decodes a picture and keeps none of it but its width and height: whether it can be read at all.
+pub fn probe(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
+    decode::decode(path, scratch)
+}
+
+impl Scratch {
+    /// The bytes of the file last read.
+    pub fn file(&self) -> &[u8] {
+        &self.file
+    }
+}
+
 /// Across, then down, as Pillow does: what the filter overshoots is cut off in between, so the order
 /// shows at hard edges (by up to 6 of 255). One call would go down first, which is faster.
 fn resize_as_pillow(

@@ -1,7 +1,7 @@
 //! From a config to samples: find the CSV, read it, say which columns mean what, split it, and check
 //! that every image is there. What was decided on the way is said in notes.
 
-mod labels;
+pub(crate) mod labels;
 mod missing;
 #[cfg(test)]
 mod tests;
@@ -103,14 +103,18 @@ fn read_source(
 }
 
 /// A table whose columns are known.
-struct Source {
-    table: Table,
-    columns: Columns,
-    root: PathBuf,
+pub(crate) struct Source {
+    pub(crate) table: Table,
+    pub(crate) columns: Columns,
+    pub(crate) root: PathBuf,
 }
 
 impl Source {
-    fn open(config: &DataConfig, csv: &Path, notes: &mut Vec<String>) -> Result<Source, DataError> {
+    pub(crate) fn open(
+        config: &DataConfig,
+        csv: &Path,
+        notes: &mut Vec<String>,
+    ) -> Result<Source, DataError> {
         let table = Table::open(csv)?;
         let columns = Columns::find(config, &table, notes)?;
         let beside = csv.parent().unwrap_or(Path::new("")).to_owned();
@@ -121,12 +125,12 @@ impl Source {
         })
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.table.path().to_owned()
     }
 
     /// A first look at every row: what a split column holds out, and the labels there are.
-    fn look_through(&self, validation: &Validation) -> Result<Looked, DataError> {
+    pub(crate) fn look_through(&self, validation: &Validation) -> Result<Looked, DataError> {
         let split = match validation {
             Validation::Column(name) => Some((self.table.column("validation", name)?, name)),
             _ => None,
@@ -215,9 +219,10 @@ impl Source {
 
 /// What the first look at the rows found.
 #[derive(Default)]
-struct Looked {
-    labels: Appeared,
-    held: Vec<bool>,
+pub(crate) struct Looked {
+    pub(crate) labels: Appeared,
+    /// By row.
+    pub(crate) held: Vec<bool>,
 }
 
 fn note_on_validation(

@@ -127,7 +127,7 @@ impl Meant {
     }
 }
 
-fn is_yaml(target: &str) -> bool {
+pub(super) fn is_yaml(target: &str) -> bool {
     let extension = Path::new(target).extension();
     extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
 }
@@ -135,7 +135,12 @@ fn is_yaml(target: &str) -> bool {
 /// Without a config, a column that is called `make` or `label` is one of labels.
 fn label_by_name(config: &RunConfig, notes: &mut Vec<String>) -> Result<Option<String>> {
     let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
-    let table = Table::open(&found.csv).map_err(TrainError::from)?;
+    label_of_csv(&found.csv, notes)
+}
+
+/// The column of labels that a CSV has by its name, if it tells rows apart.
+pub(super) fn label_of_csv(csv: &Path, notes: &mut Vec<String>) -> Result<Option<String>> {
+    let table = Table::open(csv).map_err(TrainError::from)?;
     let label = match guess_label(&table) {
         Some(label) if tells_apart(&table, label).map_err(TrainError::from)? => {
             Some(label.to_owned())

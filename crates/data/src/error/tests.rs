@@ -35,6 +35,10 @@ says! {
         => ". and data: expected image_labels_filtered.csv", "found a.csv, b.csv";
     empty_file: DataError::EmptyFile { path: path() } => "data/cars.csv", "an empty file";
     no_rows: DataError::NoRows { path: path(), columns: names() } => "header `image,make`, found none";
+    nothing_left: DataError::NothingLeft { path: path(), num_rows: 2400, why: "missing" }
+        => "cars.csv: expected rows that are left", "all 2,400 would go: missing", "nothing was written";
+    cleaned_already: DataError::CleanedAlready { path: "cars_cleaned.csv".into(), source_csv: "cars.csv".into() }
+        => "cars_cleaned.csv: expected a CSV to clean", "clean cars.csv instead";
     changed: DataError::Changed { path: path() } => "cars.csv: expected a file that stays as it is";
     too_many_rows: DataError::TooManyRows { path: path() } => "at most 4,294,967,295 rows";
     separator: DataError::Separator { path: path(), row: 1, found: "tabs" } => "cars.csv, row 1", "found tabs";

@@ -8,33 +8,33 @@ use crate::words::{counted, nearest};
 
 /// The labels there are.
 #[derive(Debug)]
-pub(super) struct Labels {
+pub(crate) struct Labels {
     names: Vec<String>,
     from_head: bool,
 }
 
 impl Labels {
     /// Those that a trained head tells apart, in its order.
-    pub(super) fn of_head(names: &[String]) -> Labels {
+    pub(crate) fn of_head(names: &[String]) -> Labels {
         Labels {
             names: names.to_vec(),
             from_head: true,
         }
     }
 
-    pub(super) fn into_names(self) -> Vec<String> {
+    pub(crate) fn into_names(self) -> Vec<String> {
         self.names
     }
 }
 
 /// Labels as rows bring them: every name once, numbered in order of appearance.
 #[derive(Default)]
-pub(super) struct Appeared {
+pub(crate) struct Appeared {
     ids: HashMap<String, i32>,
     /// By that number.
     seen: Vec<Seen>,
     /// Of each row, -1 for none.
-    pub(super) id_of: Vec<i32>,
+    pub(crate) id_of: Vec<i32>,
 }
 
 struct Seen {
@@ -45,7 +45,7 @@ struct Seen {
 }
 
 impl Appeared {
-    pub(super) fn push(&mut self, label: &str, line: u32, is_held: bool) {
+    pub(crate) fn push(&mut self, label: &str, line: u32, is_held: bool) {
         if label.is_empty() {
             self.id_of.push(-1);
             return;
@@ -78,7 +78,7 @@ impl Appeared {
 
 impl Source {
     /// The labels of the rows that are not held out, sorted; none without a label column.
-    pub(super) fn labels(&self, appeared: &Appeared) -> Result<Labels, DataError> {
+    pub(crate) fn labels(&self, appeared: &Appeared) -> Result<Labels, DataError> {
         let names = appeared.trained_names();
         match self.columns.label {
             Some(column) if names.len() < 2 => Err(self.few_labels(column, &names)),
@@ -90,7 +90,7 @@ impl Source {
     }
 
     /// Each row's label, -1 where it has none.
-    pub(super) fn label_ids(
+    pub(crate) fn label_ids(
         &self,
         appeared: Appeared,
         known: &Labels,
@@ -123,7 +123,7 @@ impl Source {
         Ok(id_of)
     }
 
-    pub(super) fn note_on_unlabelled(&self, label_of: &[i32]) -> Option<String> {
+    pub(crate) fn note_on_unlabelled(&self, label_of: &[i32]) -> Option<String> {
         let column = &self.table.columns()[self.columns.label?];
         let unlabelled = label_of.iter().filter(|label| **label < 0).count();
         let rows = counted(unlabelled, "row");

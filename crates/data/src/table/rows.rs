@@ -78,11 +78,12 @@ pub(super) fn open(path: &Path) -> Result<(Records, Stamp), DataError> {
         .take(BYTE_ORDER_MARK.len() as u64)
         .read_to_end(&mut start)
         .map_err(failed)?;
-    if start == BYTE_ORDER_MARK {
+    let has_mark = start == BYTE_ORDER_MARK;
+    if has_mark {
         start.clear();
     }
     let bytes = BufReader::with_capacity(1 << 16, Cursor::new(start).chain(file));
-    Ok((Records::new(path, bytes), stamp))
+    Ok((Records::new(path, bytes, has_mark), stamp))
 }
 
 /// The rows after a header that was read before.
@@ -93,17 +94,34 @@ pub struct Rows {
     /// How the file was when its header was read.
     stamp: Stamp,
     num_read: usize,
+    header: Vec<u8>,
 }
 
 impl Rows {
     /// `records` have given their header, which has these columns.
     pub(super) fn new(records: Records, columns: &[String], stamp: Stamp) -> Rows {
+        let mark = match records.has_mark {
+            true => BYTE_ORDER_MARK,
+            false => &[],
+        };
+        let header = [mark, records.raw()].concat();
         Rows {
             records,
             columns: columns.to_vec(),
             stamp,
             num_read: 0,
+            header,
         }
+    }
+
+    /// The header as the file has it, with its byte order mark and without the end of its line.
+    pub fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// What ends the header's line, known from the first row on: `\n`, `\r\n` or `\r`.
+    pub fn line_end(&self) -> &'static [u8] {
+        self.records.line_end.unwrap_or(b"\n")
     }
 
     /// The next row; none after the last.
@@ -153,10 +171,13 @@ pub(super) struct Records {
     start: u64,
     end: u64,
     line: u32,
+    has_mark: bool,
+    /// What ends the first record's line, once a second was read.
+    line_end: Option<&'static [u8]>,
 }
 
 impl Records {
-    fn new(path: &Path, bytes: FileBytes) -> Records {
+    fn new(path: &Path, bytes: FileBytes, has_mark: bool) -> Records {
         let reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
@@ -168,6 +189,8 @@ impl Records {
             start: 0,
             end: 0,
             line: 1,
+            has_mark,
+            line_end: None,
         }
     }
 
@@ -188,6 +211,9 @@ impl Records {
         let mut skipped = (self.end - self.start) as usize;
         while matches!(bytes.get(skipped), Some(b'\r' | b'\n')) {
             skipped += 1;
+        }
+        if self.end > 0 && self.line_end.is_none() {
+            self.line_end = Some(line_end_after(&bytes[..skipped]));
         }
         let num_lines = count_lines(bytes, skipped);
         self.line = u32::try_from(num_lines)
@@ -237,11 +263,24 @@ impl Records {
     fn raw(&self) -> &[u8] {
         let since = self.reader.get_ref().since(self.start);
         let length = (self.end - self.start) as usize;
-        let mut raw = &since[..length.min(since.len())];
-        while let [rest @ .., b'\r' | b'\n'] = raw {
-            raw = rest;
-        }
-        raw
+        without_line_ends(&since[..length.min(since.len())])
+    }
+}
+
+fn without_line_ends(mut bytes: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\r' | b'\n'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+/// The first end of a line after what these bytes say.
+fn line_end_after(bytes: &[u8]) -> &'static [u8] {
+    let ends = &bytes[without_line_ends(bytes).len()..];
+    match ends {
+        [b'\r', b'\n', ..] => b"\r\n",
+        [b'\r', ..] => b"\r",
+        _ => b"\n",
     }
 }
 

@@ -176,6 +176,18 @@ fn rows_across_buffers() {
 }
 
 #[test]
+fn the_header_is_known_as_it_stands() {
+    for end in ["\n", "\r\n", "\r"] {
+        let text = format!("\u{feff}\"a\", b{end}1,2{end}");
+        let written = Written::new(text.as_bytes());
+        let mut rows = written.table().rows().unwrap();
+        rows.read().unwrap();
+        assert_eq!(rows.header(), "\u{feff}\"a\", b".as_bytes());
+        assert_eq!(rows.line_end(), end.as_bytes());
+    }
+}
+
+#[test]
 fn a_quote_that_is_never_closed() {
     let many = "1,2\n".repeat(50_000);
     let text = format!("a,b\n1,2\n1,\"2\n{many}");
