@@ -496,6 +496,54 @@ pub struct BenchArguments {
 pub enum BenchCommand {
     /// One CLIP training step over random data, exact whatever the split
     Clip(BenchClipArguments),
+    /// Pictures of a folder into batches, beside decoding alone
+    Loader(BenchLoaderArguments),
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Every picture is read once to warm up, then timed: decoded, a random part of it resized (with --eval its \
+                  middle), flipped, written into the batch as bytes; a device normalises them. One JSON line on stdout.\n\n\
+                  Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench loader photos/ --workers 2 --batch 64"
+)]
+pub struct BenchLoaderArguments {
+    /// A folder of pictures, searched through and through
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// Threads that read
+    #[arg(long, alias = "num-workers", alias = "num_workers", default_value_t = 2, value_name = "N", value_parser = at_least_one)]
+    pub workers: usize,
+    /// Pictures in a batch
+    #[arg(long, alias = "batch-size", alias = "batch_size", default_value_t = 64, value_name = "N", value_parser = at_least_one)]
+    pub batch: usize,
+    /// Width and height in a batch
+    #[arg(long, default_value_t = 224, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub size: u32,
+    /// Evaluation's resize and centre crop, instead of the random part
+    #[arg(long)]
+    pub eval: bool,
+    /// How much of a JPEG is decoded; evaluation always decodes all of it
+    #[arg(long, value_enum, default_value_t = DecodeArgument::Full)]
+    pub decode: DecodeArgument,
+    /// Pictures to time, going round where the folder has fewer [default: each once]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub images: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DecodeArgument {
+    /// All of it
+    Full,
+    /// A half, a quarter or an eighth, where enough pixels are left
+    Fast,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a whole number of at least 1".to_owned()),
+        Ok(count) => Ok(count),
+    }
 }
 
 #[derive(Args)]

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Command::Verify(arguments) => commands::verify::run(arguments),
         Command::Bench(arguments) => match arguments.command {
             BenchCommand::Clip(arguments) => commands::bench_clip::run(arguments),
+            BenchCommand::Loader(arguments) => commands::bench_loader::run(arguments),
         },
     };
     match result {

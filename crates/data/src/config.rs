@@ -27,6 +27,8 @@ pub struct DataConfig {
     pub tokenizer: TokenizerChoice,
     /// What training pictures go through.
     pub augment: Augment,
+    /// How much of a training picture is decoded.
+    pub decode: Decode,
     /// What becomes of pictures that cannot be read.
     pub bad_pictures: BadPictures,
     /// The share of all pictures that may be skipped.
@@ -267,6 +269,18 @@ impl From<TokenizerChoice> for String {
             TokenizerChoice::File(path) => path.display().to_string(),
         }
     }
+}
+
+/// How much of a training picture is decoded. Evaluation decodes all of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decode {
+    /// All of it, as Pillow does.
+    #[default]
+    Full,
+    /// A JPEG at a half, a quarter or an eighth of its size, where the part that is kept has enough pixels even so. Other
+    /// pixels than `full`: the transform shrinks the picture instead of the filter.
+    Fast,
 }
 
 /// What a training picture goes through: a function of (seed, epoch, sample) alone.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crate::config::Augment;
+use crate::config::{Augment, Decode};
 use crate::error::DataError;
 use crate::samples::Samples;
 use pace::Pace;
@@ -38,6 +38,8 @@ pub enum View {
     Training {
         /// How far it may go.
         augment: Augment,
+        /// How much is decoded.
+        decode: Decode,
         /// The run's.
         seed: u64,
     },

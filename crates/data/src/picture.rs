@@ -38,7 +38,7 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
-use crate::config::Augment;
+use crate::config::{Augment, Decode};
 use crate::error::DataError;
 use augment::{Draw, mirror};
 use geometry::Window;
@@ -59,6 +59,7 @@ pub struct Scratch {
     rows: Vec<u8>,
     resizer: Resizer,
     limits: Limits,
+    needed: Needed,
 }
 
 impl Scratch {
@@ -107,6 +108,30 @@ impl Limits {
         // A lossy WebP may say that a part of it has up to 16 MiB, and is believed.
         const TABLES: u64 = 24 << 20;
         self.most_pixels * PIXEL_BYTES + self.most_file_bytes * 2 + TABLES
+    }
+}
+
+/// How small a JPEG may be decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Needed {
+    /// Not at all: every pixel is needed.
+    #[default]
+    All,
+    /// As long as a part of this share of the area has `size` pixels to a side.
+    Part { least: f64, size: u32 },
+}
+
+impl Needed {
+    /// What width and height may be divided by.
+    fn divisor(self, width: u32, height: u32) -> u32 {
+        let Needed::Part { least, size } = self else {
+            return 1;
+        };
+        // The shorter side of the smallest part, at 3:4; see `geometry::random_part`.
+        let area = least * f64::from(width) * f64::from(height);
+        let side = (area * 0.75).sqrt().min(f64::from(width.min(height)));
+        let has_enough = |divisor: &u32| side / f64::from(*divisor) >= f64::from(size);
+        [8, 4, 2].into_iter().find(has_enough).unwrap_or(1)
     }
 }
 
@@ -170,13 +195,19 @@ fn evaluate(
 pub fn augmented_into(
     path: &Path,
     size: u32,
-    augment: Augment,
+    (augment, decode): (Augment, Decode),
     occasion: Occasion,
     scratch: &mut Scratch,
     out: &mut [u8],
 ) -> Result<(), DataError> {
     check_length(out, size);
-    let decoded = decode::decode(path, scratch)?;
+    if decode == Decode::Fast {
+        let least = augment.crop;
+        scratch.needed = Needed::Part { least, size };
+    }
+    let decoded = decode::decode(path, scratch);
+    scratch.needed = Needed::All;
+    let decoded = decoded?;
     let draw = Draw::new(decoded, augment, occasion);
     draw_into(path, decoded, draw, size, scratch, out)
 }

@@ -89,6 +89,7 @@ impl Feed {
         };
         let view = View::Training {
             augment: config.data.augment,
+            decode: config.data.decode,
             seed: config.seed,
         };
         let samples = Arc::clone(&prepared.train.samples);

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod bench_clip;
+pub mod bench_loader;
 pub mod data_check;
 pub mod data_clean;
 pub mod data_sample;

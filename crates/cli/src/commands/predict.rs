@@ -261,7 +261,7 @@ fn best(labels: &Labels, scores: &[f64], top: usize) -> Vec<Guess> {
 const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
 
 /// Files as named, and the pictures in folders, sorted.
-fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub(super) fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = Vec::new();
     for path in named {
@@ -302,7 +302,7 @@ fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn as_samples(paths: &[PathBuf]) -> Samples {
+pub(super) fn as_samples(paths: &[PathBuf]) -> Samples {
     let mut samples = SamplesBuilder::new(PathBuf::new());
     for (row, path) in paths.iter().enumerate() {
         samples.push(&path.to_string_lossy(), "", -1, row as u32);

@@ -411,13 +411,17 @@ fn read(
     samples.image_path_into(place.sample as usize, path);
     match pass.view {
         View::Evaluation => evaluated_into(path, pass.size, scratch, out),
-        View::Training { augment, seed } => {
+        View::Training {
+            augment,
+            decode,
+            seed,
+        } => {
             let occasion = Occasion {
                 seed,
                 epoch: place.epoch,
                 sample: u64::from(place.sample),
             };
-            augmented_into(path, pass.size, augment, occasion, scratch, out)
+            augmented_into(path, pass.size, (augment, decode), occasion, scratch, out)
         }
     }
 }

@@ -50,7 +50,14 @@ fn training(from: Cursor, until: u64) -> (Course, View) {
         flip: true,
         ..Augment::default()
     };
-    (course, View::Training { augment, seed: 5 })
+    (
+        course,
+        View::Training {
+            augment,
+            decode: Decode::Full,
+            seed: 5,
+        },
+    )
 }
 
 /// Samples, pixels, what was skipped, and the cursor of every batch.

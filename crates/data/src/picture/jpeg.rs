@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use image::metadata::Orientation;
-use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat};
+use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 
 use super::decode::{check_size, extend};
 use super::{CHANNELS, Scratch};
@@ -38,6 +38,8 @@ pub(super) fn decode(
     let header = decoder.header();
     let (width, height) = (u32::from(header.width), u32::from(header.height));
     check_size(path, width, height, scratch.limits)?;
+    let divisor = scratch.needed.divisor(width, height);
+    decoder.set_scale(ScalingFactor::try_new(1, divisor).map_err(failed)?);
     let is_cmyk = matches!(
         decoder.jpeg_color_space(),
         ColorSpace::Cmyk | ColorSpace::Ycck
@@ -48,7 +50,7 @@ pub(super) fn decode(
     };
     decoder.set_output_format(format);
     target.resize(decoder.output_buffer_size().map_err(failed)?, 0);
-    decoder.decode_image_into(target).map_err(failed)?;
+    let info = decoder.decode_image_into(target).map_err(failed)?;
     if is_cmyk {
         scratch.rgb.clear();
         extend(&mut scratch.rgb, &scratch.decoded, ink);
@@ -57,6 +59,8 @@ pub(super) fn decode(
         .exif_orientation()
         .and_then(Orientation::from_exif)
         .unwrap_or(Orientation::NoTransforms);
+    // At most what was checked above, so it fits.
+    let (width, height) = (info.width as u32, info.height as u32);
     Ok((width, height, orientation))
 }
 

@@ -239,7 +239,7 @@ mod tests {
             super::super::augmented_into(
                 &pair.image,
                 SIZE,
-                augment,
+                (augment, crate::config::Decode::Full),
                 occasion(sample),
                 scratch,
                 &mut alone,

@@ -28,7 +28,7 @@ fn augmented(augment: Augment, epoch: u64, sample: u64) -> Vec<u8> {
     augmented_into(
         &path,
         24,
-        augment,
+        (augment, Decode::Full),
         occasion,
         &mut Scratch::default(),
         &mut out,
@@ -265,4 +265,46 @@ fn limits_are_named() {
     scratch.limits.most_file_bytes = 1000;
     let error = evaluated_into(&path, 8, &mut scratch, &mut out).unwrap_err();
     assert!(error.to_string().contains("a larger file"), "{error}");
+}
+
+#[test]
+fn fast_is_near_full_and_only_where_enough_pixels_are_left() {
+    let part = |least, size| Needed::Part { least, size };
+    assert_eq!(part(0.9, 224).divisor(4000, 3000), 8);
+    assert_eq!(part(0.9, 224).divisor(1024, 768), 2);
+    assert_eq!(part(0.1, 224).divisor(1024, 768), 1);
+    assert_eq!(part(0.9, 224).divisor(300, 4000), 1);
+    assert_eq!(Needed::All.divisor(4000, 3000), 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("waves.jpg");
+    let wave =
+        |x: u32, y: u32| (128.0 + 100.0 * (x as f64 / 37.0).sin() * (y as f64 / 23.0).cos()) as u8;
+    image::RgbImage::from_fn(401, 263, |x, y| image::Rgb([wave(x, y), wave(y, x), 60]))
+        .save(&path)
+        .unwrap();
+    let augment = Augment::default();
+    let occasion = Occasion {
+        seed: 1,
+        epoch: 2,
+        sample: 3,
+    };
+    let read = |decode| {
+        let mut out = vec![0; 32 * 32 * CHANNELS];
+        let mut scratch = Scratch::default();
+        augmented_into(
+            &path,
+            32,
+            (augment, decode),
+            occasion,
+            &mut scratch,
+            &mut out,
+        )
+        .unwrap();
+        (out, scratch.rgb.len())
+    };
+    let ((full, all), (fast, fewer)) = (read(Decode::Full), read(Decode::Fast));
+    assert_eq!((all, fewer), (401 * 263 * 3, 101 * 66 * 3));
+    let difference = |(a, b): (&u8, &u8)| f64::from(a.abs_diff(*b));
+    let mean = full.iter().zip(&fast).map(difference).sum::<f64>() / full.len() as f64;
+    assert!(mean < 4.0, "{mean}");
 }

@@ -1,0 +1,166 @@
+//! `holdall bench loader`: pictures of a folder into batches, timed, beside decoding alone.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::Result;
+use holdall_data::config::{Augment, Decode};
+use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, View, Workers};
+use holdall_data::order::Sampling;
+use holdall_data::picture::{self, Scratch};
+use holdall_data::samples::Samples;
+use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
+use serde::Serialize;
+
+use crate::arguments::{BenchLoaderArguments, DecodeArgument};
+use crate::commands::predict::{as_samples, pictures_under};
+use crate::screen::{print_json, progress, tell};
+
+/// Keys that others rely on.
+#[derive(Serialize)]
+struct BenchJson<'a> {
+    job: &'a str,
+    images: usize,
+    workers: usize,
+    images_per_s: f64,
+    decode: &'a str,
+    batch: usize,
+    size: u32,
+    skipped: usize,
+    /// Decoding by as many threads, and nothing else: what no loader can beat.
+    decode_only_images_per_s: f64,
+    of_decode_only: f64,
+    ring_bytes: u64,
+    rss_start_bytes: Option<u64>,
+    rss_end_bytes: Option<u64>,
+    rss_peak_bytes: Option<u64>,
+}
+
+pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
+    let paths = pictures_under(std::slice::from_ref(&arguments.folder))?;
+    let samples = Arc::new(as_samples(&paths));
+    let (size, batch) = (arguments.size, arguments.batch);
+    let row_bytes = (size * size) as usize * picture::CHANNELS;
+    // As many batches wait as in the PyTorch script that this stands beside: four per worker.
+    let num_rows = batch * (1 + 4 * arguments.workers);
+    let rows = vec![vec![0x7f_u8; row_bytes]; num_rows];
+    let ahead = num_rows - batch;
+    let mut loader = Loader::new(rows, size, Workers::exactly(arguments.workers, ahead));
+    let images = arguments.images.unwrap_or(samples.len()).max(1);
+    tell(&format!("{} pictures, read once to warm up", samples.len()));
+    let skipped = pass(&mut loader, &arguments, &samples, 0, samples.len());
+    if skipped == samples.len() {
+        tell("none of them can be read\nhint: `holdall data check` says why");
+        return Ok(ExitCode::from(crate::failure::FOUND));
+    }
+    let rss_start_bytes = resident_bytes();
+    let began = Instant::now();
+    pass(&mut loader, &arguments, &samples, 1, images);
+    let images_per_s = images as f64 / began.elapsed().as_secs_f64();
+    let rss_end_bytes = resident_bytes();
+    drop(loader);
+    let decode_only_images_per_s = decode_only(&paths, arguments.workers);
+    print_json(&BenchJson {
+        job: match arguments.eval {
+            true => "loader, evaluation",
+            false => "loader, training",
+        },
+        images,
+        workers: arguments.workers,
+        images_per_s,
+        decode: match arguments.decode {
+            DecodeArgument::Full => "full",
+            DecodeArgument::Fast => "fast",
+        },
+        batch,
+        size,
+        skipped,
+        decode_only_images_per_s,
+        of_decode_only: images_per_s / decode_only_images_per_s,
+        ring_bytes: (num_rows * row_bytes) as u64,
+        rss_start_bytes,
+        rss_end_bytes,
+        rss_peak_bytes: peak_resident_bytes(),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads so many pictures, from the beginning of an epoch on. Returns how many could not be read.
+fn pass(
+    loader: &mut Loader<Vec<u8>>,
+    arguments: &BenchLoaderArguments,
+    samples: &Arc<Samples>,
+    epoch: u64,
+    images: usize,
+) -> usize {
+    let bar = progress(images as u64, "Reading");
+    let (mut read, mut skipped) = (0, 0);
+    let mut batch = Loaded::default();
+    let begin = |loader: &mut Loader<Vec<u8>>, epoch: u64| match arguments.eval {
+        true => loader.begin(Arc::clone(samples), Course::Once, View::Evaluation),
+        false => {
+            let course = Course::Epochs {
+                seed: 0,
+                sampling: Sampling::Shuffle,
+                shard: Shard::default(),
+                goes_round: true,
+                from: Cursor {
+                    epoch,
+                    ..Cursor::default()
+                },
+                until: u64::MAX,
+            };
+            let view = View::Training {
+                augment: Augment {
+                    flip: true,
+                    ..Augment::default()
+                },
+                decode: match arguments.decode {
+                    DecodeArgument::Full => Decode::Full,
+                    DecodeArgument::Fast => Decode::Fast,
+                },
+                seed: 0,
+            };
+            loader.begin(Arc::clone(samples), course, view);
+        }
+    };
+    begin(loader, epoch);
+    while read < images {
+        loader.next(arguments.batch.min(images - read), &mut batch);
+        skipped += batch.skipped.len();
+        let given = batch.rows.len();
+        if given == 0 {
+            if read == 0 {
+                break;
+            }
+            // The list is at its end: once more.
+            begin(loader, epoch);
+        }
+        read += given;
+        bar.inc(given as u64);
+    }
+    loader.release(&mut batch);
+    bar.finish_and_clear();
+    skipped
+}
+
+/// Pictures a second that so many threads decode, with nothing done to them.
+fn decode_only(paths: &[PathBuf], threads: usize) -> f64 {
+    let next = AtomicUsize::new(0);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut scratch = Scratch::default();
+                while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // Broken ones take time as well, and were counted before.
+                    let _ = picture::probe(path, &mut scratch);
+                }
+            });
+        }
+    });
+    paths.len() as f64 / began.elapsed().as_secs_f64()
+}
