@@ -9,11 +9,16 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Turns interrupts (and, on Unix, a request to terminate) into a flag that runs look at.
 pub fn on_interrupt() -> &'static AtomicBool {
-    let handler = ctrlc::set_handler(|| {
+    on_interrupt_saying("Stopping after this step; once more to stop at once, without saving")
+}
+
+/// The same for work that is not done in steps.
+pub fn on_interrupt_saying(words: &'static str) -> &'static AtomicBool {
+    let handler = ctrlc::set_handler(move || {
         if ASKED.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(failure::INTERRUPTED));
         }
-        tell("\nStopping after this step; once more to stop at once, without saving");
+        tell(&format!("\n{words}"));
     });
     // Without a handler an interrupt ends the process, as it does elsewhere; the last checkpoint is there.
     if let Err(cause) = handler {

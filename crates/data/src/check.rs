@@ -5,6 +5,8 @@ mod clean;
 mod findings;
 mod journal;
 mod look;
+mod report;
+mod same;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -20,9 +22,9 @@ use crate::source::Source;
 use crate::split::held_out;
 use crate::words::thousands;
 pub use clean::{CleanFile, Cleaned, Duplicates, Gone, Reason, clean};
-pub use findings::{CaptionFacts, Example, Finding, Kind, LabelFacts, Report, RowKind, Severity};
 use journal::Journal;
 pub use look::State;
+pub use report::{CaptionFacts, Example, Finding, Kind, LabelFacts, Report, RowKind, Severity};
 use survey::{Captions, Facts, Survey};
 
 /// What is looked at, and what is too little.
@@ -79,20 +81,30 @@ pub enum Outcome<T> {
     },
 }
 
+impl<T> Outcome<T> {
+    /// What follows from a check that was done.
+    fn then<U>(
+        self,
+        follows: impl FnOnce(T) -> Result<U, DataError>,
+    ) -> Result<Outcome<U>, DataError> {
+        Ok(match self {
+            Outcome::Done(done) => Outcome::Done(follows(done)?),
+            Outcome::Stopped {
+                num_done,
+                num_rows,
+                is_kept,
+            } => Outcome::Stopped {
+                num_done,
+                num_rows,
+                is_kept,
+            },
+        })
+    }
+}
+
 /// Looks at every row and says what was found.
 pub fn check(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<Report>, DataError> {
-    Ok(match facts(config, watch)? {
-        Outcome::Done(all) => Outcome::Done(findings::report(config, &all)?),
-        Outcome::Stopped {
-            num_done,
-            num_rows,
-            is_kept,
-        } => Outcome::Stopped {
-            num_done,
-            num_rows,
-            is_kept,
-        },
-    })
+    facts(config, watch)?.then(|all| findings::report(config, &all))
 }
 
 /// All that is known of the rows.
@@ -109,38 +121,57 @@ struct AllFacts {
     other: Option<(Source, Vec<Facts>)>,
 }
 
+/// The rows as training would take them, before any picture is looked at.
+struct Opened {
+    source: Source,
+    label_of: Vec<i32>,
+    held: Vec<bool>,
+    labels: Vec<String>,
+    other: Option<Source>,
+    /// Of both files.
+    num_rows: usize,
+}
+
+impl Opened {
+    fn new(config: &CheckConfig, notes: &mut Vec<String>) -> Result<Opened, DataError> {
+        config.data.validate()?;
+        let source = Source::open(&config.data, &config.csv, notes)?;
+        let looked = source.look_through(&config.data.validation)?;
+        let labels = source.labels(&looked.labels)?;
+        let label_of = source.label_ids(looked.labels, &labels)?;
+        let held = match config.data.validation {
+            Validation::Fraction(share) => held_out(&label_of, share, config.seed),
+            _ => looked.held,
+        };
+        let mut num_rows = held.len();
+        let mut other = None;
+        if let Validation::File(path) = &config.data.validation {
+            let source = Source::open(&config.data, path, &mut Vec::new())?;
+            num_rows += source.look_through(&Validation::None)?.held.len();
+            other = Some(source);
+        }
+        Ok(Opened {
+            source,
+            label_of,
+            held,
+            labels: labels.into_names(),
+            other,
+            num_rows,
+        })
+    }
+}
+
 fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, DataError> {
-    config.data.validate()?;
     let mut notes = Vec::new();
-    let source = Source::open(&config.data, &config.csv, &mut notes)?;
-    let looked = source.look_through(&config.data.validation)?;
-    let labels = source.labels(&looked.labels)?;
-    let label_of = source.label_ids(looked.labels, &labels)?;
-    let held = match config.data.validation {
-        Validation::Fraction(share) => held_out(&label_of, share, config.seed),
-        _ => looked.held,
-    };
-    let other = match &config.data.validation {
-        Validation::File(path) => Some(Source::open(&config.data, path, &mut Vec::new())?),
-        _ => None,
-    };
-    let num_others = match &other {
-        Some(other) => other.look_through(&Validation::None)?.held.len(),
-        None => 0,
-    };
-    for note in &notes {
-        (watch.on_note)(note);
-    }
+    let opened = Opened::new(config, &mut notes)?;
     let (journal, note) = Journal::open(&config.csv);
-    note.iter().for_each(|note| (watch.on_note)(note));
+    notes.extend(note);
     if journal.num_known() > 0 {
-        (watch.on_note)(&format!(
-            "Going on: {} pictures were looked at before",
-            thousands(journal.num_known())
-        ));
+        let known = thousands(journal.num_known());
+        notes.push(format!("Going on: {known} pictures were looked at before"));
     }
-    let num_rows = held.len() + num_others;
-    (watch.on_start)(num_rows);
+    notes.iter().for_each(|note| (watch.on_note)(note));
+    (watch.on_start)(opened.num_rows);
     let mut survey = Survey {
         journal,
         stop: watch.stop,
@@ -154,34 +185,32 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
         action: "start threads for it",
         cause: std::io::Error::other(cause),
     })?;
-    let found = threads.install(|| -> Result<_, DataError> {
-        let Some(rows) = survey.of(&source, &mut captions)? else {
-            return Ok(None);
+    let (rows, of_other) = threads.install(|| {
+        let rows = survey.of(&opened.source, &mut captions)?;
+        let of_other = match (&rows, &opened.other) {
+            (Some(_), Some(other)) => survey.of(other, &mut Captions::default())?,
+            _ => None,
         };
-        let Some(other) = other else {
-            return Ok(Some((rows, None)));
-        };
-        let of_other = survey.of(&other, &mut Captions::default())?;
-        Ok(of_other.map(|of_other| (rows, Some((other, of_other)))))
+        Ok::<_, DataError>((rows, of_other))
     })?;
-    let Some((rows, other)) = found else {
+    let (Some(rows), true) = (rows, of_other.is_some() == opened.other.is_some()) else {
         return Ok(Outcome::Stopped {
             num_done: survey.num_done,
-            num_rows,
+            num_rows: opened.num_rows,
             is_kept: survey.journal.is_kept(),
         });
     };
-    if rows.len() != held.len() {
-        return Err(source.table.changed());
+    if rows.len() != opened.held.len() {
+        return Err(opened.source.table.changed());
     }
     survey.journal.remove();
     Ok(Outcome::Done(AllFacts {
-        source,
+        source: opened.source,
         rows,
-        label_of,
-        held,
-        labels: labels.into_names(),
+        label_of: opened.label_of,
+        held: opened.held,
+        labels: opened.labels,
         captions,
-        other,
+        other: opened.other.zip(of_other),
     }))
 }

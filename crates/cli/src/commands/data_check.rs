@@ -109,7 +109,7 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
 pub(super) fn watched<T>(
     run: impl FnOnce(Watch<'_>) -> Result<Outcome<T>, DataError>,
 ) -> Result<Option<T>> {
-    let stop = stop::on_interrupt();
+    let stop = stop::on_interrupt_saying("Stopping; once more to stop at once");
     let bar = progress(0, "Looking at pictures");
     let outcome = run(Watch {
         stop,

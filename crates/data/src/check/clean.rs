@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::findings::{Kind, Repeats, RowKind, is_narrow, is_small};
+use super::findings::{is_narrow, is_small};
 use super::look::State;
+use super::report::{Kind, RowKind};
+use super::same::Repeats;
 use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
 use crate::config::Validation;
 use crate::error::DataError;
@@ -77,18 +79,7 @@ pub fn clean(
             source_csv,
         });
     }
-    Ok(match facts(config, watch)? {
-        Outcome::Done(all) => Outcome::Done(write(config, duplicates, &all)?),
-        Outcome::Stopped {
-            num_done,
-            num_rows,
-            is_kept,
-        } => Outcome::Stopped {
-            num_done,
-            num_rows,
-            is_kept,
-        },
-    })
+    facts(config, watch)?.then(|all| write(config, duplicates, &all))
 }
 
 fn write(

@@ -1,11 +1,10 @@
 //! From facts about rows to what a reader should do something about.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
-
-use serde::Serialize;
 
 use super::look::{Look, State};
+use super::report::{CaptionFacts, Example, Finding, Kind, LabelFacts, Report, RowKind};
+use super::same::Groups;
 use super::survey::Facts;
 use super::{AllFacts, CheckConfig};
 use crate::error::DataError;
@@ -17,164 +16,8 @@ const MOST_OF_ONE_CAPTION: f64 = 0.5;
 /// Rows that are shown of each finding.
 const NUM_EXAMPLES: usize = 3;
 
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// A row cannot be trained on, or makes scores look better than they are.
-    Problem,
-    /// Worth a look.
-    Warning,
-}
-
-/// What is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum Kind {
-    /// With the picture, which cannot be used.
-    Picture(State),
-    /// With the row.
-    Row(RowKind),
-}
-
-/// What is wrong with a row whose picture can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RowKind {
-    /// It says nothing.
-    EmptyCaption,
-    /// A validation row shows a picture that is trained on.
-    Leak,
-    /// The same picture as an earlier row.
-    Duplicate,
-    /// A side has too few pixels.
-    TooSmall,
-    /// A side is too long for the other.
-    TooNarrow,
-    /// Its label has too few pictures.
-    FewOfLabel,
-    /// Most rows say the same.
-    SameCaption,
-}
-
-impl Kind {
-    /// In a few words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Kind::Picture(state) => state.words(),
-            Kind::Row(RowKind::EmptyCaption) => "empty caption",
-            Kind::Row(RowKind::Leak) => "in train and validation",
-            Kind::Row(RowKind::Duplicate) => "duplicate",
-            Kind::Row(RowKind::TooSmall) => "too small",
-            Kind::Row(RowKind::TooNarrow) => "too narrow",
-            Kind::Row(RowKind::FewOfLabel) => "few of its label",
-            Kind::Row(RowKind::SameCaption) => "same caption",
-        }
-    }
-
-    fn severity(self) -> Severity {
-        match self {
-            Kind::Picture(_) | Kind::Row(RowKind::EmptyCaption | RowKind::Leak) => {
-                Severity::Problem
-            }
-            Kind::Row(_) => Severity::Warning,
-        }
-    }
-}
-
-impl State {
-    pub(super) fn words(self) -> &'static str {
-        match self {
-            State::Good => "good",
-            State::Unnamed => "no image named",
-            State::Missing => "missing",
-            State::ZeroSize => "zero size",
-            State::NotAnImage => "not an image",
-            State::CutShort => "cut short",
-            State::Broken => "broken",
-            State::TooManyPixels => "too many pixels",
-            State::Unreadable => "cannot be opened",
-        }
-    }
-}
-
-/// One of the rows of a finding.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Example {
-    /// The CSV.
-    pub csv: PathBuf,
-    /// Its line.
-    pub row: u32,
-    /// The path in it.
-    pub image: String,
-    /// What there is to say beside the kind.
-    pub detail: Option<String>,
-}
-
-/// Rows that have the same thing wrong with them.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finding {
-    /// What.
-    pub kind: Kind,
-    /// How bad.
-    pub severity: Severity,
-    /// How many rows.
-    pub count: usize,
-    /// Of all.
-    pub share: f64,
-    /// Lines of the CSV.
-    pub rows: Vec<u32>,
-    /// Lines of the validation file.
-    pub validation_rows: Vec<u32>,
-    /// The first few.
-    pub examples: Vec<Example>,
-}
-
-/// How captions repeat.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CaptionFacts {
-    /// Different texts.
-    pub different: usize,
-    /// The share of rows whose text another row has too.
-    pub identical_share: f64,
-    /// The text that most rows have.
-    pub commonest: String,
-    /// How many.
-    pub commonest_rows: usize,
-}
-
-/// The labels there are.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LabelFacts {
-    /// Their column.
-    pub column: String,
-    /// How many.
-    pub count: usize,
-    /// Those with too few usable pictures, and how many these have.
-    pub few: Vec<(String, usize)>,
-}
-
-/// What a check found.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
-    /// The CSV.
-    pub csv: PathBuf,
-    /// Its rows.
-    pub rows: usize,
-    /// Rows of the validation file.
-    pub validation_rows: usize,
-    /// Rows that can be trained or validated on.
-    pub usable_rows: usize,
-    /// Problems first.
-    pub findings: Vec<Finding>,
-    /// How captions repeat.
-    pub captions: CaptionFacts,
-    /// Labels, if the data has them.
-    pub labels: Option<LabelFacts>,
-}
-
 /// A row: of the CSV (0) or of the validation file (1), counted from 0.
-type At = (usize, usize);
+pub(super) type At = (usize, usize);
 
 pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, DataError> {
     let sheets = all.sheets();
@@ -269,7 +112,7 @@ impl AllFacts {
             .collect()
     }
 
-    fn rows_where(&self, is_meant: impl Fn(&Facts) -> bool) -> Vec<At> {
+    pub(super) fn rows_where(&self, is_meant: impl Fn(&Facts) -> bool) -> Vec<At> {
         let mut meant = Vec::new();
         for (sheet, (_, rows)) in self.sheets().into_iter().enumerate() {
             let rows = rows.iter().enumerate().filter(|(_, facts)| is_meant(facts));
@@ -278,11 +121,11 @@ impl AllFacts {
         meant
     }
 
-    fn is_held(&self, (sheet, row): At) -> bool {
+    pub(super) fn is_held(&self, (sheet, row): At) -> bool {
         sheet == 1 || self.held[row]
     }
 
-    fn at(&self, (sheet, row): At) -> &Facts {
+    pub(super) fn at(&self, (sheet, row): At) -> &Facts {
         match &self.other {
             Some((_, rows)) if sheet == 1 => &rows[row],
             _ => &self.rows[row],
@@ -297,70 +140,6 @@ pub(super) fn is_small(look: &Look, min_size: u32) -> bool {
 pub(super) fn is_narrow(look: &Look, max_aspect: u32) -> bool {
     let [short, long] = [look.width.min(look.height), look.width.max(look.height)];
     look.state == State::Good && u64::from(long) > u64::from(short) * u64::from(max_aspect)
-}
-
-/// Rows that show the same bytes: the first that is trained on, and the first that is held out, numbered through both
-/// files.
-struct Groups(HashMap<u128, [u32; 2]>);
-
-const NO_ROW: u32 = u32::MAX;
-
-impl Groups {
-    fn new(all: &AllFacts) -> Groups {
-        let mut groups: HashMap<u128, [u32; 2]> = HashMap::new();
-        for at in all.rows_where(|facts| facts.look.state == State::Good) {
-            let group = groups.entry(all.at(at).look.contents);
-            let first = &mut group.or_insert([NO_ROW; 2])[usize::from(all.is_held(at))];
-            if *first == NO_ROW {
-                // Lines are numbered in 32 bits, in each file; past that the first is not named.
-                *first = u32::try_from(at.0 * all.rows.len() + at.1).unwrap_or(NO_ROW);
-            }
-        }
-        Groups(groups)
-    }
-
-    fn first(&self, all: &AllFacts, at: At, side: usize) -> Option<At> {
-        let row = self.0.get(&all.at(at).look.contents)?[side];
-        let (row, num_rows) = (row as usize, all.rows.len());
-        (row != NO_ROW as usize).then(|| match row < num_rows {
-            true => (0, row),
-            false => (1, row - num_rows),
-        })
-    }
-
-    /// Validation rows whose picture is trained on.
-    fn leaks(&self, all: &AllFacts) -> Vec<At> {
-        let mut leaks = all.rows_where(|facts| facts.look.state == State::Good);
-        leaks.retain(|at| all.is_held(*at) && self.first(all, *at, 0).is_some());
-        leaks
-    }
-
-    /// Rows that repeat an earlier one of the same side.
-    fn duplicates(&self, all: &AllFacts) -> Vec<At> {
-        let mut repeats = [(); 2].map(|()| Repeats::default());
-        let mut rows = all.rows_where(|facts| facts.look.state == State::Good);
-        rows.retain(|at| repeats[usize::from(all.is_held(*at))].is_repeated(all.at(*at)));
-        rows
-    }
-}
-
-/// Tells rows that add nothing: the same picture under another name, or again with the same caption. One file with several
-/// captions is a data set like others.
-#[derive(Default)]
-pub(super) struct Repeats {
-    path_of: HashMap<u128, u64>,
-    pairs: HashSet<u128>,
-}
-
-impl Repeats {
-    /// Whether an earlier row of those asked for showed it already.
-    pub(super) fn is_repeated(&mut self, facts: &Facts) -> bool {
-        let contents = facts.look.contents;
-        let first_path = *self.path_of.entry(contents).or_insert(facts.path);
-        let pair = contents ^ (u128::from(facts.caption) << 64 | u128::from(facts.caption));
-        let is_new_pair = self.pairs.insert(pair);
-        first_path != facts.path || !is_new_pair
-    }
 }
 
 fn label_facts(config: &CheckConfig, all: &AllFacts) -> Option<LabelFacts> {

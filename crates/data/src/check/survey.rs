@@ -16,7 +16,7 @@ use crate::source::Source;
 use crate::table::Row;
 
 /// Rows per thread that are read ahead of the looking. Between two such batches the journal is written.
-const ROWS_PER_THREAD: usize = 32;
+const ROWS_PER_THREAD: usize = 64;
 
 /// What is known of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

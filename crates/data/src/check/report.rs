@@ -1,0 +1,163 @@
+//! What a check says: as JSON, and in words.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::look::State;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// A row cannot be trained on, or makes scores look better than they are.
+    Problem,
+    /// Worth a look.
+    Warning,
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Kind {
+    /// With the picture, which cannot be used.
+    Picture(State),
+    /// With the row.
+    Row(RowKind),
+}
+
+/// What is wrong with a row whose picture can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowKind {
+    /// It says nothing.
+    EmptyCaption,
+    /// A validation row shows a picture that is trained on.
+    Leak,
+    /// The same picture as an earlier row.
+    Duplicate,
+    /// A side has too few pixels.
+    TooSmall,
+    /// A side is too long for the other.
+    TooNarrow,
+    /// Its label has too few pictures.
+    FewOfLabel,
+    /// Most rows say the same.
+    SameCaption,
+}
+
+impl Kind {
+    /// In a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Kind::Picture(state) => state.words(),
+            Kind::Row(RowKind::EmptyCaption) => "empty caption",
+            Kind::Row(RowKind::Leak) => "in train and validation",
+            Kind::Row(RowKind::Duplicate) => "duplicate",
+            Kind::Row(RowKind::TooSmall) => "too small",
+            Kind::Row(RowKind::TooNarrow) => "too narrow",
+            Kind::Row(RowKind::FewOfLabel) => "few of its label",
+            Kind::Row(RowKind::SameCaption) => "same caption",
+        }
+    }
+
+    pub(super) fn severity(self) -> Severity {
+        match self {
+            Kind::Picture(_) | Kind::Row(RowKind::EmptyCaption | RowKind::Leak) => {
+                Severity::Problem
+            }
+            Kind::Row(_) => Severity::Warning,
+        }
+    }
+}
+
+impl State {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            State::Good => "good",
+            State::Unnamed => "no image named",
+            State::Missing => "missing",
+            State::ZeroSize => "zero size",
+            State::NotAnImage => "not an image",
+            State::CutShort => "cut short",
+            State::Broken => "broken",
+            State::TooManyPixels => "too many pixels",
+            State::Unreadable => "cannot be opened",
+        }
+    }
+}
+
+/// One of the rows of a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Example {
+    /// The CSV.
+    pub csv: PathBuf,
+    /// Its line.
+    pub row: u32,
+    /// The path in it.
+    pub image: String,
+    /// What there is to say beside the kind.
+    pub detail: Option<String>,
+}
+
+/// Rows that have the same thing wrong with them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub kind: Kind,
+    /// How bad.
+    pub severity: Severity,
+    /// How many rows.
+    pub count: usize,
+    /// Of all.
+    pub share: f64,
+    /// Lines of the CSV.
+    pub rows: Vec<u32>,
+    /// Lines of the validation file.
+    pub validation_rows: Vec<u32>,
+    /// The first few.
+    pub examples: Vec<Example>,
+}
+
+/// How captions repeat.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CaptionFacts {
+    /// Different texts.
+    pub different: usize,
+    /// The share of rows whose text another row has too.
+    pub identical_share: f64,
+    /// The text that most rows have.
+    pub commonest: String,
+    /// How many.
+    pub commonest_rows: usize,
+}
+
+/// The labels there are.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LabelFacts {
+    /// Their column.
+    pub column: String,
+    /// How many.
+    pub count: usize,
+    /// Those with too few usable pictures, and how many these have.
+    pub few: Vec<(String, usize)>,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The CSV.
+    pub csv: PathBuf,
+    /// Its rows.
+    pub rows: usize,
+    /// Rows of the validation file.
+    pub validation_rows: usize,
+    /// Rows that can be trained or validated on.
+    pub usable_rows: usize,
+    /// Problems first.
+    pub findings: Vec<Finding>,
+    /// How captions repeat.
+    pub captions: CaptionFacts,
+    /// Labels, if the data has them.
+    pub labels: Option<LabelFacts>,
+}
