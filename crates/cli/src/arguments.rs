@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use holdall_data::check::{MAX_ASPECT, MIN_PER_LABEL, MIN_SIZE};
 use holdall_device::Wish;
 use holdall_train::budget::Memory;
 use holdall_train::config::{Count, Precision, RecomputeChoice, RunConfig, lay_batch_numbers};
@@ -37,7 +38,7 @@ pub enum Command {
     Eval(EvalArguments),
     /// Labels and features of pictures, by a trained model
     Predict(PredictArguments),
-    /// Data to try things on
+    /// Looks for bad pictures and rows, cleans a CSV, draws data to try things on
     Data(DataArguments),
     /// Measures one job and prints a JSON line
     Bench(BenchArguments),
@@ -326,7 +327,10 @@ fn batch(text: &str) -> Result<usize, String> {
 }
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  holdall data sample cars /tmp/cars --count 500")]
+#[command(
+    after_help = "Examples:\n  holdall data check photos.csv\n  holdall data clean photos.csv\n  \
+                  holdall data sample cars /tmp/cars --count 500"
+)]
 pub struct DataArguments {
     #[command(subcommand)]
     pub command: DataCommand,
@@ -334,8 +338,77 @@ pub struct DataArguments {
 
 #[derive(Subcommand)]
 pub enum DataCommand {
+    /// Decodes every picture and says what is wrong with which row
+    Check(DataCheckArguments),
+    /// Writes the CSV again without the rows that are no use
+    Clean(DataCleanArguments),
     /// Draws pictures with captions and labels, the same for the same seed
     Sample(DataSampleArguments),
+}
+
+/// What `data check` and `data clean` share.
+#[derive(Args, Clone)]
+pub struct CheckOptions {
+    /// DATA.csv, CONFIG.yml, or a folder with image_labels.csv; without it, this folder or its `data`
+    #[arg(value_name = "CONFIG|DATA")]
+    pub target: Option<String>,
+    /// A picture is too small if a side has fewer pixels
+    #[arg(long, alias = "min_size", value_name = "PIXELS", default_value_t = MIN_SIZE)]
+    pub min_size: u32,
+    /// A picture is too narrow if a side is so many times longer than the other
+    #[arg(long, alias = "max_aspect", value_name = "TIMES", default_value_t = MAX_ASPECT, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_aspect: u32,
+    /// A label with fewer pictures has too few
+    #[arg(long, alias = "min_per_label", value_name = "N", default_value_t = MIN_PER_LABEL)]
+    pub min_per_label: usize,
+    /// Threads that decode pictures: a number, or auto
+    #[arg(long, alias = "num_workers", value_name = "N")]
+    pub num_workers: Option<Count>,
+    /// Seed of the run whose validation rows are meant
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, value_parser = seed)]
+    pub seed: Option<u64>,
+    /// Keys of the data section, such as data.image=COLUMN or data.validation=val.csv; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    /// One JSON object on stdout, nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall data check photos.csv\n  \
+                  holdall data check cars.yml --min-size 64 --min-per-label 5\n  \
+                  holdall data check photos.csv --set data.image_root=pictures --set data.validation=val.csv --json\n\n\
+                  What is looked for: pictures that are missing, of zero size, no image, cut short, broken, or of absurd\n\
+                  dimensions; the same picture twice, or in train and validation; labels with few pictures; captions that are\n\
+                  empty or all the same. Ctrl-C stops; the same command goes on. Exit code 0: nothing found; 1: something.")]
+pub struct DataCheckArguments {
+    #[command(flatten)]
+    pub options: CheckOptions,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall data clean photos.csv\n  \
+                  holdall data clean photos.csv --min-size 64 --min-per-label 10 --duplicates keep\n\n\
+                  What it writes: photos_cleaned.csv, the rows whose picture can be read and whose caption is not empty, and\n\
+                  photos_filtered.csv, those of them that pass the filters: size, shape, duplicates, pictures per label.\n\
+                  photos.csv is not touched; rows are copied byte for byte. `holdall train FOLDER` takes the filtered one.")]
+pub struct DataCleanArguments {
+    /// What becomes of rows that show the same picture
+    #[arg(long, value_name = "RULE", default_value = "keep-first")]
+    pub duplicates: DuplicatesArgument,
+    #[command(flatten)]
+    pub options: CheckOptions,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum DuplicatesArgument {
+    /// The first stays; a picture of a validation file or column is not trained on
+    KeepFirst,
+    /// All stay
+    Keep,
 }
 
 #[derive(Args)]

@@ -23,6 +23,8 @@ fn main() -> ExitCode {
         Command::Eval(arguments) => commands::eval::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),
         Command::Data(arguments) => match arguments.command {
+            DataCommand::Check(arguments) => commands::data_check::run(arguments),
+            DataCommand::Clean(arguments) => commands::data_clean::run(arguments),
             DataCommand::Sample(arguments) => commands::data_sample::run(arguments),
         },
         Command::Plan(arguments) => commands::plan::run(arguments),

@@ -11,6 +11,7 @@ use holdall_train::evaluate::Scores;
 use holdall_train::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary,
 };
+use holdall_train::skipped::SkippedLine;
 use holdall_train::trainer::Trainer;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -18,6 +19,9 @@ use crate::screen::tell;
 
 /// Without a terminal, steps are told this often.
 const BETWEEN_LINES: Duration = Duration::from_secs(20);
+
+/// Pictures that are left out with a line each.
+const TOLD_ONE_BY_ONE: usize = 10;
 
 /// Tells a run on stderr.
 pub struct Watcher {
@@ -74,6 +78,7 @@ impl Watcher {
                     .set_message(format!("evaluating {} {done}/{total}", name(on)));
             }
             Event::Evaluated { line, is_best } => self.line(&show_evaluation(line, is_best)),
+            Event::Skipped { line, total } => self.tell_skipped(line, total),
             Event::Epoch(epoch) => self.line(&show_epoch(epoch)),
             // Saving is silent while all is well: the bar stays where it is.
             Event::Saved { .. } => {}
@@ -108,6 +113,23 @@ impl Watcher {
                 line.step,
                 self.total,
                 losses(line)
+            ));
+        }
+    }
+
+    /// The first ones one by one; a thousand lines would hide everything else.
+    fn tell_skipped(&mut self, line: &SkippedLine, total: usize) {
+        if total <= TOLD_ONE_BY_ONE {
+            self.line(&format!(
+                "Skipped: {} row {}, {}: {}",
+                name(line.part),
+                line.row,
+                line.image,
+                line.reason
+            ));
+        } else if total.is_power_of_two() {
+            self.line(&format!(
+                "Skipped: {total} pictures so far, see skipped.csv"
             ));
         }
     }
@@ -260,6 +282,14 @@ fn show_summary(summary: &Summary, out: &Path) -> String {
         summary.samples_per_s,
         100.0 * summary.waited_for_data
     ));
+    text.push_str(&format!("{}\n", summary.reading.advice));
+    if summary.skipped > 0 {
+        text.push_str(&format!(
+            "Skipped: {} pictures that cannot be read, named in {}\n",
+            summary.skipped,
+            out.join("skipped.csv").display()
+        ));
+    }
     text.push_str(&format!(
         "Arena: planned {} bytes, reserved {} bytes\n",
         summary.planned_arena_bytes, summary.arena_bytes

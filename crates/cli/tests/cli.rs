@@ -8,6 +8,10 @@ mod bad_input;
 mod cards;
 #[path = "cli/config.rs"]
 mod config;
+#[path = "cli/data_check.rs"]
+mod data_check;
+#[path = "cli/data_clean.rs"]
+mod data_clean;
 #[path = "cli/evaluating.rs"]
 mod evaluating;
 #[path = "cli/folders.rs"]

@@ -2,7 +2,7 @@
 
 use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::table::Table;
+use crate::table::{Row, Table};
 use crate::template::Template;
 
 const IMAGE_NAMES: &[&str] = &[
@@ -46,6 +46,13 @@ impl Columns {
             caption: caption(config, table, notes)?,
             label,
         })
+    }
+
+    /// Writes a row's image path, with `/` for `\\`, over what `out` held.
+    pub fn image_into(&self, row: Row<'_>, out: &mut String) {
+        out.clear();
+        let cell = row.cell(self.image).trim();
+        out.extend(cell.chars().map(|c| if c == '\\' { '/' } else { c }));
     }
 }
 
@@ -121,14 +128,13 @@ fn usual(table: &Table, names: &[&str]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
+    use crate::table::tests::Written;
 
     fn table(header: &str) -> Table {
         let commas = ",".repeat(header.matches(',').count());
         let text = format!("{header}\nx{commas}\n");
-        Table::parse(Path::new("cars.csv"), text.as_bytes()).unwrap()
+        Written::new(text.as_bytes()).table()
     }
 
     #[test]

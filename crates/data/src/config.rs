@@ -1,5 +1,6 @@
 //! The `data` section of a config.
 
+use std::num::ParseFloatError;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -26,12 +27,25 @@ pub struct DataConfig {
     pub tokenizer: TokenizerChoice,
     /// What training pictures go through.
     pub augment: Augment,
+    /// What becomes of pictures that cannot be read.
+    pub bad_pictures: BadPictures,
+    /// The share of all pictures that may be skipped.
+    pub max_skipped: MaxSkipped,
 }
 
 impl DataConfig {
     /// Checks what serde cannot: ranges.
     pub fn validate(&self) -> Result<(), DataError> {
         self.augment.validate()?;
+        let most = self.max_skipped.get();
+        if !(0.0..=1.0).contains(&most) {
+            return Err(DataError::Setting {
+                key: "max_skipped",
+                expected: "at least 0% and at most 100%",
+                found: most.to_string(),
+                hint: "`max_skipped: 10%`; `bad_pictures: fail` skips none",
+            });
+        }
         match self.validation {
             Validation::Fraction(share) if !(share > 0.0 && share < 1.0) => {
                 Err(DataError::Setting {
@@ -136,13 +150,11 @@ impl TryFrom<WrittenValidation> for Validation {
             WrittenValidation::Number(share) => fraction(share, &share.to_string()),
             WrittenValidation::Column { column } => Ok(Validation::Column(column)),
             WrittenValidation::Text(text) if text == "none" => Ok(Validation::None),
-            WrittenValidation::Text(text) => match text.strip_suffix('%') {
-                Some(percent) => {
-                    let percent: f64 = percent.trim().parse().map_err(|_| {
-                        format!("validation `{text}`: expected a share such as 10%, a CSV, {{column: split}} or none")
-                    })?;
-                    fraction(percent / 100.0, &text)
-                }
+            WrittenValidation::Text(text) => match percentage(&text) {
+                Some(Ok(share)) => fraction(share, &text),
+                Some(Err(_)) => Err(format!(
+                    "validation `{text}`: expected a share such as 10%, a CSV, {{column: split}} or none"
+                )),
                 None => Ok(Validation::File(text.into())),
             },
         }
@@ -156,6 +168,70 @@ impl From<Validation> for WrittenValidation {
             Validation::File(path) => WrittenValidation::Text(path.display().to_string()),
             Validation::Column(column) => WrittenValidation::Column { column },
             Validation::None => WrittenValidation::Text("none".to_owned()),
+        }
+    }
+}
+
+/// `10%` as 0.1, or why it is none; nothing where the text does not end in `%`.
+fn percentage(text: &str) -> Option<Result<f64, ParseFloatError>> {
+    let number = text.strip_suffix('%')?.trim().parse::<f64>();
+    Some(number.map(|percent| percent / 100.0))
+}
+
+/// What becomes of pictures that are missing or cannot be decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BadPictures {
+    /// They are left out and counted.
+    #[default]
+    Skip,
+    /// The first one is an error.
+    Fail,
+}
+
+/// The share of all pictures that may be skipped before it is an error: `10%` or `0.1`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "WrittenShare", into = "f64")]
+pub struct MaxSkipped(pub f64);
+
+impl MaxSkipped {
+    /// As a fraction.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl Default for MaxSkipped {
+    fn default() -> MaxSkipped {
+        MaxSkipped(0.1)
+    }
+}
+
+impl From<MaxSkipped> for f64 {
+    fn from(share: MaxSkipped) -> f64 {
+        share.0
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenShare {
+    Number(f64),
+    Text(String),
+}
+
+impl TryFrom<WrittenShare> for MaxSkipped {
+    type Error = String;
+
+    fn try_from(written: WrittenShare) -> Result<MaxSkipped, String> {
+        match written {
+            WrittenShare::Number(share) => Ok(MaxSkipped(share)),
+            WrittenShare::Text(text) => match percentage(&text) {
+                Some(Ok(share)) => Ok(MaxSkipped(share)),
+                _ => Err(format!(
+                    "max_skipped `{text}`: expected a share such as 10%"
+                )),
+            },
         }
     }
 }
@@ -242,6 +318,31 @@ mod tests {
         assert_eq!(read("{\"column\": \"split\"}").unwrap(), column);
         for wrong in ["0", "1.5", "\"0%\"", "\"x%\""] {
             assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bad_pictures_are_skipped_up_to_a_share() {
+        let read = |json: &str| serde_json::from_str::<DataConfig>(json);
+        let config = read("{\"bad_pictures\": \"fail\", \"max_skipped\": \"2.5%\"}").unwrap();
+        assert_eq!(config.bad_pictures, BadPictures::Fail);
+        assert_eq!(config.max_skipped.get(), 0.025);
+        assert_eq!(
+            read(&serde_json::to_string(&config).unwrap()).unwrap(),
+            config
+        );
+        assert_eq!(read("{\"max_skipped\": 1}").unwrap().max_skipped.get(), 1.0);
+        assert_eq!(read("{}").unwrap().max_skipped.get(), 0.1);
+        for wrong in ["\"few\"", "\"x%\"", "[1]"] {
+            assert!(
+                read(&format!("{{\"max_skipped\": {wrong}}}")).is_err(),
+                "{wrong}"
+            );
+        }
+        for outside in ["\"101%\"", "-0.1", "10"] {
+            let config = read(&format!("{{\"max_skipped\": {outside}}}")).unwrap();
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.contains("data.max_skipped: "), "{error}");
         }
     }
 

@@ -7,7 +7,7 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
-use crate::words::{counted, listed, thousands};
+use crate::words::{counted, listed, percent, thousands};
 
 /// Data is not as it should be.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +89,48 @@ pub enum DataError {
         path: PathBuf,
         /// Its columns.
         columns: Vec<String>,
+    },
+
+    /// Cleaning would leave nothing to train on.
+    #[error(
+        "{}: expected rows that are left after cleaning, found that all {} would go: {why}\n\
+         hint: look at `holdall data check {}`, or ask for less; nothing was written",
+        path.display(),
+        thousands(*num_rows),
+        path.display()
+    )]
+    NothingLeft {
+        /// The CSV.
+        path: PathBuf,
+        /// Its rows.
+        num_rows: usize,
+        /// The commonest reason.
+        why: &'static str,
+    },
+
+    /// A CSV that cleaning would write over.
+    #[error(
+        "{}: expected a CSV to clean, found the name of one that cleaning writes\n\
+         hint: clean {} instead, or rename this one",
+        path.display(),
+        source_csv.display()
+    )]
+    CleanedAlready {
+        /// The CSV.
+        path: PathBuf,
+        /// The one that it would be written from.
+        source_csv: PathBuf,
+    },
+
+    /// A file is not what it was a moment ago.
+    #[error(
+        "{}: expected a file that stays as it is while it is read, found that it changed\n\
+         hint: start again once the program that writes it is done",
+        path.display()
+    )]
+    Changed {
+        /// The CSV.
+        path: PathBuf,
     },
 
     /// More rows than are numbered.
@@ -334,12 +376,13 @@ pub enum DataError {
 
     /// Files that rows name are not there.
     #[error(
-        "{}, row {row}: expected an image at {}, found nothing; {} of {} images are missing\n\
+        "{}, row {row}: expected an image at {}, found nothing; {} of {} images are missing{}\n\
          hint: {hint}",
         path.display(),
         image.display(),
         thousands(*num_missing),
-        thousands(*num_images)
+        thousands(*num_images),
+        max_skipped.map_or_else(String::new, |most| format!(", `max_skipped` allows {}", percent(most)))
     )]
     MissingImages {
         /// The CSV.
@@ -352,6 +395,8 @@ pub enum DataError {
         num_missing: usize,
         /// Rows.
         num_images: usize,
+        /// The share that may be, unless none may.
+        max_skipped: Option<f64>,
         /// Where they may be instead.
         hint: String,
     },

@@ -140,6 +140,19 @@ fn stem_of(csv: &Path) -> (String, usize) {
     (stem, CLEANER.len())
 }
 
+/// Where a CSV without bad rows goes, and one without unwanted rows as well.
+pub(crate) fn cleaned_names(csv: &Path) -> [PathBuf; 2] {
+    let (stem, _) = stem_of(csv);
+    let [filtered, cleaned] = CLEANER;
+    [cleaned, filtered].map(|suffix| csv.with_file_name(format!("{stem}{suffix}.csv")))
+}
+
+/// The CSV that this one is written from, if its name says that it is a cleaner one.
+pub fn source_of(csv: &Path) -> Option<PathBuf> {
+    let (stem, cleanness) = stem_of(csv);
+    (cleanness < CLEANER.len()).then(|| csv.with_file_name(format!("{stem}.csv")))
+}
+
 fn is_older(a: &Path, b: &Path) -> bool {
     let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     matches!((changed(a), changed(b)), (Some(a), Some(b)) if a < b)

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cars;
+pub mod check;
 pub mod columns;
 pub mod config;
 mod dice;
@@ -11,6 +12,7 @@ pub mod find;
 mod folder;
 pub mod frames;
 pub mod hostile;
+pub mod loader;
 pub mod masks;
 mod natural;
 pub mod order;
@@ -22,7 +24,7 @@ mod strings;
 pub mod table;
 pub mod template;
 pub mod text;
-mod words;
+pub mod words;
 
 pub use config::DataConfig;
 pub use error::DataError;

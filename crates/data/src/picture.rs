@@ -14,7 +14,7 @@
 //! | WebP | lossy, lossless, alpha; of an animation the first frame | 2 | 0.25 |
 //! | BMP | 1 to 32 bits, palette | 2 | 0.25 |
 //! | TIFF | 1, 8 and 16 bits, grey, RGB, alpha, CMYK; strips, tiles, planes; LZW, deflate, PackBits | 2 | 0.25 |
-//! | JPEG | baseline, progressive, grey, RGB, CMYK, YCCK, restarts, any subsampling | 6 | 0.5 |
+//! | JPEG | baseline, progressive, grey, RGB, CMYK, YCCK, restarts, any subsampling | 2 | 0.25 |
 //!
 //! All are turned as EXIF says. Other kinds are refused by name (`refused.rs`); a file that is cut short is an error or
 //! has all its pixels.
@@ -23,6 +23,7 @@ mod augment;
 mod colours;
 mod decode;
 mod geometry;
+mod jpeg;
 mod mask;
 mod pair;
 mod refused;
@@ -201,6 +202,18 @@ fn draw_into(
     }
     draw.colours.apply(out);
     Ok(())
+}
+
+/// Decodes a picture and keeps none of it but its width and height: whether it can be read at all.
+pub fn probe(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
+    decode::decode(path, scratch)
+}
+
+impl Scratch {
+    /// The bytes of the file last read.
+    pub fn file(&self) -> &[u8] {
+        &self.file
+    }
 }
 
 /// Across, then down, as Pillow does: what the filter overshoots is cut off in between, so the order

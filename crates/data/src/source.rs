@@ -1,14 +1,13 @@
 //! From a config to samples: find the CSV, read it, say which columns mean what, split it, and check
 //! that every image is there. What was decided on the way is said in notes.
 
-mod labels;
+pub(crate) mod labels;
+mod missing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-
-use rayon::prelude::*;
 
 use crate::columns::{Columns, guess_label};
 use crate::config::{DataConfig, Validation};
@@ -16,12 +15,10 @@ use crate::error::DataError;
 use crate::find::find;
 use crate::samples::{Samples, SamplesBuilder};
 use crate::split::held_out;
-use crate::table::Table;
+use crate::table::{Row, Table};
 use crate::words::{counted, percent, thousands};
-use labels::Labels;
-
-/// From here on, looking whether files exist is worth more than one thread.
-const MANY_IMAGES: usize = 10_000;
+use labels::{Appeared, Labels};
+use missing::check_images;
 
 /// What a config's `data` section leads to.
 #[derive(Debug)]
@@ -66,18 +63,17 @@ fn read_source(
     let found = find(config.train.as_deref())?;
     let mut notes = found.notes;
     let source = Source::open(config, &found.csv, &mut notes)?;
-    let mut held = source.marked(&config.validation)?;
+    let mut rows = source.look_through(&config.validation)?;
     let labels = match head {
         Some(names) => Labels::of_head(names),
-        None => source.labels(&held)?,
+        None => source.labels(&rows.labels)?,
     };
-    let label_of = source.label_ids(&labels)?;
+    let label_of = source.label_ids(rows.labels, &labels)?;
     if let Validation::Fraction(share) = config.validation {
-        held = held_out(&label_of, share, seed);
+        rows.held = held_out(&label_of, share, seed);
     }
-    let train = source.samples(&label_of, |row| !held[row])?;
-    let mut validation = source.samples(&label_of, |row| held[row])?;
-    check_images(&source, &[&train, &validation])?;
+    let [train, mut validation] = source.samples(&label_of, &rows.held)?;
+    notes.extend(check_images(config, &source, &[&train, &validation])?);
     notes.extend(source.note_on_unlabelled(&label_of));
     if let (None, Some(column)) = (&config.label, guess_label(&source.table)) {
         notes.push(format!(
@@ -86,8 +82,10 @@ fn read_source(
     }
     if let Validation::File(path) = &config.validation {
         let other = Source::open(config, path, &mut Vec::new())?;
-        validation = other.samples(&other.label_ids(&labels)?, |_| true)?;
-        check_images(&other, &[&validation])?;
+        let rows = other.look_through(&Validation::None)?;
+        let label_of = other.label_ids(rows.labels, &labels)?;
+        [validation, _] = other.samples(&label_of, &rows.held)?;
+        notes.extend(check_images(config, &other, &[&validation])?);
     }
     notes.push(note_on_validation(config, &train, &validation, seed));
     notes.extend(note_on_overlap(&train, &validation));
@@ -105,14 +103,18 @@ fn read_source(
 }
 
 /// A table whose columns are known.
-struct Source {
-    table: Table,
-    columns: Columns,
-    root: PathBuf,
+pub(crate) struct Source {
+    pub(crate) table: Table,
+    pub(crate) columns: Columns,
+    pub(crate) root: PathBuf,
 }
 
 impl Source {
-    fn open(config: &DataConfig, csv: &Path, notes: &mut Vec<String>) -> Result<Source, DataError> {
+    pub(crate) fn open(
+        config: &DataConfig,
+        csv: &Path,
+        notes: &mut Vec<String>,
+    ) -> Result<Source, DataError> {
         let table = Table::open(csv)?;
         let columns = Columns::find(config, &table, notes)?;
         let beside = csv.parent().unwrap_or(Path::new("")).to_owned();
@@ -123,80 +125,91 @@ impl Source {
         })
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.table.path().to_owned()
     }
 
-    /// Which rows a split column holds out; none without one.
-    fn marked(&self, validation: &Validation) -> Result<Vec<bool>, DataError> {
-        let rows = 0..self.table.num_rows();
-        let Validation::Column(name) = validation else {
-            return Ok(vec![false; rows.len()]);
+    /// A first look at every row: what a split column holds out, and the labels there are.
+    pub(crate) fn look_through(&self, validation: &Validation) -> Result<Looked, DataError> {
+        let split = match validation {
+            Validation::Column(name) => Some((self.table.column("validation", name)?, name)),
+            _ => None,
         };
-        let column = self.table.column("validation", name)?;
-        let marks = rows
-            .map(|row| {
-                let cell = self.table.cell(row, column).trim();
-                match cell.to_ascii_lowercase().as_str() {
-                    "train" | "training" => Ok(false),
-                    "validation" | "val" | "valid" | "test" | "eval" => Ok(true),
-                    _ => Err(DataError::SplitValue {
-                        path: self.path(),
-                        row: self.table.line(row),
-                        column: name.clone(),
-                        found: cell.to_owned(),
-                    }),
-                }
-            })
-            .collect::<Result<Vec<bool>, DataError>>()?;
-        if marks.iter().all(|held| *held) {
-            return Err(DataError::NothingToTrainOn {
-                path: self.path(),
-                column: name.clone(),
-            });
+        let mut looked = Looked::default();
+        let mut rows = self.table.rows()?;
+        while let Some(row) = rows.read()? {
+            let is_held = match split {
+                Some((column, name)) => self.is_held(row, column, name)?,
+                None => false,
+            };
+            let label = self.columns.label.map_or("", |column| row.cell(column));
+            looked.labels.push(label.trim(), row.line(), is_held);
+            looked.held.push(is_held);
         }
-        Ok(marks)
+        match split {
+            Some((_, name)) if looked.held.iter().all(|held| *held) => {
+                Err(DataError::NothingToTrainOn {
+                    path: self.path(),
+                    column: name.clone(),
+                })
+            }
+            _ => Ok(looked),
+        }
     }
 
-    fn samples(
-        &self,
-        label_of: &[i32],
-        belongs: impl Fn(usize) -> bool,
-    ) -> Result<Samples, DataError> {
-        let mut builder = SamplesBuilder::new(self.root.clone());
+    /// What a split column says of a row.
+    fn is_held(&self, row: Row<'_>, column: usize, name: &str) -> Result<bool, DataError> {
+        let cell = row.cell(column).trim();
+        match cell.to_ascii_lowercase().as_str() {
+            "train" | "training" => Ok(false),
+            "validation" | "val" | "valid" | "test" | "eval" => Ok(true),
+            _ => Err(DataError::SplitValue {
+                path: self.path(),
+                row: row.line(),
+                column: name.to_owned(),
+                found: cell.to_owned(),
+            }),
+        }
+    }
+
+    /// A second look, now that it is known what each row is for: what is trained on, and what is held out.
+    fn samples(&self, label_of: &[i32], held: &[bool]) -> Result<[Samples; 2], DataError> {
+        let mut builders = [(); 2].map(|()| SamplesBuilder::new(self.root.clone()));
         let (mut image, mut caption) = (String::new(), String::new());
-        for row in (0..self.table.num_rows()).filter(|row| belongs(*row)) {
-            image.clear();
-            let cell = self.table.cell(row, self.columns.image).trim();
-            image.extend(cell.chars().map(|c| if c == '\\' { '/' } else { c }));
+        let mut known = label_of.iter().zip(held);
+        let mut rows = self.table.rows()?;
+        while let Some(row) = rows.read()? {
+            let (&label, &is_held) = known.next().ok_or_else(|| self.table.changed())?;
+            self.columns.image_into(row, &mut image);
             if image.is_empty() {
                 return Err(self.empty_image(row));
             }
-            self.columns
-                .caption
-                .render_into(&self.table, row, &mut caption);
+            self.columns.caption.render_into(row, &mut caption);
             if caption.is_empty() {
                 return Err(self.empty_caption(row));
             }
-            builder.push(&image, &caption, label_of[row], self.table.line(row));
+            builders[usize::from(is_held)].push(&image, &caption, label, row.line());
         }
-        Ok(builder.finish())
+        if known.next().is_some() {
+            return Err(self.table.changed());
+        }
+        Ok(builders.map(SamplesBuilder::finish))
     }
 
-    fn empty_image(&self, row: usize) -> DataError {
+    fn empty_image(&self, row: Row<'_>) -> DataError {
         DataError::EmptyCell {
             path: self.path(),
-            row: self.table.line(row),
+            row: row.line(),
             key: "image",
             expected: format!("a path in `{}`", self.table.columns()[self.columns.image]),
             hint: "fill the cell in, or remove the row",
         }
     }
 
-    fn empty_caption(&self, row: usize) -> DataError {
+    fn empty_caption(&self, row: Row<'_>) -> DataError {
         DataError::EmptyCell {
             path: self.path(),
-            row: self.table.line(row),
+            row: row.line(),
             key: "caption",
             expected: format!("text from `{}`", self.columns.caption.text()),
             hint: "fill the cell in, remove the row, or write a template that always says something",
@@ -204,71 +217,12 @@ impl Source {
     }
 }
 
-/// Every image that a row names must be there: a run should not find out hours later.
-fn check_images(source: &Source, all: &[&Samples]) -> Result<(), DataError> {
-    let mut num_missing = 0;
-    let mut first: Option<(u32, PathBuf)> = None;
-    for samples in all {
-        let missing = missing_images(samples);
-        num_missing += missing.len();
-        if let Some(&sample) = missing.first() {
-            let row = samples.row(sample);
-            if first.as_ref().is_none_or(|(before, _)| row < *before) {
-                first = Some((row, samples.image_path(sample)));
-            }
-        }
-    }
-    let Some((row, image)) = first else {
-        return Ok(());
-    };
-    Err(DataError::MissingImages {
-        path: source.path(),
-        row,
-        hint: hint_on_root(source, &image),
-        image,
-        num_missing,
-        num_images: all.iter().map(|samples| samples.len()).sum(),
-    })
-}
-
-fn missing_images(samples: &Samples) -> Vec<usize> {
-    let is_missing = |path: &mut PathBuf, sample: usize| {
-        samples.image_path_into(sample, path);
-        !path.is_file()
-    };
-    let all = 0..samples.len();
-    if samples.len() > MANY_IMAGES {
-        all.into_par_iter()
-            .map_init(PathBuf::new, |path, sample| {
-                is_missing(path, sample).then_some(sample)
-            })
-            .flatten_iter()
-            .collect()
-    } else {
-        let mut path = PathBuf::new();
-        all.filter(|&sample| is_missing(&mut path, sample))
-            .collect()
-    }
-}
-
-/// Paths in a CSV often start at the folder that a script was run in, not at the CSV's.
-fn hint_on_root(source: &Source, image: &Path) -> String {
-    let relative = image.strip_prefix(&source.root).unwrap_or(image);
-    let beside = source.table.path().parent().unwrap_or(Path::new(""));
-    let above = beside.parent().unwrap_or(Path::new(""));
-    let elsewhere = [beside, above, Path::new(".")];
-    match elsewhere.iter().find(|root| root.join(relative).is_file()) {
-        Some(root) if root.as_os_str().is_empty() => "`image_root: .` would find it".to_owned(),
-        Some(root) => format!("`image_root: {}` would find it", root.display()),
-        None => format!(
-            "image paths start at {}; `image_root: FOLDER` says otherwise",
-            if source.root.as_os_str().is_empty() {
-                Path::new(".").display()
-            } else {
-                source.root.display()
-            }
-        ),
-    }
+/// What the first look at the rows found.
+#[derive(Default)]
+pub(crate) struct Looked {
+    pub(crate) labels: Appeared,
+    /// By row.
+    pub(crate) held: Vec<bool>,
 }
 
 fn note_on_validation(
@@ -314,10 +268,14 @@ fn note_on_overlap(train: &Samples, validation: &Samples) -> Option<String> {
     if validation.is_empty() || train.root() != validation.root() {
         return None;
     }
-    let trained: HashSet<&str> = (0..train.len()).map(|sample| train.image(sample)).collect();
-    let seen = (0..validation.len())
-        .filter(|&sample| trained.contains(validation.image(sample)))
-        .count();
+    // Of the side that is usually smaller.
+    let mut held: HashMap<&str, usize> = HashMap::new();
+    for sample in 0..validation.len() {
+        *held.entry(validation.image(sample)).or_default() += 1;
+    }
+    let seen: usize = (0..train.len())
+        .filter_map(|sample| held.remove(train.image(sample)))
+        .sum();
     (seen > 0).then(|| {
         format!(
             "Careful: {} of {} validation rows show an image that is also trained on",

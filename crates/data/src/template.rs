@@ -2,7 +2,7 @@
 //! leaves no gap.
 
 use crate::error::DataError;
-use crate::table::Table;
+use crate::table::{Row, Table};
 
 /// A caption template whose columns are known to exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,12 +75,12 @@ impl Template {
     }
 
     /// Writes a row's caption, with single spaces, over what `out` held.
-    pub fn render_into(&self, table: &Table, row: usize, out: &mut String) {
+    pub fn render_into(&self, row: Row<'_>, out: &mut String) {
         out.clear();
         for part in &self.parts {
             let text = match part {
                 Part::Text(text) => text,
-                Part::Column(column) => table.cell(row, *column),
+                Part::Column(column) => row.cell(*column),
             };
             for character in text.chars() {
                 if !character.is_whitespace() {
@@ -134,28 +134,37 @@ fn known_column(template: &str, name: &str, table: &Table) -> Result<usize, Data
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use proptest::prelude::*;
 
     use super::*;
+    use crate::table::tests::Written;
 
-    fn cars() -> Table {
-        let text = "image,year,make,model\n1.jpg,2014,Ford,Focus\n2.jpg,,Tesla,\" Model\n S \"\n";
-        Table::parse(Path::new("cars.csv"), text.as_bytes()).unwrap()
+    fn cars() -> Written {
+        Written::new(
+            b"image,year,make,model\n1.jpg,2014,Ford,Focus\n2.jpg,,Tesla,\" Model\n S \"\n",
+        )
     }
 
-    fn caption(template: &str, row: usize) -> String {
-        let table = cars();
+    fn rendered(template: &Template, table: &Table, row: usize) -> String {
+        let mut rows = table.rows().unwrap();
+        for _ in 0..row {
+            rows.read().unwrap();
+        }
         let mut out = "left over".to_owned();
-        Template::new(template, &table)
-            .unwrap()
-            .render_into(&table, row, &mut out);
+        template.render_into(rows.read().unwrap().unwrap(), &mut out);
         out
     }
 
+    fn caption(template: &str, row: usize) -> String {
+        let cars = cars();
+        let table = cars.table();
+        rendered(&Template::new(template, &table).unwrap(), &table, row)
+    }
+
     fn error(template: &str) -> String {
-        Template::new(template, &cars()).unwrap_err().to_string()
+        let cars = cars();
+        let error = Template::new(template, &cars.table()).unwrap_err();
+        error.to_string()
     }
 
     #[test]
@@ -167,8 +176,8 @@ mod tests {
         assert_eq!(caption("{year}{make}", 0), "2014Ford");
         assert_eq!(caption("  {{{make}}}  ", 0), "{Ford}");
         assert_eq!(caption("{year}", 1), "");
-        let table = cars();
-        assert_eq!(Template::new("make", &table).unwrap().text(), "{make}");
+        let template = Template::new("make", &cars().table());
+        assert_eq!(template.unwrap().text(), "{make}");
     }
 
     #[test]
@@ -190,10 +199,10 @@ mod tests {
     proptest! {
         #[test]
         fn never_panics(template in "[{}aäm ake]{0,20}") {
-            let table = cars();
+            let cars = cars();
+            let table = cars.table();
             if let Ok(template) = Template::new(&template, &table) {
-                let mut out = String::new();
-                template.render_into(&table, 1, &mut out);
+                let out = rendered(&template, &table, 1);
                 prop_assert!(!out.contains("  ") && out.trim() == out);
             }
         }

@@ -6,5 +6,7 @@
 pub mod cpu;
 pub mod cuda;
 mod machine;
+mod rows;
 
 pub use machine::{Arithmetic, Device, DeviceError, Machine, Wish};
+pub use rows::HostRow;

@@ -7,6 +7,7 @@ use holdall_plan::{Phase, Place, StepPlan, Target};
 
 use crate::cpu::{self, Arena, ArenaError, Cpu, CpuTarget, Element};
 use crate::cuda::{self, Cuda, CudaMachine};
+use crate::rows::{self, HostRow};
 
 /// Number formats of the arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -194,6 +195,14 @@ impl Device {
         })
     }
 
+    /// Rows of host memory that inputs can be [taken from](Machine::input_rows); pinned where there is a GPU.
+    pub fn host_rows(&self, count: usize, bytes: usize) -> Result<Vec<HostRow>, DeviceError> {
+        if let Some(gpu) = &self.gpu {
+            gpu.bind()?;
+        }
+        rows::rows(count, bytes, self.is_gpu())
+    }
+
     /// Memory that budgets are shares of; `None` where the system does not tell.
     pub fn total_bytes(&self) -> Option<u64> {
         match &self.gpu {
@@ -298,6 +307,28 @@ impl Machine {
         match &mut self.kind {
             Kind::Cpu(arena) => fill(arena.write(place, 0)),
             Kind::Cuda(machine) => machine.input(place, fill),
+        }
+    }
+
+    /// Takes an input from rows, one behind the other; does not wait. The machine holds on to them until [`Machine::wait`].
+    ///
+    /// # Panics
+    /// If they are not as long together as the input.
+    pub fn input_rows<'a>(&mut self, place: &Place, rows: impl Iterator<Item = &'a HostRow>) {
+        match &mut self.kind {
+            Kind::Cpu(arena) => {
+                let mut rest = arena.write::<u8>(place, 0);
+                for row in rows {
+                    let (to, behind) = rest.split_at_mut(row.as_ref().len());
+                    to.copy_from_slice(row.as_ref());
+                    rest = behind;
+                }
+                assert!(rest.is_empty(), "rows as long together as the input");
+            }
+            Kind::Cuda(machine) => {
+                let mut rows = rows;
+                machine.input_rows(place, &mut rows);
+            }
         }
     }
 

@@ -1,23 +1,37 @@
 //! The samples of one effective batch, on the host.
 
+use holdall_data::loader::Loaded;
+use holdall_device::HostRow;
 use holdall_models::clip::end_token;
 use holdall_models::config::ClipConfig;
 use holdall_models::init::Draw;
+
+use crate::prepare::Part;
+use crate::step_graph::StepConfig;
 
 /// Pictures, sample by sample, row by row, channels last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pixels {
     /// As decoded; normalised on the device.
     Bytes(Vec<u8>),
+    /// The same, each where it was decoded to.
+    Rows(Vec<HostRow>),
     /// Normalised already.
     Floats(Vec<f32>),
+}
+
+impl Default for Pixels {
+    /// None.
+    fn default() -> Pixels {
+        Pixels::Rows(Vec::new())
+    }
 }
 
 /// Label of a sample that the label loss leaves out.
 pub const IGNORED: i64 = -1;
 
 /// An effective batch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// How many samples.
     pub num_samples: usize,
@@ -54,29 +68,31 @@ impl Batch {
         batch
     }
 
-    /// No samples yet: buffers that [`Batch::resize`] fills.
-    pub fn empty(num_tokens: usize) -> Batch {
-        Batch {
-            num_samples: 0,
-            num_tokens,
-            pixels: Pixels::Bytes(Vec::new()),
-            ids: Vec::new(),
-            ends: Vec::new(),
-            labels: Vec::new(),
+    /// Lets go of the rows, so that they can be written again.
+    pub(crate) fn let_go(&mut self) {
+        if let Pixels::Rows(rows) = &mut self.pixels {
+            rows.clear();
         }
     }
 
-    /// Makes room for `num_samples` pictures of `picture_bytes` each; what was there may remain.
-    pub fn resize(&mut self, num_samples: usize, picture_bytes: usize) {
-        self.num_samples = num_samples;
+    /// Becomes the batch of these pictures, with their captions and labels.
+    pub(crate) fn take(&mut self, loaded: &Loaded<HostRow>, part: &Part, config: &StepConfig) {
+        self.num_samples = loaded.rows.len();
+        self.num_tokens = config.num_tokens;
         match &mut self.pixels {
-            Pixels::Bytes(bytes) => bytes.resize(num_samples * picture_bytes, 0),
-            Pixels::Floats(_) => {
-                self.pixels = Pixels::Bytes(vec![0; num_samples * picture_bytes]);
-            }
+            Pixels::Rows(rows) => rows.extend(loaded.rows.iter().cloned()),
+            other => *other = Pixels::Rows(loaded.rows.clone()),
         }
-        self.ids.resize(num_samples * self.num_tokens, 0);
-        self.labels.resize(num_samples, IGNORED);
+        self.ids.resize(self.num_samples * self.num_tokens, 0);
+        self.labels.clear();
+        let captions = self.ids.chunks_mut(self.num_tokens);
+        for (&sample, ids) in loaded.samples.iter().zip(captions) {
+            let caption = part.samples.caption_id(sample as usize);
+            part.tokens.write(caption as usize, ids);
+            let label = part.samples.label(sample as usize);
+            self.labels.push(i64::from(label));
+        }
+        self.find_ends(&config.model);
     }
 
     /// Finds every caption's end token.

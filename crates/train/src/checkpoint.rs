@@ -1,11 +1,12 @@
 //! A run's state between two steps: what must be known to go on as if nothing had happened.
 //!
 //! Checkpoints lie between optimizer steps, so an accumulation window is always complete: its position is the step.
-//! What a step sees is a function of (seed, epoch, sample), so its number is all that data needs. The split of the
+//! What a step sees is a function of (seed, epoch, sample), so a place in the order is all that data needs. The split of the
 //! batch travels along, because sums over micro-batches round in its order.
 
 use std::path::{Path, PathBuf};
 
+use holdall_data::loader::Cursor;
 use holdall_device::Device;
 use holdall_models::folder::{NamedTensor, Values};
 use holdall_models::state_file::{StateFile, write_state};
@@ -107,6 +108,9 @@ pub struct State {
     pub split: SplitOfBatch,
     /// Of the samples, in hexadecimal: other data would be another run.
     pub data_digest: String,
+    /// Where the data goes on; a run that began before there was one has left nothing out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<Cursor>,
     /// What the device chose to compute with, in its own words: other algorithms would round otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithms: Option<String>,

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use holdall_device::{Device, DeviceError, Machine};
+use holdall_device::{Device, DeviceError, HostRow, Machine};
 use holdall_graph::{DType, Graph, Role, Section, ValueId};
 use holdall_models::clip::{self, ClipInputs, end_token};
 use holdall_models::config::ClipConfig;
@@ -100,14 +100,22 @@ impl Encoder<'_> {
         self.plan.place(self.reach.inputs.ids).shape.width()
     }
 
-    /// Encodes as many pictures as `load` says it wrote; the rest of the batch is whatever was there.
-    pub fn pictures<E: From<DeviceError>>(
+    /// Encodes pictures; at least one, at most a batch.
+    pub fn pictures(
         &mut self,
         device: &Device,
-        load: impl FnOnce(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<EncodedPictures<'_>, E> {
+        pictures: &[HostRow],
+    ) -> Result<EncodedPictures<'_>, DeviceError> {
+        let (rows, batch) = (pictures.len(), self.reach.batch);
+        assert!(
+            (1..=batch).contains(&rows),
+            "{rows} pictures, at most {batch}"
+        );
         let place = self.plan.place(self.reach.inputs.pixels);
-        let rows = self.machine.input(&place, load)?;
+        // Rows beyond the pictures repeat the first.
+        let padding = std::iter::repeat_n(&pictures[0], batch - rows);
+        self.machine
+            .input_rows(&place, pictures.iter().chain(padding));
         self.run(device, Phase::EvaluateFirst)?;
         Ok(EncodedPictures {
             features: self.read_rows(self.reach.features[PICTURES], rows),

@@ -3,16 +3,19 @@
 //! Every picture is encoded once, and every different caption once. Features wait on the host; similarities are never
 //! held.
 
+use std::sync::Arc;
+
+use holdall_data::loader::{Loader, Skipped};
 use holdall_data::samples::Samples;
-use holdall_device::Device;
+use holdall_device::{Device, HostRow};
 use holdall_metrics::labels::LabelCounts;
 use holdall_metrics::retrieval::{Retrieval, retrieval};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::{EncodedPictures, Encoder};
 use crate::error::TrainError;
-use crate::pictures::{Pictures, View};
 use crate::prepare::{Part, TokenTable};
+use crate::reading::read_once;
 
 /// What an evaluation found; a line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +33,9 @@ pub struct Scores {
     pub chance_top1: Option<f64>,
     /// Labelled samples.
     pub labelled: usize,
+    /// Pictures that could not be read, and are not among those counted.
+    #[serde(default)]
+    pub skipped: usize,
 }
 
 /// Names that `best_metric` may have.
@@ -81,76 +87,94 @@ pub fn host_bytes(part: &Part, projection: usize) -> u64 {
     (rows * projection * size_of::<f32>() + rows * per_sample) as u64
 }
 
-/// Evaluates `part`. `go_on` is told how far it is, and says whether to.
+/// Evaluates `part`. `go_on` is told how far it is, and says whether to. What cannot be read is left out, and named.
 pub fn evaluate(
     device: &Device,
     encoder: &mut Encoder<'_>,
-    pictures: &Pictures,
+    pictures: &mut Loader<HostRow>,
     part: &Part,
     mut go_on: impl FnMut(usize, usize) -> bool,
-) -> Result<Scores, Unfinished> {
+) -> Result<(Scores, Vec<Skipped>), Unfinished> {
     let (samples, projection) = (&part.samples, encoder.projection());
     let total = samples.len() + part.tokens.len();
     let mut labels = LabelCounts::default();
     let mut picture_features = Vec::with_capacity(samples.len() * projection);
+    let mut caption_of = Vec::with_capacity(samples.len());
     let mut num_labels = None;
-    encode_pictures(device, encoder, pictures, samples, |first, encoded| {
+    let skipped = encode_pictures(device, encoder, pictures, samples, |read, encoded| {
         picture_features.extend_from_slice(&encoded.features);
         if let Some(logits) = &encoded.logits {
             let rows = encoded.features.len() / projection;
             let width = logits.len() / rows;
             num_labels = Some(width);
-            for (row, logits) in logits.chunks(width).enumerate() {
-                if let Ok(label) = usize::try_from(samples.label(first + row)) {
+            for (&sample, logits) in read.iter().zip(logits.chunks(width)) {
+                if let Ok(label) = usize::try_from(samples.label(sample as usize)) {
                     labels.add(logits, label);
                 }
             }
         }
+        let captions = read
+            .iter()
+            .map(|&sample| samples.caption_id(sample as usize));
+        caption_of.extend(captions);
         go_on(picture_features.len() / projection, total)
     })?;
+    if caption_of.is_empty() {
+        return Err(nothing_readable(samples, &skipped).into());
+    }
     let mut caption_features = Vec::with_capacity(part.tokens.len() * projection);
     encode_captions(device, encoder, &part.tokens, |features| {
         caption_features.extend_from_slice(features);
         go_on(samples.len() + caption_features.len() / projection, total)
     })?;
-    let caption_of = samples.caption_ids();
-    let ranks = device
-        .cpu()
-        .scope(|| retrieval(&picture_features, &caption_features, projection, caption_of));
+    let ranks = device.cpu().scope(|| {
+        retrieval(
+            &picture_features,
+            &caption_features,
+            projection,
+            &caption_of,
+        )
+    });
     let accuracy = labels.accuracy();
-    Ok(Scores {
+    let scores = Scores {
         retrieval: ranks,
         chance_r1: 1.0 / part.tokens.len() as f64,
         label_top1: accuracy.map(|[top1, _]| top1),
         label_top5: accuracy.map(|[_, top5]| top5),
         chance_top1: accuracy.and(num_labels).map(|labels| 1.0 / labels as f64),
         labelled: labels.samples,
-    })
+        skipped: samples.len() - caption_of.len(),
+    };
+    Ok((scores, skipped))
 }
 
-/// Encodes every picture in the order of the samples. `each` gets the first sample's index and what its batch became,
-/// and says whether to go on.
+/// Where there is nothing to train on or to evaluate.
+pub(crate) fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
+    let first = skipped.first().map_or(String::new(), |skipped| {
+        let row = samples.row(skipped.sample as usize);
+        format!("; the first, of row {row}: {}", skipped.error)
+    });
+    TrainError::Config(format!(
+        "none of {} pictures could be read{first}",
+        samples.len()
+    ))
+}
+
+/// Encodes every picture that can be read, in the order of the samples. `each` gets the samples of a batch and what they became, and
+/// says whether to go on. Returns what could not be read.
 pub fn encode_pictures(
     device: &Device,
     encoder: &mut Encoder<'_>,
-    pictures: &Pictures,
-    samples: &Samples,
-    mut each: impl FnMut(usize, EncodedPictures<'_>) -> bool,
-) -> Result<(), Unfinished> {
-    let all: Vec<u32> = (0..samples.len() as u32).collect();
-    let batch = encoder.batch();
-    for (index, chosen) in all.chunks(batch).enumerate() {
-        let encoded = encoder.pictures(device, |out| {
-            match pictures.read(device.cpu(), samples, chosen, View::Evaluation, out) {
-                Ok(()) => Ok(chosen.len()),
-                Err(bad) => Err(TrainError::from(*bad.error)),
-            }
-        })?;
-        if !each(index * batch, encoded) {
-            return Err(Unfinished::Stopped);
-        }
-    }
-    Ok(())
+    pictures: &mut Loader<HostRow>,
+    samples: &Arc<Samples>,
+    mut each: impl FnMut(&[u32], EncodedPictures<'_>) -> bool,
+) -> Result<Vec<Skipped>, Unfinished> {
+    let batch = encoder.batch().min(pictures.num_rows());
+    let read = read_once(pictures, samples, batch, |read, rows| {
+        let encoded = encoder.pictures(device, rows)?;
+        Ok::<bool, Unfinished>(each(read, encoded))
+    })?;
+    read.ok_or(Unfinished::Stopped)
 }
 
 /// Encodes every caption of the table. `each` gets the features of a batch, and says whether to go on.

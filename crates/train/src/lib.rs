@@ -3,10 +3,10 @@
 //! From a config to a run: [`config`] is what the user wrote, [`prepare`] reads the data and opens the model, [`setup`]
 //! says what is computed within which budget, [`site`] where, [`ready`] plans it, [`measure`] lets a GPU decide between plans,
 //! [`reserve`] gets the memory, [`trainer`] is the loop. Follow one step:
-//! `reader` and [`pictures`] fill the [`batch`], [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
+//! `feed` brings the [`batch`] as [`reading`] says, [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
 //! programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss scale. Beside it:
 //! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] and [`run_folder`] keep what must survive
-//! a kill, [`report`] is what a run says, [`export`] writes a model folder, [`verify`] certifies that the split
+//! a kill, [`skipped`] what could not be read, [`report`] is what a run says, [`export`] writes a model folder, [`verify`] certifies that the split
 //! changed nothing.
 
 #![forbid(unsafe_code)]
@@ -19,12 +19,12 @@ pub mod encoder;
 pub mod error;
 pub mod evaluate;
 pub mod export;
+mod feed;
 pub mod journal;
 pub mod measure;
 pub mod optimizer;
-pub mod pictures;
 pub mod prepare;
-mod reader;
+pub mod reading;
 pub mod ready;
 pub mod report;
 pub mod reserve;
@@ -34,6 +34,7 @@ pub mod scaler;
 pub mod schedule;
 pub mod setup;
 pub mod site;
+pub mod skipped;
 pub mod step;
 pub mod step_graph;
 pub mod trained;

@@ -1,6 +1,7 @@
 //! From a config to all that a run needs before it is planned: samples, tokens, the model, what is computed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use holdall_data::config::TokenizerChoice;
 use holdall_data::order::balanced_class_weights;
@@ -11,7 +12,7 @@ use holdall_device::cuda::cards::Card;
 use holdall_models::config::{ClipConfig, TextPooling};
 use holdall_plan::Plan;
 
-use crate::budget::{Memory, show_bytes};
+use crate::budget::show_bytes;
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::export::LabelNames;
@@ -83,7 +84,7 @@ impl TokenTable {
 /// Samples with their captions as token ids.
 pub struct Part {
     /// Pictures, captions, labels.
-    pub samples: Samples,
+    pub samples: Arc<Samples>,
     /// Their different captions.
     pub tokens: TokenTable,
 }
@@ -119,7 +120,10 @@ impl Prepared {
         let positions = model.text.max_positions;
         let part = |samples: Samples| -> Result<Part, TrainError> {
             let tokens = TokenTable::new(&text, samples.captions(), positions)?;
-            Ok(Part { samples, tokens })
+            Ok(Part {
+                samples: Arc::new(samples),
+                tokens,
+            })
         };
         let train = part(data.train)?;
         let validation = data.validation.map(part).transpose()?;
@@ -152,7 +156,6 @@ impl Prepared {
             [Some(&train), validation.as_ref()],
             positions,
         )?);
-        notes.extend(note_on_workers(config, site));
         notes.extend(note_on_similarities(validation.as_ref().unwrap_or(&train)));
         Ok(Prepared {
             setup,
@@ -281,25 +284,6 @@ fn note_on_long_captions(
     Ok((cut > 0).then(|| {
         format!("Captions longer than the model's {positions} tokens: {cut}, cut at the end")
     }))
-}
-
-/// What was asked for and is not done yet is said, not swallowed.
-fn note_on_workers(config: &RunConfig, site: Site<'_>) -> Option<String> {
-    let workers = config
-        .num_workers
-        .exactly()
-        .is_some_and(|workers| workers > 0);
-    let nothing_else = config.prefetch.exactly().is_none() && config.host_memory == Memory::Auto;
-    if !workers && nothing_else {
-        return None;
-    }
-    let text = match site.is_gpu() {
-        true => "Workers: one per thread (they read the next batch while the GPU computes)",
-        false => {
-            "Workers: none beside the training (pictures are read by its own threads, between steps)"
-        }
-    };
-    Some(text.to_owned())
 }
 
 /// People look for this line, because elsewhere evaluation dies there.

@@ -1,23 +1,18 @@
 //! A run that is planned and has not begun: everything is read, checked and counted, nothing is reserved.
 
-use std::path::Path;
-
-use holdall_data::error::DataError;
-use holdall_data::samples::Samples;
+use holdall_data::loader::Cursor;
 use holdall_device::Device;
-use holdall_device::cpu::Cpu;
 use holdall_plan::Plan;
 use serde::Serialize;
 
 use holdall_plan::Candidate;
 
-use crate::batch::{Batch, Pixels};
 use crate::checkpoint::{Checkpoint, SplitOfBatch};
 use crate::config::{RunConfig, Split};
 use crate::error::TrainError;
 use crate::evaluate;
+use crate::feed::Feed;
 use crate::measure::Choosing;
-use crate::pictures::{Pictures, View};
 use crate::prepare::{Part, Prepared};
 use crate::site::Site;
 use crate::step::Step;
@@ -79,9 +74,8 @@ pub struct Ready {
     pub plan: Plan,
     /// How the batch is split.
     pub split: SplitOfBatch,
-    pub(crate) pictures: Pictures,
-    /// That of the step at hand, and one to read ahead into.
-    pub(crate) batches: [Batch; 2],
+    /// Where batches come from.
+    pub(crate) feed: Feed,
     pub(crate) checkpoint: Option<Checkpoint>,
 }
 
@@ -104,21 +98,18 @@ impl Ready {
             request.kept = Some(split.kept_micro_batches);
         }
         let effective_batch = prepared.note_on_effective_batch()?;
-        // A first batch is read before the plan is made: what reading takes is then in the process that is measured.
-        let step = &prepared.setup.step;
-        let pictures = Pictures::new(step.model.vision.image_size, device.cpu());
-        let mut batch = Batch::empty(step.num_tokens);
-        let first: Vec<u32> =
-            (0..effective_batch.min(prepared.train.samples.len()) as u32).collect();
-        fill(
-            &mut batch,
-            &prepared,
-            &pictures,
-            device.cpu(),
-            &first,
-            View::Evaluation,
-        )?;
-        let projection = step.model.projection_dim;
+        // The first batch is read before the plan is made: what reading takes is then in the process that is measured.
+        let (done, cursor) = checkpoint.as_ref().map_or((0, None), |checkpoint| {
+            (checkpoint.state.step, checkpoint.state.cursor)
+        });
+        let per_epoch = prepared.train.samples.len().div_ceil(effective_batch) as u64;
+        let cursor = cursor.unwrap_or_else(|| whole_steps(done, per_epoch, effective_batch));
+        let mut feed = Feed::new(&device, &config, &prepared, effective_batch, cursor)?;
+        if done < per_epoch * config.train.epochs as u64 {
+            feed.bring(done + 1, &prepared);
+        }
+        prepared.notes.push(feed.reading().describe());
+        let projection = prepared.setup.step.model.projection_dim;
         let evaluated = config
             .train
             .eval_on
@@ -128,22 +119,16 @@ impl Ready {
             .map(|part| evaluate::host_bytes(part, projection))
             .max();
         let threads = device.cpu().num_threads() as u64;
-        let ahead = match device.is_gpu() {
-            true => Batch::host_bytes(&step.model, batch.num_samples, step.num_tokens),
-            false => 0,
-        };
-        let host_bytes = evaluation.unwrap_or(0) + ahead + LOOP_BYTES + threads * THREAD_BYTES;
+        let host_bytes = evaluation.unwrap_or(0) + LOOP_BYTES + threads * THREAD_BYTES;
         let plan = prepared.setup.plan(&device, host_bytes, choosing)?;
         let split = split_of(&plan);
-        let second = Batch::empty(batch.num_tokens);
         Ok(Ready {
             config,
             prepared,
             device,
             plan,
             split,
-            pictures,
-            batches: [batch, second],
+            feed,
             checkpoint,
         })
     }
@@ -170,13 +155,22 @@ impl Ready {
 
     /// Optimizer steps of an epoch; the last one may be smaller.
     pub fn steps_per_epoch(&self) -> u64 {
-        let samples = self.prepared.train.samples.len();
-        samples.div_ceil(self.split.effective_batch) as u64
+        self.feed.steps_per_epoch()
     }
 
     /// Optimizer steps of the run.
     pub fn total_steps(&self) -> u64 {
         self.steps_per_epoch() * self.config.train.epochs as u64
+    }
+}
+
+/// Where a run is after so many steps, if nothing was left out.
+fn whole_steps(done: u64, per_epoch: u64, effective_batch: usize) -> Cursor {
+    let given = done % per_epoch * effective_batch as u64;
+    Cursor {
+        epoch: done / per_epoch,
+        position: given,
+        given,
     }
 }
 
@@ -195,35 +189,4 @@ pub(crate) fn part(prepared: &Prepared, split: Split) -> Option<&Part> {
         Split::Train => Some(&prepared.train),
         Split::Validation => prepared.validation.as_ref(),
     }
-}
-
-/// A bad picture, by the row that names it.
-pub(crate) fn bad_row(csv: &Path, samples: &Samples, sample: u32, error: &DataError) -> TrainError {
-    let row = samples.row(sample as usize);
-    TrainError::Config(format!("{}, row {row}: {error}", csv.display()))
-}
-
-/// Fills a batch with the samples of the training part that `chosen` names.
-pub(crate) fn fill(
-    batch: &mut Batch,
-    prepared: &Prepared,
-    pictures: &Pictures,
-    cpu: &Cpu,
-    chosen: &[u32],
-    view: View,
-) -> Result<(), TrainError> {
-    let Part { samples, tokens } = &prepared.train;
-    batch.resize(chosen.len(), pictures.bytes_each());
-    let Pixels::Bytes(pixels) = &mut batch.pixels else {
-        unreachable!("resize makes bytes");
-    };
-    let read = pictures.read(cpu, samples, chosen, view, pixels);
-    read.map_err(|bad| bad_row(&prepared.csv, samples, chosen[bad.index], &bad.error))?;
-    for (row, &sample) in chosen.iter().enumerate() {
-        let ids = &mut batch.ids[row * batch.num_tokens..][..batch.num_tokens];
-        tokens.write(samples.caption_id(sample as usize) as usize, ids);
-        batch.labels[row] = i64::from(samples.label(sample as usize));
-    }
-    batch.find_ends(&prepared.setup.step.model);
-    Ok(())
 }

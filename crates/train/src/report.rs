@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::Best;
 use crate::config::Split;
 use crate::evaluate::Scores;
+use crate::reading::ReadingReport;
+use crate::skipped::SkippedLine;
 
 /// A line per optimizer step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,6 +41,8 @@ pub struct StepLine {
     pub seconds: f64,
     /// Seconds of it that went into reading.
     pub waited_for_data: f64,
+    /// Of the numbers of its samples, in order: equal for steps that saw the same.
+    pub samples_digest: String,
 }
 
 /// A line per evaluated part.
@@ -110,6 +114,13 @@ pub enum Event<'a> {
         /// The best so far.
         is_best: bool,
     },
+    /// A picture was left out.
+    Skipped {
+        /// Which, and why.
+        line: &'a SkippedLine,
+        /// How many so far.
+        total: usize,
+    },
     /// An epoch is done.
     Epoch(&'a EpochReport),
     /// A checkpoint is on disk.
@@ -162,6 +173,10 @@ pub struct Summary {
     pub samples_per_s: f64,
     /// Share of the training time.
     pub waited_for_data: f64,
+    /// How pictures were read, by this process.
+    pub reading: ReadingReport,
+    /// Pictures that were left out; `skipped.csv` names them.
+    pub skipped: usize,
     /// What the user allows.
     pub budget_bytes: Option<u64>,
     /// The plan's promise for the process.

@@ -6,7 +6,7 @@ use crate::config::RunConfig;
 use crate::error::TrainError;
 
 /// Keys that a run may go on with, changed: how long, how fast, when to look and save, and within what.
-const MAY_CHANGE: [&str; 18] = [
+const MAY_CHANGE: [&str; 20] = [
     "train.epochs",
     "train.lr",
     "train.lr_head",
@@ -20,6 +20,8 @@ const MAY_CHANGE: [&str; 18] = [
     "train.save_every",
     "train.early_stop",
     "train.recompute",
+    "data.bad_pictures",
+    "data.max_skipped",
     "memory",
     "host_memory",
     "num_threads",

@@ -5,6 +5,7 @@
 //! RUN/plan.json       what was chosen, and what else there was
 //! RUN/metrics.jsonl   a line per step and evaluation
 //! RUN/summary.json    how it went
+//! RUN/skipped.csv     pictures that could not be read, if there were any
 //! RUN/checkpoints/    last.safetensors, best/
 //! RUN/model/          what `transformers` loads
 //! ```
@@ -108,6 +109,11 @@ impl RunFolder {
     /// The model folder of the run.
     pub fn model(&self) -> PathBuf {
         self.path.join("model")
+    }
+
+    /// A line per picture that could not be read.
+    pub fn skipped(&self) -> PathBuf {
+        self.path.join("skipped.csv")
     }
 
     /// A line per step and evaluation.

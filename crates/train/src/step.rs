@@ -488,6 +488,9 @@ impl Step {
             Pixels::Bytes(bytes) => {
                 machine.input(&place(inputs.pixels), |to: &mut [u8]| rows.copy(bytes, to));
             }
+            Pixels::Rows(all) => {
+                machine.input_rows(&place(inputs.pixels), rows.of(all, self.batch_size))
+            }
             Pixels::Floats(floats) => {
                 machine.input(&place(inputs.pixels), |to: &mut [f32]| {
                     rows.copy(floats, to)
@@ -553,6 +556,13 @@ struct Micro {
 }
 
 impl Micro {
+    /// The rows of a micro-batch of `count`, filled up with the first of all.
+    fn of<'a, T>(&self, all: &'a [T], count: usize) -> impl Iterator<Item = &'a T> {
+        let there = &all[self.start.min(all.len())..];
+        let padding = std::iter::repeat(&all[0]);
+        there.iter().chain(padding).take(count)
+    }
+
     fn copy<T: Copy>(&self, from: &[T], to: &mut [T]) {
         let each = from.len() / self.num_samples;
         let start = (self.start * each).min(from.len());

@@ -79,6 +79,11 @@ impl Trained {
         self.folder.config().vision.image_size
     }
 
+    /// Bytes of a picture.
+    pub fn picture_bytes(&self) -> usize {
+        self.image_size() * self.image_size() * 3
+    }
+
     /// Length of a feature.
     pub fn projection(&self) -> usize {
         self.folder.config().projection_dim

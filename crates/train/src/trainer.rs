@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! for each step:
-//!     read the batch            a function of (seed, epoch, sample); behind a GPU, while the step before runs
+//!     bring the batch           a function of (seed, epoch, sample); behind a GPU, read while the step before runs
 //!     run the step              features, loss, pull back, update
 //!     write a line              metrics.jsonl
 //!     evaluate, if it is due    a line; the best model goes to checkpoints/best
@@ -14,18 +14,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use holdall_data::order::Order;
-use holdall_device::Device;
+use holdall_data::loader::Skipped;
 
-use crate::batch::Batch;
 use crate::checkpoint::{Best, Clock, FORMAT, Next, State, save};
 use crate::config::{EvalEvery, SaveEvery, Split};
 use crate::error::TrainError;
-use crate::evaluate::{Unfinished, evaluate};
+use crate::evaluate::{Unfinished, evaluate, nothing_readable};
 use crate::export::save_model;
 use crate::journal::Journal;
 use crate::optimizer::Moment;
-use crate::reader::Reader;
 use crate::ready::{PlanReport, Ready, part};
 use crate::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary, SummaryMetrics,
@@ -33,6 +30,7 @@ use crate::report::{
 use crate::run_folder::RunFolder;
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
+use crate::skipped::{SkippedFile, refused};
 use crate::step::{Step, StepReport};
 
 /// A run with its memory reserved.
@@ -43,11 +41,7 @@ pub struct Trainer {
     journal: Journal,
     state: State,
     rates: LearningRates,
-    order: Option<(u64, Order)>,
-    /// Whether the next batch is read while a step is computed.
-    reads_ahead: bool,
-    /// Whose batch was read ahead, and what is wrong with it.
-    ahead: Option<(u64, Result<(), TrainError>)>,
+    skipped: SkippedFile,
     best_metric: String,
     resumed_at: Instant,
     /// Seconds that earlier processes spent on the run.
@@ -107,6 +101,7 @@ impl Trainer {
                     clock: Clock::default(),
                     split: ready.split,
                     data_digest: digest,
+                    cursor: None,
                     algorithms: ready.device.algorithms(),
                 }
             }
@@ -128,17 +123,22 @@ impl Trainer {
         })?;
         folder.write("plan.json", &plan_json)?;
         let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
+        let skipped = SkippedFile::open(&folder.skipped())?;
+        for split in [Split::Train, Split::Validation] {
+            if let Some(part) = part(&ready.prepared, split) {
+                let broken = skipped.samples(split, &part.samples);
+                ready.feed.leave_out(part, broken);
+            }
+        }
         let rates = LearningRates::new(&ready.config, ready.total_steps() as usize);
         Ok(Trainer {
-            reads_ahead: ready.device.is_gpu(),
-            ahead: None,
             ready,
             folder,
             step,
             journal,
             state,
             rates,
-            order: None,
+            skipped,
             best_metric,
             resumed_at: Instant::now(),
             seconds_before: 0.0,
@@ -172,7 +172,7 @@ impl Trainer {
                 if stop.load(Ordering::Relaxed) {
                     return self.interrupted(watch);
                 }
-                let line = match self.one_step(&mut epoch_clock) {
+                let line = match self.one_step(&mut epoch_clock, watch) {
                     Ok(line) => line,
                     Err(error) => return Err(self.failed(error, watch)),
                 };
@@ -204,11 +204,15 @@ impl Trainer {
         self.finish()
     }
 
-    fn one_step(&mut self, epoch_clock: &mut Clock) -> Result<StepLine, TrainError> {
+    fn one_step(
+        &mut self,
+        epoch_clock: &mut Clock,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<StepLine, TrainError> {
         let began = Instant::now();
         let number = self.state.step + 1;
-        self.bring_batch(number)?;
-        let mut waited = began.elapsed().as_secs_f64();
+        self.bring_batch(number, watch)?;
+        let waited = began.elapsed().as_secs_f64();
         let mut rates = Vec::new();
         self.rates.write(number, &mut rates);
         let moment = Moment {
@@ -216,12 +220,14 @@ impl Trainer {
             rates: &rates,
             loss_scale: self.state.scaler.scale(),
         };
-        let samples = self.ready.batches[0].num_samples;
-        let (report, beyond) = self.compute(number, &moment)?;
-        waited += beyond;
+        let samples = self.ready.feed.batch().num_samples;
+        let report = self.compute(number, &moment)?;
         let observed = self.state.scaler.observe(report.gradients);
         observed.map_err(|diverged| TrainError::Run(format!("step {number}: {diverged}")))?;
         self.state.step = number;
+        let (chosen, end) = self.ready.feed.samples();
+        let samples_digest = format!("{:016x}", digest(chosen));
+        self.state.cursor = Some(end);
         let seconds = began.elapsed().as_secs_f64();
         for clock in [&mut self.state.clock, epoch_clock] {
             clock.samples += samples as u64;
@@ -247,74 +253,76 @@ impl Trainer {
             samples,
             seconds,
             waited_for_data: waited,
+            samples_digest,
         };
         self.journal.add(&line)?;
         Ok(line)
     }
 
     /// The batch of a step: read ahead, or now.
-    fn bring_batch(&mut self, number: u64) -> Result<(), TrainError> {
-        match self.ahead.take() {
-            Some((of, read)) if of == number => {
-                self.ready.batches.swap(0, 1);
-                read
-            }
-            _ => {
-                let ([now, _], mut reader, _) = self.split();
-                reader.read(number, now)
-            }
-        }
-    }
-
-    /// Runs a step and, if it is to, reads the next one's batch meanwhile. Returns the seconds that reading took
-    /// beyond the step, too.
-    fn compute(
+    fn bring_batch(
         &mut self,
         number: u64,
-        moment: &Moment<'_>,
-    ) -> Result<(StepReport, f64), TrainError> {
-        let next = number + 1;
-        let reads_ahead = self.reads_ahead && next <= self.ready.total_steps();
-        let ([now, then], mut reader, (step, device)) = self.split();
-        if !reads_ahead {
-            return Ok((step.run(device, now, moment)?, 0.0));
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), TrainError> {
+        let Ready { feed, prepared, .. } = &mut self.ready;
+        feed.bring(number, prepared);
+        let skipped = feed.take_skipped();
+        let is_empty = feed.batch().num_samples == 0;
+        self.tell_skipped(Split::Train, &skipped, watch)?;
+        if is_empty {
+            let samples = &self.ready.prepared.train.samples;
+            return Err(nothing_readable(samples, &skipped));
         }
-        let (report, read, beyond) = std::thread::scope(|scope| {
-            let reading = scope.spawn(move || reader.read(next, then));
-            step.launch(device, now, moment);
-            let report = step.finish();
-            let finished = Instant::now();
-            let read = reading.join();
-            let read = read.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (report, read, finished.elapsed().as_secs_f64())
-        });
-        // A bad picture is the fault of the step that it belongs to.
-        self.ahead = Some((next, read));
-        Ok((report?, beyond))
+        Ok(())
     }
 
-    /// The buffers, what fills them, and what reads them.
-    fn split(&mut self) -> ([&mut Batch; 2], Reader<'_>, (&mut Step, &Device)) {
-        let steps_per_epoch = self.ready.steps_per_epoch();
+    /// Lists what was left out; an error where nothing may be, or not as much.
+    fn tell_skipped(
+        &mut self,
+        split: Split,
+        skipped: &[Skipped],
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), TrainError> {
+        if skipped.is_empty() {
+            return Ok(());
+        }
         let Ready {
-            config,
+            prepared, config, ..
+        } = &self.ready;
+        let samples = &part(prepared, split).expect("it was read").samples;
+        if let Some(error) = refused(&prepared.csv, samples, skipped, &config.data) {
+            return Err(error);
+        }
+        for one in skipped {
+            let line = self.skipped.add(split, samples, one)?;
+            let total = self.skipped.total();
+            if let Some(line) = line {
+                watch(Event::Skipped { line: &line, total });
+            }
+        }
+        self.skipped
+            .check(&prepared.csv, split, samples, &config.data)
+    }
+
+    /// Runs a step. Behind a GPU the next one's batch, if it has been read, begins to travel meanwhile.
+    fn compute(&mut self, number: u64, moment: &Moment<'_>) -> Result<StepReport, TrainError> {
+        let is_last = number == self.ready.total_steps();
+        let Ready {
+            feed,
             prepared,
             device,
-            split,
-            pictures,
-            batches: [now, then],
             ..
         } = &mut self.ready;
-        let reader = Reader {
-            config,
-            prepared,
-            cpu: device.cpu(),
-            pictures,
-            order: &mut self.order,
-            effective_batch: split.effective_batch,
-            steps_per_epoch,
-        };
-        ([now, then], reader, (&mut self.step, device))
+        let step = &mut self.step;
+        step.launch(device, feed.batch(), moment);
+        if device.is_gpu() && !is_last {
+            feed.read_ahead(number + 1, prepared);
+            if let Some(next) = feed.next_batch().filter(|next| next.num_samples > 0) {
+                step.preload(device, next);
+            }
+        }
+        Ok(step.finish()?)
     }
 
     fn evaluation_is_due(&self) -> bool {
@@ -346,15 +354,26 @@ impl Trainer {
             let Ready {
                 prepared,
                 device,
-                pictures,
+                feed,
+                config,
                 ..
-            } = &self.ready;
+            } = &mut self.ready;
             let part = part(prepared, on).expect("there: filtered above");
             let mut encoder = self.step.encoder();
-            let scores = evaluate(device, &mut encoder, pictures, part, |done, total| {
+            let go_on = |done: usize, total: usize| {
                 watch(Event::Evaluating { on, done, total });
                 !stop.load(Ordering::Relaxed)
-            })?;
+            };
+            let scores = evaluate(
+                device,
+                &mut encoder,
+                feed.lend(self.state.step),
+                part,
+                go_on,
+            );
+            feed.train(config, prepared);
+            let (scores, skipped) = scores?;
+            self.tell_skipped(on, &skipped, watch)?;
             lines.push(EvaluationLine {
                 kind: "evaluation",
                 step: self.state.step,
@@ -506,6 +525,11 @@ impl Trainer {
             seconds: self.state.clock.all,
             samples_per_s: self.state.clock.samples_per_s(),
             waited_for_data: self.state.clock.waiting(),
+            reading: self
+                .ready
+                .feed
+                .report(self.ready.device.cpu().num_threads()),
+            skipped: self.skipped.total(),
             budget_bytes: self.ready.prepared.setup.budget_bytes,
             planned_bytes: self.planned[0],
             process_bytes: self.ready.device.peak_bytes(),
@@ -536,14 +560,34 @@ fn best_metric(ready: &Ready) -> Result<String, TrainError> {
     }
 }
 
-/// FNV-1a over all that decides which samples a run sees.
-fn data_digest(ready: &Ready) -> u64 {
-    let mut digest = 0xcbf2_9ce4_8422_2325u64;
-    let mut add = |bytes: &[u8]| {
+/// FNV-1a.
+struct Digest(u64);
+
+impl Digest {
+    fn new() -> Digest {
+        Digest(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
         for &byte in bytes.iter().chain(&[0xff]) {
-            digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
-    };
+    }
+}
+
+/// Of the samples of a step.
+fn digest(samples: &[u32]) -> u64 {
+    let mut digest = Digest::new();
+    for sample in samples {
+        digest.add(&sample.to_le_bytes());
+    }
+    digest.0
+}
+
+/// Of all that decides which samples a run sees.
+fn data_digest(ready: &Ready) -> u64 {
+    let mut digest = Digest::new();
+    let mut add = |bytes: &[u8]| digest.add(bytes);
     let parts = [
         Some(&ready.prepared.train),
         ready.prepared.validation.as_ref(),
@@ -556,7 +600,7 @@ fn data_digest(ready: &Ready) -> u64 {
         }
         add(b"end of part");
     }
-    digest
+    digest.0
 }
 
 #[cfg(test)]

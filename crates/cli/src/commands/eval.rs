@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
 use holdall_data::columns::guess_label;
@@ -11,10 +12,12 @@ use holdall_data::source;
 use holdall_data::table::Table;
 use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
+use holdall_train::config::Split;
 use holdall_train::evaluate::{self, Scores, Unfinished};
-use holdall_train::pictures::Pictures;
 use holdall_train::prepare::Part;
+use holdall_train::reading::Reading;
 use holdall_train::setup::resolve_budget;
+use holdall_train::skipped::{SkippedLine, refused};
 use holdall_train::trained::Trained;
 use serde::Serialize;
 
@@ -59,7 +62,10 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         (Some(_), _) => data.train,
     };
     let tokens = trained.tokens(samples.captions())?;
-    let part = Part { samples, tokens };
+    let part = Part {
+        samples: Arc::new(samples),
+        tokens,
+    };
     let budget = resolve_budget(arguments.memory, &device)?;
     let host_bytes = evaluate::host_bytes(&part, trained.projection());
     let longest = part.tokens.longest();
@@ -73,23 +79,29 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         (part.samples.len() + part.tokens.len()) as u64,
         "Evaluating",
     );
-    let pictures = Pictures::new(trained.image_size(), device.cpu());
-    let scores = evaluate::evaluate(
-        &device,
-        &mut encoders.encoder(),
-        &pictures,
-        &part,
-        |done, _| {
-            bar.set_position(done as u64);
-            !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
-        },
-    );
+    let mut encoder = encoders.encoder();
+    let reading = Reading::evaluation(&device, encoder.batch(), trained.picture_bytes());
+    let mut pictures = reading.open(&device, trained.image_size())?;
+    let scores = evaluate::evaluate(&device, &mut encoder, &mut pictures, &part, |done, _| {
+        bar.set_position(done as u64);
+        !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
+    });
     bar.finish_and_clear();
-    let scores = match scores {
+    let (scores, skipped) = match scores {
         Ok(scores) => scores,
         Err(Unfinished::Stopped) => return Ok(ExitCode::from(failure::INTERRUPTED)),
         Err(Unfinished::Failed(error)) => return Err((*error).into()),
     };
+    if let Some(error) = refused(&data.csv, &part.samples, &skipped, &config.data) {
+        return Err(error.into());
+    }
+    for one in &skipped {
+        let line = SkippedLine::new(Split::Validation, &part.samples, one);
+        tell(&format!(
+            "skipped row {}, {}: {}",
+            line.row, line.image, line.reason
+        ));
+    }
     if arguments.json {
         print_json(&EvalJson {
             model: trained.path(),

@@ -1,6 +1,8 @@
 //! One file per command.
 
 pub mod bench_clip;
+pub mod data_check;
+pub mod data_clean;
 pub mod data_sample;
 pub mod demo;
 pub mod eval;

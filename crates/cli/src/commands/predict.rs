@@ -2,17 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
+use holdall_data::loader;
 use holdall_data::samples::{Samples, SamplesBuilder};
 use holdall_device::Device;
-use holdall_device::cpu::Cpu;
 use holdall_train::TrainError;
 use holdall_train::encoder::Encoder;
 use holdall_train::evaluate::{Unfinished, encode_captions, encode_pictures};
-use holdall_train::pictures::{Pictures, View};
 use holdall_train::prepare::TokenTable;
+use holdall_train::reading::Reading;
 use holdall_train::setup::resolve_budget;
+use holdall_train::skipped::reason;
 use holdall_train::trained::Trained;
 use serde::Serialize;
 
@@ -74,12 +76,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let labels = labels(&arguments, &trained)?;
     let paths = pictures_under(&arguments.images)?;
     let device = open_device(arguments.device, arguments.num_threads)?;
-    let pictures = Pictures::new(trained.image_size(), device.cpu());
-    let (paths, skipped) = readable(device.cpu(), &pictures, paths);
-    for one in &skipped {
-        tell(&format!("skipped {}: {}", one.image, one.reason));
-    }
-    let samples = as_samples(&paths);
+    let samples = Arc::new(as_samples(&paths));
     let budget = resolve_budget(arguments.memory, &device)?;
     let longest = match &labels {
         Labels::ZeroShot { tokens, .. } => tokens.longest(),
@@ -97,12 +94,14 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let mut predictions = Vec::new();
     let mut features = Vec::new();
     let projection = trained.projection();
+    let reading = Reading::evaluation(&device, encoder.batch(), trained.picture_bytes());
+    let mut pictures = reading.open(&device, trained.image_size())?;
     let encoded = encode_pictures(
         &device,
         &mut encoder,
-        &pictures,
+        &mut pictures,
         &samples,
-        |first, encoded| {
+        |read, encoded| {
             for (row, feature) in encoded.features.chunks(projection).enumerate() {
                 let scores = match &labels {
                     Labels::Head(names) => encoded.logits.as_ref().map(|logits| {
@@ -115,7 +114,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
                     Labels::None => None,
                 };
                 predictions.push(Prediction {
-                    image: paths[first + row].display().to_string(),
+                    image: paths[read[row] as usize].display().to_string(),
                     labels: scores
                         .map_or(Vec::new(), |scores| best(&labels, &scores, arguments.top)),
                 });
@@ -128,14 +127,18 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         },
     );
     bar.finish_and_clear();
-    if let Err(unfinished) = encoded {
-        return ended(unfinished);
+    let skipped: Vec<Skipped> = match encoded {
+        Ok(skipped) => skipped.iter().map(|one| left_out(&paths, one)).collect(),
+        Err(unfinished) => return ended(unfinished),
+    };
+    for one in &skipped {
+        tell(&format!("skipped {}: {}", one.image, one.reason));
     }
     if let Some(path) = &arguments.features {
         array_file::write(path, "image_features", &features, projection)?;
         tell(&format!(
             "{} x {projection} features: {}",
-            paths.len(),
+            predictions.len(),
             path.display()
         ));
     }
@@ -307,28 +310,12 @@ fn as_samples(paths: &[PathBuf]) -> Samples {
     samples.finish()
 }
 
-/// Leaves out what is no picture, with the reason.
-fn readable(cpu: &Cpu, pictures: &Pictures, paths: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<Skipped>) {
-    let samples = as_samples(&paths);
-    let mut room = vec![0; pictures.bytes_each()];
-    let (mut good, mut skipped) = (Vec::new(), Vec::new());
-    for (index, path) in paths.into_iter().enumerate() {
-        match pictures.read(cpu, &samples, &[index as u32], View::Evaluation, &mut room) {
-            Ok(()) => good.push(path),
-            Err(error) => skipped.push(Skipped {
-                image: path.display().to_string(),
-                reason: reason(&path, &error.error.to_string()),
-            }),
-        }
+fn left_out(paths: &[PathBuf], skipped: &loader::Skipped) -> Skipped {
+    let path = &paths[skipped.sample as usize];
+    Skipped {
+        image: path.display().to_string(),
+        reason: reason(path, &skipped.error),
     }
-    (good, skipped)
-}
-
-/// The first line of an error, without the path that stands before it anyway.
-fn reason(path: &Path, error: &str) -> String {
-    let first = error.lines().next().unwrap_or_default();
-    let named = format!("{}: ", path.display());
-    first.strip_prefix(&named).unwrap_or(first).to_owned()
 }
 
 fn show(predictions: &[Prediction]) -> String {

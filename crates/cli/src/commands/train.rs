@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
+use holdall_data::DataError;
 use holdall_data::columns::guess_label;
 use holdall_data::find::find;
 use holdall_data::table::Table;
@@ -126,7 +127,7 @@ impl Meant {
     }
 }
 
-fn is_yaml(target: &str) -> bool {
+pub(super) fn is_yaml(target: &str) -> bool {
     let extension = Path::new(target).extension();
     extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
 }
@@ -134,26 +135,42 @@ fn is_yaml(target: &str) -> bool {
 /// Without a config, a column that is called `make` or `label` is one of labels.
 fn label_by_name(config: &RunConfig, notes: &mut Vec<String>) -> Result<Option<String>> {
     let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
-    let table = Table::open(&found.csv).map_err(TrainError::from)?;
-    // A column of one value tells nothing apart.
-    let tells_apart = |label: &&str| {
-        let column = table.columns().iter().position(|name| name == label);
-        let mut values = column.into_iter().flat_map(|column| {
-            let rows = 0..table.num_rows();
-            rows.map(move |row| (row, column))
-        });
-        let cells = values.by_ref().map(|(row, column)| table.cell(row, column));
-        let mut cells = cells.filter(|cell| !cell.is_empty());
-        let first = cells.next();
-        cells.any(|cell| Some(cell) != first)
+    label_of_csv(&found.csv, notes)
+}
+
+/// The column of labels that a CSV has by its name, if it tells rows apart.
+pub(super) fn label_of_csv(csv: &Path, notes: &mut Vec<String>) -> Result<Option<String>> {
+    let table = Table::open(csv).map_err(TrainError::from)?;
+    let label = match guess_label(&table) {
+        Some(label) if tells_apart(&table, label).map_err(TrainError::from)? => {
+            Some(label.to_owned())
+        }
+        _ => None,
     };
-    let label = guess_label(&table).filter(tells_apart).map(str::to_owned);
     if let Some(label) = &label {
         notes.push(format!(
             "Label column: `{label}` (found by its name; `--set data.label=COLUMN` names another, or none)"
         ));
     }
     Ok(label)
+}
+
+/// Whether a column has two values: one of a single value tells nothing apart.
+fn tells_apart(table: &Table, label: &str) -> Result<bool, DataError> {
+    let Some(column) = table.columns().iter().position(|name| name == label) else {
+        return Ok(false);
+    };
+    let mut first = String::new();
+    let mut rows = table.rows()?;
+    while let Some(row) = rows.read()? {
+        match row.cell(column) {
+            "" => {}
+            cell if first.is_empty() => first.push_str(cell),
+            cell if cell != first => return Ok(true),
+            _ => {}
+        }
+    }
+    Ok(false)
 }
 
 /// Plans, trains and tells.

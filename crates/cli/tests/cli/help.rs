@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 13] = [
     "",
     "demo",
     "train",
@@ -11,6 +11,8 @@ const COMMANDS: [&str; 11] = [
     "eval",
     "predict",
     "data",
+    "data check",
+    "data clean",
     "data sample",
     "bench",
     "bench clip",

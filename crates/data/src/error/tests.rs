@@ -35,6 +35,11 @@ says! {
         => ". and data: expected image_labels_filtered.csv", "found a.csv, b.csv";
     empty_file: DataError::EmptyFile { path: path() } => "data/cars.csv", "an empty file";
     no_rows: DataError::NoRows { path: path(), columns: names() } => "header `image,make`, found none";
+    nothing_left: DataError::NothingLeft { path: path(), num_rows: 2400, why: "missing" }
+        => "cars.csv: expected rows that are left", "all 2,400 would go: missing", "nothing was written";
+    cleaned_already: DataError::CleanedAlready { path: "cars_cleaned.csv".into(), source_csv: "cars.csv".into() }
+        => "cars_cleaned.csv: expected a CSV to clean", "clean cars.csv instead";
+    changed: DataError::Changed { path: path() } => "cars.csv: expected a file that stays as it is";
     too_many_rows: DataError::TooManyRows { path: path() } => "at most 4,294,967,295 rows";
     separator: DataError::Separator { path: path(), row: 1, found: "tabs" } => "cars.csv, row 1", "found tabs";
     open_quote: DataError::OpenQuote { path: path(), row: 9 } => "cars.csv, row 9: expected a closing quote";
@@ -57,8 +62,10 @@ says! {
         => "column `make`: expected at least two labels, found only `Ford`", "leave `label` out";
     unknown_label: DataError::UnknownLabel { path: path(), row: 9, column: "make".to_owned(), label: "Fort".to_owned(), num_known: 2, from_head: false, nearest: Some("Ford".to_owned()) }
         => "row 9: column `make`: expected one of 2 labels of the training rows, found `Fort`", "`Ford`?";
-    missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 2400, hint: "look".to_owned() }
-        => "row 2: expected an image at x/1.jpg", "3 of 2,400 images are missing";
+    missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 2400, max_skipped: None, hint: "look".to_owned() }
+        => "row 2: expected an image at x/1.jpg", "3 of 2,400 images are missing\n";
+    too_many_missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 24, max_skipped: Some(0.1), hint: "look".to_owned() }
+        => "3 of 24 images are missing, `max_skipped` allows 10%";
     split_value: DataError::SplitValue { path: path(), row: 4, column: "split".to_owned(), found: "later".to_owned() }
         => "row 4: column `split`", "found `later`";
     nothing_to_train_on: DataError::NothingToTrainOn { path: path(), column: "split".to_owned() }

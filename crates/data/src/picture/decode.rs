@@ -10,6 +10,7 @@ use image::error::ImageError;
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
+use super::jpeg;
 use super::refused::{Refusal, refused};
 use super::tiff::TiffTags;
 use super::webp::{self, CutShort};
@@ -86,6 +87,10 @@ fn decode_or_panic(
             hint,
         });
     }
+    if jpeg::is_jpeg(bytes) {
+        let (width, height, orientation) = jpeg::decode(path, bytes, scratch)?;
+        return Ok(turned(&mut scratch.rgb, width, height, orientation));
+    }
     let failed = |cause: ImageError| broken(path, cause);
     let mut reader = ImageReader::new(Cursor::new(bytes))
         .with_guessed_format()
@@ -96,11 +101,6 @@ fn decode_or_panic(
             found: beginning(bytes),
         });
     };
-    if format == ImageFormat::Jpeg && is_cut_short(bytes) {
-        return Err(DataError::PictureTruncated {
-            path: path.to_owned(),
-        });
-    }
     check_claims(path, bytes, format, scratch.limits)?;
     let mut limits = image::Limits::no_limits();
     limits.max_alloc = Some(scratch.limits.decoder_bytes(bytes.len()));
@@ -187,7 +187,12 @@ fn check_claims(
     }
 }
 
-fn check_size(path: &Path, width: u32, height: u32, limits: Limits) -> Result<(), DataError> {
+pub(super) fn check_size(
+    path: &Path,
+    width: u32,
+    height: u32,
+    limits: Limits,
+) -> Result<(), DataError> {
     let path = path.to_owned();
     if width == 0 || height == 0 {
         return Err(DataError::PictureEmpty {
@@ -260,32 +265,6 @@ fn beginning(bytes: &[u8]) -> String {
     format!("a file that begins with `{shown}`")
 }
 
-/// Whether a JPEG stops before its end marker. The decoder paints what is missing grey and says
-/// nothing, and a run would train on grey.
-fn is_cut_short(jpeg: &[u8]) -> bool {
-    const END: u8 = 0xd9;
-    // Markers without a length: start, end, restarts, TEM; 0 is a stuffed byte, 0xff is filling.
-    let stands_alone = |marker: u8| matches!(marker, 0 | 1 | 0xd0..=0xd8 | 0xff);
-    let mut at = 0;
-    while let Some(found) = jpeg
-        .get(at..)
-        .and_then(|rest| rest.iter().position(|b| *b == 0xff))
-    {
-        at += found + 1;
-        match jpeg.get(at) {
-            None => return true,
-            Some(&END) => return false,
-            Some(&0xff) => {}
-            Some(&marker) if stands_alone(marker) => at += 1,
-            Some(_) => match jpeg.get(at + 1..at + 3) {
-                Some(&[high, low]) => at += 1 + usize::from(u16::from_be_bytes([high, low])),
-                _ => return true,
-            },
-        }
-    }
-    true
-}
-
 /// Converts to RGB8; false for colours that no decoder here gives.
 fn to_rgb(decoded: &[u8], color: ColorType, rgb: &mut Vec<u8>) -> bool {
     rgb.clear();
@@ -317,7 +296,7 @@ fn to_rgb(decoded: &[u8], color: ColorType, rgb: &mut Vec<u8>) -> bool {
     true
 }
 
-fn extend<const N: usize>(
+pub(super) fn extend<const N: usize>(
     rgb: &mut Vec<u8>,
     decoded: &[u8],
     convert: impl Fn([u8; N]) -> [u8; CHANNELS],

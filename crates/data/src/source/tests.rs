@@ -1,6 +1,8 @@
 use std::fs;
 
+use super::missing::MANY_IMAGES;
 use super::*;
+use crate::config::{BadPictures, MaxSkipped};
 
 /// A folder with a CSV of these rows and an image for each `N.jpg` in it.
 struct Folder(tempfile::TempDir);
@@ -201,10 +203,23 @@ fn missing_images_are_counted_and_the_first_is_named() {
     let folder = cars();
     fs::remove_file(folder.0.path().join("images/7.jpg")).unwrap();
     fs::remove_file(folder.0.path().join("images/9.jpg")).unwrap();
-    let error = fails(&folder.config());
+    let mut config = folder.config();
+    let data = read(&config, 0).unwrap();
+    // They stay in: which rows are held out, and in which order they come, does not depend on what is missing.
+    assert_eq!(data.train.len(), 36);
+    let note = data
+        .notes
+        .iter()
+        .find(|n| n.starts_with("Careful: 2 of 40"));
+    let note = note.unwrap_or_else(|| panic!("{:?}", data.notes));
+    assert!(note.contains("image_labels.csv, row 9, images/7.jpg): skipped"));
+    config.max_skipped = MaxSkipped(0.04);
+    assert!(fails(&config).contains("2 of 40 images are missing, `max_skipped` allows 4%"));
+    config.bad_pictures = BadPictures::Fail;
+    let error = fails(&config);
     assert!(error.contains("row 9: expected an image at"), "{error}");
     assert!(error.contains("images/7.jpg"), "{error}");
-    assert!(error.contains("2 of 40 images are missing"), "{error}");
+    assert!(error.contains("2 of 40 images are missing\n"), "{error}");
 
     let path = folder.write("tables/cars.csv", "image,caption\nimages/1.jpg,a\n");
     let config = DataConfig {
@@ -226,7 +241,11 @@ fn many_images_are_checked_too() {
         csv += &format!("images/{}.jpg,a\n", at % 41);
     }
     let folder = Folder::new(&csv);
-    let error = fails(&folder.config());
+    let config = DataConfig {
+        bad_pictures: BadPictures::Fail,
+        ..folder.config()
+    };
+    let error = fails(&config);
     assert!(error.contains("row 42"), "{error}");
     assert!(
         error.contains("244 of 10,005 images are missing"),

@@ -183,7 +183,7 @@ impl Drop for Buffer {
 }
 
 /// Page-locked host memory, which the card's copy engine reads by itself.
-pub(super) struct Pinned {
+pub(crate) struct Pinned {
     pointer: *mut u8,
     bytes: usize,
 }

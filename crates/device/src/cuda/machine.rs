@@ -6,7 +6,8 @@
 //! compute                                       | landing -> inputs, program ...   | landing -> inputs, program ...
 //! ```
 //!
-//! The host never waits within a step: it fills the next mirror while the card computes.
+//! The host never waits within a step: it fills the next mirror while the card computes. Pictures pass the mirror by: they travel
+//! from the rows that they were decoded into.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ use super::kernels::Kernels;
 use super::product::timed;
 use super::progress::told_if_slow;
 use crate::cpu::Element;
-use crate::{Arithmetic, DeviceError};
+use crate::{Arithmetic, DeviceError, HostRow};
 
 /// Host mirrors of the inputs: one is filled while the other travels.
 const MIRRORS: usize = 2;
@@ -52,6 +53,10 @@ pub(crate) struct CudaMachine {
     landing: u64,
     mirrors: Vec<Mirror>,
     at: usize,
+    /// Rows to be sent, and to which of the inputs' bytes.
+    rows: Vec<(u64, HostRow)>,
+    /// Rows that may still be on their way: nobody may write them.
+    travelling: Vec<HostRow>,
     /// Filled bytes that wait in the landing for the next program.
     landed: Vec<Range<u64>>,
     /// What was in the landing has been taken over.
@@ -90,6 +95,8 @@ impl CudaMachine {
             landing: plan.landing.unwrap_or(plan.inputs.start),
             mirrors,
             at: 0,
+            rows: Vec::new(),
+            travelling: Vec::new(),
             landed: Vec::new(),
             taken: Event::new()?,
             failure: None,
@@ -241,6 +248,24 @@ impl CudaMachine {
         fill(values)
     }
 
+    /// An input whose samples lie in rows; they travel from there.
+    pub fn input_rows(&mut self, place: &Place, rows: &mut dyn Iterator<Item = &HostRow>) {
+        let (_, bytes) = self.address::<u8>(place);
+        assert!(
+            self.inputs.contains(&place.offset),
+            "an input lies among the inputs"
+        );
+        let mut at = place.offset - self.inputs.start;
+        let end = at + bytes as u64;
+        for row in rows {
+            let next = at + row.as_ref().len() as u64;
+            assert!(next <= end, "rows of {bytes} bytes together");
+            self.rows.push((at, row.clone()));
+            at = next;
+        }
+        assert_eq!(at, end, "rows of {bytes} bytes together");
+    }
+
     /// Lets what was filled travel to the card, beside what runs there.
     pub fn send(&mut self) {
         let sent = self.try_send();
@@ -249,7 +274,7 @@ impl CudaMachine {
 
     fn try_send(&mut self) -> Result<(), DeviceError> {
         let mirror = &mut self.mirrors[self.at];
-        if mirror.filled.is_empty() {
+        if mirror.filled.is_empty() && self.rows.is_empty() {
             return Ok(());
         }
         let ranges = joined(std::mem::take(&mut mirror.filled));
@@ -263,6 +288,14 @@ impl CudaMachine {
             let bytes = (range.end - range.start) as usize;
             self.copies.upload(to, from, bytes)?;
         }
+        // After the mirror: small gaps in it are sent along, and may be where these go.
+        for (to, from, bytes) in runs(&self.rows) {
+            self.copies
+                .upload(self.arena.address + self.landing + to, from, bytes)?;
+            self.landed.push(to..to + bytes as u64);
+        }
+        self.travelling
+            .extend(self.rows.drain(..).map(|(_, row)| row));
         mirror.sent.record(&self.copies)?;
         self.compute.wait_for(&mirror.sent)?;
         self.landed.extend(ranges);
@@ -328,7 +361,12 @@ impl CudaMachine {
     }
 
     pub fn wait(&mut self) -> Result<(), DeviceError> {
-        let waited = self.compute.wait();
+        let mut waited = self.compute.wait();
+        if !self.travelling.is_empty() {
+            // Those of the next step, where they were sent early.
+            waited = waited.and(self.copies.wait());
+        }
+        self.travelling.clear();
         self.note(waited);
         match self.failure.take() {
             Some(error) => Err(error),
@@ -343,6 +381,19 @@ impl Drop for CudaMachine {
         let _ = self.copies.wait();
         let _ = self.compute.wait();
     }
+}
+
+/// Rows that follow each other on both sides, as one: where to, where from, how many bytes.
+fn runs(rows: &[(u64, HostRow)]) -> impl Iterator<Item = (u64, *const u8, usize)> {
+    let follows = |(a, first): &(u64, HostRow), (b, second): &(u64, HostRow)| {
+        let bytes = first.as_ref().len();
+        let there = first.as_ref().as_ptr().wrapping_add(bytes);
+        a + bytes as u64 == *b && there == second.as_ref().as_ptr()
+    };
+    rows.chunk_by(follows).map(|run| {
+        let bytes = run.iter().map(|(_, row)| row.as_ref().len()).sum();
+        (run[0].0, run[0].1.as_ref().as_ptr(), bytes)
+    })
 }
 
 fn zeros<T: Element>(elements: usize) -> Vec<T> {

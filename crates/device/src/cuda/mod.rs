@@ -30,6 +30,7 @@ mod target;
 
 use std::sync::{Arc, Mutex};
 
+pub(crate) use driver::Pinned;
 pub use driver::allocations;
 pub use progress::on_progress;
 pub use target::CudaTarget;
@@ -118,7 +119,7 @@ impl Cuda {
         CardId::PciBusId(&self.pci_bus_id)
     }
 
-    fn bind(&self) -> Result<(), DeviceError> {
+    pub(crate) fn bind(&self) -> Result<(), DeviceError> {
         self.context.bind()
     }
 

@@ -25,6 +25,7 @@ fn state(run: &Run<'_>) -> State {
             kept_micro_batches: EIGHT_BY_FOUR.kept,
         },
         data_digest: String::new(),
+        cursor: None,
         algorithms: run.device.algorithms(),
     }
 }

@@ -1,0 +1,284 @@
+//! `holdall data check`: every picture decoded, every row looked at, what is wrong in a table.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use holdall_data::DataError;
+use holdall_data::check::{
+    CheckConfig, Example, Finding, Kind, Outcome, Report, RowKind, Watch, check,
+};
+use holdall_data::find::{find, source_of};
+use holdall_data::words::{counted, thousands};
+use holdall_train::TrainError;
+use holdall_train::config::RunConfig;
+use serde::Serialize;
+
+use crate::arguments::{CheckOptions, DataCheckArguments};
+use crate::commands::train::{is_yaml, label_of_csv};
+use crate::failure;
+use crate::screen::{print, print_json, progress, tell};
+use crate::stop;
+
+/// Columns of a terminal that nobody made wider.
+const WIDTH: usize = 80;
+
+#[derive(Serialize)]
+struct CheckJson<'a> {
+    verdict: &'static str,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
+    let config = meant(&arguments.options, Wanted::Cleanest)?;
+    let Some(report) = watched(|watch| check(&config, watch))? else {
+        return Ok(ExitCode::from(failure::INTERRUPTED));
+    };
+    let is_clean = report.findings.is_empty();
+    if arguments.options.json {
+        let verdict = if is_clean { "clean" } else { "found" };
+        print_json(&CheckJson {
+            verdict,
+            report: &report,
+        })?;
+    } else {
+        print(&show(&report))?;
+        if !is_clean && source_of(&report.csv).is_none() {
+            tell(&format!(
+                "hint: holdall data clean {} writes a CSV without them",
+                report.csv.display()
+            ));
+        }
+    }
+    Ok(match is_clean {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(failure::FOUND),
+    })
+}
+
+/// Which CSV of a folder is meant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The one that training would take.
+    Cleanest,
+    /// The one that cleaning starts from.
+    Source,
+}
+
+/// What the options mean.
+pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfig> {
+    let target = options.target.as_deref();
+    let file = target.filter(|target| is_yaml(target)).map(Path::new);
+    let mut config = RunConfig::load(file, &options.sets)?;
+    if let (None, Some(target)) = (file, target) {
+        config.data.train = Some(PathBuf::from(target));
+    }
+    let named = config.data.train.as_deref();
+    let found = find(named).map_err(TrainError::from)?;
+    let is_named = named.is_some_and(|path| !path.is_dir());
+    let mut csv = found.csv;
+    match wanted {
+        Wanted::Cleanest => found.notes.iter().for_each(|note| tell(note)),
+        // That a cleaner one lies beside it is no news to who is about to clean.
+        Wanted::Source if is_named => {}
+        Wanted::Source => {
+            let source = source_of(&csv).filter(|source| source.is_file());
+            csv = source.unwrap_or(csv);
+            tell(&format!("Data: {} (found by its name)", csv.display()));
+        }
+    }
+    let mut notes = Vec::new();
+    if file.is_none() && config.data.label.is_none() {
+        config.data.label = label_of_csv(&csv, &mut notes)?;
+    }
+    notes.iter().for_each(|note| tell(note));
+    let num_workers = options.num_workers.unwrap_or(config.num_workers);
+    Ok(CheckConfig {
+        data: config.data,
+        csv,
+        seed: options.seed.unwrap_or(config.seed),
+        min_size: options.min_size,
+        max_aspect: options.max_aspect,
+        min_per_label: options.min_per_label,
+        num_workers: num_workers.exactly().filter(|number| *number > 0),
+    })
+}
+
+/// Runs with a bar and Ctrl-C; nothing where the user stopped it.
+pub(super) fn watched<T>(
+    run: impl FnOnce(Watch<'_>) -> Result<Outcome<T>, DataError>,
+) -> Result<Option<T>> {
+    let stop = stop::on_interrupt();
+    let bar = progress(0, "Looking at pictures");
+    let outcome = run(Watch {
+        stop,
+        on_start: &mut |num_rows| bar.set_length(num_rows as u64),
+        on_progress: &|num_rows| bar.inc(num_rows as u64),
+        on_note: &mut |note| bar.suspend(|| tell(note)),
+    });
+    bar.finish_and_clear();
+    match outcome.map_err(TrainError::from)? {
+        Outcome::Done(done) => Ok(Some(done)),
+        Outcome::Stopped {
+            num_done,
+            num_rows,
+            is_kept,
+        } => {
+            let hint = match is_kept {
+                true => "the same command goes on from there",
+                false => "the same command begins anew: nothing could be written beside the CSV",
+            };
+            tell(&format!(
+                "Stopped after {} of {}\nhint: {hint}",
+                thousands(num_done),
+                counted(num_rows, "row")
+            ));
+            Ok(None)
+        }
+    }
+}
+
+fn show(report: &Report) -> String {
+    let num_rows = report.rows + report.validation_rows;
+    let mut text = format!("{}: {}", report.csv.display(), counted(report.rows, "row"));
+    if report.validation_rows > 0 {
+        text += &format!(", {} in validation", thousands(report.validation_rows));
+    }
+    if let Some(labels) = &report.labels {
+        text += &format!(
+            ", {} of `{}`",
+            counted(labels.count, "label"),
+            labels.column
+        );
+    }
+    text.push('\n');
+    if !report.findings.is_empty() {
+        text += &format!(
+            "\n  {:<24}{:>9}{:>8}  {}\n",
+            "found", "rows", "share", "first"
+        );
+    }
+    for finding in &report.findings {
+        let line = format!(
+            "  {:<24}{:>9}{:>8}  ",
+            finding.kind.words(),
+            thousands(finding.count),
+            share(finding.share)
+        );
+        let room = WIDTH.saturating_sub(line.len());
+        text += &line;
+        text += &first(report, finding, room);
+        text.push('\n');
+    }
+    let captions = &report.captions;
+    let different = thousands(captions.different);
+    text += &match captions.commonest_rows {
+        0 | 1 => format!("\nCaptions: {different}, all different\n"),
+        _ => format!(
+            "\nCaptions: {different} different; {} of the rows share theirs with another\n",
+            share(captions.identical_share)
+        ),
+    };
+    if captions.commonest_rows > 1 {
+        let rows = format!(" in {}", counted(captions.commonest_rows, "row"));
+        let room = WIDTH.saturating_sub(rows.len() + "The commonest: \"\"".len());
+        text += &format!(
+            "The commonest: \"{}\"{rows}\n",
+            shortened(&captions.commonest, room)
+        );
+    }
+    text += &match report.findings.is_empty() {
+        true => format!("Nothing wrong in {}\n", counted(num_rows, "row")),
+        false => format!(
+            "{} of {} can be used\n",
+            thousands(report.usable_rows),
+            counted(num_rows, "row")
+        ),
+    };
+    text
+}
+
+/// The first row of a finding in what room there is.
+fn first(report: &Report, finding: &Finding, room: usize) -> String {
+    let Some(example) = finding.examples.first() else {
+        return String::new();
+    };
+    let Example {
+        csv,
+        row,
+        image,
+        detail,
+        ..
+    } = example;
+    if let (Kind::Row(RowKind::FewOfLabel | RowKind::SameCaption), Some(detail)) =
+        (finding.kind, detail)
+    {
+        return shortened(detail, room);
+    }
+    let name = csv.file_name().unwrap_or(csv.as_os_str()).to_string_lossy();
+    let place = match *csv == report.csv {
+        true => format!("row {row}"),
+        false => format!("{name} row {row}"),
+    };
+    let detail = match (finding.kind, detail) {
+        // Which CSV the other row is of shows in the row of this one.
+        (Kind::Row(RowKind::Leak), Some(detail)) => {
+            let detail = detail.split(" of ").next().unwrap_or(detail);
+            format!(" {detail}")
+        }
+        (_, Some(detail)) => format!(" {detail}"),
+        (_, None) => String::new(),
+    };
+    let room = room.saturating_sub(place.chars().count() + detail.chars().count() + 1);
+    let image = shortened_left(image, room);
+    format!("{place}{detail} {image}").trim_end().to_owned()
+}
+
+/// `0.3%`; what is there is never 0%.
+pub(super) fn share(share: f64) -> String {
+    match share * 100.0 {
+        percent if percent > 0.0 && percent < 0.1 => "<0.1%".to_owned(),
+        percent if percent < 10.0 && percent > 0.0 => format!("{percent:.1}%"),
+        percent => format!("{percent:.0}%"),
+    }
+}
+
+fn shortened(text: &str, room: usize) -> String {
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    let start: String = text.chars().take(room.saturating_sub(3)).collect();
+    format!("{start}...")
+}
+
+/// Of a path, the end tells more.
+fn shortened_left(text: &str, room: usize) -> String {
+    let length = text.chars().count();
+    if length <= room {
+        return text.to_owned();
+    }
+    let end: String = text
+        .chars()
+        .skip(length - room.saturating_sub(3).min(length))
+        .collect();
+    format!("...{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_long_names() {
+        assert_eq!(share(0.0), "0%");
+        assert_eq!(share(0.000_01), "<0.1%");
+        assert_eq!(share(0.003), "0.3%");
+        assert_eq!(share(0.25), "25%");
+        assert_eq!(share(1.0), "100%");
+        assert_eq!(shortened("a photo", 7), "a photo");
+        assert_eq!(shortened("a photo of", 7), "a ph...");
+        assert_eq!(shortened_left("images/7.jpg", 8), "...7.jpg");
+        assert_eq!(shortened_left("ä", 0), "...");
+    }
+}

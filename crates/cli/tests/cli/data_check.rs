@@ -1,0 +1,229 @@
+//! `holdall data check`: a row of each defect is found, on stdout, with an exit code that scripts can use.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::training::Home;
+use crate::typed::{Answer, DONE, FOUND, holdall_words};
+
+/// `holdall data COMMAND PATH OPTIONS`.
+pub fn data(command: &str, path: &Path, options: &str) -> Answer {
+    let words = ["data".into(), command.into(), path.as_os_str().to_owned()];
+    holdall_words(
+        words
+            .into_iter()
+            .chain(options.split_whitespace().map(Into::into)),
+    )
+}
+
+/// Drawn cars, with a row of each of these defects from line 3 on.
+pub fn with_defects() -> Home {
+    let home = Home::with_cars(24);
+    let image = |number: usize| home.path(&format!("cars/images/{number:06}.jpg"));
+    fs::remove_file(image(1)).unwrap();
+    fs::write(image(2), "").unwrap();
+    fs::write(image(3), "<!DOCTYPE html>").unwrap();
+    let whole = fs::read(image(4)).unwrap();
+    fs::write(image(4), &whole[..whole.len() - 100]).unwrap();
+    fs::copy(image(0), image(5)).unwrap();
+    fs::write(image(6), bitmap(4, 40)).unwrap();
+    fs::write(image(7), bitmap(20, 500)).unwrap();
+    let mut promises = bitmap(1, 1);
+    promises[18..26].copy_from_slice(&[0x60, 0xea, 0, 0, 0x60, 0xea, 0, 0]);
+    fs::write(image(8), promises).unwrap();
+    let csv = fs::read_to_string(home.csv()).unwrap();
+    let mut lines: Vec<String> = csv.lines().map(str::to_owned).collect();
+    lines[10] = lines[10].replace("images/000009.jpg", "");
+    let header: Vec<&str> = lines[0].split(',').collect();
+    assert_eq!(header[..3], ["image", "caption", "make"]);
+    lines[11] = format!("images/000010.jpg,,{}", "Corvane,x,x,x,x,x,x");
+    fs::write(home.csv(), lines.join("\r\n")).unwrap();
+    home
+}
+
+/// A BMP of one colour.
+pub fn bitmap(width: u32, height: u32) -> Vec<u8> {
+    let row_bytes = (width * 3).div_ceil(4) * 4;
+    let mut bytes = b"BM".to_vec();
+    for number in [54 + row_bytes * height, 0, 54, 40, width, height] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend([1, 0, 24, 0]);
+    bytes.resize(54, 0);
+    bytes.resize((54 + row_bytes * height) as usize, 77);
+    bytes
+}
+
+#[test]
+fn good_data_is_said_to_be_good() {
+    let home = Home::with_cars(24);
+    let answer = data("check", &home.path("cars"), "").exits(DONE);
+    assert!(
+        answer.stdout.contains("image_labels.csv: 24 rows"),
+        "{}",
+        answer.stdout
+    );
+    assert!(
+        answer.stdout.contains("Nothing wrong in 24 rows"),
+        "{}",
+        answer.stdout
+    );
+    assert!(
+        answer.stderr.contains("Label column: `make`"),
+        "{}",
+        answer.stderr
+    );
+    let json = data("check", &home.csv(), "--json").exits(DONE).json();
+    assert_eq!(json["verdict"], "clean");
+    assert_eq!(json["findings"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_row_of_each_defect() {
+    let home = with_defects();
+    let before = fs::read(home.csv()).unwrap();
+    let answer = data("check", &home.csv(), "--set data.validation=none").exits(FOUND);
+    for line in [
+        "no image named                  1    4.2%  row 11",
+        "missing                         1    4.2%  row 3 images/000001.jpg",
+        "zero size                       1    4.2%  row 4 images/000002.jpg",
+        "not an image                    1    4.2%  row 5 images/000003.jpg",
+        "cut short                       1    4.2%  row 6 images/000004.jpg",
+        "too many pixels                 1    4.2%  row 10 60000 x 60000",
+        "empty caption                   1    4.2%  row 12 images/000010.jpg",
+        "duplicate                       1    4.2%  row 7 as row 2",
+        "too small                       1    4.2%  row 8 4 x 40 images/000006.jpg",
+        "too narrow                      1    4.2%  row 9 20 x 500",
+        "17 of 24 rows can be used",
+    ] {
+        assert!(answer.stdout.contains(line), "{line}\n{}", answer.stdout);
+    }
+    let is_narrow = |line: &str| line.chars().count() <= 80 || line.contains(": 24 rows");
+    assert!(answer.stdout.lines().all(is_narrow), "{}", answer.stdout);
+    let hint = format!("hint: holdall data clean {}", home.csv().display());
+    assert!(answer.stderr.contains(&hint), "{}", answer.stderr);
+    assert_eq!(fs::read(home.csv()).unwrap(), before);
+    let left: Vec<_> = fs::read_dir(home.path("cars")).unwrap().collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn json_says_every_row() {
+    let home = with_defects();
+    let options = "--json --set data.validation=none --min-size 64";
+    let json = data("check", &home.path("cars"), options)
+        .exits(FOUND)
+        .json();
+    assert_eq!(json["verdict"], "found");
+    assert_eq!(
+        (&json["rows"], &json["usable_rows"]),
+        (&24.into(), &17.into())
+    );
+    let findings = json["findings"].as_array().unwrap();
+    let finding = |kind: &str| findings.iter().find(|finding| finding["kind"] == kind);
+    let missing = finding("missing").unwrap();
+    assert_eq!(missing["severity"], "problem");
+    assert_eq!(missing["rows"], serde_json::json!([3]));
+    assert_eq!(missing["examples"][0]["image"], "images/000001.jpg");
+    // All that were drawn have 32 x 32 pixels.
+    let small = finding("too_small").unwrap();
+    assert_eq!(small["severity"], "warning");
+    assert_eq!(small["count"], 24 - 6);
+}
+
+/// What training refuses or skips, and where it splits, is what is checked.
+#[test]
+fn a_config_and_the_split_of_its_run() {
+    let home = Home::with_cars(16);
+    let image = |number: usize| home.path(&format!("cars/images/{number:06}.jpg"));
+    fs::copy(image(0), image(1)).unwrap();
+    let csv = fs::read_to_string(home.csv()).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    let held = [&[lines[0]], &lines[2..6]].concat().join("\n");
+    let kept = [&[lines[0], lines[1]], &lines[6..]].concat().join("\n");
+    fs::write(home.csv(), kept).unwrap();
+    fs::write(home.path("cars/val.csv"), held).unwrap();
+    let config = home.path("run.yml");
+    fs::write(
+        &config,
+        "data: {train: cars/image_labels.csv, validation: cars/val.csv}\n",
+    )
+    .unwrap();
+    let answer = data("check", &config, "").exits(FOUND);
+    let line = "in train and validation         1    6.2%  val.csv row 2 as row 2";
+    assert!(answer.stdout.contains(line), "{}", answer.stdout);
+    let answer = data("check", &config, "--set data.validation=none");
+    answer.exits(DONE);
+}
+
+#[test]
+fn bad_arguments_and_data() {
+    let folder = TempDir::new().unwrap();
+    data("check", &folder.path().join("no.csv"), "").refused_with(&["no.csv", "found nothing"]);
+    let csv = folder.path().join("cars.csv");
+    fs::write(&csv, "image,caption\na.jpg\n").unwrap();
+    data("check", &csv, "").refused_with(&["cars.csv, row 2: expected 2 fields"]);
+    fs::write(&csv, "photo,caption\na.jpg,a\n").unwrap();
+    data("check", &csv, "").refused_with(&["image: photo"]);
+    data(
+        "check",
+        &csv,
+        "--set data.image=photo --set data.max_skipped=2",
+    )
+    .refused_with(&["data.max_skipped: 2, expected"]);
+}
+
+/// Stopped by Ctrl-C, it goes on with what it saw, and says the same in the end.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_and_the_same_command_again() {
+    use crate::typed::{INTERRUPTED, start};
+    let folder = TempDir::new().unwrap();
+    let first = folder.path().join("0.bmp");
+    fs::write(&first, bitmap(1600, 1600)).unwrap();
+    let mut csv = "image,caption\n0.bmp,0\n".to_owned();
+    for at in 1..160 {
+        fs::hard_link(&first, folder.path().join(format!("{at}.bmp"))).unwrap();
+        csv += &format!("{at}.bmp,{at}\n");
+    }
+    let path = folder.path().join("cars.csv");
+    fs::write(&path, csv).unwrap();
+    let words = || {
+        let path = path.as_os_str().to_owned();
+        [
+            "data".into(),
+            "check".into(),
+            path,
+            "--num-workers".into(),
+            "1".into(),
+            "--json".into(),
+        ]
+    };
+    let mut running = start(words());
+    let journal = folder.path().join(".cars.csv.check");
+    let is_begun = || fs::read(&journal).is_ok_and(|text| text.len() > 1000);
+    while !is_begun() {
+        assert!(running.goes_on(), "ended before it was seen");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    running.signal("INT");
+    let answer = running.answer().exits(INTERRUPTED);
+    assert_eq!(answer.stdout, "");
+    assert!(
+        answer
+            .stderr
+            .contains(" of 160 rows\nhint: the same command goes on"),
+        "{}",
+        answer.stderr
+    );
+    assert!(journal.is_file());
+    let again = holdall_words(words()).exits(FOUND);
+    assert!(again.stderr.contains("Going on: "), "{}", again.stderr);
+    assert!(!journal.exists());
+    let whole = holdall_words(words()).exits(FOUND);
+    assert!(!whole.stderr.contains("Going on: "), "{}", whole.stderr);
+    assert_eq!(again.json(), whole.json());
+}

@@ -1,0 +1,334 @@
+//! The CSV without the rows that are no use: `_cleaned.csv` has those that can be read, `_filtered.csv` those of them that
+//! pass the filters. Rows are copied byte for byte, and the CSV itself is never touched.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::findings::{Kind, Repeats, RowKind, is_narrow, is_small};
+use super::look::State;
+use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
+use crate::config::Validation;
+use crate::error::DataError;
+use crate::find::{cleaned_names, source_of};
+
+/// What becomes of rows that show the same picture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Duplicates {
+    /// The first stays; what validation shows is not trained on.
+    #[default]
+    KeepFirst,
+    /// All stay.
+    Keep,
+}
+
+/// Why a row went.
+pub type Reason = Kind;
+
+/// Rows that went for the same reason.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Gone {
+    /// Why.
+    pub reason: Reason,
+    /// How many.
+    pub count: usize,
+    /// Their lines.
+    pub rows: Vec<u32>,
+}
+
+/// A CSV that was written.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CleanFile {
+    /// Where.
+    pub path: PathBuf,
+    /// Its rows.
+    pub rows: usize,
+    /// Whether one of this name was there.
+    pub replaced: bool,
+    /// What the file before it had and this one has not.
+    pub gone: Vec<Gone>,
+}
+
+/// What cleaning did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cleaned {
+    /// The CSV.
+    pub csv: PathBuf,
+    /// Its rows.
+    pub rows: usize,
+    /// The readable rows.
+    pub cleaned: CleanFile,
+    /// Those of them that pass the filters.
+    pub filtered: CleanFile,
+}
+
+/// Looks at every row and writes the two CSVs beside the one that was read.
+pub fn clean(
+    config: &CheckConfig,
+    duplicates: Duplicates,
+    watch: Watch<'_>,
+) -> Result<Outcome<Cleaned>, DataError> {
+    if let Some(source_csv) = source_of(&config.csv) {
+        return Err(DataError::CleanedAlready {
+            path: config.csv.clone(),
+            source_csv,
+        });
+    }
+    Ok(match facts(config, watch)? {
+        Outcome::Done(all) => Outcome::Done(write(config, duplicates, &all)?),
+        Outcome::Stopped {
+            num_done,
+            num_rows,
+            is_kept,
+        } => Outcome::Stopped {
+            num_done,
+            num_rows,
+            is_kept,
+        },
+    })
+}
+
+fn write(
+    config: &CheckConfig,
+    duplicates: Duplicates,
+    all: &AllFacts,
+) -> Result<Cleaned, DataError> {
+    let unreadable = unreadable(all);
+    let mut filtered = unreadable.clone();
+    filter(config, duplicates, all, &mut filtered);
+    let [cleaned_path, filtered_path] = cleaned_names(&config.csv);
+    if filtered.iter().all(Option::is_some) {
+        let gone = gone(all, &filtered, |_| true);
+        let commonest = gone.iter().max_by_key(|gone| gone.count);
+        return Err(DataError::NothingLeft {
+            path: config.csv.clone(),
+            num_rows: all.rows.len(),
+            why: commonest.map_or("no rows", |gone| gone.reason.words()),
+        });
+    }
+    let files = [(cleaned_path, &unreadable), (filtered_path, &filtered)];
+    let replaced = write_files(all, &files)?;
+    let [(cleaned_path, _), (filtered_path, _)] = files;
+    let num_left = |reasons: &[Option<Reason>]| reasons.iter().filter(|r| r.is_none()).count();
+    Ok(Cleaned {
+        csv: config.csv.clone(),
+        rows: all.rows.len(),
+        cleaned: CleanFile {
+            path: cleaned_path,
+            rows: num_left(&unreadable),
+            replaced: replaced[0],
+            gone: gone(all, &unreadable, |_| true),
+        },
+        filtered: CleanFile {
+            path: filtered_path,
+            rows: num_left(&filtered),
+            replaced: replaced[1],
+            gone: gone(all, &filtered, |row| unreadable[row].is_none()),
+        },
+    })
+}
+
+/// Why each row cannot be used, if it cannot.
+fn unreadable(all: &AllFacts) -> Vec<Option<Reason>> {
+    let reason = |facts: &super::Facts| match facts.look.state {
+        State::Good if facts.has_caption => None,
+        State::Good => Some(Kind::Row(RowKind::EmptyCaption)),
+        state => Some(Kind::Picture(state)),
+    };
+    all.rows.iter().map(reason).collect()
+}
+
+/// Adds why each of the others is not wanted. Labels are counted last: every other filter makes them fewer.
+fn filter(
+    config: &CheckConfig,
+    duplicates: Duplicates,
+    all: &AllFacts,
+    reasons: &mut [Option<Reason>],
+) {
+    let shown = match duplicates {
+        Duplicates::KeepFirst => shown_in_validation(config, all),
+        Duplicates::Keep => HashSet::new(),
+    };
+    let mut repeats = Repeats::default();
+    for (row, reason) in reasons.iter_mut().enumerate() {
+        let facts = &all.rows[row];
+        if reason.is_some() {
+            continue;
+        }
+        let kind = if is_small(&facts.look, config.min_size) {
+            RowKind::TooSmall
+        } else if is_narrow(&facts.look, config.max_aspect) {
+            RowKind::TooNarrow
+        } else if !all.held[row] && shown.contains(&facts.look.contents) {
+            RowKind::Leak
+        } else if duplicates == Duplicates::KeepFirst && repeats.is_repeated(facts) {
+            RowKind::Duplicate
+        } else {
+            continue;
+        };
+        *reason = Some(Kind::Row(kind));
+    }
+    let label = |row: usize| usize::try_from(all.label_of[row]).ok();
+    let mut counts = vec![0; all.labels.len()];
+    for row in (0..reasons.len()).filter(|row| reasons[*row].is_none()) {
+        if let Some(label) = label(row) {
+            counts[label] += 1;
+        }
+    }
+    for (row, reason) in reasons.iter_mut().enumerate() {
+        let is_few = label(row).is_some_and(|label| counts[label] < config.min_per_label);
+        if reason.is_none() && is_few {
+            *reason = Some(Kind::Row(RowKind::FewOfLabel));
+        }
+    }
+}
+
+/// Pictures that the user set apart. A share of the rows is drawn anew from what is left, so nothing is set apart there.
+fn shown_in_validation(config: &CheckConfig, all: &AllFacts) -> HashSet<u128> {
+    let good = |facts: &&super::Facts| facts.look.state == State::Good;
+    match (&config.data.validation, &all.other) {
+        (Validation::File(_), Some((_, rows))) => {
+            let rows = rows.iter().filter(good);
+            rows.map(|facts| facts.look.contents).collect()
+        }
+        (Validation::Column(_), _) => {
+            let rows = all.rows.iter().zip(&all.held);
+            let held = rows.filter(|(_, held)| **held).map(|(facts, _)| facts);
+            held.filter(good).map(|facts| facts.look.contents).collect()
+        }
+        _ => HashSet::new(),
+    }
+}
+
+fn gone(
+    all: &AllFacts,
+    reasons: &[Option<Reason>],
+    is_counted: impl Fn(usize) -> bool,
+) -> Vec<Gone> {
+    let mut gone: Vec<Gone> = Vec::new();
+    for (row, reason) in reasons.iter().enumerate() {
+        let Some(reason) = *reason else {
+            continue;
+        };
+        if !is_counted(row) {
+            continue;
+        }
+        let at = match gone.iter().position(|gone| gone.reason == reason) {
+            Some(at) => at,
+            None => {
+                gone.push(Gone {
+                    reason,
+                    count: 0,
+                    rows: Vec::new(),
+                });
+                gone.len() - 1
+            }
+        };
+        gone[at].count += 1;
+        gone[at].rows.push(all.rows[row].line);
+    }
+    gone.sort_by_key(|gone| std::cmp::Reverse(gone.count));
+    gone
+}
+
+/// Copies the rows that have no reason to go. Each file is whole, or what was there before; says which replaced one.
+fn write_files(
+    all: &AllFacts,
+    files: &[(PathBuf, &Vec<Option<Reason>>); 2],
+) -> Result<[bool; 2], DataError> {
+    let mut partials = Vec::new();
+    for (path, _) in files {
+        partials.push(Partial::create(path)?);
+    }
+    let table = &all.source.table;
+    let mut rows = table.rows()?;
+    let header = rows.header().to_vec();
+    let mut num_rows = 0;
+    while let Some(row) = rows.read()? {
+        let raw = row.raw().to_vec();
+        // Known once the first row is.
+        let line_end = rows.line_end();
+        for (partial, (_, reasons)) in partials.iter_mut().zip(files) {
+            if num_rows == 0 {
+                partial.write(&[&header, line_end])?;
+            }
+            let reason = reasons.get(num_rows).ok_or_else(|| table.changed())?;
+            if reason.is_none() {
+                partial.write(&[&raw, line_end])?;
+            }
+        }
+        num_rows += 1;
+    }
+    if num_rows != all.rows.len() {
+        return Err(table.changed());
+    }
+    for partial in &mut partials {
+        partial.sync()?;
+    }
+    let mut replaced = [false; 2];
+    for (partial, replaced) in partials.into_iter().zip(&mut replaced) {
+        *replaced = partial.take_its_place()?;
+    }
+    Ok(replaced)
+}
+
+/// A file that is being written beside the name it will have; gone if it never gets it.
+struct Partial {
+    target: PathBuf,
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Partial {
+    fn create(target: &Path) -> Result<Partial, DataError> {
+        let mut path = target.as_os_str().to_owned();
+        path.push(".partial");
+        let path = PathBuf::from(path);
+        let file = File::create(&path).map_err(|cause| unwritten(target, cause))?;
+        Ok(Partial {
+            target: target.to_owned(),
+            path,
+            file: BufWriter::new(file),
+        })
+    }
+
+    fn write(&mut self, pieces: &[&[u8]]) -> Result<(), DataError> {
+        for piece in pieces {
+            let written = self.file.write_all(piece);
+            written.map_err(|cause| unwritten(&self.target, cause))?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), DataError> {
+        let flushed = self.file.flush();
+        let synced = flushed.and_then(|()| self.file.get_ref().sync_all());
+        synced.map_err(|cause| unwritten(&self.target, cause))
+    }
+
+    /// Whether there was one in its place.
+    fn take_its_place(self) -> Result<bool, DataError> {
+        let was_there = self.target.exists();
+        let renamed = fs::rename(&self.path, &self.target);
+        renamed.map_err(|cause| unwritten(&self.target, cause))?;
+        Ok(was_there)
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Not there any more once it has its name.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn unwritten(path: &Path, cause: io::Error) -> DataError {
+    DataError::Io {
+        path: path.to_owned(),
+        action: "write it",
+        cause,
+    }
+}

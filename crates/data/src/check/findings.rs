@@ -1,0 +1,462 @@
+//! From facts about rows to what a reader should do something about.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::look::{Look, State};
+use super::survey::Facts;
+use super::{AllFacts, CheckConfig};
+use crate::error::DataError;
+use crate::source::Source;
+use crate::words::{counted, listed};
+
+/// Past this share of one text, captions tell pictures apart by nothing.
+const MOST_OF_ONE_CAPTION: f64 = 0.5;
+/// Rows that are shown of each finding.
+const NUM_EXAMPLES: usize = 3;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// A row cannot be trained on, or makes scores look better than they are.
+    Problem,
+    /// Worth a look.
+    Warning,
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Kind {
+    /// With the picture, which cannot be used.
+    Picture(State),
+    /// With the row.
+    Row(RowKind),
+}
+
+/// What is wrong with a row whose picture can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowKind {
+    /// It says nothing.
+    EmptyCaption,
+    /// A validation row shows a picture that is trained on.
+    Leak,
+    /// The same picture as an earlier row.
+    Duplicate,
+    /// A side has too few pixels.
+    TooSmall,
+    /// A side is too long for the other.
+    TooNarrow,
+    /// Its label has too few pictures.
+    FewOfLabel,
+    /// Most rows say the same.
+    SameCaption,
+}
+
+impl Kind {
+    /// In a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Kind::Picture(state) => state.words(),
+            Kind::Row(RowKind::EmptyCaption) => "empty caption",
+            Kind::Row(RowKind::Leak) => "in train and validation",
+            Kind::Row(RowKind::Duplicate) => "duplicate",
+            Kind::Row(RowKind::TooSmall) => "too small",
+            Kind::Row(RowKind::TooNarrow) => "too narrow",
+            Kind::Row(RowKind::FewOfLabel) => "few of its label",
+            Kind::Row(RowKind::SameCaption) => "same caption",
+        }
+    }
+
+    fn severity(self) -> Severity {
+        match self {
+            Kind::Picture(_) | Kind::Row(RowKind::EmptyCaption | RowKind::Leak) => {
+                Severity::Problem
+            }
+            Kind::Row(_) => Severity::Warning,
+        }
+    }
+}
+
+impl State {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            State::Good => "good",
+            State::Unnamed => "no image named",
+            State::Missing => "missing",
+            State::ZeroSize => "zero size",
+            State::NotAnImage => "not an image",
+            State::CutShort => "cut short",
+            State::Broken => "broken",
+            State::TooManyPixels => "too many pixels",
+            State::Unreadable => "cannot be opened",
+        }
+    }
+}
+
+/// One of the rows of a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Example {
+    /// The CSV.
+    pub csv: PathBuf,
+    /// Its line.
+    pub row: u32,
+    /// The path in it.
+    pub image: String,
+    /// What there is to say beside the kind.
+    pub detail: Option<String>,
+}
+
+/// Rows that have the same thing wrong with them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub kind: Kind,
+    /// How bad.
+    pub severity: Severity,
+    /// How many rows.
+    pub count: usize,
+    /// Of all.
+    pub share: f64,
+    /// Lines of the CSV.
+    pub rows: Vec<u32>,
+    /// Lines of the validation file.
+    pub validation_rows: Vec<u32>,
+    /// The first few.
+    pub examples: Vec<Example>,
+}
+
+/// How captions repeat.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CaptionFacts {
+    /// Different texts.
+    pub different: usize,
+    /// The share of rows whose text another row has too.
+    pub identical_share: f64,
+    /// The text that most rows have.
+    pub commonest: String,
+    /// How many.
+    pub commonest_rows: usize,
+}
+
+/// The labels there are.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LabelFacts {
+    /// Their column.
+    pub column: String,
+    /// How many.
+    pub count: usize,
+    /// Those with too few usable pictures, and how many these have.
+    pub few: Vec<(String, usize)>,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The CSV.
+    pub csv: PathBuf,
+    /// Its rows.
+    pub rows: usize,
+    /// Rows of the validation file.
+    pub validation_rows: usize,
+    /// Rows that can be trained or validated on.
+    pub usable_rows: usize,
+    /// Problems first.
+    pub findings: Vec<Finding>,
+    /// How captions repeat.
+    pub captions: CaptionFacts,
+    /// Labels, if the data has them.
+    pub labels: Option<LabelFacts>,
+}
+
+/// A row: of the CSV (0) or of the validation file (1), counted from 0.
+type At = (usize, usize);
+
+pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, DataError> {
+    let sheets = all.sheets();
+    let num_rows: usize = sheets.iter().map(|(_, rows)| rows.len()).sum();
+    let mut found: Vec<(Kind, Vec<At>)> = Vec::new();
+    for state in [
+        State::Unnamed,
+        State::Missing,
+        State::ZeroSize,
+        State::NotAnImage,
+        State::CutShort,
+        State::Broken,
+        State::TooManyPixels,
+        State::Unreadable,
+    ] {
+        let rows = all.rows_where(|facts| facts.look.state == state);
+        found.push((Kind::Picture(state), rows));
+    }
+    let empty = all.rows_where(|facts| !facts.has_caption);
+    let groups = Groups::new(all);
+    let leaks = groups.leaks(all);
+    let small = all.rows_where(|facts| is_small(&facts.look, config.min_size));
+    let narrow = all.rows_where(|facts| is_narrow(&facts.look, config.max_aspect));
+    let labels = label_facts(config, all);
+    let few = few_of_label(&labels, all);
+    let (commonest, commonest_rows) = all.captions.commonest();
+    let is_same = commonest_rows as f64 > MOST_OF_ONE_CAPTION * all.rows.len() as f64;
+    let same = match is_same && commonest_rows > 1 {
+        true => rows_with_caption(all, commonest),
+        false => Vec::new(),
+    };
+    found.extend([
+        (Kind::Row(RowKind::EmptyCaption), empty),
+        (Kind::Row(RowKind::Leak), leaks),
+        (Kind::Row(RowKind::Duplicate), groups.duplicates(all)),
+        (Kind::Row(RowKind::TooSmall), small),
+        (Kind::Row(RowKind::TooNarrow), narrow),
+        (Kind::Row(RowKind::FewOfLabel), few),
+        (Kind::Row(RowKind::SameCaption), same),
+    ]);
+    found.retain(|(_, rows)| !rows.is_empty());
+    let images = images_of(all, &found)?;
+    let findings = found.into_iter().map(|(kind, rows)| {
+        let lines = |sheet: usize| -> Vec<u32> {
+            let of_sheet = rows.iter().filter(|at| at.0 == sheet);
+            of_sheet.map(|at| sheets[sheet].1[at.1].line).collect()
+        };
+        let examples = rows.iter().take(NUM_EXAMPLES);
+        let examples = examples.map(|at| Example {
+            csv: sheets[at.0].0.path(),
+            row: sheets[at.0].1[at.1].line,
+            image: images.get(at).cloned().unwrap_or_default(),
+            detail: detail(kind, *at, all, &groups, &labels),
+        });
+        Finding {
+            kind,
+            severity: kind.severity(),
+            count: rows.len(),
+            share: rows.len() as f64 / num_rows as f64,
+            examples: examples.collect(),
+            rows: lines(0),
+            validation_rows: match sheets.len() {
+                1 => Vec::new(),
+                _ => lines(1),
+            },
+        }
+    });
+    let with_caption = all.rows.iter().filter(|facts| facts.has_caption).count();
+    Ok(Report {
+        csv: config.csv.clone(),
+        rows: all.rows.len(),
+        validation_rows: num_rows - all.rows.len(),
+        usable_rows: all.rows_where(Facts::is_usable).len(),
+        findings: findings.collect(),
+        captions: CaptionFacts {
+            different: all.captions.num_different(),
+            identical_share: all.captions.num_shared() as f64 / with_caption.max(1) as f64,
+            commonest: commonest.to_owned(),
+            commonest_rows,
+        },
+        labels,
+    })
+}
+
+impl AllFacts {
+    pub(super) fn sheets(&self) -> Vec<(&Source, &[Facts])> {
+        let other = self.other.as_ref();
+        let other = other.map(|(source, rows)| (source, rows.as_slice()));
+        [(&self.source, self.rows.as_slice())]
+            .into_iter()
+            .chain(other)
+            .collect()
+    }
+
+    fn rows_where(&self, is_meant: impl Fn(&Facts) -> bool) -> Vec<At> {
+        let mut meant = Vec::new();
+        for (sheet, (_, rows)) in self.sheets().into_iter().enumerate() {
+            let rows = rows.iter().enumerate().filter(|(_, facts)| is_meant(facts));
+            meant.extend(rows.map(|(row, _)| (sheet, row)));
+        }
+        meant
+    }
+
+    fn is_held(&self, (sheet, row): At) -> bool {
+        sheet == 1 || self.held[row]
+    }
+
+    fn at(&self, (sheet, row): At) -> &Facts {
+        match &self.other {
+            Some((_, rows)) if sheet == 1 => &rows[row],
+            _ => &self.rows[row],
+        }
+    }
+}
+
+pub(super) fn is_small(look: &Look, min_size: u32) -> bool {
+    look.state == State::Good && look.width.min(look.height) < min_size
+}
+
+pub(super) fn is_narrow(look: &Look, max_aspect: u32) -> bool {
+    let [short, long] = [look.width.min(look.height), look.width.max(look.height)];
+    look.state == State::Good && u64::from(long) > u64::from(short) * u64::from(max_aspect)
+}
+
+/// Rows that show the same bytes: the first that is trained on, and the first that is held out, numbered through both
+/// files.
+struct Groups(HashMap<u128, [u32; 2]>);
+
+const NO_ROW: u32 = u32::MAX;
+
+impl Groups {
+    fn new(all: &AllFacts) -> Groups {
+        let mut groups: HashMap<u128, [u32; 2]> = HashMap::new();
+        for at in all.rows_where(|facts| facts.look.state == State::Good) {
+            let group = groups.entry(all.at(at).look.contents);
+            let first = &mut group.or_insert([NO_ROW; 2])[usize::from(all.is_held(at))];
+            if *first == NO_ROW {
+                // Lines are numbered in 32 bits, in each file; past that the first is not named.
+                *first = u32::try_from(at.0 * all.rows.len() + at.1).unwrap_or(NO_ROW);
+            }
+        }
+        Groups(groups)
+    }
+
+    fn first(&self, all: &AllFacts, at: At, side: usize) -> Option<At> {
+        let row = self.0.get(&all.at(at).look.contents)?[side];
+        let (row, num_rows) = (row as usize, all.rows.len());
+        (row != NO_ROW as usize).then(|| match row < num_rows {
+            true => (0, row),
+            false => (1, row - num_rows),
+        })
+    }
+
+    /// Validation rows whose picture is trained on.
+    fn leaks(&self, all: &AllFacts) -> Vec<At> {
+        let mut leaks = all.rows_where(|facts| facts.look.state == State::Good);
+        leaks.retain(|at| all.is_held(*at) && self.first(all, *at, 0).is_some());
+        leaks
+    }
+
+    /// Rows that repeat an earlier one of the same side.
+    fn duplicates(&self, all: &AllFacts) -> Vec<At> {
+        let mut repeats = [(); 2].map(|()| Repeats::default());
+        let mut rows = all.rows_where(|facts| facts.look.state == State::Good);
+        rows.retain(|at| repeats[usize::from(all.is_held(*at))].is_repeated(all.at(*at)));
+        rows
+    }
+}
+
+/// Tells rows that add nothing: the same picture under another name, or again with the same caption. One file with several
+/// captions is a data set like others.
+#[derive(Default)]
+pub(super) struct Repeats {
+    path_of: HashMap<u128, u64>,
+    pairs: HashSet<u128>,
+}
+
+impl Repeats {
+    /// Whether an earlier row of those asked for showed it already.
+    pub(super) fn is_repeated(&mut self, facts: &Facts) -> bool {
+        let contents = facts.look.contents;
+        let first_path = *self.path_of.entry(contents).or_insert(facts.path);
+        let pair = contents ^ (u128::from(facts.caption) << 64 | u128::from(facts.caption));
+        let is_new_pair = self.pairs.insert(pair);
+        first_path != facts.path || !is_new_pair
+    }
+}
+
+fn label_facts(config: &CheckConfig, all: &AllFacts) -> Option<LabelFacts> {
+    let column = config.data.label_column()?.to_owned();
+    let mut counts = vec![0; all.labels.len()];
+    for (facts, &label) in all.rows.iter().zip(&all.label_of) {
+        if let (true, Ok(label)) = (facts.is_usable(), usize::try_from(label)) {
+            counts[label] += 1;
+        }
+    }
+    let few = all.labels.iter().zip(counts);
+    let few = few.filter(|(_, count)| *count < config.min_per_label);
+    Some(LabelFacts {
+        column,
+        count: all.labels.len(),
+        few: few.map(|(name, count)| (name.clone(), count)).collect(),
+    })
+}
+
+fn few_of_label(labels: &Option<LabelFacts>, all: &AllFacts) -> Vec<At> {
+    let few = labels.iter().flat_map(|labels| &labels.few);
+    let few: HashSet<&str> = few.map(|(name, _)| name.as_str()).collect();
+    let is_few = |label: i32| {
+        let label = usize::try_from(label).ok();
+        label.is_some_and(|label| few.contains(all.labels[label].as_str()))
+    };
+    let rows = all.label_of.iter().enumerate();
+    let rows = rows.filter(|(_, label)| is_few(**label));
+    rows.map(|(row, _)| (0, row)).collect()
+}
+
+fn rows_with_caption(all: &AllFacts, caption: &str) -> Vec<At> {
+    let hash = xxhash_rust::xxh3::xxh3_64(caption.as_bytes());
+    let mut rows = all.rows_where(|facts| facts.has_caption && facts.caption == hash);
+    rows.retain(|at| at.0 == 0);
+    rows
+}
+
+fn detail(
+    kind: Kind,
+    at: At,
+    all: &AllFacts,
+    groups: &Groups,
+    labels: &Option<LabelFacts>,
+) -> Option<String> {
+    let look = all.at(at).look;
+    let same_as = |side: usize| {
+        let first = groups.first(all, at, side)?;
+        let place = match first.0 == at.0 {
+            true => String::new(),
+            false => format!(" of {}", all.sheets()[first.0].0.path().display()),
+        };
+        Some(format!("as row {}{place}", all.at(first).line))
+    };
+    match kind {
+        Kind::Picture(State::TooManyPixels) | Kind::Row(RowKind::TooSmall | RowKind::TooNarrow) => {
+            Some(format!("{} x {}", look.width, look.height))
+        }
+        Kind::Row(RowKind::Leak) => same_as(0),
+        Kind::Row(RowKind::Duplicate) => same_as(usize::from(all.is_held(at))),
+        Kind::Row(RowKind::FewOfLabel) => {
+            let few = &labels.as_ref()?.few;
+            let names: Vec<String> = few.iter().map(|(name, _)| name.clone()).collect();
+            let count = counted(names.len(), "label");
+            Some(format!("{count}: {}", listed(&names)))
+        }
+        Kind::Row(RowKind::SameCaption) => Some(format!("\"{}\"", all.captions.commonest().0)),
+        _ => None,
+    }
+}
+
+/// The paths that examples name, read again: they were not kept.
+fn images_of(all: &AllFacts, found: &[(Kind, Vec<At>)]) -> Result<HashMap<At, String>, DataError> {
+    let shown = found
+        .iter()
+        .flat_map(|(_, rows)| rows.iter().take(NUM_EXAMPLES));
+    let wanted: HashSet<At> = shown.copied().collect();
+    let mut images = HashMap::new();
+    for (sheet, (source, _)) in all.sheets().into_iter().enumerate() {
+        let last = wanted
+            .iter()
+            .filter(|at| at.0 == sheet)
+            .map(|at| at.1)
+            .max();
+        let Some(last) = last else {
+            continue;
+        };
+        let mut rows = source.table.rows()?;
+        for row in 0..=last {
+            let text = rows.read()?.ok_or_else(|| source.table.changed())?;
+            if wanted.contains(&(sheet, row)) {
+                let mut image = String::new();
+                source.columns.image_into(text, &mut image);
+                images.insert((sheet, row), image);
+            }
+        }
+    }
+    Ok(images)
+}

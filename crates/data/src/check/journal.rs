@@ -1,0 +1,257 @@
+//! What was looked at so far, in a file beside the CSV, so that a check of a million pictures can be stopped and go on.
+//!
+//! A line per picture: a hash of its path, its size and time of change, what the look showed. A picture that changed since
+//! is looked at again. Lines are appended whole, and one that is torn is cut off; the file goes when the check is done.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use super::look::{Look, State};
+
+/// Another version may see pictures with other eyes.
+const HEADER: &str = concat!("holdall ", env!("CARGO_PKG_VERSION"), " check\n");
+const LETTERS: [(State, &str); 6] = [
+    (State::Good, "g"),
+    (State::ZeroSize, "z"),
+    (State::NotAnImage, "n"),
+    (State::CutShort, "c"),
+    (State::Broken, "b"),
+    (State::TooManyPixels, "p"),
+];
+
+/// A file as it was when it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileStamp {
+    num_bytes: u64,
+    modified_ns: u64,
+}
+
+impl FileStamp {
+    pub(super) fn of(path: &Path) -> Option<FileStamp> {
+        let file = fs::metadata(path).ok()?;
+        let modified = file.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        Some(FileStamp {
+            num_bytes: file.len(),
+            modified_ns: u64::try_from(modified.as_nanos()).ok()?,
+        })
+    }
+}
+
+/// Looks of an earlier start, and where those of this one go.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: Option<File>,
+    known: HashMap<u64, (FileStamp, Look)>,
+}
+
+impl Journal {
+    /// The journal of a check of this CSV; where none can be kept, why.
+    pub(super) fn open(csv: &Path) -> (Journal, Option<String>) {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(csv.file_name().unwrap_or_default());
+        name.push(".check");
+        let path = csv.with_file_name(name);
+        let (file, known, note) = match open_file(&path) {
+            Ok((file, known)) => (Some(file), known, None),
+            Err(cause) => {
+                let note = format!(
+                    "{}: cannot be written ({cause}), so this check cannot go on where it was stopped",
+                    path.display()
+                );
+                (None, HashMap::new(), Some(note))
+            }
+        };
+        (Journal { path, file, known }, note)
+    }
+
+    /// How many looks an earlier start left.
+    pub(super) fn num_known(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether what is done now is kept.
+    pub(super) fn is_kept(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The look at a picture that has not changed since.
+    pub(super) fn look(&self, path_hash: u64, stamp: FileStamp) -> Option<Look> {
+        let (then, look) = self.known.get(&path_hash)?;
+        (*then == stamp).then_some(*look)
+    }
+
+    /// Appends looks. A disk that is full ends the keeping, not the check.
+    pub(super) fn append(&mut self, looks: impl Iterator<Item = (u64, FileStamp, Look)>) {
+        let Some(file) = &mut self.file else {
+            return;
+        };
+        let lines: String = looks.filter_map(line).collect();
+        if file.write_all(lines.as_bytes()).is_err() {
+            self.file = None;
+        }
+    }
+
+    /// The check is done.
+    pub(super) fn remove(self) {
+        drop(self.file);
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+type Known = HashMap<u64, (FileStamp, Look)>;
+
+fn open_file(path: &Path) -> io::Result<(File, Known)> {
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).append(true).create(true).open(path)?;
+    let mut known = HashMap::new();
+    let mut whole_bytes = 0;
+    let mut reader = BufReader::new(&file);
+    let mut text = Vec::new();
+    while reader.read_until(b'\n', &mut text)? > 0 && text.ends_with(b"\n") {
+        let is_first = whole_bytes == 0;
+        if is_first && text != HEADER.as_bytes() {
+            break;
+        }
+        whole_bytes += text.len() as u64;
+        if !is_first && let Some((path_hash, stamp, look)) = parse(&text) {
+            known.insert(path_hash, (stamp, look));
+        }
+        text.clear();
+    }
+    file.set_len(whole_bytes)?;
+    if whole_bytes == 0 {
+        file.rewind()?;
+        file.write_all(HEADER.as_bytes())?;
+    }
+    Ok((file, known))
+}
+
+/// Nothing for what may be different the next time.
+fn line((path_hash, stamp, look): (u64, FileStamp, Look)) -> Option<String> {
+    let (_, letter) = LETTERS.iter().find(|(state, _)| *state == look.state)?;
+    let FileStamp {
+        num_bytes,
+        modified_ns,
+    } = stamp;
+    let Look {
+        width,
+        height,
+        contents,
+        ..
+    } = look;
+    Some(format!(
+        "{path_hash:x} {num_bytes} {modified_ns} {letter} {width} {height} {contents:x}\n"
+    ))
+}
+
+fn parse(line: &[u8]) -> Option<(u64, FileStamp, Look)> {
+    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let path_hash = u64::from_str_radix(words.next()?, 16).ok()?;
+    let stamp = FileStamp {
+        num_bytes: words.next()?.parse().ok()?,
+        modified_ns: words.next()?.parse().ok()?,
+    };
+    let letter = words.next()?;
+    let look = Look {
+        state: LETTERS.iter().find(|(_, known)| *known == letter)?.0,
+        width: words.next()?.parse().ok()?,
+        height: words.next()?.parse().ok()?,
+        contents: u128::from_str_radix(words.next()?, 16).ok()?,
+    };
+    words.next().is_none().then_some((path_hash, stamp, look))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn good(contents: u128) -> Look {
+        Look {
+            state: State::Good,
+            width: 640,
+            height: 480,
+            contents,
+        }
+    }
+
+    #[test]
+    fn a_torn_line_is_cut_off_and_the_rest_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let csv = folder.path().join("cars.csv");
+        fs::write(&csv, "").unwrap();
+        let stamp = FileStamp::of(&csv).unwrap();
+        let (mut journal, note) = Journal::open(&csv);
+        assert_eq!((journal.num_known(), note), (0, None));
+        let missing = Look::without_file(State::Missing);
+        journal.append(
+            [
+                (1, stamp, good(7)),
+                (2, stamp, good(8)),
+                (3, stamp, missing),
+            ]
+            .into_iter(),
+        );
+        drop(journal);
+        let path = folder.path().join(".cars.csv.check");
+        let text = fs::read(&path).unwrap();
+        fs::write(&path, &text[..text.len() - 2]).unwrap();
+        let (mut journal, _) = Journal::open(&csv);
+        assert_eq!(journal.num_known(), 1);
+        assert_eq!(journal.look(1, stamp), Some(good(7)));
+        assert_eq!(journal.look(2, stamp), None);
+        let changed = FileStamp {
+            num_bytes: 1,
+            ..stamp
+        };
+        assert_eq!(journal.look(1, changed), None);
+        journal.append([(2, stamp, good(9))].into_iter());
+        drop(journal);
+        let (journal, _) = Journal::open(&csv);
+        assert_eq!(journal.look(2, stamp), Some(good(9)));
+        journal.remove();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_journal_of_another_version_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let csv = folder.path().join("cars.csv");
+        let path = folder.path().join(".cars.csv.check");
+        fs::write(&path, "holdall 0.0.1 check\n1 1 1 g 1 1 1\n").unwrap();
+        let (journal, note) = Journal::open(&csv);
+        assert_eq!((journal.num_known(), note), (0, None));
+        drop(journal);
+        assert_eq!(fs::read_to_string(&path).unwrap(), HEADER);
+    }
+
+    #[test]
+    fn without_a_place_to_write_it_says_so() {
+        let (journal, note) = Journal::open(Path::new("/nowhere/cars.csv"));
+        assert!(!journal.is_kept());
+        assert!(note.unwrap().contains("/nowhere/.cars.csv.check"));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let folder = tempfile::tempdir().unwrap();
+            let text = [HEADER.as_bytes(), &bytes].concat();
+            fs::write(folder.path().join(".a.csv.check"), text).unwrap();
+            Journal::open(&folder.path().join("a.csv"));
+        }
+
+        #[test]
+        fn reads_what_it_writes(hash: u64, num_bytes: u64, ns: u64, width: u32, height: u32, contents: u128, at in 0usize..6) {
+            let stamp = FileStamp { num_bytes, modified_ns: ns };
+            let look = Look { state: LETTERS[at].0, width, height, contents };
+            let text = line((hash, stamp, look)).unwrap();
+            prop_assert_eq!(parse(text.as_bytes()), Some((hash, stamp, look)));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A look at one picture: decoded to its last pixel, because a file that is cut short shows it nowhere else.
+
+use std::path::Path;
+
+use serde::Serialize;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::error::DataError;
+use crate::picture::{self, Scratch};
+
+/// What became of a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It was read.
+    Good,
+    /// The row names none.
+    Unnamed,
+    /// There is no file.
+    Missing,
+    /// No bytes, or no pixels.
+    ZeroSize,
+    /// A file of something else.
+    NotAnImage,
+    /// It stops before its end.
+    CutShort,
+    /// It cannot be decoded.
+    Broken,
+    /// It says that it has more pixels than any picture should: a mistake, or a decompression bomb.
+    TooManyPixels,
+    /// The system would not let it be read.
+    Unreadable,
+}
+
+impl State {
+    fn of(error: &DataError, num_bytes: usize) -> State {
+        match error {
+            DataError::PictureMissing { .. } => State::Missing,
+            DataError::NotAPicture { .. } if num_bytes == 0 => State::ZeroSize,
+            DataError::PictureEmpty { .. } => State::ZeroSize,
+            DataError::NotAPicture { .. } => State::NotAnImage,
+            DataError::PictureTruncated { .. } => State::CutShort,
+            DataError::PictureTooLarge { .. } => State::TooManyPixels,
+            DataError::Io { .. } => State::Unreadable,
+            _ => State::Broken,
+        }
+    }
+}
+
+/// What a look showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) state: State,
+    /// In pixels, as far as they are known.
+    pub(super) width: u32,
+    pub(super) height: u32,
+    /// Of the file's bytes.
+    pub(super) contents: u128,
+}
+
+impl Look {
+    /// At nothing.
+    pub(super) fn without_file(state: State) -> Look {
+        Look {
+            state,
+            width: 0,
+            height: 0,
+            contents: 0,
+        }
+    }
+
+    /// At the picture in a file.
+    pub(super) fn at(path: &Path, scratch: &mut Scratch) -> Look {
+        match picture::probe(path, scratch) {
+            Ok((width, height)) => Look {
+                state: State::Good,
+                width,
+                height,
+                contents: xxh3_128(scratch.file()),
+            },
+            Err(error) => {
+                let (width, height) = match error {
+                    DataError::PictureTooLarge { width, height, .. } => (width, height),
+                    _ => (0, 0),
+                };
+                Look {
+                    width,
+                    height,
+                    ..Look::without_file(State::of(&error, scratch.file().len()))
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,446 @@
+use std::cell::RefCell;
+use std::fs;
+use std::sync::atomic::AtomicUsize;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::config::MaxSkipped;
+use crate::find::cleaned_names;
+
+/// A picture that no other number gives.
+fn png(width: u32, height: u32, number: u8) -> Vec<u8> {
+    let image = image::RgbImage::from_fn(width, height, |x, y| {
+        image::Rgb([number, (x % 251) as u8, (y % 241) as u8])
+    });
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    image.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+    bytes.into_inner()
+}
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn config(&self, csv: &[u8]) -> CheckConfig {
+        CheckConfig {
+            csv: self.write("cars.csv", csv),
+            data: DataConfig {
+                max_skipped: MaxSkipped(0.0),
+                validation: Validation::None,
+                ..DataConfig::default()
+            },
+            seed: 0,
+            min_size: MIN_SIZE,
+            max_aspect: MAX_ASPECT,
+            min_per_label: MIN_PER_LABEL,
+            num_workers: Some(2),
+        }
+    }
+}
+
+fn watched<T>(
+    stop_after: usize,
+    run: impl FnOnce(Watch<'_>) -> Result<Outcome<T>, DataError>,
+) -> (Outcome<T>, Vec<String>) {
+    let stop = AtomicBool::new(stop_after == 0);
+    let num_done = AtomicUsize::new(0);
+    let notes = RefCell::new(Vec::new());
+    let outcome = run(Watch {
+        stop: &stop,
+        on_start: &mut |_| {},
+        on_progress: &|rows| {
+            let before = num_done.fetch_add(rows, std::sync::atomic::Ordering::Relaxed);
+            if before + rows >= stop_after {
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        },
+        on_note: &mut |note| notes.borrow_mut().push(note.to_owned()),
+    });
+    (outcome.unwrap(), notes.into_inner())
+}
+
+fn done<T>(outcome: Outcome<T>) -> T {
+    match outcome {
+        Outcome::Done(done) => done,
+        Outcome::Stopped { .. } => panic!("stopped"),
+    }
+}
+
+fn checked(config: &CheckConfig) -> Report {
+    done(watched(usize::MAX, |watch| check(config, watch)).0)
+}
+
+fn cleaned(config: &CheckConfig, duplicates: Duplicates) -> Cleaned {
+    done(watched(usize::MAX, |watch| clean(config, duplicates, watch)).0)
+}
+
+/// Kinds as JSON names them, with their lines.
+fn found(report: &Report) -> Vec<(String, Vec<u32>)> {
+    let name = |finding: &Finding| {
+        let name = serde_json::to_value(finding.kind).unwrap();
+        name.as_str().unwrap().to_owned()
+    };
+    let findings = report.findings.iter();
+    findings.map(|f| (name(f), f.rows.clone())).collect()
+}
+
+/// A row of each defect, from line 2 on.
+fn one_of_each() -> (Folder, CheckConfig) {
+    let folder = Folder::new();
+    let good = png(40, 40, 1);
+    folder.write("good.png", &good);
+    folder.write("copy.png", &good);
+    folder.write("empty.jpg", b"");
+    folder.write("page.jpg", b"<html>404</html>");
+    folder.write("cut.png", &good[..good.len() / 2]);
+    let mut broken = good.clone();
+    broken[40..60].fill(0);
+    folder.write("broken.png", &broken);
+    // A header that promises 60,000 x 60,000 pixels.
+    let mut bomb = png(1, 1, 0);
+    bomb[16..24].copy_from_slice(&[0, 0, 0xea, 0x60, 0, 0, 0xea, 0x60]);
+    let checksum = crc32(&bomb[12..29]);
+    bomb[29..33].copy_from_slice(&checksum.to_be_bytes());
+    folder.write("bomb.png", &bomb);
+    folder.write("tiny.png", &png(15, 300, 2));
+    folder.write("line.png", &png(20, 401, 3));
+    folder.write("other.png", &png(40, 40, 4));
+    folder.write("silent.png", &png(40, 40, 5));
+    let csv = "image,caption\n\
+               good.png,a\nnowhere.png,b\nempty.jpg,c\npage.jpg,d\ncut.png,e\nbroken.png,f\nbomb.png,g\n\
+               ,h\nsilent.png, \ncopy.png,i\ntiny.png,j\nline.png,k\nother.png,l\nother.png,m\nother.png,m\n";
+    let config = folder.config(csv.as_bytes());
+    (folder, config)
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = !0u32;
+    for &byte in bytes {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+        }
+    }
+    !crc
+}
+
+#[test]
+fn every_defect_is_found_under_its_name() {
+    let (folder, config) = one_of_each();
+    let before = fs::read(&config.csv).unwrap();
+    let report = checked(&config);
+    let expected = [
+        ("unnamed", 9),
+        ("missing", 3),
+        ("zero_size", 4),
+        ("not_an_image", 5),
+        ("cut_short", 6),
+        ("broken", 7),
+        ("too_many_pixels", 8),
+        ("empty_caption", 10),
+        ("duplicate", 11),
+        ("too_small", 12),
+        ("too_narrow", 13),
+    ];
+    let mut expected: Vec<(String, Vec<u32>)> = expected
+        .map(|(name, row)| (name.to_owned(), vec![row]))
+        .into();
+    // Another name for the same bytes, and the same pair again; another caption is none.
+    expected[8].1.push(16);
+    assert_eq!(found(&report), expected);
+    assert_eq!((report.rows, report.usable_rows), (15, 7));
+    let bomb = &report.findings[6].examples[0];
+    assert_eq!(bomb.detail.as_deref(), Some("60000 x 60000"));
+    let copy = &report.findings[8].examples[0];
+    assert_eq!(copy.image, "copy.png");
+    assert_eq!(copy.detail.as_deref(), Some("as row 2"));
+    assert_eq!(fs::read(&config.csv).unwrap(), before);
+    assert!(!folder.0.path().join(".cars.csv.check").exists());
+}
+
+#[test]
+fn clean_writes_what_can_be_read_and_what_is_wanted() {
+    let (_folder, config) = one_of_each();
+    let before = fs::read(&config.csv).unwrap();
+    let written = cleaned(&config, Duplicates::KeepFirst);
+    let read = |file: &CleanFile| fs::read_to_string(&file.path).unwrap();
+    assert_eq!(
+        read(&written.cleaned),
+        "image,caption\ngood.png,a\ncopy.png,i\ntiny.png,j\nline.png,k\nother.png,l\nother.png,m\nother.png,m\n"
+    );
+    assert_eq!(
+        read(&written.filtered),
+        "image,caption\ngood.png,a\nother.png,l\nother.png,m\n"
+    );
+    assert_eq!((written.cleaned.rows, written.filtered.rows), (7, 3));
+    assert!(!written.cleaned.replaced);
+    assert_eq!(fs::read(&config.csv).unwrap(), before);
+    let again = cleaned(&config, Duplicates::Keep);
+    assert!(again.cleaned.replaced);
+    assert_eq!(again.filtered.rows, 5);
+    // What was cleaned is clean.
+    let config = CheckConfig {
+        csv: written.cleaned.path,
+        ..config
+    };
+    let kinds: Vec<String> = found(&checked(&config)).into_iter().map(|f| f.0).collect();
+    assert_eq!(kinds, ["duplicate", "too_small", "too_narrow"]);
+    let error = clean(
+        &config,
+        Duplicates::Keep,
+        Watch {
+            stop: &AtomicBool::new(false),
+            on_start: &mut |_| {},
+            on_progress: &|_| {},
+            on_note: &mut |_| {},
+        },
+    );
+    assert!(matches!(error, Err(DataError::CleanedAlready { .. })));
+}
+
+#[test]
+fn rows_are_copied_byte_for_byte() {
+    let folder = Folder::new();
+    folder.write("1.png", &png(20, 20, 1));
+    folder.write("2.png", &png(20, 20, 2));
+    let csv = b"\xef\xbb\xbf\"image\", caption ,note\r\n\"1.png\",\"two\r\nlines\", \"\"\"x\r\n\r\nno.png,b,\r\n2.png,c,\"\"";
+    let config = folder.config(csv);
+    let written = cleaned(&config, Duplicates::KeepFirst);
+    assert_eq!(
+        fs::read(written.cleaned.path).unwrap(),
+        b"\xef\xbb\xbf\"image\", caption ,note\r\n\"1.png\",\"two\r\nlines\", \"\"\"x\r\n2.png,c,\"\"\r\n"
+    );
+}
+
+#[test]
+fn labels_with_too_few_pictures() {
+    let folder = Folder::new();
+    let mut csv = "image,make,caption\n".to_owned();
+    for (at, make) in ["Ford", "Ford", "Audi", "Audi", "BMW", ""]
+        .iter()
+        .enumerate()
+    {
+        folder.write(&format!("{at}.png"), &png(20, 20, at as u8));
+        csv += &format!("{at}.png,{make},a {make} {at}\n");
+    }
+    let mut config = folder.config(csv.as_bytes());
+    config.data.label = Some("make".to_owned());
+    let report = checked(&config);
+    assert_eq!(found(&report), [("few_of_label".to_owned(), vec![6])]);
+    assert_eq!(report.labels.unwrap().few, [("BMW".to_owned(), 1)]);
+    let detail = report.findings[0].examples[0].detail.as_deref();
+    assert_eq!(detail, Some("1 label: BMW"));
+    let written = cleaned(&config, Duplicates::KeepFirst);
+    assert_eq!((written.cleaned.rows, written.filtered.rows), (6, 5));
+    // A picture less, and Audi goes as well: counted after what cannot be read.
+    fs::remove_file(folder.0.path().join("2.png")).unwrap();
+    let written = cleaned(&config, Duplicates::KeepFirst);
+    assert_eq!((written.cleaned.rows, written.filtered.rows), (5, 3));
+}
+
+#[test]
+fn leaks_are_told_apart_from_duplicates() {
+    let folder = Folder::new();
+    for at in 0..4 {
+        folder.write(&format!("{at}.png"), &png(20, 20, at));
+    }
+    folder.write("copy.png", &png(20, 20, 0));
+    let csv = "image,caption,split\n0.png,a,train\n1.png,b,train\ncopy.png,c,val\n2.png,d,val\n0.png,a,train\n";
+    let mut config = folder.config(csv.as_bytes());
+    config.data.validation = Validation::Column("split".to_owned());
+    let report = checked(&config);
+    assert_eq!(
+        found(&report),
+        [
+            ("leak".to_owned(), vec![4]),
+            ("duplicate".to_owned(), vec![6])
+        ]
+    );
+    let written = cleaned(&config, Duplicates::KeepFirst);
+    let text = fs::read_to_string(&written.filtered.path).unwrap();
+    assert_eq!(
+        text,
+        "image,caption,split\n1.png,b,train\ncopy.png,c,val\n2.png,d,val\n"
+    );
+
+    let csv = "image,caption\n0.png,a\n1.png,b\n";
+    let other = folder.write(
+        "val.csv",
+        b"image,caption\ncopy.png,a\n3.png,b\n3.png,b\nno.png,c\n",
+    );
+    let mut config = folder.config(csv.as_bytes());
+    config.data.validation = Validation::File(other);
+    let report = checked(&config);
+    let kinds: Vec<String> = found(&report).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, ["missing", "leak", "duplicate"]);
+    let leak = &report.findings[1];
+    assert_eq!(
+        (leak.rows.len(), leak.validation_rows.as_slice()),
+        (0, &[2][..])
+    );
+    assert!(leak.examples[0].csv.ends_with("val.csv"));
+    let detail = leak.examples[0].detail.as_deref().unwrap();
+    assert!(
+        detail.starts_with("as row 2 of ") && detail.ends_with("cars.csv"),
+        "{detail}"
+    );
+    let written = cleaned(&config, Duplicates::KeepFirst);
+    assert_eq!(written.filtered.gone[0].rows, [2]);
+}
+
+/// The rows that training would hold out are those that leaks are looked for in.
+#[test]
+fn the_split_of_training_is_used() {
+    let folder = Folder::new();
+    let mut csv = "image,caption\n".to_owned();
+    for at in 0..20 {
+        folder.write(&format!("{at}.png"), &png(20, 20, at / 2));
+        csv += &format!("{at}.png,{at}\n");
+    }
+    let mut config = folder.config(csv.as_bytes());
+    config.data.validation = Validation::Fraction(0.25);
+    config.data.train = Some(config.csv.clone());
+    let data = crate::read(&config.data, 0).unwrap();
+    let held = data.validation.unwrap();
+    let held: Vec<u32> = (0..held.len()).map(|sample| held.row(sample)).collect();
+    let partner = |row: u32| {
+        if row.is_multiple_of(2) {
+            row + 1
+        } else {
+            row - 1
+        }
+    };
+    let leaks: Vec<u32> = held
+        .iter()
+        .copied()
+        .filter(|row| !held.contains(&partner(*row)))
+        .collect();
+    assert_eq!(found(&checked(&config))[0], ("leak".to_owned(), leaks));
+}
+
+#[test]
+fn one_caption_for_most_rows() {
+    let folder = Folder::new();
+    let mut csv = "image,caption\n".to_owned();
+    for at in 0..4 {
+        folder.write(&format!("{at}.png"), &png(20, 20, at));
+        csv += &format!("{at}.png,{}\n", if at == 2 { "a dog" } else { "a car" });
+    }
+    let report = checked(&folder.config(csv.as_bytes()));
+    assert_eq!(found(&report), [("same_caption".to_owned(), vec![2, 3, 5])]);
+    assert_eq!(
+        (report.captions.different, report.captions.commonest_rows),
+        (2, 3)
+    );
+    assert_eq!(report.captions.identical_share, 0.75);
+}
+
+#[test]
+fn a_check_that_was_stopped_goes_on_and_says_the_same() {
+    let folder = Folder::new();
+    let mut csv = "image,caption\n".to_owned();
+    for at in 0..200u32 {
+        let bytes = png(20, 20, (at % 150) as u8);
+        let length = if at % 7 == 0 {
+            bytes.len() / 2
+        } else {
+            bytes.len()
+        };
+        folder.write(&format!("{at}.png"), &bytes[..length]);
+        csv += &format!("{at}.png,{at}\n");
+    }
+    let config = folder.config(csv.as_bytes());
+    let whole = checked(&config);
+    assert_eq!(whole.findings.len(), 2);
+    let (outcome, _) = watched(90, |watch| check(&config, watch));
+    let Outcome::Stopped {
+        num_done,
+        num_rows,
+        is_kept,
+    } = outcome
+    else {
+        panic!("not stopped");
+    };
+    assert!((90..200).contains(&num_done) && num_rows == 200 && is_kept);
+    let journal = folder.0.path().join(".cars.csv.check");
+    // As a kill in the middle of a line would leave it.
+    let text = fs::read(&journal).unwrap();
+    fs::write(&journal, &text[..text.len() - 3]).unwrap();
+    let (outcome, notes) = watched(usize::MAX, |watch| check(&config, watch));
+    let going_on = format!("Going on: {} pictures were looked at before", num_done - 1);
+    assert!(notes.contains(&going_on), "{notes:?}");
+    assert_eq!(done(outcome), whole);
+    assert!(!journal.exists());
+}
+
+#[test]
+fn nothing_is_written_where_nothing_is_left() {
+    let folder = Folder::new();
+    let config = folder.config(b"image,caption\nno.png,a\n");
+    let watch = Watch {
+        stop: &AtomicBool::new(false),
+        on_start: &mut |_| {},
+        on_progress: &|_| {},
+        on_note: &mut |_| {},
+    };
+    let error = clean(&config, Duplicates::Keep, watch)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("all 1 would go: missing"), "{error}");
+    assert!(cleaned_names(&config.csv).iter().all(|path| !path.exists()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Every row is in the cleaned file or among those that went from it, and likewise for the filtered file.
+    #[test]
+    fn no_row_is_lost(rows in proptest::collection::vec((0usize..6, 0usize..4, 0usize..3), 1..30)) {
+        let folder = Folder::new();
+        let good = png(20, 20, 1);
+        folder.write("good.png", &good);
+        folder.write("copy.png", &good);
+        folder.write("small.png", &png(4, 20, 2));
+        folder.write("cut.png", &good[..60]);
+        let images = ["good.png", "copy.png", "small.png", "cut.png", "no.png", ""];
+        let captions = ["a", "\"b\nb\"", "\"c,\"\"c\"\"\"", ""];
+        let mut csv = "image,caption,make\n".to_owned();
+        for (image, caption, make) in &rows {
+            csv += &format!("{},{},{}\n", images[*image], captions[*caption], ["x", "y", ""][*make]);
+        }
+        let mut config = folder.config(csv.as_bytes());
+        config.data.label = Some("make".to_owned());
+        let outcome = clean(&config, Duplicates::KeepFirst, Watch {
+            stop: &AtomicBool::new(false),
+            on_start: &mut |_| {},
+            on_progress: &|_| {},
+            on_note: &mut |_| {},
+        });
+        let Ok(outcome) = outcome else { return Ok(()); };
+        let written = done(outcome);
+        let num_gone = |file: &CleanFile| file.gone.iter().map(|gone| gone.rows.len()).sum::<usize>();
+        prop_assert_eq!(written.cleaned.rows + num_gone(&written.cleaned), rows.len());
+        prop_assert_eq!(written.filtered.rows + num_gone(&written.filtered), written.cleaned.rows);
+        prop_assert_eq!(fs::read(&config.csv).unwrap(), csv.as_bytes());
+        for file in [&written.cleaned, &written.filtered] {
+            let table = crate::table::Table::open(&file.path).unwrap();
+            let mut num_rows = 0;
+            let mut rows = table.rows().unwrap();
+            while rows.read().unwrap().is_some() {
+                num_rows += 1;
+            }
+            prop_assert_eq!(num_rows, file.rows);
+        }
+    }
+}

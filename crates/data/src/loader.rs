@@ -1,0 +1,217 @@
+//! Pictures read ahead by threads of their own, in the order in which they are wanted.
+//!
+//! ```text
+//! stream    which picture is next
+//! workers   take a free row, decode into it                        as many as it takes, or as asked
+//! queue     what was read, in order; what cannot be read is named
+//! batch     rows handed to whoever trains; they come back with the next batch
+//! ```
+//!
+//! Rows are all the memory there is, made once: when none is free, workers wait. What comes out depends neither on how many
+//! workers there are nor on how fast they are.
+
+mod pace;
+mod queue;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crate::config::Augment;
+use crate::error::DataError;
+use crate::samples::Samples;
+use pace::Pace;
+use queue::{Pass, Shared, work};
+
+pub use pace::{Bottleneck, Waits};
+pub use stream::{Course, Cursor, Shard};
+
+/// What happens to a picture on its way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum View {
+    /// As CLIP's own image processor does it.
+    Evaluation,
+    /// A random part: a function of (seed, epoch, sample).
+    Training {
+        /// How far it may go.
+        augment: Augment,
+        /// The run's.
+        seed: u64,
+    },
+}
+
+/// How many threads read, and how far ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workers {
+    /// To begin with.
+    pub first: usize,
+    /// At most: where there is room between the two, as many as keep the trainer from waiting.
+    pub most: usize,
+    /// Pictures that may wait before anyone asks for them.
+    pub ahead: usize,
+}
+
+impl Workers {
+    /// So many, all the time.
+    pub fn exactly(workers: usize, ahead: usize) -> Workers {
+        Workers {
+            first: workers,
+            most: workers,
+            ahead,
+        }
+    }
+}
+
+/// A picture that was left out.
+#[derive(Debug)]
+pub struct Skipped {
+    /// The sample.
+    pub sample: u32,
+    /// What is wrong with it.
+    pub error: DataError,
+}
+
+/// Pictures of a batch.
+#[derive(Debug)]
+pub struct Loaded<R> {
+    /// Pixels.
+    pub rows: Vec<R>,
+    /// Whose.
+    pub samples: Vec<u32>,
+    /// What was left out since the batch before, in order; each sample once in a loader's life.
+    pub skipped: Vec<Skipped>,
+    /// Where the batch ends.
+    pub end: Cursor,
+}
+
+impl<R> Default for Loaded<R> {
+    fn default() -> Loaded<R> {
+        Loaded {
+            rows: Vec::new(),
+            samples: Vec::new(),
+            skipped: Vec::new(),
+            end: Cursor::default(),
+        }
+    }
+}
+
+/// Threads that read pictures into rows.
+pub struct Loader<R: Send + 'static> {
+    shared: Arc<Shared<R>>,
+    threads: Vec<JoinHandle<()>>,
+    num_rows: usize,
+    size: u32,
+    pace: Pace,
+}
+
+impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
+    /// Reads pictures of `size` x `size` into `rows`, which must have their length.
+    pub fn new(rows: Vec<R>, size: u32, workers: Workers) -> Loader<R> {
+        assert!(workers.first > 0 && workers.first <= workers.most && !rows.is_empty());
+        let num_rows = rows.len();
+        let mut loader = Loader {
+            shared: Arc::new(Shared::new(rows, workers.first, workers.ahead)),
+            threads: Vec::new(),
+            num_rows,
+            size,
+            pace: Pace::new(workers.first, workers.most),
+        };
+        loader.employ(workers.first);
+        loader
+    }
+
+    /// Reads other pictures from here on; what was read ahead is dropped.
+    pub fn begin(&mut self, samples: Arc<Samples>, course: Course, view: View) {
+        let pass = Pass {
+            view,
+            size: self.size,
+        };
+        self.shared.begin(samples, course, pass);
+    }
+
+    /// Samples of a list that are known to be broken, so that they are neither read nor reported again.
+    pub fn leave_out(&mut self, samples: &Arc<Samples>, broken: impl IntoIterator<Item = u32>) {
+        self.shared.leave_out(samples, broken);
+    }
+
+    /// The next `count` pictures, or as many as the epoch still has; none at the end. Rows that `batch` held are used again.
+    ///
+    /// # Panics
+    /// If there are not as many rows, or a worker panicked.
+    pub fn next(&mut self, count: usize, batch: &mut Loaded<R>) {
+        assert!(
+            count <= self.num_rows,
+            "{count} pictures at a time, of {} rows",
+            self.num_rows
+        );
+        self.release(batch);
+        let waited = self.shared.collect(count, batch);
+        if let Some(workers) = self.pace.observe(waited, &self.shared.times()) {
+            self.employ(workers);
+        }
+    }
+
+    /// Takes a batch back.
+    pub fn release(&mut self, batch: &mut Loaded<R>) {
+        self.shared.give_back(&mut batch.rows);
+        batch.samples.clear();
+        batch.skipped.clear();
+    }
+
+    /// Whether [`Loader::next`] would return at once with so many pictures.
+    pub fn has(&self, count: usize) -> bool {
+        self.shared.has(count)
+    }
+
+    /// Where the time went so far.
+    pub fn waits(&self) -> Waits {
+        self.pace.waits(&self.shared.times())
+    }
+
+    /// Forgets where the time went, so that [`Loader::waits`] tells of what comes.
+    pub fn begin_waits(&mut self) {
+        self.pace.restart(&self.shared.times());
+    }
+
+    /// Pictures that there is room for.
+    pub fn num_rows(&self) -> usize {
+        self.num_rows
+    }
+
+    /// Threads at work.
+    pub fn num_workers(&self) -> usize {
+        self.pace.workers()
+    }
+
+    fn employ(&mut self, workers: usize) {
+        while self.threads.len() < workers {
+            let (shared, index) = (Arc::clone(&self.shared), self.threads.len());
+            let thread = std::thread::Builder::new().name(format!("reader {index}"));
+            match thread.spawn(move || work(&shared, index)) {
+                Ok(thread) => self.threads.push(thread),
+                // Fewer are slower, and one is enough.
+                Err(_) if !self.threads.is_empty() => break,
+                Err(error) => panic!("a thread that reads pictures: {error}"),
+            }
+        }
+        self.shared.employ(workers.min(self.threads.len()));
+    }
+}
+
+impl<R: Send + 'static> Drop for Loader<R> {
+    fn drop(&mut self) {
+        self.shared.close();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so where its batch was wanted.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Seconds of a stretch of time.
+fn seconds_since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64()
+}

@@ -1,0 +1,213 @@
+//! Where the time goes, and how many workers that calls for.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::seconds_since;
+
+/// What workers did, added up over all of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times {
+    pub busy: f64,
+    pub without_room: f64,
+    pub pictures: u64,
+}
+
+/// Who waited for whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Waits {
+    /// Seconds looked at.
+    pub seconds: f64,
+    /// Seconds of them in which the trainer waited for pictures.
+    pub for_data: f64,
+    /// Seconds in which workers read, all added up.
+    pub reading: f64,
+    /// Seconds in which workers waited for rows, all added up.
+    pub for_room: f64,
+    /// Pictures read.
+    pub pictures: u64,
+    /// Threads at work, now.
+    pub workers: usize,
+}
+
+/// What holds a run up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bottleneck {
+    /// Computing: pictures are there before they are wanted.
+    Compute,
+    /// Reading: workers have no pause, and the trainer waits.
+    Reading,
+    /// Too little is read ahead: now the trainer waits, now the workers do.
+    Room,
+}
+
+/// A trainer that waits less than this share of its time is not held up.
+const HELD_UP: f64 = 0.02;
+/// Workers that read more than this share of their time have no pause worth the name.
+const NO_PAUSE: f64 = 0.8;
+
+impl Waits {
+    /// Share of the time in which the trainer waited.
+    pub fn waiting(&self) -> f64 {
+        self.for_data / self.seconds.max(f64::MIN_POSITIVE)
+    }
+
+    /// Share of their time, idle threads aside, that workers spent reading.
+    pub fn busy(&self) -> f64 {
+        self.reading / (self.reading + self.for_room).max(f64::MIN_POSITIVE)
+    }
+
+    /// Seconds that one picture takes one worker.
+    pub fn seconds_per_picture(&self) -> Option<f64> {
+        (self.pictures > 0).then(|| self.reading / self.pictures as f64)
+    }
+
+    /// What holds the run up.
+    pub fn bottleneck(&self) -> Bottleneck {
+        if self.waiting() <= HELD_UP {
+            Bottleneck::Compute
+        } else if self.busy() >= NO_PAUSE {
+            Bottleneck::Reading
+        } else {
+            Bottleneck::Room
+        }
+    }
+}
+
+/// A look at the clock every so many seconds, so that a hiccup is not taken for a habit.
+const LOOK_EVERY: f64 = 1.0;
+
+/// Keeps count, and proposes how many workers there should be.
+pub(super) struct Pace {
+    workers: usize,
+    most: usize,
+    began: Instant,
+    at_start: Times,
+    for_data: f64,
+    looked: Instant,
+    at_look: Times,
+    for_data_since: f64,
+}
+
+impl Pace {
+    pub(super) fn new(workers: usize, most: usize) -> Pace {
+        let now = Instant::now();
+        Pace {
+            workers,
+            most,
+            began: now,
+            at_start: Times::default(),
+            for_data: 0.0,
+            looked: now,
+            at_look: Times::default(),
+            for_data_since: 0.0,
+        }
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    pub(super) fn restart(&mut self, times: &Times) {
+        *self = Pace {
+            at_start: *times,
+            at_look: *times,
+            ..Pace::new(self.workers, self.most)
+        };
+    }
+
+    pub(super) fn waits(&self, times: &Times) -> Waits {
+        let seconds = seconds_since(self.began);
+        self.between(&self.at_start, times, seconds, self.for_data)
+    }
+
+    fn between(&self, from: &Times, to: &Times, seconds: f64, for_data: f64) -> Waits {
+        Waits {
+            seconds,
+            for_data,
+            reading: to.busy - from.busy,
+            for_room: to.without_room - from.without_room,
+            pictures: to.pictures - from.pictures,
+            workers: self.workers,
+        }
+    }
+
+    /// Hears how long a batch was waited for; says how many workers there should be from here on, if not as many.
+    pub(super) fn observe(&mut self, waited: f64, times: &Times) -> Option<usize> {
+        self.for_data += waited;
+        self.for_data_since += waited;
+        let seconds = seconds_since(self.looked);
+        if seconds < LOOK_EVERY {
+            return None;
+        }
+        let waits = self.between(&self.at_look, times, seconds, self.for_data_since);
+        self.looked = Instant::now();
+        self.at_look = *times;
+        self.for_data_since = 0.0;
+        let wished = wished(&waits, self.most);
+        let is_change = wished != self.workers;
+        self.workers = wished;
+        is_change.then_some(wished)
+    }
+}
+
+/// Half as many again where the trainer waits for workers that have no pause; where they mostly wait for room, as many as the
+/// work needs and half as many to spare.
+fn wished(waits: &Waits, most: usize) -> usize {
+    let now = waits.workers;
+    if waits.bottleneck() == Bottleneck::Reading {
+        return (now + now.div_ceil(2)).min(most);
+    }
+    let needed = waits.reading / waits.seconds.max(f64::MIN_POSITIVE);
+    let enough = (needed * 1.5).ceil() as usize;
+    if waits.waiting() < HELD_UP / 4.0 && waits.busy() < 0.5 && waits.pictures > 0 {
+        return enough.clamp(1, now);
+    }
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten seconds of `workers`.
+    fn waits(workers: usize, for_data: f64, reading: f64, for_room: f64) -> Waits {
+        Waits {
+            seconds: 10.0,
+            for_data,
+            reading,
+            for_room,
+            pictures: 1000,
+            workers,
+        }
+    }
+
+    #[test]
+    fn a_trainer_that_waits_for_busy_workers_gets_more_of_them() {
+        let starved = waits(2, 5.0, 19.0, 0.5);
+        assert_eq!(starved.bottleneck(), Bottleneck::Reading);
+        assert_eq!(wished(&starved, 8), 3);
+        assert_eq!(wished(&starved, 2), 2);
+        assert_eq!(wished(&waits(1, 5.0, 10.0, 0.0), 8), 2);
+    }
+
+    #[test]
+    fn workers_that_wait_for_room_become_fewer() {
+        let idle = waits(8, 0.0, 12.0, 68.0);
+        assert_eq!(idle.bottleneck(), Bottleneck::Compute);
+        assert_eq!(wished(&idle, 8), 2);
+        // Enough to do: they stay.
+        assert_eq!(wished(&waits(3, 0.0, 20.0, 10.0), 8), 3);
+        // One is always left.
+        assert_eq!(wished(&waits(4, 0.0, 0.001, 40.0), 8), 1);
+    }
+
+    #[test]
+    fn waiting_by_turns_is_a_lack_of_room() {
+        let by_turns = waits(4, 2.0, 20.0, 20.0);
+        assert_eq!(by_turns.bottleneck(), Bottleneck::Room);
+        assert_eq!(wished(&by_turns, 8), 4);
+    }
+}

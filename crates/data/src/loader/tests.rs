@@ -1,0 +1,222 @@
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use image::{Rgb, RgbImage};
+
+use super::*;
+use crate::order::Sampling;
+use crate::samples::SamplesBuilder;
+
+const SIZE: u32 = 8;
+const BYTES: usize = (SIZE * SIZE) as usize * 3;
+
+/// Pictures, each in a colour of its own; those that `is_bad` names are cut short.
+fn pictures(folder: &Path, count: usize, is_bad: impl Fn(usize) -> bool) -> Arc<Samples> {
+    let mut builder = SamplesBuilder::new(folder.to_owned());
+    for index in 0..count {
+        let name = format!("{index}.png");
+        let colour = Rgb([index as u8, 2 * index as u8, 200]);
+        let picture = RgbImage::from_fn(12, 10, |x, y| match x == y {
+            true => Rgb([255, 0, 0]),
+            false => colour,
+        });
+        let path = folder.join(&name);
+        picture.save(&path).unwrap();
+        if is_bad(index) {
+            let bytes = fs::read(&path).unwrap();
+            fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+        }
+        builder.push(&name, "a picture", -1, index as u32 + 2);
+    }
+    Arc::new(builder.finish())
+}
+
+fn rows(count: usize) -> Vec<Vec<u8>> {
+    vec![vec![0; BYTES]; count]
+}
+
+fn training(from: Cursor, until: u64) -> (Course, View) {
+    let course = Course::Epochs {
+        seed: 5,
+        sampling: Sampling::Shuffle,
+        shard: Shard::default(),
+        goes_round: true,
+        from,
+        until,
+    };
+    let augment = Augment {
+        crop: 0.5,
+        flip: true,
+        ..Augment::default()
+    };
+    (course, View::Training { augment, seed: 5 })
+}
+
+/// Samples, pixels, what was skipped, and the cursor of every batch.
+type Batch = (Vec<u32>, Vec<Vec<u8>>, Vec<u32>, Cursor);
+
+fn seen(
+    samples: &Arc<Samples>,
+    (course, view): (Course, View),
+    num_rows: usize,
+    workers: Workers,
+    count: usize,
+) -> Vec<Batch> {
+    let mut loader = Loader::new(rows(num_rows), SIZE, workers);
+    loader.begin(Arc::clone(samples), course, view);
+    let mut batch = Loaded::default();
+    let mut seen = Vec::new();
+    loop {
+        loader.next(count, &mut batch);
+        if batch.rows.is_empty() {
+            return seen;
+        }
+        let skipped = batch.skipped.iter().map(|one| one.sample).collect();
+        seen.push((
+            batch.samples.clone(),
+            batch.rows.clone(),
+            skipped,
+            batch.end,
+        ));
+    }
+}
+
+#[test]
+fn neither_workers_nor_room_change_what_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 23, |index| index % 7 == 3);
+    let course = training(Cursor::default(), 3);
+    let expected = seen(&samples, course, 4, Workers::exactly(1, 0), 4);
+    assert_eq!(expected.len(), 3 * 6);
+    for (num_rows, workers) in [
+        (4, Workers::exactly(3, 0)),
+        (5, Workers::exactly(2, 5)),
+        (40, Workers::exactly(4, 40)),
+        (
+            9,
+            Workers {
+                first: 1,
+                most: 4,
+                ahead: 3,
+            },
+        ),
+    ] {
+        let other = seen(&samples, course, num_rows, workers, 4);
+        assert_eq!(expected, other, "{num_rows} rows, {workers:?}");
+    }
+    let batches: Vec<usize> = expected.iter().map(|(samples, ..)| samples.len()).collect();
+    assert_eq!(batches[..6], [4, 4, 4, 4, 4, 3]);
+    let skipped: Vec<u32> = expected
+        .iter()
+        .flat_map(|(_, _, skipped, _)| skipped.clone())
+        .collect();
+    let distinct: HashSet<u32> = skipped.iter().copied().collect();
+    assert_eq!((skipped.len(), distinct), (3, HashSet::from([3, 10, 17])));
+}
+
+#[test]
+fn a_cursor_goes_on_where_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 17, |index| index % 5 == 0);
+    let workers = Workers::exactly(2, 6);
+    let whole = seen(&samples, training(Cursor::default(), 2), 9, workers, 3);
+    for (at, (.., end)) in whole.iter().enumerate() {
+        let rest = seen(&samples, training(*end, 2), 9, workers, 3);
+        let pixels = |seen: &[Batch]| -> Vec<_> {
+            seen.iter()
+                .map(|(samples, rows, _, end)| (samples.clone(), rows.clone(), *end))
+                .collect()
+        };
+        assert_eq!(pixels(&whole[at + 1..]), pixels(&rest), "after batch {at}");
+    }
+}
+
+#[test]
+fn evaluation_leaves_out_what_cannot_be_read_and_training_goes_on_behind_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 11, |index| [0, 4, 10].contains(&index));
+    let others = pictures(tempfile::tempdir().unwrap().path(), 2, |_| false);
+    let mut loader = Loader::new(rows(6), SIZE, Workers::exactly(2, 3));
+    let mut batch = Loaded::default();
+    for round in 0..2 {
+        let (course, view) = training(Cursor::default(), 9);
+        loader.begin(Arc::clone(&samples), course, view);
+        loader.next(3, &mut batch);
+        let trained = batch.samples.clone();
+        loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
+        let mut read = Vec::new();
+        loop {
+            loader.next(3, &mut batch);
+            if batch.rows.is_empty() {
+                break;
+            }
+            read.extend(batch.samples.iter().copied());
+        }
+        assert_eq!(read, [1, 2, 3, 5, 6, 7, 8, 9], "round {round}");
+        let (course, view) = training(Cursor::default(), 9);
+        loader.begin(Arc::clone(&samples), course, view);
+        loader.next(3, &mut batch);
+        assert_eq!(batch.samples, trained);
+    }
+    // The folder of these is gone: every picture is missing, and that is an end.
+    loader.begin(others, Course::Once, View::Evaluation);
+    loader.next(3, &mut batch);
+    assert!(batch.rows.is_empty());
+    assert_eq!(batch.skipped.len(), 2);
+    assert!(matches!(
+        batch.skipped[0].error,
+        DataError::PictureMissing { .. }
+    ));
+}
+
+#[test]
+fn what_is_known_to_be_broken_is_neither_read_nor_told_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 6, |index| index == 2);
+    let mut loader = Loader::new(rows(6), SIZE, Workers::exactly(1, 0));
+    loader.leave_out(&samples, [2, 5]);
+    loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
+    let mut batch = Loaded::default();
+    loader.next(6, &mut batch);
+    assert_eq!(batch.samples, [0, 1, 3, 4]);
+    assert!(batch.skipped.is_empty());
+}
+
+#[test]
+fn an_epoch_that_is_one_step_ends_although_something_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 5, |index| index == 1);
+    let course = Course::Epochs {
+        seed: 0,
+        sampling: Sampling::Shuffle,
+        shard: Shard::default(),
+        goes_round: false,
+        from: Cursor::default(),
+        until: 3,
+    };
+    for ahead in [0, 5] {
+        let workers = Workers::exactly(2, ahead);
+        let seen = seen(&samples, (course, View::Evaluation), 8, workers, 8);
+        let sizes: Vec<usize> = seen.iter().map(|(samples, ..)| samples.len()).collect();
+        assert_eq!(sizes, [4, 4, 4]);
+    }
+}
+
+#[test]
+fn time_is_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 30, |_| false);
+    let mut loader = Loader::new(rows(4), SIZE, Workers::exactly(2, 2));
+    loader.begin(samples, Course::Once, View::Evaluation);
+    let mut batch = Loaded::default();
+    while {
+        loader.next(2, &mut batch);
+        !batch.rows.is_empty()
+    } {}
+    let waits = loader.waits();
+    assert_eq!((waits.pictures, waits.workers), (30, 2));
+    assert!(waits.reading > 0.0 && waits.for_data <= waits.seconds);
+    loader.begin_waits();
+    assert_eq!(loader.waits().pictures, 0);
+}

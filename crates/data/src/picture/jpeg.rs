@@ -1,0 +1,109 @@
+//! JPEG, the way libjpeg-turbo does it: `libjpeg-turbo-rs` gives the very bytes that Pillow's gives (fixtures in `tests`), in three
+//! quarters of the time that `zune-jpeg` takes (docs/benchmarks.md).
+
+use std::path::Path;
+
+use image::metadata::Orientation;
+use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat};
+
+use super::decode::{check_size, extend};
+use super::{CHANNELS, Scratch};
+use crate::error::DataError;
+
+/// Progressive pictures have about ten scans; each goes over all pixels again, so thousands would be an attack.
+const MOST_SCANS: usize = 200;
+
+/// Whether bytes begin as a JPEG does.
+pub(super) fn is_jpeg(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"\xff\xd8\xff")
+}
+
+/// Reads a JPEG into `scratch.rgb`, as it lies in the file. Returns width, height, and how to turn it.
+pub(super) fn decode(
+    path: &Path,
+    bytes: &[u8],
+    scratch: &mut Scratch,
+) -> Result<(u32, u32, Orientation), DataError> {
+    if is_cut_short(bytes) {
+        return Err(DataError::PictureTruncated {
+            path: path.to_owned(),
+        });
+    }
+    let failed = |cause: JpegError| broken(path, cause);
+    let limits = DecodeLimits {
+        max_scans: MOST_SCANS,
+        ..DecodeLimits::default()
+    };
+    let mut decoder = Decoder::new_with_limits(bytes, limits).map_err(failed)?;
+    let header = decoder.header();
+    let (width, height) = (u32::from(header.width), u32::from(header.height));
+    check_size(path, width, height, scratch.limits)?;
+    let is_cmyk = matches!(
+        decoder.jpeg_color_space(),
+        ColorSpace::Cmyk | ColorSpace::Ycck
+    );
+    let (format, target) = match is_cmyk {
+        true => (PixelFormat::Cmyk, &mut scratch.decoded),
+        false => (PixelFormat::Rgb, &mut scratch.rgb),
+    };
+    decoder.set_output_format(format);
+    target.resize(decoder.output_buffer_size().map_err(failed)?, 0);
+    decoder.decode_image_into(target).map_err(failed)?;
+    if is_cmyk {
+        scratch.rgb.clear();
+        extend(&mut scratch.rgb, &scratch.decoded, ink);
+    }
+    let orientation = decoder
+        .exif_orientation()
+        .and_then(Orientation::from_exif)
+        .unwrap_or(Orientation::NoTransforms);
+    Ok((width, height, orientation))
+}
+
+/// Cyan, magenta, yellow and black to RGB, with Pillow's arithmetic. Files have them inverted, as Photoshop writes them: 255 is no ink.
+fn ink([c, m, y, k]: [u8; 4]) -> [u8; CHANNELS] {
+    let part = |colour: u8| {
+        let product = u32::from(255 - colour) * u32::from(k) + 128;
+        k - ((product + (product >> 8)) >> 8) as u8
+    };
+    [part(c), part(m), part(y)]
+}
+
+fn broken(path: &Path, cause: JpegError) -> DataError {
+    let path = path.to_owned();
+    match cause {
+        JpegError::UnexpectedEof => DataError::PictureTruncated { path },
+        cause => DataError::PictureBroken {
+            path,
+            cause: cause.to_string(),
+        },
+    }
+}
+
+/// Whether a JPEG stops before its end marker: a progressive one that does has all its pixels, and they are a blur.
+fn is_cut_short(jpeg: &[u8]) -> bool {
+    const END: u8 = 0xd9;
+    if jpeg.ends_with(&[0xff, END]) {
+        return false;
+    }
+    // Markers without a length: start, end, restarts, TEM; 0 is a stuffed byte, 0xff is filling.
+    let stands_alone = |marker: u8| matches!(marker, 0 | 1 | 0xd0..=0xd8 | 0xff);
+    let mut at = 0;
+    while let Some(found) = jpeg
+        .get(at..)
+        .and_then(|rest| rest.iter().position(|b| *b == 0xff))
+    {
+        at += found + 1;
+        match jpeg.get(at) {
+            None => return true,
+            Some(&END) => return false,
+            Some(&0xff) => {}
+            Some(&marker) if stands_alone(marker) => at += 1,
+            Some(_) => match jpeg.get(at + 1..at + 3) {
+                Some(&[high, low]) => at += 1 + usize::from(u16::from_be_bytes([high, low])),
+                _ => return true,
+            },
+        }
+    }
+    true
+}

@@ -1,0 +1,113 @@
+//! Whether every image that a row names is there: a run should not find out hours later.
+
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+
+use super::Source;
+use crate::config::{BadPictures, DataConfig};
+use crate::error::DataError;
+use crate::samples::Samples;
+use crate::words::thousands;
+
+/// From here on, looking whether files exist is worth more than one thread.
+pub(super) const MANY_IMAGES: usize = 10_000;
+
+/// How many are missing, and the first: its line and its sample.
+#[derive(Clone, Copy, Default)]
+struct Missing {
+    count: usize,
+    first: Option<(u32, usize)>,
+}
+
+impl Missing {
+    fn and(self, other: Missing) -> Missing {
+        let firsts = [self.first, other.first];
+        Missing {
+            count: self.count + other.count,
+            first: firsts.into_iter().flatten().min(),
+        }
+    }
+}
+
+/// Images that are not there are an error, or a note where the config lets a run skip so many.
+pub(super) fn check_images(
+    config: &DataConfig,
+    source: &Source,
+    all: &[&Samples],
+) -> Result<Option<String>, DataError> {
+    let found: Vec<Missing> = all.iter().map(|samples| missing_images(samples)).collect();
+    let num_missing: usize = found.iter().map(|missing| missing.count).sum();
+    let num_images: usize = all.iter().map(|samples| samples.len()).sum();
+    let firsts = found.iter().zip(all).filter_map(|(missing, samples)| {
+        let (row, sample) = missing.first?;
+        Some((row, samples, sample))
+    });
+    let Some((row, samples, sample)) = firsts.min_by_key(|(row, ..)| *row) else {
+        return Ok(None);
+    };
+    let most = config.max_skipped.get();
+    let may_be_skipped = num_missing as f64 <= num_images as f64 * most;
+    if config.bad_pictures == BadPictures::Skip && may_be_skipped {
+        return Ok(Some(format!(
+            "Careful: {} of {} pictures are missing (first: {}, row {row}, {}): skipped, as `bad_pictures: skip` says",
+            thousands(num_missing),
+            thousands(num_images),
+            source.table.path().display(),
+            samples.image(sample)
+        )));
+    }
+    let image = samples.image_path(sample);
+    Err(DataError::MissingImages {
+        path: source.path(),
+        row,
+        hint: hint_on_root(source, &image),
+        image,
+        num_missing,
+        num_images,
+        max_skipped: (config.bad_pictures == BadPictures::Skip).then_some(most),
+    })
+}
+
+fn missing_images(samples: &Samples) -> Missing {
+    let look = |path: &mut PathBuf, sample: usize| {
+        samples.image_path_into(sample, path);
+        match path.is_file() {
+            true => Missing::default(),
+            false => Missing {
+                count: 1,
+                first: Some((samples.row(sample), sample)),
+            },
+        }
+    };
+    let all = 0..samples.len();
+    if samples.len() > MANY_IMAGES {
+        all.into_par_iter()
+            .map_init(PathBuf::new, look)
+            .reduce(Missing::default, Missing::and)
+    } else {
+        let mut path = PathBuf::new();
+        all.map(|sample| look(&mut path, sample))
+            .fold(Missing::default(), Missing::and)
+    }
+}
+
+/// Paths in a CSV often start at the folder that a script was run in, not at the CSV's.
+fn hint_on_root(source: &Source, image: &Path) -> String {
+    let relative = image.strip_prefix(&source.root).unwrap_or(image);
+    let beside = source.table.path().parent().unwrap_or(Path::new(""));
+    let above = beside.parent().unwrap_or(Path::new(""));
+    let elsewhere = [beside, above, Path::new(".")];
+    match elsewhere.iter().find(|root| root.join(relative).is_file()) {
+        Some(root) if root.as_os_str().is_empty() => "`image_root: .` would find it".to_owned(),
+        Some(root) => format!("`image_root: {}` would find it", root.display()),
+        None => format!(
+            "image paths start at {}; `image_root: FOLDER` says otherwise",
+            if source.root.as_os_str().is_empty() {
+                Path::new(".").display()
+            } else {
+                source.root.display()
+            }
+        ),
+    }
+}

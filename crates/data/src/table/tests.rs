@@ -1,0 +1,221 @@
+use std::fs;
+use std::io::Write;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A CSV of these bytes, which is there as long as this is.
+pub(crate) struct Written {
+    folder: TempDir,
+}
+
+impl Written {
+    pub(crate) fn new(bytes: &[u8]) -> Written {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cars.csv"), bytes).unwrap();
+        Written { folder }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("cars.csv")
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        Table::open(&self.path()).unwrap()
+    }
+}
+
+/// A table read to its end.
+#[derive(Debug)]
+struct Parsed {
+    columns: Vec<String>,
+    rows: Vec<Vec<String>>,
+    lines: Vec<u32>,
+    raw: Vec<Vec<u8>>,
+}
+
+fn parse(bytes: &[u8]) -> Result<Parsed, DataError> {
+    let written = Written::new(bytes);
+    let table = Table::open(&written.path())?;
+    let mut parsed = Parsed {
+        columns: table.columns().to_vec(),
+        rows: Vec::new(),
+        lines: Vec::new(),
+        raw: Vec::new(),
+    };
+    let mut rows = table.rows()?;
+    while let Some(row) = rows.read()? {
+        let cells = row.cells().map(str::to_owned).collect();
+        parsed.rows.push(cells);
+        parsed.lines.push(row.line());
+        parsed.raw.push(row.raw().to_vec());
+    }
+    Ok(parsed)
+}
+
+#[test]
+fn reads_what_excel_and_pandas_write() {
+    let table = parse(
+        b"\xef\xbb\xbfimage, caption\r\n1.jpg,\"red, \"\"fast\"\"\"\r\n\r\n2.jpg,\"two\r\nlines\"\r\n3.jpg,\xc3\xa4\r\n",
+    )
+    .unwrap();
+    assert_eq!(table.columns, ["image", "caption"]);
+    let captions: Vec<&str> = table.rows.iter().map(|row| row[1].as_str()).collect();
+    assert_eq!(captions, ["red, \"fast\"", "two\r\nlines", "ä"]);
+    assert_eq!(table.lines, [2, 4, 6]);
+    assert_eq!(table.raw[0], b"1.jpg,\"red, \"\"fast\"\"\"");
+    assert_eq!(table.raw[1], b"2.jpg,\"two\r\nlines\"");
+}
+
+#[test]
+fn lines_are_those_of_an_editor_whatever_ends_them() {
+    for end in ["\n", "\r\n", "\r"] {
+        let text = format!("{end}a,b{end}1,2{end}{end}{end}3,\"x{end}y\"{end}4,5");
+        let table = parse(text.as_bytes()).unwrap();
+        assert_eq!(table.lines, [3, 6, 8], "{end:?}");
+    }
+}
+
+#[test]
+fn says_which_row_is_wrong() {
+    let error = |bytes: &[u8]| parse(bytes).unwrap_err().to_string();
+    assert!(error(b"").contains("an empty file"));
+    assert!(error(b"\xef\xbb\xbf\r\n\r\n").contains("an empty file"));
+    assert!(error(b"image,caption\n").contains("found none"));
+    assert!(
+        error(b"a,b\r\n1,2\r\n1,2,3\r\n")
+            .contains("row 3: expected 2 fields as in the header, found 3")
+    );
+    assert!(error(b"a,b\n1,2\n1,\xff\n").contains("row 3: expected UTF-8"));
+    assert!(error(b"a;b\n1;2\n").contains("semicolons"));
+    assert!(error(b"a\tb\n1\t2\n").contains("tabs"));
+    let missing = Table::open(Path::new("/nowhere/cars.csv")).unwrap_err();
+    assert!(matches!(missing, DataError::NoFile { .. }));
+}
+
+#[test]
+fn columns_are_found_by_name() {
+    let table = Written::new(b"image,make,x,x\n1.jpg,Ford,1,2\n").table();
+    assert_eq!(table.column("label", "make").unwrap(), 1);
+    let error = table.column("label", "maker").unwrap_err().to_string();
+    assert!(error.contains("did you mean `make`?"), "{error}");
+    let error = table.column("label", "x").unwrap_err().to_string();
+    assert!(error.contains("found 2"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = parse(&bytes);
+    }
+
+    #[test]
+    fn never_panics_on_csv_like_bytes(
+        bytes in proptest::collection::vec(proptest::sample::select(b"a\",;\r\n\\ \xef\xbb\xbf".to_vec()), 0..60)
+    ) {
+        if let Ok(table) = parse(&bytes) {
+            prop_assert!(!table.rows.is_empty());
+            prop_assert!(table.rows.iter().all(|row| row.len() == table.columns.len()));
+        }
+    }
+
+    #[test]
+    fn reads_back_what_was_written(
+        rows in proptest::collection::vec(proptest::collection::vec("[a-zä,\"\n\r ]{0,6}", 3), 1..8)
+    ) {
+        let mut writer = csv::WriterBuilder::new()
+            .quote_style(csv::QuoteStyle::Always)
+            .from_writer(Vec::new());
+        writer.write_record(["a", "b", "c"]).unwrap();
+        for row in &rows {
+            writer.write_record(row).unwrap();
+        }
+        let bytes = writer.into_inner().unwrap();
+        let table = parse(&bytes).unwrap();
+        prop_assert_eq!(table.rows, rows);
+    }
+
+    /// A row's bytes, read again under the same header, say what the row says.
+    #[test]
+    fn raw_rows_make_the_same_table(
+        bytes in proptest::collection::vec(proptest::sample::select(b"aab\",\r\n \xc3\xa4".to_vec()), 0..80)
+    ) {
+        let whole = [&b"a,b\n"[..], &bytes].concat();
+        if let Ok(table) = parse(&whole) {
+            let mut again = b"a,b".to_vec();
+            for raw in &table.raw {
+                again.push(b'\n');
+                again.extend(raw);
+            }
+            prop_assert_eq!(parse(&again).unwrap().rows, table.rows);
+        }
+    }
+}
+
+/// Buffers end anywhere in a row, in a quoted field and between `\r` and `\n`; lines are counted all the same.
+#[test]
+fn rows_across_buffers() {
+    for end in ["\n", "\r\n", "\r"] {
+        for width in [1, 7, 90] {
+            let mut text = format!("a,b{end}");
+            let mut lines = Vec::new();
+            let mut line = 2;
+            let cell = "x".repeat(width);
+            for row in 0..200_000 / (width + 16) {
+                text += &format!("{row},\"{cell}{end}{cell}\"{end}{end}");
+                lines.push(line);
+                line += 3;
+            }
+            let table = parse(text.as_bytes()).unwrap();
+            assert_eq!(table.lines, lines);
+            assert!(table.raw.iter().all(|raw| raw.ends_with(b"x\"")));
+        }
+    }
+}
+
+#[test]
+fn the_header_is_known_as_it_stands() {
+    for end in ["\n", "\r\n", "\r"] {
+        let text = format!("\u{feff}\"a\", b{end}1,2{end}");
+        let written = Written::new(text.as_bytes());
+        let mut rows = written.table().rows().unwrap();
+        rows.read().unwrap();
+        assert_eq!(rows.header(), "\u{feff}\"a\", b".as_bytes());
+        assert_eq!(rows.line_end(), end.as_bytes());
+    }
+}
+
+#[test]
+fn a_quote_that_is_never_closed() {
+    let many = "1,2\n".repeat(50_000);
+    let text = format!("a,b\n1,2\n1,\"2\n{many}");
+    let error = parse(text.as_bytes()).unwrap_err();
+    assert!(
+        matches!(error, DataError::OpenQuote { row: 3, .. }),
+        "{error}"
+    );
+    assert_eq!(parse(b"a,b\n1,2\" wheels\n").unwrap().rows.len(), 1);
+}
+
+#[test]
+fn a_file_that_changes_under_the_reader() {
+    let written = Written::new(b"a,b\n1,2\n");
+    let table = written.table();
+    let mut rows = table.rows().unwrap();
+    rows.read().unwrap();
+    let file = fs::OpenOptions::new().append(true).open(written.path());
+    file.unwrap().write_all(b"3,4\n").unwrap();
+    let error = loop {
+        match rows.read() {
+            Ok(row) => assert!(row.is_some(), "the end came without an error"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, DataError::Changed { .. }), "{error}");
+    let error = table.rows().unwrap_err();
+    assert!(matches!(error, DataError::Changed { .. }), "{error}");
+    fs::remove_file(written.path()).unwrap();
+    assert!(matches!(table.rows(), Err(DataError::NoFile { .. })));
+}

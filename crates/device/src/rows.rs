@@ -1,0 +1,141 @@
+//! Host memory in rows: what reads pictures writes them there, and a device takes them from there, without a copy in between.
+
+use std::sync::Arc;
+
+use crate::DeviceError;
+use crate::cuda::Pinned;
+
+/// A row of host memory. Copies are the same row; it can be written while there is only one.
+#[derive(Clone, Debug)]
+pub struct HostRow(Arc<Piece>);
+
+/// Part of a block that no other piece has.
+struct Piece {
+    start: *mut u8,
+    bytes: usize,
+    /// Keeps the memory.
+    _block: Arc<Block>,
+}
+
+// SAFETY: pieces do not overlap, and a piece is plain memory that is written through `&mut` alone.
+unsafe impl Send for Piece {}
+// SAFETY: as above; what is shared is only read.
+unsafe impl Sync for Piece {}
+
+impl std::fmt::Debug for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.bytes)
+    }
+}
+
+/// Memory that pieces are of; only its end matters.
+enum Block {
+    Plain(*mut [u8]),
+    Pinned { _memory: Pinned },
+}
+
+// SAFETY: plain memory with one owner; only pieces reach into it.
+unsafe impl Send for Block {}
+// SAFETY: nothing is reached through a shared block.
+unsafe impl Sync for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        match self {
+            // SAFETY: it came from a box, and every piece is gone.
+            Block::Plain(memory) => drop(unsafe { Box::from_raw(*memory) }),
+            Block::Pinned { .. } => {}
+        }
+    }
+}
+
+/// `count` rows of `bytes` each, one behind the other; pinned, so that a GPU can copy from them by itself.
+pub(crate) fn rows(
+    count: usize,
+    bytes: usize,
+    is_pinned: bool,
+) -> Result<Vec<HostRow>, DeviceError> {
+    let all = count * bytes;
+    let (start, block) = match is_pinned {
+        true => {
+            let mut pinned = Pinned::new(all)?;
+            (
+                pinned.bytes_mut().as_mut_ptr(),
+                Block::Pinned { _memory: pinned },
+            )
+        }
+        false => {
+            // Not zeros: those the system would hand out one by one later, and a plan counts what is held.
+            let memory = Box::into_raw(vec![0x7f; all].into_boxed_slice());
+            (memory.cast::<u8>(), Block::Plain(memory))
+        }
+    };
+    let block = Arc::new(block);
+    let row = |index: usize| {
+        HostRow(Arc::new(Piece {
+            // SAFETY: within the block, which has `count * bytes`.
+            start: unsafe { start.add(index * bytes) },
+            bytes,
+            _block: Arc::clone(&block),
+        }))
+    };
+    Ok((0..count).map(row).collect())
+}
+
+impl AsRef<[u8]> for HostRow {
+    fn as_ref(&self) -> &[u8] {
+        let Piece { start, bytes, .. } = &*self.0;
+        // SAFETY: in bounds by construction; written through `&mut` alone, so not now.
+        unsafe { std::slice::from_raw_parts(*start, *bytes) }
+    }
+}
+
+impl AsMut<[u8]> for HostRow {
+    /// # Panics
+    /// If there are copies of it.
+    fn as_mut(&mut self) -> &mut [u8] {
+        let piece = Arc::get_mut(&mut self.0).expect("a row that is written has no copies");
+        // SAFETY: in bounds by construction; no other piece overlaps it, and this one is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(piece.start, piece.bytes) }
+    }
+}
+
+impl PartialEq for HostRow {
+    fn eq(&self, other: &HostRow) -> bool {
+        self.as_ref() == other.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_lie_side_by_side_and_are_written_by_threads_of_their_own() {
+        let mut all = rows(5, 7, false).unwrap();
+        std::thread::scope(|scope| {
+            for (index, row) in all.iter_mut().enumerate() {
+                scope.spawn(move || row.as_mut().fill(index as u8));
+            }
+        });
+        for (index, row) in all.iter().enumerate() {
+            assert_eq!(row.as_ref(), [index as u8; 7]);
+        }
+        let starts: Vec<usize> = all
+            .iter()
+            .map(|row| row.as_ref().as_ptr() as usize)
+            .collect();
+        assert!(starts.windows(2).all(|pair| pair[1] == pair[0] + 7));
+        let last = all.pop().unwrap();
+        drop(all);
+        assert_eq!(last.as_ref(), [4; 7]);
+    }
+
+    #[test]
+    #[should_panic(expected = "has no copies")]
+    fn a_row_with_copies_is_not_written() {
+        let mut all = rows(1, 3, false).unwrap();
+        let _copy = all[0].clone();
+        all[0].as_mut();
+    }
+}

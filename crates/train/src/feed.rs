@@ -1,0 +1,203 @@
+//! Batches on their way to the step: which samples, in which rows, and what had to be left out.
+
+use std::sync::Arc;
+
+use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Waits};
+use holdall_device::{Device, HostRow};
+
+use crate::batch::Batch;
+use crate::config::RunConfig;
+use crate::error::TrainError;
+use crate::prepare::{Part, Prepared};
+use crate::reading::{Reading, ReadingReport};
+
+/// A batch, and the rows that it is made of.
+#[derive(Default)]
+struct Slot {
+    /// Where it begins in the data.
+    start: Cursor,
+    loaded: Loaded<HostRow>,
+    batch: Batch,
+}
+
+/// The batches of a run.
+pub(crate) struct Feed {
+    reading: Reading,
+    loader: Loader<HostRow>,
+    effective_batch: usize,
+    steps_per_epoch: u64,
+    /// That of the step at hand, and the one after it.
+    slots: [Slot; 2],
+    /// The steps that they are for, if they are there.
+    now: Option<u64>,
+    ahead: Option<u64>,
+    /// Where reading goes on.
+    cursor: Cursor,
+    /// Left out, and not told yet.
+    skipped: Vec<Skipped>,
+    /// What was waited for while training, up to the last evaluation.
+    waits: Waits,
+}
+
+impl Feed {
+    /// Opens a feed that goes on at `cursor`.
+    pub fn new(
+        device: &Device,
+        config: &RunConfig,
+        prepared: &Prepared,
+        effective_batch: usize,
+        cursor: Cursor,
+    ) -> Result<Feed, TrainError> {
+        let size = prepared.setup.step.model.vision.image_size;
+        let reading = Reading::new(config, device, effective_batch, size * size * 3)?;
+        let samples = prepared.train.samples.len();
+        let mut feed = Feed {
+            reading,
+            loader: reading.open(device, size)?,
+            effective_batch,
+            steps_per_epoch: samples.div_ceil(effective_batch) as u64,
+            slots: [Slot::default(), Slot::default()],
+            now: None,
+            ahead: None,
+            cursor,
+            skipped: Vec::new(),
+            waits: Waits::default(),
+        };
+        feed.train(config, prepared);
+        Ok(feed)
+    }
+
+    /// For the log.
+    pub fn reading(&self) -> &Reading {
+        &self.reading
+    }
+
+    /// Optimizer steps of an epoch; the last one may be smaller.
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.steps_per_epoch
+    }
+
+    /// Reads training pictures from here on.
+    pub fn train(&mut self, config: &RunConfig, prepared: &Prepared) {
+        let course = Course::Epochs {
+            seed: config.seed,
+            sampling: config.train.sampling,
+            shard: Shard::default(),
+            goes_round: self.steps_per_epoch > 1,
+            from: self.cursor,
+            until: config.train.epochs as u64,
+        };
+        let view = View::Training {
+            augment: config.data.augment,
+            seed: config.seed,
+        };
+        let samples = Arc::clone(&prepared.train.samples);
+        self.loader.begin(samples, course, view);
+        self.loader.begin_waits();
+    }
+
+    /// Lends rows and workers to an evaluation after so many steps; [`Feed::train`] takes them back. What was read ahead is read again
+    /// then.
+    pub fn lend(&mut self, done: u64) -> &mut Loader<HostRow> {
+        self.waits = self.waits_so_far();
+        let now = &self.slots[0];
+        self.cursor = match self.now {
+            Some(number) if number <= done => now.loaded.end,
+            Some(_) => now.start,
+            None => self.cursor,
+        };
+        (self.now, self.ahead) = (None, None);
+        for Slot { loaded, batch, .. } in &mut self.slots {
+            batch.let_go();
+            self.loader.release(loaded);
+        }
+        &mut self.loader
+    }
+
+    fn waits_so_far(&self) -> Waits {
+        let now = self.loader.waits();
+        let before = self.waits;
+        Waits {
+            seconds: before.seconds + now.seconds,
+            for_data: before.for_data + now.for_data,
+            reading: before.reading + now.reading,
+            for_room: before.for_room + now.for_room,
+            pictures: before.pictures + now.pictures,
+            workers: now.workers,
+        }
+    }
+
+    /// How reading went so far.
+    pub fn report(&self, num_threads: usize) -> ReadingReport {
+        ReadingReport::new(&self.reading, &self.waits_so_far(), num_threads)
+    }
+
+    /// Samples that are known to be broken.
+    pub fn leave_out(&mut self, part: &Part, broken: impl IntoIterator<Item = u32>) {
+        self.loader.leave_out(&part.samples, broken);
+    }
+
+    /// Pictures of a step, counted from 1.
+    fn count(&self, number: u64, prepared: &Prepared) -> usize {
+        let within = (number - 1) % self.steps_per_epoch;
+        let start = within as usize * self.effective_batch;
+        (prepared.train.samples.len() - start).min(self.effective_batch)
+    }
+
+    /// Makes the batch of a step the one at hand, and waits for it if it must. What was left out is among [`Feed::take_skipped`].
+    pub fn bring(&mut self, number: u64, prepared: &Prepared) {
+        if self.now == Some(number) {
+            return;
+        }
+        if self.ahead.take() == Some(number) {
+            self.slots.swap(0, 1);
+        } else {
+            self.read(number, 0, prepared);
+        }
+        self.now = Some(number);
+    }
+
+    /// Takes the batch of a step early, if it has been read.
+    pub fn read_ahead(&mut self, number: u64, prepared: &Prepared) {
+        if self.loader.has(self.count(number, prepared)) {
+            self.read(number, 1, prepared);
+            self.ahead = Some(number);
+        }
+    }
+
+    fn read(&mut self, number: u64, slot: usize, prepared: &Prepared) {
+        let count = self.count(number, prepared);
+        let Slot {
+            start,
+            loaded,
+            batch,
+        } = &mut self.slots[slot];
+        batch.let_go();
+        *start = self.cursor;
+        self.loader.next(count, loaded);
+        self.skipped.append(&mut loaded.skipped);
+        self.cursor = loaded.end;
+        batch.take(loaded, &prepared.train, &prepared.setup.step);
+    }
+
+    /// The batch at hand.
+    pub fn batch(&self) -> &Batch {
+        &self.slots[0].batch
+    }
+
+    /// The samples at hand, and where they end.
+    pub fn samples(&self) -> (&[u32], Cursor) {
+        let loaded = &self.slots[0].loaded;
+        (&loaded.samples, loaded.end)
+    }
+
+    /// The next batch, if it was read ahead.
+    pub fn next_batch(&self) -> Option<&Batch> {
+        self.ahead.map(|_| &self.slots[1].batch)
+    }
+
+    /// What had to be left out since it was last asked, in order.
+    pub fn take_skipped(&mut self) -> Vec<Skipped> {
+        std::mem::take(&mut self.skipped)
+    }
+}

@@ -1,0 +1,365 @@
+//! Who reads pictures, how far ahead, and in how much memory; and afterwards, whether that was enough.
+//!
+//! On the CPU the threads that compute also read, between the steps: workers beside them would take their time away. Behind a GPU
+//! they read while it computes. What the user says goes, either way.
+
+use std::sync::Arc;
+
+use holdall_data::loader::{Bottleneck, Course, Loaded, Loader, Skipped, View, Waits, Workers};
+use holdall_data::samples::Samples;
+use holdall_device::{Device, HostRow};
+use serde::{Deserialize, Serialize};
+
+use crate::budget::{Memory, show_bytes};
+use crate::config::RunConfig;
+use crate::error::TrainError;
+
+/// Rows for pictures, and threads that fill them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Pictures that there is room for.
+    pub num_rows: usize,
+    /// Bytes of each.
+    pub row_bytes: usize,
+    /// Who reads, and how far ahead.
+    pub workers: Workers,
+    /// Whether reading and computing take turns.
+    pub takes_turns: bool,
+}
+
+/// On `auto`, no more than this share of the memory that is free goes to pictures that wait.
+const AUTO_SHARE: u64 = 4;
+
+/// What a worker holds beside its row while it decodes a photo of 12 megapixels: its bytes, its planes, its pixels.
+const WORKER_BYTES: u64 = 72 << 20;
+
+/// What the machine has, as far as reading goes.
+#[derive(Clone, Copy, Debug)]
+struct Host {
+    num_threads: usize,
+    is_gpu: bool,
+    total_bytes: u64,
+    free_bytes: u64,
+}
+
+impl Reading {
+    /// For steps of `effective_batch` pictures of `row_bytes` each.
+    pub fn new(
+        config: &RunConfig,
+        device: &Device,
+        effective_batch: usize,
+        row_bytes: usize,
+    ) -> Result<Reading, TrainError> {
+        let host = Host {
+            num_threads: device.cpu().num_threads(),
+            is_gpu: device.is_gpu(),
+            total_bytes: holdall_device::cpu::total_bytes().unwrap_or(u64::MAX),
+            free_bytes: holdall_device::cpu::available_bytes().unwrap_or(u64::MAX),
+        };
+        Reading::on(host, config, effective_batch, row_bytes)
+    }
+
+    fn on(
+        host: Host,
+        config: &RunConfig,
+        effective_batch: usize,
+        row_bytes: usize,
+    ) -> Result<Reading, TrainError> {
+        let asked = config.num_workers.exactly();
+        let takes_turns = asked == Some(0) || (asked.is_none() && !host.is_gpu);
+        let (first, most) = match asked {
+            Some(workers) if workers > 0 => (workers, workers),
+            None if host.is_gpu => (host.num_threads.div_ceil(2), host.num_threads),
+            _ => (host.num_threads, host.num_threads),
+        };
+        let unit = config
+            .train
+            .batch_size
+            .unwrap_or(effective_batch)
+            .min(effective_batch);
+        // One batch to hand over while the next is read.
+        let ahead = match (takes_turns, config.prefetch.exactly()) {
+            (true, _) => 0,
+            (false, Some(batches)) => batches * unit,
+            (false, None) => 2 * effective_batch,
+        };
+        let bytes = |rows: usize| rows as u64 * row_bytes as u64;
+        let workers_bytes = most as u64 * WORKER_BYTES;
+        let is_auto = config.host_memory == Memory::Auto;
+        let limit = match is_auto {
+            true => host.free_bytes / AUTO_SHARE,
+            false => config
+                .host_memory
+                .resolve(host.total_bytes, host.free_bytes),
+        };
+        let room = limit.saturating_sub(workers_bytes);
+        let wanted = effective_batch + ahead;
+        let fitting = (room / row_bytes as u64).min(wanted as u64) as usize;
+        let is_fixed = takes_turns || config.prefetch.exactly().is_some();
+        let num_rows = match is_auto {
+            // A batch must fit; what the user says about the rest goes.
+            true if is_fixed => wanted,
+            true => fitting.max(effective_batch),
+            false if fitting < if is_fixed { wanted } else { effective_batch } => {
+                let least = if is_fixed { wanted } else { effective_batch };
+                let needed = bytes(least) + workers_bytes;
+                return Err(TrainError::Config(format!(
+                    "host_memory: {}, expected at least {}: {least} pictures of {} and {most} workers of {}\n\
+                     hint: a smaller --effective-batch, fewer --num-workers, less --prefetch, or more host_memory",
+                    show_bytes(limit),
+                    show_bytes(needed),
+                    show_bytes(row_bytes as u64),
+                    show_bytes(WORKER_BYTES)
+                )));
+            }
+            false => fitting,
+        };
+        Ok(Reading {
+            num_rows,
+            row_bytes,
+            workers: Workers {
+                first,
+                most,
+                ahead: num_rows - effective_batch,
+            },
+            takes_turns,
+        })
+    }
+
+    /// For an evaluation of `batch` pictures at a time, with the workers that suit the machine.
+    pub fn evaluation(device: &Device, batch: usize, row_bytes: usize) -> Reading {
+        let num_threads = device.cpu().num_threads();
+        let takes_turns = !device.is_gpu();
+        let ahead = if takes_turns { 0 } else { 2 * batch };
+        Reading {
+            num_rows: batch + ahead,
+            row_bytes,
+            workers: Workers::exactly(num_threads, ahead),
+            takes_turns,
+        }
+    }
+
+    /// Reserves the rows and employs the workers.
+    pub fn open(&self, device: &Device, size: usize) -> Result<Loader<HostRow>, TrainError> {
+        let rows = device.host_rows(self.num_rows, self.row_bytes)?;
+        Ok(Loader::new(rows, size as u32, self.workers))
+    }
+
+    /// Bytes of the rows.
+    pub fn bytes(&self) -> u64 {
+        self.num_rows as u64 * self.row_bytes as u64
+    }
+
+    /// For the log.
+    pub fn describe(&self) -> String {
+        let Workers { first, most, ahead } = self.workers;
+        let rows = format!(
+            "{} pictures have room in {}",
+            self.num_rows,
+            show_bytes(self.bytes())
+        );
+        if self.takes_turns {
+            return format!("Workers: {first}, between the steps; {rows}");
+        }
+        let workers = match first == most {
+            true => format!("{most}"),
+            false => format!("{first}, up to {most} if that is not enough"),
+        };
+        format!("Workers: {workers}; {rows}, {ahead} of them ahead")
+    }
+}
+
+/// Reads every picture of a list once, in its order, `batch` at a time. `each` gets their samples and their rows, and says whether
+/// to go on. Returns what could not be read; `None` if it was stopped.
+pub fn read_once<E>(
+    loader: &mut Loader<HostRow>,
+    samples: &Arc<Samples>,
+    batch: usize,
+    mut each: impl FnMut(&[u32], &[HostRow]) -> Result<bool, E>,
+) -> Result<Option<Vec<Skipped>>, E> {
+    loader.begin(Arc::clone(samples), Course::Once, View::Evaluation);
+    let mut loaded = Loaded::default();
+    let mut skipped = Vec::new();
+    loop {
+        loader.next(batch, &mut loaded);
+        skipped.append(&mut loaded.skipped);
+        if loaded.rows.is_empty() {
+            return Ok(Some(skipped));
+        }
+        if !each(&loaded.samples, &loaded.rows)? {
+            return Ok(None);
+        }
+    }
+}
+
+/// How reading went, for `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadingReport {
+    /// Threads, at the end.
+    pub workers: usize,
+    /// Pictures that there was room for.
+    pub rows: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// Share of the training time in which the trainer waited for pictures.
+    pub waited_for_data: f64,
+    /// Share of the workers' time in which they waited for room.
+    pub waited_for_room: f64,
+    /// Milliseconds that a picture takes one worker.
+    pub ms_per_picture: Option<f64>,
+    /// What held the run up.
+    pub bottleneck: Bottleneck,
+    /// The same in words, and what to change.
+    pub advice: String,
+}
+
+impl ReadingReport {
+    /// Of a run that read like this, on a machine of so many threads.
+    pub fn new(reading: &Reading, waits: &Waits, num_threads: usize) -> ReadingReport {
+        ReadingReport {
+            workers: waits.workers,
+            rows: reading.num_rows,
+            bytes: reading.bytes(),
+            waited_for_data: waits.waiting(),
+            waited_for_room: 1.0 - waits.busy(),
+            ms_per_picture: waits.seconds_per_picture().map(|seconds| 1e3 * seconds),
+            bottleneck: waits.bottleneck(),
+            advice: advice(reading, waits, num_threads),
+        }
+    }
+}
+
+fn advice(reading: &Reading, waits: &Waits, num_threads: usize) -> String {
+    let waited = format!(
+        "waited for pictures {:.1}% of the time",
+        100.0 * waits.waiting()
+    );
+    let bottleneck = waits.bottleneck();
+    if reading.takes_turns {
+        return match bottleneck {
+            Bottleneck::Compute => format!("Bottleneck: computing ({waited})"),
+            _ => format!(
+                "Bottleneck: reading and computing take turns ({waited}); pictures of less than 1 megapixel on disk would \
+                 be read faster"
+            ),
+        };
+    }
+    match bottleneck {
+        Bottleneck::Compute => format!(
+            "Bottleneck: computing ({waited}; workers paused {:.0}% of theirs)",
+            100.0 * (1.0 - waits.busy())
+        ),
+        Bottleneck::Room => format!(
+            "Bottleneck: by turns ({waited}; workers, too, paused {:.0}% of theirs): --prefetch {} would even it out",
+            100.0 * (1.0 - waits.busy()),
+            4 * reading.workers.ahead.div_ceil(64).max(1)
+        ),
+        Bottleneck::Reading => {
+            let computed = (waits.seconds - waits.for_data).max(f64::MIN_POSITIVE);
+            let needed = (waits.reading / computed).ceil() as usize;
+            let more = match needed <= num_threads {
+                true => format!("--num-workers {needed} would keep up"),
+                false => format!(
+                    "it takes {needed} cores to keep up and there are {num_threads}; `data: {{decode: fast}}` or smaller \
+                     pictures on disk are read faster"
+                ),
+            };
+            format!(
+                "Bottleneck: reading pictures ({waited}; {} workers without a pause): {more}",
+                waits.workers
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Count;
+
+    const PICTURE: usize = 224 * 224 * 3;
+
+    fn host(is_gpu: bool) -> Host {
+        Host {
+            num_threads: 16,
+            is_gpu,
+            total_bytes: 64 << 30,
+            free_bytes: 32 << 30,
+        }
+    }
+
+    fn reading(is_gpu: bool, change: impl Fn(&mut RunConfig)) -> Result<Reading, TrainError> {
+        let mut config = RunConfig::default();
+        config.train.batch_size = Some(8);
+        change(&mut config);
+        Reading::on(host(is_gpu), &config, 128, PICTURE)
+    }
+
+    #[test]
+    fn on_the_cpu_reading_and_computing_take_turns_unless_asked_otherwise() {
+        let auto = reading(false, |_| ()).unwrap();
+        assert!(auto.takes_turns);
+        assert_eq!(
+            (auto.num_rows, auto.workers),
+            (128, Workers::exactly(16, 0))
+        );
+        let asked = reading(false, |config| config.num_workers = Count::Exactly(3)).unwrap();
+        assert_eq!(asked.workers, Workers::exactly(3, 256));
+        let none = reading(true, |config| config.num_workers = Count::Exactly(0)).unwrap();
+        assert_eq!((none.takes_turns, none.num_rows), (true, 128));
+    }
+
+    #[test]
+    fn behind_a_gpu_half_the_threads_begin() {
+        let auto = reading(true, |_| ()).unwrap();
+        let workers = Workers {
+            first: 8,
+            most: 16,
+            ahead: 256,
+        };
+        assert_eq!((auto.num_rows, auto.workers), (384, workers));
+    }
+
+    #[test]
+    fn prefetch_counts_micro_batches() {
+        let asked = reading(true, |config| config.prefetch = Count::Exactly(5)).unwrap();
+        assert_eq!((asked.num_rows, asked.workers.ahead), (168, 40));
+    }
+
+    #[test]
+    fn host_memory_bounds_rows_and_workers() {
+        let within = |bytes: u64| {
+            reading(true, |config| {
+                config.num_workers = Count::Exactly(2);
+                config.host_memory = Memory::Bytes(bytes);
+            })
+        };
+        let least = 2 * WORKER_BYTES + (128 * PICTURE) as u64;
+        assert_eq!(within(least).unwrap().num_rows, 128);
+        let more = within(least + 10 * PICTURE as u64).unwrap();
+        assert_eq!((more.num_rows, more.workers.ahead), (138, 10));
+        let error = within(least - 1).unwrap_err().to_string();
+        assert!(
+            error.contains("host_memory: ") && error.contains("hint: "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn advice_names_what_to_change() {
+        let reading = reading(true, |_| ()).unwrap();
+        let waits = |for_data: f64, busy: f64, for_room: f64| Waits {
+            seconds: 100.0,
+            for_data,
+            reading: busy,
+            for_room,
+            pictures: 1000,
+            workers: 4,
+        };
+        let said = |waits: Waits| advice(&reading, &waits, 16);
+        assert!(said(waits(0.5, 100.0, 300.0)).contains("Bottleneck: computing"));
+        assert!(said(waits(50.0, 390.0, 5.0)).contains("--num-workers 8 would keep up"));
+        assert!(said(waits(90.0, 390.0, 5.0)).contains("39 cores"));
+        assert!(said(waits(20.0, 200.0, 190.0)).contains("--prefetch"));
+    }
+}

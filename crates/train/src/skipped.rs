@@ -1,0 +1,269 @@
+//! Pictures that could not be read: `skipped.csv` names each one, once, and a run with too many of them stops.
+
+use std::collections::HashSet;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use holdall_data::config::{BadPictures, DataConfig};
+use holdall_data::error::DataError;
+use holdall_data::loader::Skipped;
+use holdall_data::samples::Samples;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Split;
+use crate::error::TrainError;
+use crate::run_folder::failed;
+
+/// A line of `skipped.csv`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedLine {
+    /// Which samples it is one of.
+    pub part: Split,
+    /// The line of the CSV that names it.
+    pub row: u32,
+    /// As the CSV has it.
+    pub image: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl SkippedLine {
+    /// Of a sample.
+    pub fn new(part: Split, samples: &Samples, skipped: &Skipped) -> SkippedLine {
+        let sample = skipped.sample as usize;
+        SkippedLine {
+            part,
+            row: samples.row(sample),
+            image: samples.image(sample).to_owned(),
+            reason: reason(&samples.image_path(sample), &skipped.error),
+        }
+    }
+}
+
+/// The first line of an error, without the path that stands before it anyway.
+pub fn reason(path: &Path, error: &DataError) -> String {
+    let error = error.to_string();
+    let first = error.lines().next().unwrap_or_default();
+    let named = format!("{}: ", path.display());
+    first.strip_prefix(&named).unwrap_or(first).to_owned()
+}
+
+/// What was left out so far, in this process and in earlier ones.
+pub(crate) struct SkippedFile {
+    path: PathBuf,
+    known: HashSet<(Split, u32)>,
+}
+
+impl SkippedFile {
+    /// Reads what earlier processes of the run wrote. A last line that was cut off is written again when its picture turns up.
+    pub fn open(path: &Path) -> Result<SkippedFile, TrainError> {
+        let mut known = HashSet::new();
+        if path.is_file() {
+            let bytes = std::fs::read(path).map_err(failed(path, "read"))?;
+            let whole = bytes
+                .iter()
+                .rposition(|&b| b == b'\n')
+                .map_or(0, |at| at + 1);
+            let mut reader = csv::Reader::from_reader(&bytes[..whole]);
+            for line in reader.deserialize() {
+                let line: SkippedLine = line.map_err(|cause| {
+                    TrainError::Run(format!(
+                        "{}: expected part,row,image,reason, found {cause}\n\
+                         hint: the file was changed; remove it to go on",
+                        path.display()
+                    ))
+                })?;
+                known.insert((line.part, line.row));
+            }
+            let file = OpenOptions::new().write(true).open(path);
+            file.and_then(|file| file.set_len(whole as u64))
+                .map_err(failed(path, "cut to whole lines"))?;
+        }
+        Ok(SkippedFile {
+            path: path.to_owned(),
+            known,
+        })
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<(), TrainError> {
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&self.path);
+        file.and_then(|mut file| file.write_all(bytes))
+            .map_err(failed(&self.path, "written"))
+    }
+
+    /// Samples of a part that earlier processes left out.
+    pub fn samples(&self, part: Split, samples: &Samples) -> Vec<u32> {
+        let is_known = |&sample: &u32| self.known.contains(&(part, samples.row(sample as usize)));
+        (0..samples.len() as u32).filter(is_known).collect()
+    }
+
+    /// How many of a part were left out.
+    pub fn count(&self, part: Split) -> usize {
+        self.known.iter().filter(|(of, _)| *of == part).count()
+    }
+
+    /// All of them.
+    pub fn total(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Adds a picture; `None` where it is listed.
+    pub fn add(
+        &mut self,
+        part: Split,
+        samples: &Samples,
+        skipped: &Skipped,
+    ) -> Result<Option<SkippedLine>, TrainError> {
+        let line = SkippedLine::new(part, samples, skipped);
+        if !self.known.insert((part, line.row)) {
+            return Ok(None);
+        }
+        let is_first = self.known.len() == 1;
+        let mut writer = csv::WriterBuilder::new()
+            .has_headers(is_first)
+            .from_writer(Vec::new());
+        writer.serialize(&line).expect("a line is plain text");
+        let bytes = writer.into_inner().expect("memory does not fail");
+        // In one write, so that a kill leaves whole lines.
+        self.append(&bytes)?;
+        Ok(Some(line))
+    }
+
+    /// Whether the run may go on.
+    pub fn check(
+        &self,
+        csv: &Path,
+        part: Split,
+        samples: &Samples,
+        policy: &DataConfig,
+    ) -> Result<(), TrainError> {
+        let (left_out, all) = (self.count(part), samples.len());
+        let most = policy.max_skipped.get();
+        if left_out as f64 <= most * all as f64 {
+            return Ok(());
+        }
+        Err(TrainError::Config(format!(
+            "{}: {left_out} of {all} pictures cannot be read, expected at most {:.0}%; {} names them\n\
+             hint: `holdall data check {0}` finds all of them, `holdall data clean {0}` writes a list without them; \
+             `data: {{max_skipped: 50%}}` allows more",
+            csv.display(),
+            100.0 * most,
+            self.path.display(),
+        )))
+    }
+}
+
+/// The error of a picture that may not be left out, by the row that names it.
+pub fn refused(
+    csv: &Path,
+    samples: &Samples,
+    skipped: &[Skipped],
+    policy: &DataConfig,
+) -> Option<TrainError> {
+    let first = skipped
+        .first()
+        .filter(|_| policy.bad_pictures == BadPictures::Fail)?;
+    let row = samples.row(first.sample as usize);
+    Some(TrainError::Config(format!(
+        "{}, row {row}: {}",
+        csv.display(),
+        first.error
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use holdall_data::samples::SamplesBuilder;
+
+    use super::*;
+
+    fn samples() -> Samples {
+        let mut builder = SamplesBuilder::new(PathBuf::from("root"));
+        for row in 0..20 {
+            builder.push(&format!("{row},\"x\".jpg"), "x", -1, row + 2);
+        }
+        builder.finish()
+    }
+
+    fn missing(samples: &Samples, sample: u32) -> Skipped {
+        let path = samples.image_path(sample as usize);
+        let error = DataError::PictureMissing { path };
+        Skipped { sample, error }
+    }
+
+    #[test]
+    fn every_picture_is_listed_once_whatever_happens_in_between() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("skipped.csv");
+        let samples = samples();
+        let mut file = SkippedFile::open(&path).unwrap();
+        let line = file
+            .add(Split::Train, &samples, &missing(&samples, 3))
+            .unwrap()
+            .unwrap();
+        assert_eq!(line.reason, "expected a picture, found no file");
+        assert_eq!(
+            file.add(Split::Train, &samples, &missing(&samples, 3))
+                .unwrap(),
+            None
+        );
+        file.add(Split::Validation, &samples, &missing(&samples, 3))
+            .unwrap()
+            .unwrap();
+        // Killed in the middle of a line.
+        file.append(b"train,7,\"4").unwrap();
+        let mut file = SkippedFile::open(&path).unwrap();
+        assert_eq!(file.total(), 2);
+        assert_eq!(file.samples(Split::Train, &samples), [3]);
+        file.add(Split::Train, &samples, &missing(&samples, 4))
+            .unwrap()
+            .unwrap();
+        let lines: Vec<SkippedLine> = csv::Reader::from_path(&path)
+            .unwrap()
+            .deserialize()
+            .map(Result::unwrap)
+            .collect();
+        let rows: Vec<(Split, u32, &str)> = lines
+            .iter()
+            .map(|line| (line.part, line.row, line.image.as_str()))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                (Split::Train, 5, "3,\"x\".jpg"),
+                (Split::Validation, 5, "3,\"x\".jpg"),
+                (Split::Train, 6, "4,\"x\".jpg")
+            ]
+        );
+    }
+
+    #[test]
+    fn too_many_stop_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let samples = samples();
+        let mut file = SkippedFile::open(&folder.path().join("skipped.csv")).unwrap();
+        let policy = DataConfig::default();
+        let check =
+            |file: &SkippedFile| file.check(Path::new("cars.csv"), Split::Train, &samples, &policy);
+        for sample in 0..2 {
+            file.add(Split::Train, &samples, &missing(&samples, sample))
+                .unwrap();
+            assert!(check(&file).is_ok());
+        }
+        file.add(Split::Train, &samples, &missing(&samples, 2))
+            .unwrap();
+        let error = check(&file).unwrap_err().to_string();
+        assert!(
+            error.contains("3 of 20 pictures cannot be read, expected at most 10%"),
+            "{error}"
+        );
+        assert!(
+            file.check(Path::new("cars.csv"), Split::Validation, &samples, &policy)
+                .is_ok()
+        );
+    }
+}
