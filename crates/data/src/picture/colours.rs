@@ -17,6 +17,10 @@ use crate::config::Augment;
 use crate::dice::Dice;
 
 const GREY: [f32; CHANNELS] = [0.299, 0.587, 0.114];
+/// Pixels at a time.
+const BLOCK: usize = 64;
+
+type Planes = [[f32; BLOCK]; CHANNELS];
 
 /// What is done to the colours of one picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,20 +55,35 @@ impl Colours {
         let levels = self.levels(pixels);
         let changes_each_pixel = self.saturation != 1.0 || self.hue != 0.0;
         if changes_each_pixel {
-            for pixel in pixels {
-                let mut colour = pixel.map(|value| levels[usize::from(value)]);
-                if self.saturation != 1.0 {
-                    colour = saturated(colour, self.saturation);
-                }
-                if self.hue != 0.0 {
-                    colour = turned(colour, self.hue);
-                }
-                *pixel = colour.map(rounded);
+            for block in pixels.chunks_mut(BLOCK) {
+                self.change_block(block, &levels);
             }
         } else if self.brightness != 1.0 || self.contrast != 1.0 {
             let levels = levels.map(rounded);
             for value in rgb {
                 *value = levels[usize::from(*value)];
+            }
+        }
+    }
+
+    /// Colour by colour in a block that stays in registers and the nearest cache, without a branch: eight pixels at a time,
+    /// where the compiler sees to it.
+    fn change_block(&self, block: &mut [[u8; CHANNELS]], levels: &[f32; 256]) {
+        let mut planes = [[0.0; BLOCK]; CHANNELS];
+        for (channel, plane) in planes.iter_mut().enumerate() {
+            for (value, pixel) in plane.iter_mut().zip(&*block) {
+                *value = levels[usize::from(pixel[channel])];
+            }
+        }
+        if self.saturation != 1.0 {
+            saturate(&mut planes, self.saturation);
+        }
+        if self.hue != 0.0 {
+            turn(&mut planes, self.hue);
+        }
+        for (channel, plane) in planes.iter().enumerate() {
+            for (value, pixel) in plane.iter().zip(&mut *block) {
+                pixel[channel] = rounded(*value);
             }
         }
     }
@@ -97,33 +116,41 @@ impl Colours {
     }
 }
 
-fn saturated(colour: [f32; CHANNELS], saturation: f32) -> [f32; CHANNELS] {
-    let grey = GREY[0] * colour[0] + GREY[1] * colour[1] + GREY[2] * colour[2];
-    colour.map(|value| (grey + saturation * (value - grey)).clamp(0.0, 255.0))
+fn saturate([red, green, blue]: &mut Planes, saturation: f32) {
+    for ((r, g), b) in red.iter_mut().zip(green).zip(blue) {
+        let grey = GREY[0] * *r + GREY[1] * *g + GREY[2] * *b;
+        for value in [r, g, b] {
+            *value = (grey + saturation * (*value - grey)).clamp(0.0, 255.0);
+        }
+    }
 }
 
-/// Turns a colour's hue: its largest and smallest value stay, so neither brightness nor saturation (as HSV has them) changes.
-fn turned([r, g, b]: [f32; CHANNELS], turns: f32) -> [f32; CHANNELS] {
-    let (most, least) = (r.max(g).max(b), r.min(g).min(b));
-    let spread = most - least;
-    if spread == 0.0 {
-        return [r, g, b];
+/// Turns hues: the largest and the smallest value of a pixel stay, so neither brightness nor saturation (as HSV has them)
+/// changes.
+fn turn([red, green, blue]: &mut Planes, turns: f32) {
+    for ((red, green), blue) in red.iter_mut().zip(green).zip(blue) {
+        let (r, g, b) = (*red, *green, *blue);
+        let (most, least) = (r.max(g).max(b), r.min(g).min(b));
+        let spread = most - least;
+        // In sixths of a turn: red at 0, green at 2, blue at 4. A grey pixel has no hue, and none shows.
+        let (difference, start) = if most == r {
+            (g - b, 0.0)
+        } else if most == g {
+            (b - r, 2.0)
+        } else {
+            (r - g, 4.0)
+        };
+        let hue = start + difference / spread.max(f32::MIN_POSITIVE) + 6.0 * turns;
+        let turned = |phase: f32| {
+            // From -4 + 1 to 8 + 5, so at most one sixfold too few and two too many.
+            let sixths = hue + phase;
+            let sixths = if sixths < 0.0 { sixths + 6.0 } else { sixths };
+            let sixths = if sixths >= 6.0 { sixths - 6.0 } else { sixths };
+            let sixths = if sixths >= 6.0 { sixths - 6.0 } else { sixths };
+            most - spread * sixths.min(4.0 - sixths).clamp(0.0, 1.0)
+        };
+        (*red, *green, *blue) = (turned(5.0), turned(3.0), turned(1.0));
     }
-    // In sixths of a turn: red at 0, green at 2, blue at 4.
-    let hue = if most == r {
-        (g - b) / spread
-    } else if most == g {
-        2.0 + (b - r) / spread
-    } else {
-        4.0 + (r - g) / spread
-    };
-    let hue = hue + 6.0 * turns;
-    [5.0, 3.0, 1.0].map(|phase| {
-        // Above 0: the hue is at least -1 - 3. A cast instead of `%`, which is a call.
-        let sixths = hue + phase + 6.0;
-        let sixths = sixths - 6.0 * ((sixths * (1.0 / 6.0)) as i32 as f32);
-        most - spread * sixths.min(4.0 - sixths).clamp(0.0, 1.0)
-    })
 }
 
 /// The nearest byte; the cast saturates.

@@ -27,15 +27,14 @@ pub(super) fn decode(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), D
 }
 
 /// Reads a picture's bytes into `scratch.rgb`, upright; `path` is for messages.
-///
-/// A decoder that panics is contained: one hostile file of a million must not end a run. What it leaves in the scratch
-/// is overwritten by the next picture.
 pub(super) fn decode_bytes(
     path: &Path,
     bytes: &[u8],
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
-    contained(path, bytes, Depth::Upper8, scratch)
+    contained(path, || {
+        decode_or_panic(path, bytes, Depth::Upper8, scratch)
+    })
 }
 
 /// As [`decode_bytes`], of a mask: what the upper 8 of 16 bits do not say is an error.
@@ -44,7 +43,7 @@ pub(super) fn decode_mask_bytes(
     bytes: &[u8],
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
-    contained(path, bytes, Depth::Exact, scratch)
+    contained(path, || decode_or_panic(path, bytes, Depth::Exact, scratch))
 }
 
 /// What becomes of 16 bits.
@@ -56,14 +55,13 @@ enum Depth {
     Exact,
 }
 
-fn contained(
+/// A decoder that panics gives an error: one hostile file of a million must not end a run. What it leaves in the scratch
+/// is overwritten by the next picture, so nothing half done is seen.
+pub(super) fn contained<T>(
     path: &Path,
-    bytes: &[u8],
-    depth: Depth,
-    scratch: &mut Scratch,
-) -> Result<(u32, u32), DataError> {
-    let attempt = AssertUnwindSafe(|| decode_or_panic(path, bytes, depth, scratch));
-    catch_unwind(attempt).unwrap_or_else(|panic| {
+    attempt: impl FnOnce() -> Result<T, DataError>,
+) -> Result<T, DataError> {
+    catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
         Err(DataError::PictureBroken {

@@ -251,6 +251,20 @@ fn kinds_that_are_not_read_are_refused_by_name() {
 }
 
 #[test]
+fn a_decoder_that_panics_is_contained() {
+    let path = Path::new("1.jpg");
+    let attempt = || -> Result<(), DataError> { panic!("row {} of {}", 3, 2) };
+    let error = decode::contained(path, attempt).unwrap_err().to_string();
+    assert!(
+        error.contains("1.jpg") && error.contains("(row 3 of 2)"),
+        "{error}"
+    );
+    let attempt = || -> Result<(), DataError> { panic!("no rows") };
+    let error = decode::contained(path, attempt).unwrap_err().to_string();
+    assert!(error.contains("(no rows)"), "{error}");
+}
+
+#[test]
 fn limits_are_named() {
     let limits = Limits {
         most_pixels: 4000,
