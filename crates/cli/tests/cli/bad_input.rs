@@ -216,7 +216,7 @@ fn a_broken_image_is_named_when_it_is_met() {
     // Behind the first batch, which is read before the run begins.
     let broken = home.path("cars/images/000020.jpg");
     let whole = fs::read(&broken).unwrap();
-    let options = format!("{ONE_EPOCH} --set data.validation=none");
+    let options = format!("{ONE_EPOCH} --set data.validation=none --set data.bad_pictures=fail");
     let cases: [(&[u8], &str); 4] = [
         (b"<html>not found</html>", "begins with `<html>"),
         (&whole[..whole.len() / 2], "cut short"),

@@ -40,7 +40,9 @@ impl State {
             DataError::PictureEmpty { .. } => State::ZeroSize,
             DataError::NotAPicture { .. } => State::NotAnImage,
             DataError::PictureTruncated { .. } => State::CutShort,
-            DataError::PictureTooLarge { .. } => State::TooManyPixels,
+            DataError::PictureTooLarge { .. } | DataError::PictureFileTooLarge { .. } => {
+                State::TooManyPixels
+            }
             DataError::Io { .. } => State::Unreadable,
             _ => State::Broken,
         }
