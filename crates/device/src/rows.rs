@@ -82,6 +82,19 @@ pub(crate) fn rows(
     Ok((0..count).map(row).collect())
 }
 
+impl From<&[u8]> for HostRow {
+    /// A row of its own, not pinned: a GPU takes it too, by a detour of the driver.
+    fn from(bytes: &[u8]) -> HostRow {
+        let memory: Box<[u8]> = bytes.into();
+        let memory = Box::into_raw(memory);
+        HostRow(Arc::new(Piece {
+            start: memory.cast::<u8>(),
+            bytes: bytes.len(),
+            _block: Arc::new(Block::Plain(memory)),
+        }))
+    }
+}
+
 impl AsRef<[u8]> for HostRow {
     fn as_ref(&self) -> &[u8] {
         let Piece { start, bytes, .. } = &*self.0;

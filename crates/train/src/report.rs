@@ -37,12 +37,12 @@ pub struct StepLine {
     pub loss_scale: f64,
     /// In this step.
     pub samples: usize,
+    /// Of their numbers, in order: equal for steps that saw the same.
+    pub samples_digest: String,
     /// Of this step, reading included.
     pub seconds: f64,
     /// Seconds of it that went into reading.
     pub waited_for_data: f64,
-    /// Of the numbers of its samples, in order: equal for steps that saw the same.
-    pub samples_digest: String,
 }
 
 /// A line per evaluated part.

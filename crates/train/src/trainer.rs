@@ -251,9 +251,9 @@ impl Trainer {
             lr_head: has_labels.then_some(rates[1]),
             loss_scale: self.state.scaler.scale(),
             samples,
+            samples_digest,
             seconds,
             waited_for_data: waited,
-            samples_digest,
         };
         self.journal.add(&line)?;
         Ok(line)
@@ -301,8 +301,9 @@ impl Trainer {
                 watch(Event::Skipped { line: &line, total });
             }
         }
-        self.skipped
-            .check(&prepared.csv, split, samples, &config.data)
+        let parts = [Some(&prepared.train), prepared.validation.as_ref()];
+        let all = parts.into_iter().flatten().map(|part| part.samples.len());
+        self.skipped.check(&prepared.csv, all.sum(), &config.data)
     }
 
     /// Runs a step. Behind a GPU the next one's batch, if it has been read, begins to travel meanwhile.

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use holdall_device::Device;
 use holdall_device::cpu::Cpu;
+use holdall_device::{Device, HostRow};
 use holdall_graph::DType;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
@@ -147,10 +147,7 @@ pub fn evaluated(step: &mut Step, device: &Device, batch: &Batch) -> [Vec<f32>; 
     let each = pixels.len() / batch.num_samples;
     let [mut pictures, mut captions, mut logits] = [Vec::new(), Vec::new(), Vec::new()];
     for chosen in pixels.chunks(size * each) {
-        let mut rows = device.host_rows(chosen.len() / each, each).unwrap();
-        for (row, picture) in rows.iter_mut().zip(chosen.chunks(each)) {
-            row.as_mut().copy_from_slice(picture);
-        }
+        let rows: Vec<HostRow> = chosen.chunks(each).map(HostRow::from).collect();
         let encoded = encoder.pictures(device, &rows).unwrap();
         pictures.extend_from_slice(&encoded.features);
         logits.extend_from_slice(&encoded.logits.unwrap());
