@@ -4,6 +4,8 @@
 
 #[path = "cli/bad_input.rs"]
 mod bad_input;
+#[path = "cli/broken.rs"]
+mod broken;
 #[path = "cli/cards.rs"]
 mod cards;
 #[path = "cli/config.rs"]

@@ -149,7 +149,7 @@ pub fn evaluate(
 }
 
 /// Where there is nothing to train on or to evaluate.
-pub(crate) fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
+pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
     let first = skipped.first().map_or(String::new(), |skipped| {
         let row = samples.row(skipped.sample as usize);
         format!("; the first, of row {row}: {}", skipped.error)

@@ -8,11 +8,12 @@ use std::time::Instant;
 
 use anyhow::Result;
 use holdall_data::config::{Augment, Decode};
-use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, View, Workers};
+use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Workers};
 use holdall_data::order::Sampling;
 use holdall_data::picture::{self, Scratch};
 use holdall_data::samples::Samples;
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
+use holdall_train::evaluate::nothing_readable;
 use serde::Serialize;
 
 use crate::arguments::{BenchLoaderArguments, DecodeArgument};
@@ -52,9 +53,8 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     let images = arguments.images.unwrap_or(samples.len()).max(1);
     tell(&format!("{} pictures, read once to warm up", samples.len()));
     let skipped = pass(&mut loader, &arguments, &samples, 0, samples.len());
-    if skipped == samples.len() {
-        tell("none of them can be read\nhint: `holdall data check` says why");
-        return Ok(ExitCode::from(crate::failure::FOUND));
+    if skipped.len() == samples.len() {
+        return Err(nothing_readable(&samples, &skipped).into());
     }
     let rss_start_bytes = resident_bytes();
     let began = Instant::now();
@@ -77,7 +77,7 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
         },
         batch,
         size,
-        skipped,
+        skipped: skipped.len(),
         decode_only_images_per_s,
         of_decode_only: images_per_s / decode_only_images_per_s,
         ring_bytes: (num_rows * row_bytes) as u64,
@@ -88,16 +88,16 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads so many pictures, from the beginning of an epoch on. Returns how many could not be read.
+/// Reads so many pictures, from the beginning of an epoch on. Returns what could not be read.
 fn pass(
     loader: &mut Loader<Vec<u8>>,
     arguments: &BenchLoaderArguments,
     samples: &Arc<Samples>,
     epoch: u64,
     images: usize,
-) -> usize {
+) -> Vec<Skipped> {
     let bar = progress(images as u64, "Reading");
-    let (mut read, mut skipped) = (0, 0);
+    let (mut read, mut skipped) = (0, Vec::new());
     let mut batch = Loaded::default();
     let begin = |loader: &mut Loader<Vec<u8>>, epoch: u64| match arguments.eval {
         true => loader.begin(Arc::clone(samples), Course::Once, View::Evaluation),
@@ -130,7 +130,7 @@ fn pass(
     begin(loader, epoch);
     while read < images {
         loader.next(arguments.batch.min(images - read), &mut batch);
-        skipped += batch.skipped.len();
+        skipped.append(&mut batch.skipped);
         let given = batch.rows.len();
         if given == 0 {
             if read == 0 {

@@ -96,13 +96,15 @@ pub(super) fn hint_for_unknown(key: &str, expected: &[&str]) -> String {
         .filter(|section| section.keys.iter().any(|known| known == key))
         .map(|section| place(&section.path))
         .collect();
+    let near = nearest(key, expected.iter().copied());
     if !homes.is_empty() {
-        return format!("`{key}` belongs {}", homes.join(" or "));
+        let or_else = near.map_or(String::new(), |near| format!("; or did you mean `{near}`?"));
+        return format!("`{key}` belongs {}{or_else}", homes.join(" or "));
     }
     if let Some(answer) = answer_to(key) {
         return answer.to_owned();
     }
-    if let Some(near) = nearest(key, expected.iter().copied()) {
+    if let Some(near) = near {
         return format!("did you mean `{near}`?");
     }
     let elsewhere = sections.iter().find_map(|section| {

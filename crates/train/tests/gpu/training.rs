@@ -1,6 +1,7 @@
 //! A hundred steps: near the CPU's in every number format, and the same bits twice.
 
 use holdall_device::{Arithmetic, cuda};
+use holdall_train::batch::Pixels;
 
 use crate::card::{ALL, Bits, Gpu, Run, assert_same_bits, small};
 use crate::support::{evaluated, on_cpu};
@@ -60,6 +61,39 @@ fn a_hundred_steps_stay_near_those_of_the_cpu_and_are_the_same_twice() {
         let (again, state_again) = trained(&mut Run::begin(gpu.device, &config, NUM_STEPS));
         assert_eq!(again, losses, "{name}");
         assert_same_bits(&state_again, &state, name);
+    }
+}
+
+/// The same batches, their pictures in rows of host memory: every third row lies elsewhere, as after a broken picture.
+#[test]
+fn pictures_that_travel_from_their_rows_change_no_bit() {
+    let Some(gpu) = Gpu::open() else { return };
+    for device in [&on_cpu(2), gpu.device] {
+        let config = small(device, Arithmetic::F32);
+        let mut plain = Run::begin(device, &config, NUM_STEPS);
+        let mut in_rows = Run::begin(device, &config, NUM_STEPS);
+        let mut early = Run::begin(device, &config, NUM_STEPS);
+        for batch in in_rows.batches.iter_mut().chain(&mut early.batches) {
+            let Pixels::Bytes(pixels) = &batch.pixels else {
+                panic!("random batches are bytes");
+            };
+            let each = pixels.len() / batch.num_samples;
+            let mut rows = device.host_rows(2 * batch.num_samples, each).unwrap();
+            let rows = pixels.chunks(each).enumerate().map(|(index, picture)| {
+                let from = if index % 3 == 2 { 0 } else { rows.len() - 1 };
+                let mut row = rows.remove(from);
+                row.as_mut().copy_from_slice(picture);
+                row
+            });
+            batch.pixels = Pixels::Rows(rows.collect());
+        }
+        for number in 1..=7 {
+            let expected = plain.step();
+            assert_eq!(in_rows.step(), expected, "step {number}");
+            assert_eq!(early.step_and_preload(), expected, "step {number}, early");
+        }
+        assert_same_bits(&in_rows.state(), &plain.state(), "rows");
+        assert_same_bits(&early.state(), &plain.state(), "rows, early");
     }
 }
 
