@@ -48,9 +48,9 @@ pub enum View {
 /// How many threads read, and how far ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
-    /// To begin with.
-    pub first: usize,
-    /// At most: where there is room between the two, as many as keep the trainer from waiting.
+    /// At least.
+    pub least: usize,
+    /// At most, and to begin with: where there is room between the two, as many as keep the trainer from waiting.
     pub most: usize,
     /// Pictures that may wait before anyone asks for them.
     pub ahead: usize,
@@ -60,7 +60,7 @@ impl Workers {
     /// So many, all the time.
     pub fn exactly(workers: usize, ahead: usize) -> Workers {
         Workers {
-            first: workers,
+            least: workers,
             most: workers,
             ahead,
         }
@@ -112,16 +112,16 @@ pub struct Loader<R: Send + 'static> {
 impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     /// Reads pictures of `size` x `size` into `rows`, which must have their length.
     pub fn new(rows: Vec<R>, size: u32, workers: Workers) -> Loader<R> {
-        assert!(workers.first > 0 && workers.first <= workers.most && !rows.is_empty());
+        assert!(workers.least > 0 && workers.least <= workers.most && !rows.is_empty());
         let num_rows = rows.len();
         let mut loader = Loader {
-            shared: Arc::new(Shared::new(rows, workers.first, workers.ahead)),
+            shared: Arc::new(Shared::new(rows, workers.most, workers.ahead)),
             threads: Vec::new(),
             num_rows,
             size,
-            pace: Pace::new(workers.first, workers.most),
+            pace: Pace::new(workers.most, workers),
         };
-        loader.employ(workers.first);
+        loader.employ(workers.most);
         loader
     }
 
@@ -175,7 +175,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
 
     /// Forgets where the time went, so that [`Loader::waits`] tells of what comes.
     pub fn begin_waits(&mut self) {
-        self.pace.restart(&self.shared.times());
+        self.pace.restart(&self.shared.count_from_now());
     }
 
     /// Pictures that there is room for.

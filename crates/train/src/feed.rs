@@ -6,6 +6,7 @@ use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View,
 use holdall_device::{Device, HostRow};
 
 use crate::batch::Batch;
+use crate::checkpoint::Clock;
 use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::prepare::{Part, Prepared};
@@ -128,9 +129,19 @@ impl Feed {
         }
     }
 
-    /// How reading went so far.
-    pub fn report(&self, num_threads: usize) -> ReadingReport {
-        ReadingReport::new(&self.reading, &self.waits_so_far(), num_threads)
+    /// Forgets what happened before the first step: planning is not waiting.
+    pub fn begin_waits(&mut self) {
+        self.loader.begin_waits();
+    }
+
+    /// How reading went so far, of a run whose steps took so long.
+    pub fn report(&self, clock: &Clock, num_threads: usize) -> ReadingReport {
+        let waits = Waits {
+            seconds: clock.waited + clock.computed,
+            for_data: clock.waited,
+            ..self.waits_so_far()
+        };
+        ReadingReport::new(&self.reading, &waits, num_threads)
     }
 
     /// Samples that are known to be broken.

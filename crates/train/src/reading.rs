@@ -25,6 +25,10 @@ pub struct Reading {
     pub workers: Workers,
     /// Whether reading and computing take turns.
     pub takes_turns: bool,
+    /// Pictures of a step, and those that `prefetch` counts as one.
+    pub batch: usize,
+    /// See above.
+    pub unit: usize,
 }
 
 /// On `auto`, no more than this share of the memory that is free goes to pictures that wait.
@@ -67,9 +71,10 @@ impl Reading {
     ) -> Result<Reading, TrainError> {
         let asked = config.num_workers.exactly();
         let takes_turns = asked == Some(0) || (asked.is_none() && !host.is_gpu);
-        let (first, most) = match asked {
+        let (least, most) = match asked {
             Some(workers) if workers > 0 => (workers, workers),
-            None if host.is_gpu => (host.num_threads.div_ceil(2), host.num_threads),
+            // Those that turn out to have nothing to do are sent home.
+            None if host.is_gpu => (1, host.num_threads),
             _ => (host.num_threads, host.num_threads),
         };
         let unit = config
@@ -118,11 +123,13 @@ impl Reading {
             num_rows,
             row_bytes,
             workers: Workers {
-                first,
+                least,
                 most,
                 ahead: num_rows - effective_batch,
             },
             takes_turns,
+            batch: effective_batch,
+            unit,
         })
     }
 
@@ -136,6 +143,8 @@ impl Reading {
             row_bytes,
             workers: Workers::exactly(num_threads, ahead),
             takes_turns,
+            batch,
+            unit: batch,
         }
     }
 
@@ -145,6 +154,17 @@ impl Reading {
         Ok(Loader::new(rows, size as u32, self.workers))
     }
 
+    /// What `prefetch` should be where it is too little: two batches, or twice as much as now.
+    fn more_ahead(&self) -> usize {
+        let two = 2 * self.batch;
+        let enough = if self.workers.ahead < two {
+            two
+        } else {
+            2 * self.workers.ahead
+        };
+        enough.div_ceil(self.unit)
+    }
+
     /// Bytes of the rows.
     pub fn bytes(&self) -> u64 {
         self.num_rows as u64 * self.row_bytes as u64
@@ -152,20 +172,17 @@ impl Reading {
 
     /// For the log.
     pub fn describe(&self) -> String {
-        let Workers { first, most, ahead } = self.workers;
+        let Workers { least, most, ahead } = self.workers;
         let rows = format!(
             "{} pictures have room in {}",
             self.num_rows,
             show_bytes(self.bytes())
         );
         if self.takes_turns {
-            return format!("Workers: {first}, between the steps; {rows}");
+            return format!("Workers: {most}, between the steps; {rows}");
         }
-        let workers = match first == most {
-            true => format!("{most}"),
-            false => format!("{first}, up to {most} if that is not enough"),
-        };
-        format!("Workers: {workers}; {rows}, {ahead} of them ahead")
+        let fewer = if least < most { " or fewer" } else { "" };
+        format!("Workers: {most}{fewer}; {rows}, {ahead} of them ahead")
     }
 }
 
@@ -252,7 +269,7 @@ fn advice(reading: &Reading, waits: &Waits, num_threads: usize) -> String {
         Bottleneck::Room => format!(
             "Bottleneck: by turns ({waited}; workers, too, paused {:.0}% of theirs): --prefetch {} would even it out",
             100.0 * (1.0 - waits.busy()),
-            4 * reading.workers.ahead.div_ceil(64).max(1)
+            reading.more_ahead()
         ),
         Bottleneck::Reading => {
             let computed = (waits.seconds - waits.for_data).max(f64::MIN_POSITIVE);
@@ -310,10 +327,10 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_gpu_half_the_threads_begin() {
+    fn behind_a_gpu_every_thread_may_read() {
         let auto = reading(true, |_| ()).unwrap();
         let workers = Workers {
-            first: 8,
+            least: 1,
             most: 16,
             ahead: 256,
         };
@@ -360,6 +377,6 @@ mod tests {
         assert!(said(waits(0.5, 100.0, 300.0)).contains("Bottleneck: computing"));
         assert!(said(waits(50.0, 390.0, 5.0)).contains("--num-workers 8 would keep up"));
         assert!(said(waits(90.0, 390.0, 5.0)).contains("39 cores"));
-        assert!(said(waits(20.0, 200.0, 190.0)).contains("--prefetch"));
+        assert!(said(waits(20.0, 200.0, 190.0)).contains("--prefetch 64 "));
     }
 }

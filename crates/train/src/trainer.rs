@@ -43,6 +43,8 @@ pub struct Trainer {
     rates: LearningRates,
     skipped: SkippedFile,
     best_metric: String,
+    /// Of this process.
+    process_clock: Clock,
     resumed_at: Instant,
     /// Seconds that earlier processes spent on the run.
     seconds_before: f64,
@@ -140,6 +142,7 @@ impl Trainer {
             rates,
             skipped,
             best_metric,
+            process_clock: Clock::default(),
             resumed_at: Instant::now(),
             seconds_before: 0.0,
             planned,
@@ -162,6 +165,7 @@ impl Trainer {
         stop: &AtomicBool,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, TrainError> {
+        self.ready.feed.begin_waits();
         self.resumed_at = Instant::now();
         self.seconds_before = self.state.clock.all;
         let mut epoch_clock = Clock::default();
@@ -229,7 +233,7 @@ impl Trainer {
         let samples_digest = format!("{:016x}", digest(chosen));
         self.state.cursor = Some(end);
         let seconds = began.elapsed().as_secs_f64();
-        for clock in [&mut self.state.clock, epoch_clock] {
+        for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
             clock.samples += samples as u64;
             clock.micro_batches += samples.div_ceil(self.ready.split.batch_size) as u64;
             clock.waited += waited;
@@ -529,7 +533,7 @@ impl Trainer {
             reading: self
                 .ready
                 .feed
-                .report(self.ready.device.cpu().num_threads()),
+                .report(&self.process_clock, self.ready.device.cpu().num_threads()),
             skipped: self.skipped.total(),
             budget_bytes: self.ready.prepared.setup.budget_bytes,
             planned_bytes: self.planned[0],

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::seconds_since;
+use super::{Workers, seconds_since};
 
 /// What workers did, added up over all of them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,7 +82,7 @@ const LOOK_EVERY: f64 = 1.0;
 /// Keeps count, and proposes how many workers there should be.
 pub(super) struct Pace {
     workers: usize,
-    most: usize,
+    allowed: Workers,
     began: Instant,
     at_start: Times,
     for_data: f64,
@@ -92,11 +92,11 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(workers: usize, most: usize) -> Pace {
+    pub(super) fn new(workers: usize, allowed: Workers) -> Pace {
         let now = Instant::now();
         Pace {
             workers,
-            most,
+            allowed,
             began: now,
             at_start: Times::default(),
             for_data: 0.0,
@@ -114,7 +114,7 @@ impl Pace {
         *self = Pace {
             at_start: *times,
             at_look: *times,
-            ..Pace::new(self.workers, self.most)
+            ..Pace::new(self.workers, self.allowed)
         };
     }
 
@@ -146,7 +146,7 @@ impl Pace {
         self.looked = Instant::now();
         self.at_look = *times;
         self.for_data_since = 0.0;
-        let wished = wished(&waits, self.most);
+        let wished = wished(&waits, self.allowed);
         let is_change = wished != self.workers;
         self.workers = wished;
         is_change.then_some(wished)
@@ -155,7 +155,7 @@ impl Pace {
 
 /// Half as many again where the trainer waits for workers that have no pause; where they mostly wait for room, as many as the
 /// work needs and half as many to spare.
-fn wished(waits: &Waits, most: usize) -> usize {
+fn wished(waits: &Waits, Workers { least, most, .. }: Workers) -> usize {
     let now = waits.workers;
     if waits.bottleneck() == Bottleneck::Reading {
         return (now + now.div_ceil(2)).min(most);
@@ -163,7 +163,7 @@ fn wished(waits: &Waits, most: usize) -> usize {
     let needed = waits.reading / waits.seconds.max(f64::MIN_POSITIVE);
     let enough = (needed * 1.5).ceil() as usize;
     if waits.waiting() < HELD_UP / 4.0 && waits.busy() < 0.5 && waits.pictures > 0 {
-        return enough.clamp(1, now);
+        return enough.clamp(least.min(now), now);
     }
     now
 }
@@ -171,6 +171,11 @@ fn wished(waits: &Waits, most: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn up_to(most: usize) -> Workers {
+        let (least, ahead) = (1, 0);
+        Workers { least, most, ahead }
+    }
 
     /// Ten seconds of `workers`.
     fn waits(workers: usize, for_data: f64, reading: f64, for_room: f64) -> Waits {
@@ -188,26 +193,26 @@ mod tests {
     fn a_trainer_that_waits_for_busy_workers_gets_more_of_them() {
         let starved = waits(2, 5.0, 19.0, 0.5);
         assert_eq!(starved.bottleneck(), Bottleneck::Reading);
-        assert_eq!(wished(&starved, 8), 3);
-        assert_eq!(wished(&starved, 2), 2);
-        assert_eq!(wished(&waits(1, 5.0, 10.0, 0.0), 8), 2);
+        assert_eq!(wished(&starved, up_to(8)), 3);
+        assert_eq!(wished(&starved, up_to(2)), 2);
+        assert_eq!(wished(&waits(1, 5.0, 10.0, 0.0), up_to(8)), 2);
     }
 
     #[test]
     fn workers_that_wait_for_room_become_fewer() {
         let idle = waits(8, 0.0, 12.0, 68.0);
         assert_eq!(idle.bottleneck(), Bottleneck::Compute);
-        assert_eq!(wished(&idle, 8), 2);
+        assert_eq!(wished(&idle, up_to(8)), 2);
         // Enough to do: they stay.
-        assert_eq!(wished(&waits(3, 0.0, 20.0, 10.0), 8), 3);
+        assert_eq!(wished(&waits(3, 0.0, 20.0, 10.0), up_to(8)), 3);
         // One is always left.
-        assert_eq!(wished(&waits(4, 0.0, 0.001, 40.0), 8), 1);
+        assert_eq!(wished(&waits(4, 0.0, 0.001, 40.0), up_to(8)), 1);
     }
 
     #[test]
     fn waiting_by_turns_is_a_lack_of_room() {
         let by_turns = waits(4, 2.0, 20.0, 20.0);
         assert_eq!(by_turns.bottleneck(), Bottleneck::Room);
-        assert_eq!(wished(&by_turns, 8), 4);
+        assert_eq!(wished(&by_turns, up_to(8)), 4);
     }
 }

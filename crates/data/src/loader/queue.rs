@@ -65,6 +65,8 @@ struct State<R> {
     at: usize,
     delivered: Cursor,
     times: Times,
+    /// Waiting before this moment does not count.
+    counted_from: Instant,
     is_closed: bool,
 }
 
@@ -94,6 +96,7 @@ impl<R> Shared<R> {
                 at: 0,
                 delivered: Cursor::default(),
                 times: Times::default(),
+                counted_from: Instant::now(),
                 is_closed: false,
             }),
             work: Condvar::new(),
@@ -144,6 +147,13 @@ impl<R> Shared<R> {
 
     pub(super) fn times(&self) -> Times {
         self.lock().times
+    }
+
+    /// Counts from here on, those too that wait already.
+    pub(super) fn count_from_now(&self) -> Times {
+        let mut state = self.lock();
+        state.counted_from = Instant::now();
+        state.times
     }
 
     pub(super) fn give_back(&self, rows: &mut Vec<R>) {
@@ -211,7 +221,8 @@ impl<R> Shared<R> {
                     }
                     state = self.wait(state);
                     if !has_room {
-                        state.times.without_room += seconds_since(began);
+                        let from = began.max(state.counted_from);
+                        state.times.without_room += seconds_since(from);
                     }
                 }
             }

@@ -103,7 +103,7 @@ fn neither_workers_nor_room_change_what_is_read() {
         (
             9,
             Workers {
-                first: 1,
+                least: 1,
                 most: 4,
                 ahead: 3,
             },
