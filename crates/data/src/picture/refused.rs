@@ -72,7 +72,9 @@ fn jpeg_frame(bytes: &[u8]) -> Option<(u8, u8)> {
     loop {
         let [fill, marker] = *bytes.get(at..)?.first_chunk()?;
         if fill != 0xff {
-            return None;
+            // The decoder passes over stray bytes, so they hide nothing.
+            at += 1;
+            continue;
         }
         match marker {
             0xff => at += 1,
