@@ -107,6 +107,7 @@ pub struct Loader<R: Send + 'static> {
     num_rows: usize,
     size: u32,
     pace: Pace,
+    is_paced: bool,
 }
 
 impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
@@ -120,6 +121,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
             num_rows,
             size,
             pace: Pace::new(workers.most, workers),
+            is_paced: false,
         };
         loader.employ(workers.most);
         loader
@@ -131,6 +133,8 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
             view,
             size: self.size,
         };
+        // How fast an evaluation goes says nothing about the training around it.
+        self.is_paced = matches!(course, Course::Epochs { .. });
         self.shared.begin(samples, course, pass);
     }
 
@@ -151,7 +155,9 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         );
         self.release(batch);
         let waited = self.shared.collect(count, batch);
-        if let Some(workers) = self.pace.observe(waited, &self.shared.times()) {
+        if self.is_paced
+            && let Some(workers) = self.pace.observe(waited, &self.shared.times())
+        {
             self.employ(workers);
         }
     }

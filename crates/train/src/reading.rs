@@ -34,6 +34,9 @@ pub struct Reading {
 /// On `auto`, no more than this share of the memory that is free goes to pictures that wait.
 const AUTO_SHARE: u64 = 4;
 
+/// On `auto`, a worker has at least so many pictures to go on with: small batches would make it stop and go.
+const ROWS_PER_WORKER: usize = 32;
+
 /// What a worker holds beside its row while it decodes a photo of 12 megapixels: its bytes, its planes, its pixels.
 const WORKER_BYTES: u64 = 72 << 20;
 
@@ -86,7 +89,7 @@ impl Reading {
         let ahead = match (takes_turns, config.prefetch.exactly()) {
             (true, _) => 0,
             (false, Some(batches)) => batches * unit,
-            (false, None) => 2 * effective_batch,
+            (false, None) => (2 * effective_batch).max(most * ROWS_PER_WORKER),
         };
         let bytes = |rows: usize| rows as u64 * row_bytes as u64;
         let workers_bytes = most as u64 * WORKER_BYTES;
@@ -322,6 +325,8 @@ mod tests {
         );
         let asked = reading(false, |config| config.num_workers = Count::Exactly(3)).unwrap();
         assert_eq!(asked.workers, Workers::exactly(3, 256));
+        let many = reading(false, |config| config.num_workers = Count::Exactly(12)).unwrap();
+        assert_eq!(many.workers.ahead, 12 * ROWS_PER_WORKER);
         let none = reading(true, |config| config.num_workers = Count::Exactly(0)).unwrap();
         assert_eq!((none.takes_turns, none.num_rows), (true, 128));
     }
@@ -332,9 +337,9 @@ mod tests {
         let workers = Workers {
             least: 1,
             most: 16,
-            ahead: 256,
+            ahead: 512,
         };
-        assert_eq!((auto.num_rows, auto.workers), (384, workers));
+        assert_eq!((auto.num_rows, auto.workers), (640, workers));
     }
 
     #[test]
@@ -377,6 +382,6 @@ mod tests {
         assert!(said(waits(0.5, 100.0, 300.0)).contains("Bottleneck: computing"));
         assert!(said(waits(50.0, 390.0, 5.0)).contains("--num-workers 8 would keep up"));
         assert!(said(waits(90.0, 390.0, 5.0)).contains("39 cores"));
-        assert!(said(waits(20.0, 200.0, 190.0)).contains("--prefetch 64 "));
+        assert!(said(waits(20.0, 200.0, 190.0)).contains("--prefetch 128 "));
     }
 }

@@ -76,8 +76,12 @@ impl Waits {
     }
 }
 
-/// A look at the clock every so many seconds, so that a hiccup is not taken for a habit.
+/// A look at the clock every so many seconds.
 const LOOK_EVERY: f64 = 1.0;
+
+/// Looks in a row that must find workers idle before some are sent home: a checkpoint that is being written is no habit. A trainer
+/// that waits gets all of them back at once.
+const IDLE_LOOKS: usize = 10;
 
 /// Keeps count, and proposes how many workers there should be.
 pub(super) struct Pace {
@@ -89,6 +93,7 @@ pub(super) struct Pace {
     looked: Instant,
     at_look: Times,
     for_data_since: f64,
+    idle_looks: usize,
 }
 
 impl Pace {
@@ -103,6 +108,7 @@ impl Pace {
             looked: now,
             at_look: Times::default(),
             for_data_since: 0.0,
+            idle_looks: 0,
         }
     }
 
@@ -146,22 +152,28 @@ impl Pace {
         self.looked = Instant::now();
         self.at_look = *times;
         self.for_data_since = 0.0;
-        let wished = wished(&waits, self.allowed);
+        let mut wished = wished(&waits, self.allowed);
+        self.idle_looks = match wished < self.workers {
+            true => self.idle_looks + 1,
+            false => 0,
+        };
+        if (1..IDLE_LOOKS).contains(&self.idle_looks) {
+            wished = self.workers;
+        }
         let is_change = wished != self.workers;
         self.workers = wished;
         is_change.then_some(wished)
     }
 }
 
-/// Half as many again where the trainer waits for workers that have no pause; where they mostly wait for room, as many as the
-/// work needs and half as many to spare.
+/// All of them where the trainer waits; where they mostly wait for room, twice as many as the work needs.
 fn wished(waits: &Waits, Workers { least, most, .. }: Workers) -> usize {
     let now = waits.workers;
-    if waits.bottleneck() == Bottleneck::Reading {
-        return (now + now.div_ceil(2)).min(most);
+    if waits.bottleneck() != Bottleneck::Compute {
+        return most;
     }
     let needed = waits.reading / waits.seconds.max(f64::MIN_POSITIVE);
-    let enough = (needed * 1.5).ceil() as usize;
+    let enough = (needed * 2.0).ceil() as usize;
     if waits.waiting() < HELD_UP / 4.0 && waits.busy() < 0.5 && waits.pictures > 0 {
         return enough.clamp(least.min(now), now);
     }
@@ -190,29 +202,49 @@ mod tests {
     }
 
     #[test]
-    fn a_trainer_that_waits_for_busy_workers_gets_more_of_them() {
+    fn a_trainer_that_waits_gets_all_workers() {
         let starved = waits(2, 5.0, 19.0, 0.5);
         assert_eq!(starved.bottleneck(), Bottleneck::Reading);
-        assert_eq!(wished(&starved, up_to(8)), 3);
-        assert_eq!(wished(&starved, up_to(2)), 2);
-        assert_eq!(wished(&waits(1, 5.0, 10.0, 0.0), up_to(8)), 2);
+        assert_eq!(wished(&starved, up_to(8)), 8);
+        let by_turns = waits(4, 2.0, 20.0, 20.0);
+        assert_eq!(by_turns.bottleneck(), Bottleneck::Room);
+        assert_eq!(wished(&by_turns, up_to(8)), 8);
+        assert_eq!(wished(&starved, Workers::exactly(2, 0)), 2);
     }
 
     #[test]
     fn workers_that_wait_for_room_become_fewer() {
         let idle = waits(8, 0.0, 12.0, 68.0);
         assert_eq!(idle.bottleneck(), Bottleneck::Compute);
-        assert_eq!(wished(&idle, up_to(8)), 2);
+        assert_eq!(wished(&idle, up_to(8)), 3);
         // Enough to do: they stay.
         assert_eq!(wished(&waits(3, 0.0, 20.0, 10.0), up_to(8)), 3);
-        // One is always left.
+        // One is always left, and as many as were asked for.
         assert_eq!(wished(&waits(4, 0.0, 0.001, 40.0), up_to(8)), 1);
+        assert_eq!(wished(&idle, Workers::exactly(8, 0)), 8);
     }
 
     #[test]
-    fn waiting_by_turns_is_a_lack_of_room() {
-        let by_turns = waits(4, 2.0, 20.0, 20.0);
-        assert_eq!(by_turns.bottleneck(), Bottleneck::Room);
-        assert_eq!(wished(&by_turns, up_to(8)), 4);
+    fn only_a_habit_sends_workers_home() {
+        let mut pace = Pace::new(8, up_to(8));
+        let mut times = Times::default();
+        let mut look = |pace: &mut Pace, waited: f64| {
+            // A second in which eight workers read a tenth of the time.
+            times.busy += 0.8;
+            times.without_room += 7.2;
+            times.pictures += 100;
+            pace.looked -= std::time::Duration::from_secs(1);
+            pace.observe(waited, &times)
+        };
+        for _ in 1..IDLE_LOOKS {
+            assert_eq!(look(&mut pace, 0.0), None);
+        }
+        assert_eq!(look(&mut pace, 0.0), Some(2));
+        assert_eq!(pace.workers(), 2);
+        assert_eq!(look(&mut pace, 0.5), Some(8));
+        // A pause begins anew.
+        for _ in 1..IDLE_LOOKS {
+            assert_eq!(look(&mut pace, 0.0), None);
+        }
     }
 }
