@@ -16,6 +16,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -111,8 +112,8 @@ pub struct Loader<R: Send + 'static> {
 }
 
 impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
-    /// Reads pictures of `size` x `size` into `rows`, which must have their length.
-    pub fn new(rows: Vec<R>, size: u32, workers: Workers) -> Loader<R> {
+    /// Reads pictures of `size` x `size` into `rows`, which must have their length. An error if the system has not one thread left.
+    pub fn new(rows: Vec<R>, size: u32, workers: Workers) -> io::Result<Loader<R>> {
         assert!(workers.least > 0 && workers.least <= workers.most && !rows.is_empty());
         let num_rows = rows.len();
         let mut loader = Loader {
@@ -123,8 +124,8 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
             pace: Pace::new(workers.most, workers),
             is_paced: false,
         };
-        loader.employ(workers.most);
-        loader
+        loader.employ(workers.most)?;
+        Ok(loader)
     }
 
     /// Reads other pictures from here on; what was read ahead is dropped.
@@ -158,7 +159,8 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         if self.is_paced
             && let Some(workers) = self.pace.observe(waited, &self.shared.times())
         {
-            self.employ(workers);
+            // Where no more can be had, those that are there go on.
+            let _ = self.employ(workers);
         }
     }
 
@@ -194,7 +196,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         self.pace.workers()
     }
 
-    fn employ(&mut self, workers: usize) {
+    fn employ(&mut self, workers: usize) -> io::Result<()> {
         while self.threads.len() < workers {
             let (shared, index) = (Arc::clone(&self.shared), self.threads.len());
             let thread = std::thread::Builder::new().name(format!("reader {index}"));
@@ -202,10 +204,11 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
                 Ok(thread) => self.threads.push(thread),
                 // Fewer are slower, and one is enough.
                 Err(_) if !self.threads.is_empty() => break,
-                Err(error) => panic!("a thread that reads pictures: {error}"),
+                Err(error) => return Err(error),
             }
         }
         self.shared.employ(workers.min(self.threads.len()));
+        Ok(())
     }
 }
 

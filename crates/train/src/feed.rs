@@ -109,11 +109,15 @@ impl Feed {
             None => self.cursor,
         };
         (self.now, self.ahead) = (None, None);
-        for Slot { loaded, batch, .. } in &mut self.slots {
-            batch.let_go();
-            self.loader.release(loaded);
-        }
+        self.release(0);
+        self.release(1);
         &mut self.loader
+    }
+
+    fn release(&mut self, slot: usize) {
+        let Slot { loaded, batch, .. } = &mut self.slots[slot];
+        batch.let_go();
+        self.loader.release(loaded);
     }
 
     fn waits_so_far(&self) -> Waits {
@@ -163,6 +167,8 @@ impl Feed {
         }
         if self.ahead.take() == Some(number) {
             self.slots.swap(0, 1);
+            // That of the step before: its rows are needed.
+            self.release(1);
         } else {
             self.read(number, 0, prepared);
         }

@@ -154,7 +154,11 @@ impl Reading {
     /// Reserves the rows and employs the workers.
     pub fn open(&self, device: &Device, size: usize) -> Result<Loader<HostRow>, TrainError> {
         let rows = device.host_rows(self.num_rows, self.row_bytes)?;
-        Ok(Loader::new(rows, size as u32, self.workers))
+        Loader::new(rows, size as u32, self.workers).map_err(|cause| {
+            TrainError::Run(format!(
+                "no thread to read pictures with: {cause}\nhint: raise the limit on threads (ulimit -u), or end other processes"
+            ))
+        })
     }
 
     /// What `prefetch` should be where it is too little: two batches, or twice as much as now.
