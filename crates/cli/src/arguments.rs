@@ -524,7 +524,7 @@ pub struct BenchLoaderArguments {
     #[arg(long)]
     pub eval: bool,
     /// How much of a JPEG is decoded; evaluation always decodes all of it
-    #[arg(long, value_enum, default_value_t = DecodeArgument::Full)]
+    #[arg(long, value_enum, default_value_t = DecodeArgument::Full, conflicts_with = "eval")]
     pub decode: DecodeArgument,
     /// Pictures to time, going round where the folder has fewer [default: each once]
     #[arg(long, value_name = "N", value_parser = at_least_one)]

@@ -154,8 +154,13 @@ pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
         let row = samples.row(skipped.sample as usize);
         format!("; the first, of row {row}: {}", skipped.error)
     });
+    // What is wrong with a picture comes with a hint of its own.
+    let hint = match first.is_empty() {
+        true => "\nhint: `holdall data check` says what is wrong with them",
+        false => "",
+    };
     TrainError::Config(format!(
-        "none of {} pictures could be read{first}",
+        "none of {} pictures could be read{first}{hint}",
         samples.len()
     ))
 }

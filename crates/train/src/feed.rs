@@ -25,7 +25,6 @@ struct Slot {
 pub(crate) struct Feed {
     reading: Reading,
     loader: Loader<HostRow>,
-    effective_batch: usize,
     steps_per_epoch: u64,
     /// That of the step at hand, and the one after it.
     slots: [Slot; 2],
@@ -55,7 +54,6 @@ impl Feed {
         let mut feed = Feed {
             reading,
             loader: reading.open(device, size)?,
-            effective_batch,
             steps_per_epoch: samples.div_ceil(effective_batch) as u64,
             slots: [Slot::default(), Slot::default()],
             now: None,
@@ -156,8 +154,8 @@ impl Feed {
     /// Pictures of a step, counted from 1.
     fn count(&self, number: u64, prepared: &Prepared) -> usize {
         let within = (number - 1) % self.steps_per_epoch;
-        let start = within as usize * self.effective_batch;
-        (prepared.train.samples.len() - start).min(self.effective_batch)
+        let start = within as usize * self.reading.batch;
+        (prepared.train.samples.len() - start).min(self.reading.batch)
     }
 
     /// Makes the batch of a step the one at hand, and waits for it if it must. What was left out is among [`Feed::take_skipped`].

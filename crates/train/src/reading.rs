@@ -25,9 +25,9 @@ pub struct Reading {
     pub workers: Workers,
     /// Whether reading and computing take turns.
     pub takes_turns: bool,
-    /// Pictures of a step, and those that `prefetch` counts as one.
+    /// Pictures of a step.
     pub batch: usize,
-    /// See above.
+    /// Pictures that `prefetch` counts as one.
     pub unit: usize,
 }
 
