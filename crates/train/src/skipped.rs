@@ -76,8 +76,10 @@ impl SkippedFile {
                 })?;
                 known.insert((line.part, line.row));
             }
+            // A header that nothing follows is written again with the first line.
+            let kept = if known.is_empty() { 0 } else { whole };
             let file = OpenOptions::new().write(true).open(path);
-            file.and_then(|file| file.set_len(whole as u64))
+            file.and_then(|file| file.set_len(kept as u64))
                 .map_err(failed(path, "cut to whole lines"))?;
         }
         Ok(SkippedFile {
@@ -228,6 +230,19 @@ mod tests {
                 (Split::Train, 6, "4,\"x\".jpg")
             ]
         );
+    }
+
+    #[test]
+    fn a_first_line_that_was_cut_off_leaves_one_header() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("skipped.csv");
+        let samples = samples();
+        std::fs::write(&path, "part,row,image,reason\ntrain,5,\"3").unwrap();
+        let mut file = SkippedFile::open(&path).unwrap();
+        file.add(Split::Train, &samples, &missing(&samples, 3))
+            .unwrap()
+            .unwrap();
+        assert_eq!(SkippedFile::open(&path).unwrap().total(), 1);
     }
 
     #[test]
