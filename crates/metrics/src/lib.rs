@@ -2,5 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod exact;
+pub mod features;
 pub mod labels;
+pub mod pairs;
 pub mod retrieval;

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use holdall_data::loader::{Loader, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
+use holdall_metrics::features::Features;
 use holdall_metrics::labels::LabelCounts;
-use holdall_metrics::retrieval::{Retrieval, retrieval};
+use holdall_metrics::pairs::Pairs;
+use holdall_metrics::retrieval::{self, Job, Options, Ranks, RetrievalError, Side, Ties};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::{EncodedPictures, Encoder};
@@ -36,6 +38,19 @@ pub struct Scores {
     /// Pictures that could not be read, and are not among those counted.
     #[serde(default)]
     pub skipped: usize,
+}
+
+/// Both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Retrieval {
+    /// Pictures.
+    pub pictures: usize,
+    /// Different captions.
+    pub captions: usize,
+    /// Pictures looking for their caption.
+    pub image_to_text: Ranks,
+    /// Captions looking for a picture of theirs.
+    pub text_to_image: Ranks,
 }
 
 /// Names that `best_metric` may have.
@@ -127,14 +142,17 @@ pub fn evaluate(
         caption_features.extend_from_slice(features);
         go_on(samples.len() + caption_features.len() / projection, total)
     })?;
-    let ranks = device.cpu().scope(|| {
-        retrieval(
-            &picture_features,
-            &caption_features,
-            projection,
-            &caption_of,
-        )
-    });
+    let ranks = device
+        .cpu()
+        .scope(|| {
+            rank(
+                &picture_features,
+                &caption_features,
+                projection,
+                &caption_of,
+            )
+        })
+        .map_err(not_ranked)?;
     let accuracy = labels.accuracy();
     let scores = Scores {
         retrieval: ranks,
@@ -146,6 +164,51 @@ pub fn evaluate(
         skipped: samples.len() - caption_of.len(),
     };
     Ok((scores, skipped))
+}
+
+/// A picture's positive is its caption; a caption's are all pictures that have it, and the best of them counts. Captions of
+/// pictures that could not be read are in everyone's way, and have no rank themselves.
+fn rank(
+    pictures: &[f32],
+    captions: &[f32],
+    projection: usize,
+    caption_of: &[u32],
+) -> Result<Retrieval, RetrievalError> {
+    let num_captions = captions.len() / projection;
+    let job = Job {
+        queries: &Features::of(pictures, projection),
+        gallery: &Features::of(captions, projection),
+        pairs: &Pairs::one_each(caption_of, num_captions)?,
+    };
+    let found = retrieval::rank(&job, &Options::default(), &mut |_| true)?;
+    Ok(Retrieval {
+        pictures: caption_of.len(),
+        captions: num_captions,
+        image_to_text: found.to_gallery.ranks(Ties::Mean),
+        text_to_image: found.to_query.ranks(Ties::Mean),
+    })
+}
+
+/// Only a model that has come apart gives features without ranks.
+fn not_ranked(error: RetrievalError) -> TrainError {
+    let what = match error {
+        RetrievalError::NotFinite {
+            side, row, value, ..
+        } => {
+            let what = match side {
+                Side::Query => "picture",
+                Side::Gallery => "caption",
+            };
+            format!(
+                "the features of {what} {} are not finite: found {value}",
+                row + 1
+            )
+        }
+        error => error.to_string(),
+    };
+    TrainError::Run(format!(
+        "evaluation: {what}\nhint: training has come apart: a lower `lr`, or `clip_norm: 1.0`"
+    ))
 }
 
 /// Where there is nothing to train on or to evaluate.

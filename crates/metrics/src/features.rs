@@ -1,0 +1,198 @@
+//! Rows of features, wherever they lie: in memory, or in one or several files that are mapped into it.
+//!
+//! f32, f16 and bf16 become f32 without loss, so that everything past this file knows f32 alone.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// How a value is stored, least significant byte first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// Four bytes.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an f32.
+    Bf16,
+}
+
+impl Element {
+    /// Of one value.
+    pub fn num_bytes(self) -> usize {
+        match self {
+            Element::F32 => 4,
+            Element::F16 | Element::Bf16 => 2,
+        }
+    }
+}
+
+/// Rows that follow one another.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// Whole rows.
+    pub bytes: &'a [u8],
+    /// What they are made of.
+    pub element: Element,
+}
+
+/// Rows of equal dimension, numbered through all segments.
+#[derive(Clone, Debug)]
+pub struct Features<'a> {
+    dimension: usize,
+    num_rows: usize,
+    /// With the number of each one's first row.
+    segments: Vec<(usize, Segment<'a>)>,
+}
+
+impl<'a> Features<'a> {
+    /// Rows of `dimension` values, one after another.
+    ///
+    /// # Panics
+    /// When the values are not whole rows.
+    pub fn of(values: &'a [f32], dimension: usize) -> Self {
+        let bytes = bytemuck::cast_slice(values);
+        let element = Element::F32;
+        Features::new(dimension, [Segment { bytes, element }])
+    }
+
+    /// The rows of all segments, in their order.
+    ///
+    /// # Panics
+    /// When a segment does not hold whole rows, or rows have no values.
+    pub fn new(dimension: usize, segments: impl IntoIterator<Item = Segment<'a>>) -> Self {
+        assert!(dimension > 0, "a row has at least one value");
+        let mut num_rows = 0;
+        let segments = segments.into_iter().map(|segment| {
+            let row_bytes = dimension * segment.element.num_bytes();
+            assert_eq!(segment.bytes.len() % row_bytes, 0, "whole rows");
+            let first = num_rows;
+            num_rows += segment.bytes.len() / row_bytes;
+            (first, segment)
+        });
+        let segments = segments.collect();
+        Features {
+            dimension,
+            num_rows,
+            segments,
+        }
+    }
+
+    /// Values of a row.
+    pub fn dimension(&self) -> usize {
+        self.dimension
+    }
+
+    /// Of all segments.
+    pub fn num_rows(&self) -> usize {
+        self.num_rows
+    }
+
+    /// As they are stored.
+    pub fn num_bytes(&self) -> u64 {
+        let segments = self.segments.iter();
+        segments
+            .map(|(_, segment)| segment.bytes.len() as u64)
+            .sum()
+    }
+
+    fn stored(&self, row: usize) -> Segment<'a> {
+        let after = self.segments.partition_point(|(first, _)| *first <= row);
+        let (first, segment) = self.segments[after - 1];
+        let row_bytes = self.dimension * segment.element.num_bytes();
+        Segment {
+            bytes: &segment.bytes[(row - first) * row_bytes..][..row_bytes],
+            ..segment
+        }
+    }
+
+    /// A row as f32: where it lies if it lies there as f32, else in `room`, which has as many values as a row.
+    pub fn row<'b>(&'b self, row: usize, room: &'b mut [f32]) -> &'b [f32] {
+        let stored = self.stored(row);
+        match bytemuck::try_cast_slice(stored.bytes) {
+            Ok(values) if stored.element == Element::F32 && LITTLE => values,
+            _ => {
+                read(stored, room);
+                room
+            }
+        }
+    }
+
+    /// Copies rows from `first` on, as many as `into` has room for.
+    pub fn read(&self, first: usize, into: &mut [f32]) {
+        for (row, into) in into.chunks_exact_mut(self.dimension).enumerate() {
+            read(self.stored(first + row), into);
+        }
+    }
+}
+
+/// Whether values in memory are stored as in files.
+const LITTLE: bool = cfg!(target_endian = "little");
+
+fn read(stored: Segment<'_>, into: &mut [f32]) {
+    match stored.element {
+        Element::F32 => match bytemuck::try_cast_slice(stored.bytes) {
+            Ok(values) if LITTLE => into.copy_from_slice(values),
+            _ => one_by_one(stored.bytes, into, f32::from_le_bytes),
+        },
+        Element::F16 => match bytemuck::try_cast_slice::<u8, f16>(stored.bytes) {
+            Ok(values) if LITTLE => values.convert_to_f32_slice(into),
+            _ => one_by_one(stored.bytes, into, |bytes| {
+                f16::from_le_bytes(bytes).to_f32()
+            }),
+        },
+        Element::Bf16 => match bytemuck::try_cast_slice::<u8, bf16>(stored.bytes) {
+            Ok(values) if LITTLE => values.convert_to_f32_slice(into),
+            _ => one_by_one(stored.bytes, into, |bytes| {
+                bf16::from_le_bytes(bytes).to_f32()
+            }),
+        },
+    }
+}
+
+/// Where a file begins its rows at an odd address, or the machine stores the other way round.
+fn one_by_one<const N: usize>(bytes: &[u8], into: &mut [f32], value: impl Fn([u8; N]) -> f32) {
+    for (into, bytes) in into.iter_mut().zip(bytes.chunks_exact(N)) {
+        *into = value(bytes.try_into().expect("chunks of N"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_numbered_through_all_segments_at_any_address() {
+        let halves = [1.5f32, -2.0, 0.25, 6e-8].map(f16::from_f32);
+        let wide = [3.0f32, 4.0, f32::MIN_POSITIVE / 8.0, -1.0];
+        let short = [5.0f32, 0.5].map(bf16::from_f32);
+        let mut expected: Vec<f32> = halves.iter().map(|half| half.to_f32()).collect();
+        expected.extend(wide);
+        expected.extend(short.iter().map(|half| half.to_f32()));
+        for shift in 0..4 {
+            let at = |bytes: &[u8]| [&vec![0; shift], bytes].concat();
+            let [a, b, c] = [
+                at(bytemuck::cast_slice(&halves)),
+                at(bytemuck::cast_slice(&wide)),
+                at(bytemuck::cast_slice(&short)),
+            ];
+            let segment = |bytes, element| Segment { bytes, element };
+            let features = Features::new(
+                2,
+                [
+                    segment(&a[shift..], Element::F16),
+                    segment(&[], Element::F32),
+                    segment(&b[shift..], Element::F32),
+                    segment(&c[shift..], Element::Bf16),
+                ],
+            );
+            assert_eq!((features.num_rows(), features.num_bytes()), (5, 8 + 16 + 4));
+            let mut all = vec![0.0; 10];
+            features.read(0, &mut all);
+            assert_eq!(all, expected);
+            for row in 0..5 {
+                let mut room = [0.0; 2];
+                assert_eq!(features.row(row, &mut room), &expected[row * 2..][..2]);
+            }
+        }
+    }
+}
