@@ -105,12 +105,13 @@ impl<'a> Features<'a> {
         }
     }
 
-    /// A row as f32: where it lies if it lies there as f32, else in `room`, which has as many values as a row.
-    pub fn row<'b>(&'b self, row: usize, room: &'b mut [f32]) -> &'b [f32] {
+    /// A row as f32: where it lies if it lies there as f32, else in `room`.
+    pub fn row<'b>(&'b self, row: usize, room: &'b mut Vec<f32>) -> &'b [f32] {
         let stored = self.stored(row);
         match bytemuck::try_cast_slice(stored.bytes) {
             Ok(values) if stored.element == Element::F32 && LITTLE => values,
             _ => {
+                room.resize(self.dimension, 0.0);
                 read(stored, room);
                 room
             }
@@ -190,7 +191,7 @@ mod tests {
             features.read(0, &mut all);
             assert_eq!(all, expected);
             for row in 0..5 {
-                let mut room = [0.0; 2];
+                let mut room = vec![];
                 assert_eq!(features.row(row, &mut room), &expected[row * 2..][..2]);
             }
         }

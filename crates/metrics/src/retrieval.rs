@@ -11,18 +11,20 @@
 //! Gallery items rank queries in the same way, from the same pass. Because scores are compared as if nothing were ever
 //! rounded, the result depends on nothing but the features: not on tiles, threads or device.
 
+mod count;
 mod judge;
 mod standing;
+mod survey;
 mod thresholds;
 
 pub use standing::{Entry, Ranked, Ranks, Ties};
 
+use holdall_device::cpu::digits::Kernel;
+
 use crate::features::Features;
 use crate::pairs::Pairs;
+use count::{Count, Counting, Direction, Tiles};
 use judge::Judge;
-use rayon::prelude::*;
-use std::cmp::Ordering;
-use std::sync::atomic::{AtomicU32, Ordering as Memory};
 use thresholds::Thresholds;
 
 /// One of the two sets of features.
@@ -201,47 +203,52 @@ pub fn rank(
     options: &Options,
     go_on: &mut (dyn FnMut(Progress) -> bool + Send),
 ) -> Result<Found, RetrievalError> {
-    check(job)?;
-    let judge = Judge::new(job);
-    let thresholds = [
-        Thresholds::new(job, &judge, Side::Query),
-        Thresholds::new(job, &judge, Side::Gallery),
-    ];
-    let _ = (options, go_on);
-    let zeros = |side| -> Vec<AtomicU32> {
-        (0..job.pairs.num_items(side))
-            .map(|_| AtomicU32::new(0))
-            .collect()
+    let tiles = Tiles {
+        queries: 240,
+        gallery: 1 << 16,
     };
-    let above = [zeros(Side::Query), zeros(Side::Gallery)];
-    let level = [zeros(Side::Query), zeros(Side::Gallery)];
-    (0..job.queries.num_rows())
-        .into_par_iter()
-        .for_each(|query| {
-            for item in 0..job.gallery.num_rows() {
-                for (side, own) in [(0, query), (1, item)] {
-                    match judge.against(&thresholds[side], query, item, own) {
-                        Some(Ordering::Greater) => above[side][own].fetch_add(1, Memory::Relaxed),
-                        Some(Ordering::Equal) => level[side][own].fetch_add(1, Memory::Relaxed),
-                        _ => 0,
-                    };
-                }
-            }
-        });
-    let [to_gallery, to_query] = [0, 1].map(|side| {
-        let read = |counts: &[AtomicU32]| {
-            counts
-                .iter()
-                .map(|count| count.load(Memory::Relaxed))
-                .collect::<Vec<_>>()
-        };
-        thresholds[side].ranked(&read(&above[side]), &read(&level[side]))
+    let _ = options;
+    count_with(job, tiles, Kernel::best(), go_on)
+}
+
+/// With tiles and instructions of the caller's: the result is the same.
+fn count_with(
+    job: &Job<'_>,
+    tiles: Tiles,
+    kernel: Kernel,
+    go_on: &mut (dyn FnMut(Progress) -> bool + Send),
+) -> Result<Found, RetrievalError> {
+    check(job)?;
+    let surveyed = [
+        survey::survey(job.queries, Side::Query)?,
+        survey::survey(job.gallery, Side::Gallery)?,
+    ];
+    let judge = Judge::new(job, survey::sums(&surveyed[0], &surveyed[1]));
+    let thresholds = [Side::Query, Side::Gallery].map(|side| Thresholds::new(job, &judge, side));
+    let counts = [Side::Query, Side::Gallery].map(|side| {
+        let items = 0..job.pairs.num_items(side);
+        items.map(|_| Count::default()).collect::<Vec<_>>()
     });
+    let direction = |side: usize| Direction {
+        thresholds: &thresholds[side],
+        counts: &counts[side],
+    };
+    let decided = Counting {
+        job,
+        judge: &judge,
+        surveyed,
+        to_gallery: direction(0),
+        to_query: direction(1),
+        tiles,
+        kernel,
+    }
+    .run(go_on)?;
+    let [to_gallery, to_query] = [0, 1].map(|side| thresholds[side].ranked(&counts[side]));
     Ok(Found {
         to_gallery,
         to_query,
         neighbours: None,
-        decided: Decided::default(),
+        decided,
     })
 }
 
@@ -262,20 +269,6 @@ fn check(job: &Job<'_>) -> Result<(), RetrievalError> {
         }
         if expected == 0 {
             return Err(RetrievalError::Empty { side });
-        }
-        let bad = (0..expected).into_par_iter().find_map_first(|row| {
-            let mut room = vec![0.0; queries];
-            let values = features.row(row, &mut room);
-            let column = values.iter().position(|value| !value.is_finite())?;
-            Some((row, column, values[column].to_string()))
-        });
-        if let Some((row, column, value)) = bad {
-            return Err(RetrievalError::NotFinite {
-                side,
-                row,
-                column,
-                value,
-            });
         }
     }
     Ok(())

@@ -6,6 +6,7 @@
 mod arena;
 mod attention;
 mod contrastive;
+pub mod digits;
 mod elements;
 mod embedding;
 mod layer_norm;

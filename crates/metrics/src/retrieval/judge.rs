@@ -5,8 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::thresholds::Thresholds;
-use super::{Job, Side};
+use super::Job;
 use crate::exact;
 use crate::features::Features;
 
@@ -22,102 +21,108 @@ pub struct Score {
     pub error: f64,
 }
 
+/// Room for rows that do not lie in memory as f32.
+#[derive(Default)]
+pub struct Rooms {
+    rows: [Vec<f32>; 4],
+}
+
 /// Knows the features.
 pub struct Judge<'a> {
     queries: &'a Features<'a>,
     gallery: &'a Features<'a>,
+    sums: Sums,
+}
+
+/// What f64 makes of a dot product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sums {
+    /// All values are so few bits that nothing is ever rounded.
+    Exact,
+    /// Each addition rounds.
+    Rounded,
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(job: &Job<'a>) -> Self {
+    pub fn new(job: &Job<'a>, sums: Sums) -> Self {
         Judge {
             queries: job.queries,
             gallery: job.gallery,
+            sums,
         }
     }
 
     /// In f64.
-    pub fn score(&self, query: usize, item: usize) -> Score {
-        self.with_rows(query, item, dot)
-    }
-
-    fn with_rows<R>(&self, query: usize, item: usize, f: impl Fn(&[f32], &[f32]) -> R) -> R {
-        let mut rooms = [
-            vec![0.0; self.queries.dimension()],
-            vec![0.0; self.queries.dimension()],
-        ];
-        let [q, g] = &mut rooms;
-        f(self.queries.row(query, q), self.gallery.row(item, g))
-    }
-
-    /// The score of a pair against that of another.
-    pub fn compare(
-        &self,
-        (score, pair): (Score, [usize; 2]),
-        (than, other): (Score, [usize; 2]),
-    ) -> Ordering {
-        let difference = score.value - than.value;
-        if difference.abs() > score.error + than.error {
-            return difference.total_cmp(&0.0);
+    pub fn score(&self, [query, item]: [usize; 2], rooms: &mut Rooms) -> Score {
+        let [q, g, ..] = &mut rooms.rows;
+        let score = dot(self.queries.row(query, q), self.gallery.row(item, g));
+        match self.sums {
+            Sums::Rounded => score,
+            Sums::Exact => Score {
+                error: 0.0,
+                ..score
+            },
         }
-        self.exactly(pair, other)
+    }
+
+    /// The score of a pair against that of another; `None` where f64 cannot tell.
+    pub fn compare(&self, score: Score, than: Score) -> Option<Ordering> {
+        let (difference, error) = (score.value - than.value, score.error + than.error);
+        match difference.abs() > error {
+            true => Some(difference.total_cmp(&0.0)),
+            // Exact sums, or rows of zeros.
+            false if error == 0.0 => Some(Ordering::Equal),
+            false => None,
+        }
     }
 
     /// Without rounding.
-    pub fn exactly(&self, pair: [usize; 2], other: [usize; 2]) -> Ordering {
-        self.with_rows(pair[0], pair[1], |a, b| {
-            self.with_rows(other[0], other[1], |c, d| {
-                if (a, b) == (c, d) {
-                    return Ordering::Equal;
-                }
-                exact::compare([a, b], [c, d])
-            })
-        })
-    }
-
-    /// A pair against the threshold of one of its two; `None` where that one has none.
-    pub fn against(
-        &self,
-        thresholds: &Thresholds,
-        query: usize,
-        item: usize,
-        own: usize,
-    ) -> Option<Ordering> {
-        let (than, positive) = thresholds.of(own)?;
-        let other = match thresholds.side() {
-            Side::Query => [own, positive],
-            Side::Gallery => [positive, own],
-        };
-        Some(self.compare((self.score(query, item), [query, item]), (than, other)))
+    pub fn exactly(&self, pair: [usize; 2], other: [usize; 2], rooms: &mut Rooms) -> Ordering {
+        let [a, b, c, d] = &mut rooms.rows;
+        let [a, c] = [self.queries.row(pair[0], a), self.queries.row(other[0], c)];
+        let [b, d] = [self.gallery.row(pair[1], b), self.gallery.row(other[1], d)];
+        if (a, b) == (c, d) {
+            return Ordering::Equal;
+        }
+        exact::compare([a, b], [c, d])
     }
 }
 
 /// `a . b`.
 pub fn dot(a: &[f32], b: &[f32]) -> Score {
-    let arch = pulp::Arch::new();
-    arch.dispatch(
-        #[inline(always)]
-        || {
-            let (mut sums, mut sizes) = ([0.0; LANES], [0.0; LANES]);
-            let (whole_a, rest_a) = a.as_chunks::<LANES>();
-            let (whole_b, rest_b) = b.as_chunks::<LANES>();
-            for (a, b) in whole_a.iter().zip(whole_b) {
-                for lane in 0..LANES {
-                    let product = f64::from(a[lane]) * f64::from(b[lane]);
-                    sums[lane] += product;
-                    sizes[lane] += product.abs();
-                }
-            }
-            for (lane, (&a, &b)) in rest_a.iter().zip(rest_b).enumerate() {
-                let product = f64::from(a) * f64::from(b);
+    pulp::Arch::new().dispatch(Dot { a, b })
+}
+
+/// A closure would be compiled apart from the vector instructions that it is called with.
+struct Dot<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
+}
+
+impl pulp::WithSimd for Dot<'_> {
+    type Output = Score;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Score {
+        let (mut sums, mut sizes) = ([0.0; LANES], [0.0; LANES]);
+        let (whole_a, rest_a) = self.a.as_chunks::<LANES>();
+        let (whole_b, rest_b) = self.b.as_chunks::<LANES>();
+        for (a, b) in whole_a.iter().zip(whole_b) {
+            for lane in 0..LANES {
+                let product = f64::from(a[lane]) * f64::from(b[lane]);
                 sums[lane] += product;
                 sizes[lane] += product.abs();
             }
-            let (value, size) = (sums.iter().sum::<f64>(), sizes.iter().sum::<f64>());
-            Score {
-                value,
-                error: (a.len() + 2) as f64 * f64::EPSILON * size,
-            }
-        },
-    )
+        }
+        for (lane, (&a, &b)) in rest_a.iter().zip(rest_b).enumerate() {
+            let product = f64::from(a) * f64::from(b);
+            sums[lane] += product;
+            sizes[lane] += product.abs();
+        }
+        let (value, size) = (sums.iter().sum::<f64>(), sizes.iter().sum::<f64>());
+        Score {
+            value,
+            error: (self.a.len() + 2) as f64 * f64::EPSILON * size,
+        }
+    }
 }

@@ -1,4 +1,164 @@
+use std::cmp::Ordering;
+
+use proptest::prelude::*;
+
 use super::*;
+use crate::exact;
+
+/// By comparing every score with every other, without rounding.
+fn oracle(job: &Job<'_>) -> [Vec<Entry>; 2] {
+    let rows = |features: &Features<'_>| -> Vec<Vec<f32>> {
+        let row = |row| features.row(row, &mut vec![]).to_vec();
+        (0..features.num_rows()).map(row).collect()
+    };
+    let sides = [rows(job.queries), rows(job.gallery)];
+    let entries = |side: Side, [own, others]: [&Vec<Vec<f32>>; 2]| {
+        let mut entries = vec![];
+        for (item, row) in own.iter().enumerate() {
+            let positives = job.pairs.positives(side, item);
+            let than = |a: u32, b: u32| {
+                exact::compare([row, &others[a as usize]], [row, &others[b as usize]])
+            };
+            // Of several on a level, the first.
+            let best = positives.iter().copied();
+            let best = best.reduce(|best, other| match than(other, best) {
+                Ordering::Greater => other,
+                _ => best,
+            });
+            let Some(positive) = best else { continue };
+            let count = |order: Ordering| {
+                let others = (0..others.len() as u32).filter(|other| !positives.contains(other));
+                others
+                    .filter(|&other| than(other, positive) == order)
+                    .count() as u32
+            };
+            entries.push(Entry {
+                item: item as u32,
+                positive,
+                above: count(Ordering::Greater),
+                level: count(Ordering::Equal),
+            });
+        }
+        entries
+    };
+    [
+        entries(Side::Query, [&sides[0], &sides[1]]),
+        entries(Side::Gallery, [&sides[1], &sides[0]]),
+    ]
+}
+
+/// Values that are hard to tell apart, or far apart.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Small whole numbers: most scores are ties.
+    Whole,
+    /// Like a model's features.
+    Features,
+    /// Copies of two rows, each with one value an ulp away at most.
+    Ulps,
+    /// Smaller than the smallest normal number.
+    Denormal,
+    /// Rows that are powers of two apart, up to the ends of the range.
+    Scales,
+    /// Halves.
+    Halves,
+    /// All alike but for the last bits.
+    Collapsed,
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop::sample::select(vec![
+        Kind::Whole,
+        Kind::Features,
+        Kind::Ulps,
+        Kind::Denormal,
+        Kind::Scales,
+        Kind::Halves,
+        Kind::Collapsed,
+    ])
+}
+
+/// Rows of `kind`; every few of them a copy of another, or zeros.
+fn rows(kind: Kind, num_rows: usize, dimension: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = move || {
+        // splitmix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = state;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    };
+    let mut values: Vec<f32> = vec![];
+    for row in 0..num_rows {
+        let copied = (next() % row.max(1) as u64) as usize;
+        match next() % 8 {
+            0 if row > 0 => values.extend_from_within(copied * dimension..(copied + 1) * dimension),
+            1 => values.resize(values.len() + dimension, 0.0),
+            _ => {
+                let scale = 2f32.powi((next() % 240) as i32 - 120);
+                let odd_one = (next() % dimension as u64) as usize;
+                let origin = (next() % 2) as usize;
+                for column in 0..dimension {
+                    let even = (next() % 2001) as f32 / 1000.0 - 1.0;
+                    values.push(match kind {
+                        Kind::Whole => (next() % 5) as f32 - 2.0,
+                        Kind::Features => even / (dimension as f32).sqrt(),
+                        Kind::Ulps => {
+                            let value = [0.3f32, 0.7][origin] + column as f32 / 7.0;
+                            match column == odd_one {
+                                true => {
+                                    [value.next_up(), value, value.next_down()][next() as usize % 3]
+                                }
+                                false => value,
+                            }
+                        }
+                        Kind::Denormal => f32::from_bits(next() as u32 & 0x8000_03ff),
+                        Kind::Scales => even * scale,
+                        Kind::Halves => half::f16::from_f32(even).to_f32(),
+                        Kind::Collapsed => 1.0 + even * 1e-6,
+                    });
+                }
+            }
+        }
+    }
+    values
+}
+
+fn tiles() -> impl Strategy<Value = Tiles> {
+    (1usize..4, 1usize..4).prop_map(|(queries, gallery)| Tiles {
+        queries: queries * 12,
+        gallery: gallery * 32,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn equals_a_dense_oracle_for_every_kernel_and_tile(
+        (kinds, seed, tiles) in ((kind(), kind()), any::<u64>(), tiles()),
+        (num_queries, num_gallery, dimension) in (1usize..40, 1usize..70, 1usize..40),
+        pairs in prop::collection::vec((any::<u32>(), any::<u32>()), 1..60),
+        threads in 1usize..3,
+    ) {
+        let queries = rows(kinds.0, num_queries, dimension, seed);
+        let gallery = rows(kinds.1, num_gallery, dimension, seed ^ (seed % 2));
+        let pairs = pairs.iter().map(|&(query, item)| (query % num_queries as u32, item % num_gallery as u32));
+        let job = Job {
+            queries: &Features::of(&queries, dimension),
+            gallery: &Features::of(&gallery, dimension),
+            pairs: &Pairs::new(num_queries, num_gallery, pairs.collect()).unwrap(),
+        };
+        let expected = oracle(&job);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        for kernel in Kernel::available() {
+            let found = pool.install(|| count_with(&job, tiles, kernel, &mut |_| true)).unwrap();
+            prop_assert_eq!(&found.to_gallery.entries, &expected[0], "{:?}", kernel);
+            prop_assert_eq!(&found.to_query.entries, &expected[1], "{:?}", kernel);
+        }
+    }
+}
 
 fn found(queries: &[f32], gallery: &[f32], dimension: usize, gallery_of: &[u32]) -> Found {
     let pairs = Pairs::one_each(gallery_of, gallery.len() / dimension).unwrap();
@@ -22,4 +182,39 @@ fn features_that_are_all_alike_rank_by_the_policy() {
         assert_eq!(alike.to_query.ranks(ties).mean_rank, mean);
     }
     assert_eq!(alike.to_gallery.num_tied(), 4);
+}
+
+#[test]
+#[ignore = "prints times"]
+fn speed() {
+    let (n, m, d) = (20_000, 5_000, 512);
+    let mut state = 1u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+    };
+    let mut draw = |count: usize| -> Vec<f32> {
+        let mut values: Vec<f32> = (0..count).map(|_| next() + next() + next()).collect();
+        for row in values.chunks_mut(d) {
+            let norm = row.iter().map(|v| v * v).sum::<f32>().sqrt();
+            row.iter_mut().for_each(|v| *v /= norm);
+        }
+        values
+    };
+    let (queries, gallery) = (draw(n * d), draw(m * d));
+    let gallery_of: Vec<u32> = (0..n as u32)
+        .map(|i| i.wrapping_mul(2654435761) % m as u32)
+        .collect();
+    for _ in 0..3 {
+        let start = std::time::Instant::now();
+        let found = found(&queries, &gallery, d, &gallery_of);
+        println!(
+            "{:?} {:?} {:?}",
+            start.elapsed(),
+            found.decided,
+            found.to_gallery.ranks(Ties::Mean)
+        );
+    }
 }

@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 
 use rayon::prelude::*;
 
-use super::judge::{Judge, Score};
+use super::count::Count;
+use super::judge::{Judge, Rooms, Score};
 use super::standing::{Entry, Ranked};
 use super::{Job, Side};
 
@@ -21,14 +22,14 @@ pub struct Thresholds {
 /// No positive.
 const NONE: u32 = u32::MAX;
 
+/// What an item's threshold takes.
+pub const BYTES_PER_ITEM: usize = size_of::<Score>() + 2 * size_of::<u32>();
+
 impl Thresholds {
     pub fn new(job: &Job<'_>, judge: &Judge<'_>, side: Side) -> Self {
-        let best = |item: usize| {
-            let pair = |positive: u32| match side {
-                Side::Query => [item, positive as usize],
-                Side::Gallery => [positive as usize, item],
-            };
-            let score = |positive: u32| judge.score(pair(positive)[0], pair(positive)[1]);
+        let items = (0..job.pairs.num_items(side)).into_par_iter();
+        let best = items.map_init(Rooms::default, |rooms, item| {
+            let pair = |positive: u32| pair(side, item, positive as usize);
             let mut positives = job.pairs.positives(side, item).iter().copied();
             let Some(first) = positives.next() else {
                 let none = Score {
@@ -37,19 +38,19 @@ impl Thresholds {
                 };
                 return (NONE, (none, 0));
             };
-            let (mut best, mut best_score, mut level) = (first, score(first), 1);
+            let (mut best, mut best_score, mut level) = (first, judge.score(pair(first), rooms), 1);
             for positive in positives {
-                let found = score(positive);
-                match judge.compare((found, pair(positive)), (best_score, pair(best))) {
-                    Ordering::Greater => (best, best_score, level) = (positive, found, 1),
+                let score = judge.score(pair(positive), rooms);
+                let order = judge.compare(score, best_score);
+                match order.unwrap_or_else(|| judge.exactly(pair(positive), pair(best), rooms)) {
+                    Ordering::Greater => (best, best_score, level) = (positive, score, 1),
                     Ordering::Equal => level += 1,
                     Ordering::Less => {}
                 }
             }
             (best, (best_score, level))
-        };
-        let items = (0..job.pairs.num_items(side)).into_par_iter().map(best);
-        let (positives, (scores, level)) = items.unzip();
+        });
+        let (positives, (scores, level)) = best.unzip();
         Thresholds {
             side,
             positives,
@@ -58,31 +59,36 @@ impl Thresholds {
         }
     }
 
-    pub fn side(&self) -> Side {
-        self.side
+    /// The best positive's score; infinite where there is no positive.
+    pub fn score(&self, item: usize) -> Score {
+        self.scores[item]
     }
 
-    /// The best positive and its score.
-    pub fn of(&self, item: usize) -> Option<(Score, usize)> {
-        match self.positives[item] {
-            NONE => None,
-            positive => Some((self.scores[item], positive as usize)),
-        }
+    /// An item's own pair, for one that has a positive.
+    pub fn pair(&self, item: usize) -> [usize; 2] {
+        pair(self.side, item, self.positives[item] as usize)
     }
 
     /// From what was counted among all, positives included.
-    pub fn ranked(&self, above: &[u32], level: &[u32]) -> Ranked {
-        let entries = (0..self.positives.len()).filter_map(|item| {
-            self.of(item)?;
-            Some(Entry {
-                item: item as u32,
-                positive: self.positives[item],
-                above: above[item],
-                level: level[item] - self.level[item],
-            })
+    pub fn ranked(&self, counts: &[Count]) -> Ranked {
+        let items = self.positives.iter().enumerate();
+        let entries = items.filter(|(_, positive)| **positive != NONE);
+        let entries = entries.map(|(item, &positive)| Entry {
+            item: item as u32,
+            positive,
+            above: counts[item].above(),
+            level: counts[item].level() - self.level[item],
         });
         Ranked {
             entries: entries.collect(),
         }
+    }
+}
+
+/// Query and gallery item.
+fn pair(side: Side, own: usize, other: usize) -> [usize; 2] {
+    match side {
+        Side::Query => [own, other],
+        Side::Gallery => [other, own],
     }
 }

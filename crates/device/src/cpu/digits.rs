@@ -1,0 +1,257 @@
+//! First products of retrieval: rows as whole numbers of 16 bits, their dot products in 32 bits, and nothing rounded.
+//!
+//! ```text
+//! x = 2^e d + residual     d whole, |d_k| < 2^15, |d| <= 46340     (| | is the 2-norm)
+//! ```
+//!
+//! By Cauchy and Schwarz no sum of products, nor any part of it, leaves 32 bits; and the dot product of two rows is
+//!
+//! ```text
+//! | q.g - 2^(e+f) d.c |  <=  |residual of q| |g|  +  |2^e d| |residual of g|
+//! ```
+//!
+//! [`count`] takes a tile of such products, compares each with the thresholds of its row and of its column, counts what is
+//! certainly above them and lists what is too close to say.
+//!
+//! Legend: `ROWS` x `COLUMNS` is a tile; digits lie in pairs of neighbours, because the processor multiplies pairs.
+
+mod split;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use split::{Split, Survey, split, survey};
+
+/// Rows of a tile.
+pub const ROWS: usize = 12;
+/// Columns of a tile.
+pub const COLUMNS: usize = 32;
+
+/// What is known of `N` rows or columns, besides their digits, all in whole units of their digits.
+#[derive(Clone, Debug)]
+pub struct Lines<const N: usize> {
+    /// 2^e, relative to the largest of the side.
+    pub unit: [f32; N],
+    /// Factor of the error bound: the bound of a pair is the product of the two sides' sizes.
+    pub size: [f32; N],
+    /// `size * unit`.
+    pub size_in_units: [f32; N],
+    /// Thresholds, divided by the own unit: the least that is above all doubt, and the most that is below it.
+    pub high: [f32; N],
+    /// See `high`.
+    pub low: [f32; N],
+}
+
+impl<const N: usize> Default for Lines<N> {
+    /// Lines that are not there: no comparison with a NaN holds.
+    fn default() -> Self {
+        Lines {
+            unit: [f32::NAN; N],
+            size: [0.0; N],
+            size_in_units: [0.0; N],
+            high: [f32::NAN; N],
+            low: [f32::NAN; N],
+        }
+    }
+}
+
+impl<const N: usize> Lines<N> {
+    /// Line `index`, with thresholds in units of the digits of the other side.
+    pub fn set(&mut self, index: usize, unit: f32, size: f32, [low, high]: [f32; 2]) {
+        self.unit[index] = unit;
+        self.size[index] = size;
+        self.size_in_units[index] = size * unit;
+        self.low[index] = low;
+        self.high[index] = high;
+    }
+}
+
+/// A pair that is too close to the threshold of its row, of its column, or of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsure {
+    /// Row of the tile.
+    pub row: u8,
+    /// Column of the tile.
+    pub column: u8,
+    /// Against the row's threshold.
+    pub of_row: bool,
+    /// Against the column's.
+    pub of_column: bool,
+}
+
+/// What a tile adds up to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Certainly above the row's threshold.
+    pub above_row: [u32; ROWS],
+    /// Certainly above the column's.
+    pub above_column: [u32; COLUMNS],
+    /// Too close to say, by row and column; each tile begins with an empty list.
+    pub unsure: Vec<Unsure>,
+}
+
+/// Which instructions count. One that is there can run here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel(Instructions);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instructions {
+    /// AVX-512 with VNNI: 32 products an instruction.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    /// AVX2: 16 products in two.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Whatever the compiler makes of it.
+    Portable,
+}
+
+impl Kernel {
+    /// Those that run here, the fastest first.
+    pub fn available() -> Vec<Kernel> {
+        let mut kernels = vec![];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if x86::has_vnni() {
+                kernels.push(Kernel(Instructions::Vnni));
+            }
+            if x86::has_avx2() {
+                kernels.push(Kernel(Instructions::Avx2));
+            }
+        }
+        kernels.push(Kernel(Instructions::Portable));
+        kernels
+    }
+
+    /// The fastest that runs here.
+    pub fn best() -> Kernel {
+        Kernel::available()[0]
+    }
+}
+
+/// Digits of `N` lines, pair by pair: `[pair][line][2]`, as many pairs as half of the dimension, rounded up.
+pub fn panel_len<const N: usize>(dimension: usize) -> usize {
+    dimension.div_ceil(2) * 2 * N
+}
+
+/// Writes a line's digits into a panel.
+pub fn pack<const N: usize>(panel: &mut [i16], line: usize, digits: &[i16]) {
+    for (pair, digits) in digits.chunks(2).enumerate() {
+        let to = &mut panel[(pair * N + line) * 2..][..2];
+        to[0] = digits[0];
+        to[1] = digits.get(1).copied().unwrap_or(0);
+    }
+}
+
+/// One tile: products of two panels against thresholds.
+///
+/// # Panics
+/// When the panels are not of one dimension.
+pub fn count(
+    kernel: Kernel,
+    (row_panel, rows): (&[i16], &Lines<ROWS>),
+    (column_panel, columns): (&[i16], &Lines<COLUMNS>),
+    counts: &mut Counts,
+) {
+    let pairs = row_panel.len() / (2 * ROWS);
+    assert_eq!(
+        (row_panel.len(), column_panel.len()),
+        (pairs * 2 * ROWS, pairs * 2 * COLUMNS),
+        "panels of one dimension"
+    );
+    counts.unsure.clear();
+    match kernel.0 {
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Vnni => {
+            // SAFETY: the processor has these instructions: only `available` gives this kernel out. Panels have the
+            // length that was checked above.
+            unsafe { x86::count_vnni(pairs, row_panel, rows, column_panel, columns, counts) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx2 => {
+            // SAFETY: as above.
+            unsafe { x86::count_avx2(pairs, row_panel, rows, column_panel, columns, counts) }
+        }
+        Instructions::Portable => {
+            let mut tile = [[0; COLUMNS]; ROWS];
+            products(row_panel, column_panel, &mut tile);
+            compare(&tile, rows, columns, counts);
+        }
+    }
+}
+
+type Tile = [[i32; COLUMNS]; ROWS];
+
+/// Dot products of whole rows.
+#[inline(always)]
+fn products(row_panel: &[i16], column_panel: &[i16], tile: &mut Tile) {
+    let row_pairs = row_panel.as_chunks::<{ 2 * ROWS }>().0;
+    let column_pairs = column_panel.as_chunks::<{ 2 * COLUMNS }>().0;
+    for (rows, columns) in row_pairs.iter().zip(column_pairs) {
+        for (row, sums) in tile.iter_mut().enumerate() {
+            let [a, b] = [rows[2 * row], rows[2 * row + 1]].map(i32::from);
+            for (column, sum) in sums.iter_mut().enumerate() {
+                *sum += a * i32::from(columns[2 * column]) + b * i32::from(columns[2 * column + 1]);
+            }
+        }
+    }
+}
+
+/// One product against the threshold of its row or its column.
+#[inline(always)]
+fn test(product: f32, other_unit: f32, error: f32, low: f32, high: f32) -> (bool, bool) {
+    // A unit is a power of two: this product is not rounded.
+    let score = product * other_unit;
+    (score - high > error, score - low >= -error)
+}
+
+/// Products against thresholds.
+#[inline(always)]
+fn compare(tile: &Tile, rows: &Lines<ROWS>, columns: &Lines<COLUMNS>, counts: &mut Counts) {
+    for (row, products) in tile.iter().enumerate() {
+        let (mut above, mut unsure) = (0, 0);
+        let mut column_above = [0; COLUMNS];
+        let both = |column: usize| {
+            let product = products[column] as f32;
+            let of_row = test(
+                product,
+                columns.unit[column],
+                rows.size[row] * columns.size_in_units[column],
+                rows.low[row],
+                rows.high[row],
+            );
+            let of_column = test(
+                product,
+                rows.unit[row],
+                rows.size_in_units[row] * columns.size[column],
+                columns.low[column],
+                columns.high[column],
+            );
+            (of_row, of_column)
+        };
+        for column in 0..COLUMNS {
+            let ((is_above, may_be), (is_above_column, may_be_column)) = both(column);
+            above += u32::from(is_above);
+            column_above[column] = u32::from(is_above_column);
+            unsure += u32::from(may_be & !is_above) + u32::from(may_be_column & !is_above_column);
+        }
+        counts.above_row[row] += above;
+        for (sum, above) in counts.above_column.iter_mut().zip(column_above) {
+            *sum += above;
+        }
+        if unsure == 0 {
+            continue;
+        }
+        for column in 0..COLUMNS {
+            let ((is_above, may_be), (is_above_column, may_be_column)) = both(column);
+            let (of_row, of_column) = (may_be & !is_above, may_be_column & !is_above_column);
+            if of_row | of_column {
+                counts.unsure.push(Unsure {
+                    row: row as u8,
+                    column: column as u8,
+                    of_row,
+                    of_column,
+                });
+            }
+        }
+    }
+}

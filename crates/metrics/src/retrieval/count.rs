@@ -1,0 +1,414 @@
+//! How many are above each threshold, on the CPU.
+//!
+//! The gallery is split into digits and packed, as much of it as memory allows; then threads take blocks of queries, pack
+//! them too, and count tile by tile. What the first product leaves open is decided again in f64, and what that leaves open
+//! without rounding. A thread's list of open pairs is bounded: when it is full, it is decided on the spot.
+
+use std::cmp::Ordering;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering as Memory};
+
+use holdall_device::cpu::digits::{self, COLUMNS, Counts, Kernel, Lines, ROWS};
+use rayon::prelude::*;
+
+use super::judge::{Judge, Rooms, Score};
+use super::survey::{Surveyed, products_are_exact};
+use super::thresholds::Thresholds;
+use super::{Decided, Job, Progress, RetrievalError};
+use crate::features::Features;
+
+/// Of one item, positives included. Whole numbers: the order of additions does not matter.
+#[derive(Debug, Default)]
+pub struct Count {
+    above: AtomicU32,
+    level: AtomicU32,
+}
+
+impl Count {
+    /// Others with a higher score.
+    pub fn above(&self) -> u32 {
+        self.above.load(Memory::Relaxed)
+    }
+
+    /// Others with the same score.
+    pub fn level(&self) -> u32 {
+        self.level.load(Memory::Relaxed)
+    }
+
+    /// Adds one where it belongs.
+    pub fn add(&self, order: Ordering) {
+        match order {
+            Ordering::Greater => self.above.fetch_add(1, Memory::Relaxed),
+            Ordering::Equal => self.level.fetch_add(1, Memory::Relaxed),
+            Ordering::Less => 0,
+        };
+    }
+
+    fn add_above(&self, above: u32) {
+        if above > 0 {
+            self.above.fetch_add(above, Memory::Relaxed);
+        }
+    }
+}
+
+/// One side's thresholds and counts.
+pub struct Direction<'a> {
+    pub thresholds: &'a Thresholds,
+    pub counts: &'a [Count],
+}
+
+/// What the threads share.
+pub struct Counting<'a> {
+    pub job: &'a Job<'a>,
+    pub judge: &'a Judge<'a>,
+    pub surveyed: [Surveyed; 2],
+    pub to_gallery: Direction<'a>,
+    pub to_query: Direction<'a>,
+    pub tiles: Tiles,
+    pub kernel: Kernel,
+}
+
+/// How much is packed at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiles {
+    /// Queries of a block, a multiple of [`ROWS`].
+    pub queries: usize,
+    /// Gallery items that are packed at once, a multiple of [`COLUMNS`].
+    pub gallery: usize,
+}
+
+/// Open pairs that a thread keeps at most.
+const PENDING: usize = 1 << 13;
+
+/// What rounding to f32 may do to a product, a unit or a bound, relative to the sizes of both rows; and more.
+const ROUNDING: f64 = 1.0 / (1u64 << 21) as f64;
+
+/// Bytes that a packed line takes.
+pub fn line_bytes(dimension: usize) -> usize {
+    dimension.next_multiple_of(2) * size_of::<i16>() + size_of::<Lines<1>>()
+}
+
+/// Bytes that a thread needs for its block and its list.
+pub fn thread_bytes(dimension: usize, queries: usize) -> usize {
+    queries * line_bytes(dimension)
+        + PENDING * size_of::<Pending>()
+        + 5 * dimension * size_of::<f32>()
+}
+
+/// Lines of one side, packed for the kernel.
+struct Packed<const N: usize> {
+    digits: Vec<i16>,
+    lines: Vec<Lines<N>>,
+    /// What the digits leave out, relative to the size of the row: the largest.
+    left_out: f64,
+}
+
+impl<const N: usize> Packed<N> {
+    fn panel(&self, index: usize) -> (&[i16], &Lines<N>) {
+        let len = self.digits.len() / self.lines.len();
+        (&self.digits[index * len..][..len], &self.lines[index])
+    }
+}
+
+/// Packs as many panels as `panels`, from row `first` on. `other` is the unit of the other side.
+fn pack_panel<const N: usize>(
+    features: &Features<'_>,
+    surveyed: &Surveyed,
+    thresholds: &Thresholds,
+    other: &Surveyed,
+    first: usize,
+    (panel, lines): (&mut [i16], &mut Lines<N>),
+) -> f64 {
+    let (mut room, mut row_digits) = (vec![], vec![0; features.dimension()]);
+    let mut left_out = 0f64;
+    let usual = 0.5 * (features.dimension() as f64).sqrt() / SHORTEST;
+    *lines = Lines::default();
+    for line in 0..N {
+        let row = first + line;
+        if row >= features.num_rows() {
+            row_digits.fill(0);
+            digits::pack::<N>(panel, line, &row_digits);
+            continue;
+        }
+        let values = features.row(row, &mut room);
+        let found = digits::survey(values);
+        let split = digits::split(values, found.norm, surveyed.unit(&found), &mut row_digits);
+        digits::pack::<N>(panel, line, &row_digits);
+        let Score { value, error } = thresholds.score(row);
+        let unit = 2f64.powi(split.exponent + other.exponent);
+        let bounds = [below((value - error) / unit), above((value + error) / unit)];
+        let unit = 2f32.powi(split.exponent - surveyed.exponent);
+        // A row whose unit is coarser than its own survey asked for leaves out more than others: it counts as longer, so that
+        // one relative bound serves all, and as long as f32 can multiply.
+        let size = match split.residual > 0.0 {
+            true => (split.norm + split.residual)
+                .max(split.residual / usual)
+                .max(LEAST),
+            false => split.norm,
+        };
+        if size > 0.0 {
+            left_out = left_out.max(split.residual / size);
+        }
+        lines.set(line, unit, above(size), bounds);
+    }
+    left_out
+}
+
+/// Digits of a row that was split in its own unit are at least this long, a factor of two below the longest.
+const SHORTEST: f64 = 16000.0;
+
+/// What digits leave out makes a row at least so long.
+const LEAST: f64 = 1.0 / 1024.0;
+
+fn above(value: f64) -> f32 {
+    let rounded = value as f32;
+    if f64::from(rounded) < value {
+        rounded.next_up()
+    } else {
+        rounded
+    }
+}
+
+fn below(value: f64) -> f32 {
+    -above(-value)
+}
+
+impl Counting<'_> {
+    fn pack_gallery(&self, first: usize, items: usize) -> Packed<COLUMNS> {
+        self.pack_parallel(first, items)
+    }
+
+    fn pack_parallel(&self, first: usize, items: usize) -> Packed<COLUMNS> {
+        let len = digits::panel_len::<COLUMNS>(self.job.gallery.dimension());
+        let panels = items.div_ceil(COLUMNS);
+        let mut digits = vec![0; panels * len];
+        let mut lines = vec![Lines::default(); panels];
+        let each = digits.par_chunks_exact_mut(len).zip(&mut lines).enumerate();
+        let left_out = each.map(|(panel, to)| {
+            pack_panel(
+                self.job.gallery,
+                &self.surveyed[1],
+                self.to_query.thresholds,
+                &self.surveyed[0],
+                first + panel * COLUMNS,
+                (to.0, to.1),
+            )
+        });
+        let left_out = left_out.reduce(|| 0.0, f64::max);
+        Packed {
+            digits,
+            lines,
+            left_out,
+        }
+    }
+
+    /// Counts everything.
+    pub fn run(
+        &self,
+        go_on: &mut (dyn FnMut(Progress) -> bool + Send),
+    ) -> Result<Decided, RetrievalError> {
+        let [num_queries, num_gallery] = [self.job.queries.num_rows(), self.job.gallery.num_rows()];
+        let total = num_queries as u64 * num_gallery as u64;
+        let (done, stopped, go_on) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(go_on));
+        let tallies = [const { AtomicU64::new(0) }; 2];
+        for first in (0..num_gallery).step_by(self.tiles.gallery) {
+            let items = self.tiles.gallery.min(num_gallery - first);
+            let gallery = self.pack_gallery(first, items);
+            let blocks = (0..num_queries.div_ceil(self.tiles.queries)).into_par_iter();
+            blocks.for_each_init(
+                || Thread::new(self),
+                |thread, block| {
+                    if stopped.load(Memory::Relaxed) {
+                        return;
+                    }
+                    let queries = block * self.tiles.queries;
+                    let queries = queries..(queries + self.tiles.queries).min(num_queries);
+                    let pairs = (queries.len() * items) as u64;
+                    thread.block(queries, &gallery, first);
+                    for (tally, decided) in tallies.iter().zip(&mut thread.decided) {
+                        tally.fetch_add(std::mem::take(decided), Memory::Relaxed);
+                    }
+                    let done = done.fetch_add(pairs, Memory::Relaxed) + pairs;
+                    let mut go_on = go_on
+                        .lock()
+                        .expect("never poisoned: the caller's word does not panic");
+                    if !go_on(Progress { done, total }) {
+                        stopped.store(true, Memory::Relaxed);
+                    }
+                },
+            );
+            if stopped.load(Memory::Relaxed) {
+                return Err(RetrievalError::Stopped);
+            }
+        }
+        let [in_f64, exactly] = tallies.map(AtomicU64::into_inner);
+        Ok(Decided {
+            at_once: 2 * total - in_f64,
+            in_f64: in_f64 - exactly,
+            exactly,
+        })
+    }
+}
+
+/// A pair that is not decided yet.
+#[derive(Clone, Copy)]
+struct Pending {
+    query: u32,
+    item: u32,
+    of_query: bool,
+    of_item: bool,
+}
+
+/// What a thread keeps from block to block.
+struct Thread<'a, 'b> {
+    counting: &'b Counting<'a>,
+    queries: Packed<ROWS>,
+    above: Vec<u32>,
+    counts: Counts,
+    pending: Vec<Pending>,
+    rooms: Rooms,
+    exact: bool,
+    /// Comparisons in f64, and those of them that were done again without rounding.
+    decided: [u64; 2],
+}
+
+impl<'a, 'b> Thread<'a, 'b> {
+    fn new(counting: &'b Counting<'a>) -> Self {
+        let panels = counting.tiles.queries / ROWS;
+        let len = digits::panel_len::<ROWS>(counting.job.queries.dimension());
+        Thread {
+            counting,
+            queries: Packed {
+                digits: vec![0; panels * len],
+                lines: vec![Lines::default(); panels],
+                left_out: 0.0,
+            },
+            above: vec![0; counting.tiles.queries],
+            counts: Counts::default(),
+            pending: Vec::with_capacity(PENDING),
+            rooms: Rooms::default(),
+            exact: products_are_exact(&counting.surveyed[0], &counting.surveyed[1]),
+            decided: [0; 2],
+        }
+    }
+
+    /// A block of queries against the packed part of the gallery, which begins with item `first`.
+    fn block(&mut self, queries: std::ops::Range<usize>, gallery: &Packed<COLUMNS>, first: usize) {
+        let Counting {
+            job, tiles, kernel, ..
+        } = self.counting;
+        let panels = queries.len().div_ceil(ROWS);
+        self.pack_queries(queries.start, panels, gallery.left_out);
+        self.above.fill(0);
+        let items = job.gallery.num_rows().min(first + tiles.gallery) - first;
+        for item_panel in 0..items.div_ceil(COLUMNS) {
+            let item = first + item_panel * COLUMNS;
+            for panel in 0..panels {
+                let query = queries.start + panel * ROWS;
+                digits::count(
+                    *kernel,
+                    self.queries.panel(panel),
+                    gallery.panel(item_panel),
+                    &mut self.counts,
+                );
+                let above = std::mem::take(&mut self.counts.above_row);
+                for (sum, above) in self.above[panel * ROWS..].iter_mut().zip(above) {
+                    *sum += above;
+                }
+                for unsure in &self.counts.unsure {
+                    self.pending.push(Pending {
+                        query: (query + usize::from(unsure.row)) as u32,
+                        item: (item + usize::from(unsure.column)) as u32,
+                        of_query: unsure.of_row,
+                        of_item: unsure.of_column,
+                    });
+                }
+                if self.pending.len() > PENDING - ROWS * COLUMNS {
+                    self.decide();
+                }
+            }
+            let above = std::mem::take(&mut self.counts.above_column);
+            for (count, above) in self.counting.to_query.counts[item..].iter().zip(above) {
+                count.add_above(above);
+            }
+        }
+        self.decide();
+        for (count, &above) in self.counting.to_gallery.counts[queries.start..]
+            .iter()
+            .zip(&self.above[..queries.len()])
+        {
+            count.add_above(above);
+        }
+    }
+
+    fn pack_queries(&mut self, first: usize, panels: usize, gallery_leaves_out: f64) {
+        let Counting {
+            job,
+            surveyed,
+            to_gallery,
+            ..
+        } = self.counting;
+        let len = digits::panel_len::<ROWS>(job.queries.dimension());
+        let mut left_out = 0f64;
+        let each = self
+            .queries
+            .digits
+            .chunks_exact_mut(len)
+            .zip(&mut self.queries.lines);
+        for (panel, to) in each.enumerate().take(panels) {
+            left_out = left_out.max(pack_panel(
+                job.queries,
+                &surveyed[0],
+                to_gallery.thresholds,
+                &surveyed[1],
+                first + panel * ROWS,
+                to,
+            ));
+        }
+        // |q.g - d.c| <= (left out of q + left out of g) |q| |g|, and what f32 does to it.
+        let relative = match self.exact {
+            true => 0.0,
+            false => above(left_out + gallery_leaves_out + ROUNDING),
+        };
+        for lines in &mut self.queries.lines[..panels] {
+            for line in 0..ROWS {
+                lines.size[line] *= relative;
+                lines.size_in_units[line] *= relative;
+            }
+        }
+    }
+
+    /// Decides what is pending.
+    fn decide(&mut self) {
+        let Counting {
+            judge,
+            to_gallery,
+            to_query,
+            ..
+        } = self.counting;
+        for pending in &self.pending {
+            let pair = [pending.query as usize, pending.item as usize];
+            let directions = [
+                (to_gallery, pair[0], pending.of_query),
+                (to_query, pair[1], pending.of_item),
+            ];
+            if self.exact {
+                for (direction, own, _) in directions.into_iter().filter(|(.., open)| *open) {
+                    direction.counts[own].add(Ordering::Equal);
+                }
+                continue;
+            }
+            let score = judge.score(pair, &mut self.rooms);
+            for (direction, own, _) in directions.into_iter().filter(|(.., open)| *open) {
+                self.decided[0] += 1;
+                let order = judge.compare(score, direction.thresholds.score(own));
+                let order = order.unwrap_or_else(|| {
+                    self.decided[1] += 1;
+                    judge.exactly(pair, direction.thresholds.pair(own), &mut self.rooms)
+                });
+                direction.counts[own].add(order);
+            }
+        }
+        self.pending.clear();
+    }
+}
