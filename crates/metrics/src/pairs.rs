@@ -108,6 +108,24 @@ impl Pairs {
         self.lists(side).of(item)
     }
 
+    /// Where an item's positives begin among those of all items of its side.
+    pub fn start(&self, side: Side, item: usize) -> usize {
+        self.lists(side).starts[item] as usize
+    }
+
+    /// Every pair as (query, gallery item), in the order of the items of one side.
+    pub fn in_order(&self, side: Side) -> Vec<[u32; 2]> {
+        let items = 0..self.num_items(side);
+        let pairs = items.flat_map(|item| {
+            let positives = self.positives(side, item).iter();
+            positives.map(move |&positive| match side {
+                Side::Query => [item as u32, positive],
+                Side::Gallery => [positive, item as u32],
+            })
+        });
+        pairs.collect()
+    }
+
     /// The first item that has no positive, and how many have none.
     pub fn unpaired(&self, side: Side) -> Option<(usize, usize)> {
         let mut without =

@@ -11,12 +11,14 @@
 //! Gallery items rank queries in the same way, from the same pass. Because scores are compared as if nothing were ever
 //! rounded, the result depends on nothing but the features: not on tiles, threads or device.
 
+mod card;
 mod count;
 mod judge;
 mod standing;
 mod survey;
 mod thresholds;
 
+pub use card::OnCard;
 pub use standing::{Entry, Ranked, Ranks, Ties};
 
 use holdall_device::cpu::digits::Kernel;
@@ -65,6 +67,20 @@ pub struct Job<'a> {
     pub gallery: &'a Features<'a>,
     /// Who belongs to whom. Items without a positive have no rank, and are in the way of others all the same.
     pub pairs: &'a Pairs,
+}
+
+impl<'a> Job<'a> {
+    fn features(&self, side: Side) -> &'a Features<'a> {
+        match side {
+            Side::Query => self.queries,
+            Side::Gallery => self.gallery,
+        }
+    }
+
+    /// Of a query and a gallery item.
+    pub fn num_pairs(&self) -> u64 {
+        self.queries.num_rows() as u64 * self.gallery.num_rows() as u64
+    }
 }
 
 /// How to rank.
@@ -189,6 +205,9 @@ pub enum RetrievalError {
         /// What was allowed.
         limit_bytes: u64,
     },
+    /// The GPU.
+    #[error("{0}")]
+    Device(String),
     /// The caller asked to stop.
     #[error("stopped")]
     Stopped,
@@ -225,10 +244,7 @@ fn count_with(
     ];
     let judge = Judge::new(job, survey::sums(&surveyed[0], &surveyed[1]));
     let thresholds = [Side::Query, Side::Gallery].map(|side| Thresholds::new(job, &judge, side));
-    let counts = [Side::Query, Side::Gallery].map(|side| {
-        let items = 0..job.pairs.num_items(side);
-        items.map(|_| Count::default()).collect::<Vec<_>>()
-    });
+    let counts = [Side::Query, Side::Gallery].map(|side| Count::zeros(job.pairs.num_items(side)));
     let direction = |side: usize| Direction {
         thresholds: &thresholds[side],
         counts: &counts[side],

@@ -123,6 +123,11 @@ impl Context {
         self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
     }
 
+    /// Shared memory that a block may have at most.
+    pub fn shared_bytes(&self) -> Result<usize, DeviceError> {
+        self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+    }
+
     /// Free and total bytes of the card.
     pub fn memory(&self) -> Result<(u64, u64), DeviceError> {
         let (mut free, mut total) = (0, 0);
@@ -536,11 +541,32 @@ pub(super) enum Follows {
 const MOST_ARGUMENTS: usize = 32;
 
 impl Function {
+    /// Lets a block have so much shared memory, beyond the 48 KiB that every kernel may ask for.
+    pub fn allow_shared(&self, bytes: usize) -> Result<(), DeviceError> {
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is alive.
+        let result = unsafe { sys::cuFuncSetAttribute(self.raw, attribute, bytes as i32) };
+        check(result, "cuFuncSetAttribute")
+    }
+
     pub fn launch(
         &self,
         stream: &Stream,
         grid: [usize; 3],
         block: usize,
+        follows: Follows,
+        arguments: &[Argument],
+    ) -> Result<(), DeviceError> {
+        self.launch_with(stream, grid, block, 0, follows, arguments)
+    }
+
+    /// [`Function::launch`], with shared memory whose size is said at launch.
+    pub fn launch_with(
+        &self,
+        stream: &Stream,
+        grid: [usize; 3],
+        block: usize,
+        shared_bytes: usize,
         follows: Follows,
         arguments: &[Argument],
     ) -> Result<(), DeviceError> {
@@ -570,7 +596,7 @@ impl Function {
                     block as u32,
                     1,
                     1,
-                    0,
+                    shared_bytes as u32,
                     stream.raw,
                     pointers.as_mut_ptr(),
                     null_mut(),
@@ -587,6 +613,7 @@ impl Function {
             let mut config: sys::CUlaunchConfig = std::mem::zeroed();
             (config.gridDimX, config.gridDimY, config.gridDimZ) = (x, y, z);
             (config.blockDimX, config.blockDimY, config.blockDimZ) = (block as u32, 1, 1);
+            config.sharedMemBytes = shared_bytes as u32;
             config.hStream = stream.raw;
             config.attrs = &mut early;
             config.numAttrs = 1;

@@ -8,6 +8,7 @@
 //! issue       an instruction -> products and kernels, in a stream
 //! machine     a plan's memory and its programs as graphs
 //! target      the card as the planner sees it; profile: what it was measured to do
+//! ranks       retrieval's first products, and what they leave open in f64
 //! progress    a word to whoever waits meanwhile
 //! ```
 //!
@@ -25,6 +26,7 @@ pub mod memory;
 mod product;
 mod profile;
 mod progress;
+pub mod ranks;
 mod store;
 mod target;
 

@@ -35,6 +35,17 @@ impl Count {
         self.level.load(Memory::Relaxed)
     }
 
+    /// One for each item.
+    pub fn zeros(items: usize) -> Vec<Count> {
+        (0..items).map(|_| Count::default()).collect()
+    }
+
+    /// Adds what was counted elsewhere.
+    pub fn add_many(&self, above: u32, level: u32) {
+        self.above.fetch_add(above, Memory::Relaxed);
+        self.level.fetch_add(level, Memory::Relaxed);
+    }
+
     /// Adds one where it belongs.
     pub fn add(&self, order: Ordering) {
         match order {

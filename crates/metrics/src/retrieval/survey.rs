@@ -27,6 +27,14 @@ pub struct Surveyed {
 const FINEST: i32 = 60;
 
 impl Surveyed {
+    /// No value is 2^(this + 1) or more.
+    pub fn largest_exponent(&self) -> i32 {
+        match self.norm > 0.0 {
+            true => self.norm.log2().floor() as i32,
+            false => 0,
+        }
+    }
+
     /// The unit that a row is split in.
     pub fn unit(&self, survey: &digits::Survey) -> i32 {
         survey.exponent.max(self.exponent - FINEST)

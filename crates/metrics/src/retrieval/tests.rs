@@ -1,6 +1,9 @@
 use std::cmp::Ordering;
 
+use holdall_device::cuda::Cuda;
+use holdall_device::cuda::ranks::Ranks;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 
 use super::*;
 use crate::exact;
@@ -160,6 +163,116 @@ proptest! {
     }
 }
 
+/// The first GPU. Without one nothing is tested, which must not go unseen.
+fn card() -> Option<Cuda> {
+    use std::io::Write;
+    if !matches!(holdall_device::cuda::count(), Ok(1..)) {
+        assert!(
+            std::env::var_os("HOLDALL_REQUIRE_GPU").is_none(),
+            "HOLDALL_REQUIRE_GPU is set, and there is no GPU"
+        );
+        let line = "SKIPPED: ranks were not counted on a GPU: there is none";
+        writeln!(std::io::stderr(), "{line}").expect("stderr can be written");
+        return None;
+    }
+    Some(Cuda::open(0).expect("the first GPU opens"))
+}
+
+#[test]
+fn a_card_finds_what_the_oracle_finds() {
+    let Some(card) = card() else { return };
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    for case in 0..400 {
+        let strategy = (
+            kind(),
+            kind(),
+            any::<u64>(),
+            1usize..200,
+            1usize..300,
+            1usize..70,
+        );
+        let (of_queries, of_gallery, seed, num_queries, num_gallery, dimension) =
+            strategy.new_tree(&mut runner).unwrap().current();
+        let queries = rows(of_queries, num_queries, dimension, seed);
+        let gallery = rows(of_gallery, num_gallery, dimension, seed ^ (seed % 2));
+        let pairs = (0..num_queries as u64 + 20).map(|pair| {
+            let mixed = (pair ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (
+                (mixed >> 40) as u32 % num_queries as u32,
+                (mixed >> 16) as u32 % num_gallery as u32,
+            )
+        });
+        let job = Job {
+            queries: &Features::of(&queries, dimension),
+            gallery: &Features::of(&gallery, dimension),
+            pairs: &Pairs::new(num_queries, num_gallery, pairs.collect()).unwrap(),
+        };
+        let expected = oracle(&job);
+        let on_card = OnCard::new(&card, &job, &Options::default()).unwrap();
+        let found = on_card.rank(&mut |_| true).unwrap();
+        assert!(on_card.is_resident());
+        assert_eq!(
+            found.to_gallery.entries, expected[0],
+            "case {case}: {of_queries:?} {of_gallery:?}"
+        );
+        assert_eq!(
+            found.to_query.entries, expected[1],
+            "case {case}: {of_queries:?} {of_gallery:?}"
+        );
+    }
+}
+
+// Several tiles, lists that overflow, blocks that do not fit at once.
+#[test]
+fn a_card_finds_what_the_cpu_finds() {
+    let Some(card) = card() else { return };
+    let kinds = [
+        Kind::Features,
+        Kind::Collapsed,
+        Kind::Ulps,
+        Kind::Whole,
+        Kind::Halves,
+        Kind::Scales,
+        Kind::Denormal,
+    ];
+    for kind in kinds {
+        let (num_queries, num_gallery, dimension) = (20_000, 700, 40);
+        let queries = rows(kind, num_queries, dimension, 3);
+        let gallery = rows(kind, num_gallery, dimension, 4);
+        let gallery_of: Vec<u32> = (0..num_queries as u32)
+            .map(|query| query.wrapping_mul(2_654_435_761) % num_gallery as u32)
+            .collect();
+        let job = Job {
+            queries: &Features::of(&queries, dimension),
+            gallery: &Features::of(&gallery, dimension),
+            pairs: &Pairs::one_each(&gallery_of, num_gallery).unwrap(),
+        };
+        let expected = rank(&job, &Options::default(), &mut |_| true).unwrap();
+        let limits = [
+            None,
+            Some(Ranks::work_bytes(4096, 400, dimension) + (1 << 20)),
+        ];
+        for memory_bytes in limits {
+            let options = Options {
+                memory_bytes,
+                ..Options::default()
+            };
+            let on_card = OnCard::new(&card, &job, &options).unwrap();
+            assert_eq!(on_card.is_resident(), memory_bytes.is_none());
+            let found = on_card.rank(&mut |_| true).unwrap();
+            println!("{kind:?}, limit {memory_bytes:?}: {:?}", found.decided);
+            assert_eq!(
+                found.to_gallery, expected.to_gallery,
+                "{kind:?} {memory_bytes:?}"
+            );
+            assert_eq!(
+                found.to_query, expected.to_query,
+                "{kind:?} {memory_bytes:?}"
+            );
+        }
+    }
+}
+
 fn found(queries: &[f32], gallery: &[f32], dimension: usize, gallery_of: &[u32]) -> Found {
     let pairs = Pairs::one_each(gallery_of, gallery.len() / dimension).unwrap();
     let job = Job {
@@ -184,32 +297,61 @@ fn features_that_are_all_alike_rank_by_the_policy() {
     assert_eq!(alike.to_gallery.num_tied(), 4);
 }
 
+/// Normalised rows, drawn at random.
+fn draw(num_rows: usize, dimension: usize, seed: u64) -> Vec<f32> {
+    use rayon::prelude::*;
+    let mut values = vec![0.0; num_rows * dimension];
+    values
+        .par_chunks_mut(dimension)
+        .enumerate()
+        .for_each(|(row, values)| {
+            let mut state = seed ^ (row as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut next = || {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+            };
+            values.fill_with(|| next() + next() + next());
+            let norm = values.iter().map(|value| value * value).sum::<f32>().sqrt();
+            values.iter_mut().for_each(|value| *value /= norm);
+        });
+    values
+}
+
 #[test]
 #[ignore = "prints times"]
 fn speed() {
-    let (n, m, d) = (20_000, 5_000, 512);
-    let mut state = 1u64;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
-    };
-    let mut draw = |count: usize| -> Vec<f32> {
-        let mut values: Vec<f32> = (0..count).map(|_| next() + next() + next()).collect();
-        for row in values.chunks_mut(d) {
-            let norm = row.iter().map(|v| v * v).sum::<f32>().sqrt();
-            row.iter_mut().for_each(|v| *v /= norm);
-        }
-        values
-    };
-    let (queries, gallery) = (draw(n * d), draw(m * d));
+    let size = |name: &str, or: usize| std::env::var(name).map_or(or, |text| text.parse().unwrap());
+    let (n, m, d) = (size("Q", 20_000), size("G", 5_000), size("D", 512));
+    let (queries, gallery) = (draw(n, d, 1), draw(m, d, 2));
     let gallery_of: Vec<u32> = (0..n as u32)
-        .map(|i| i.wrapping_mul(2654435761) % m as u32)
+        .map(|i| i.wrapping_mul(2_654_435_761) % m as u32)
         .collect();
+    let job = Job {
+        queries: &Features::of(&queries, d),
+        gallery: &Features::of(&gallery, d),
+        pairs: &Pairs::one_each(&gallery_of, m).unwrap(),
+    };
+    if let Ok(1..) = holdall_device::cuda::count() {
+        let card = Cuda::open(0).unwrap();
+        let on_card = OnCard::new(&card, &job, &Options::default()).unwrap();
+        for _ in 0..6 {
+            let start = std::time::Instant::now();
+            let found = on_card.rank(&mut |_| true).unwrap();
+            println!(
+                "card {:?} {:?} {:?} extra {}",
+                start.elapsed(),
+                found.decided,
+                found.to_gallery.ranks(Ties::Mean),
+                on_card.extra_bytes()
+            );
+        }
+        return;
+    }
     for _ in 0..3 {
         let start = std::time::Instant::now();
-        let found = found(&queries, &gallery, d, &gallery_of);
+        let found = rank(&job, &Options::default(), &mut |_| true).unwrap();
         println!(
             "{:?} {:?} {:?}",
             start.elapsed(),

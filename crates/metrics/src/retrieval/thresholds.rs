@@ -27,20 +27,32 @@ pub const BYTES_PER_ITEM: usize = size_of::<Score>() + 2 * size_of::<u32>();
 
 impl Thresholds {
     pub fn new(job: &Job<'_>, judge: &Judge<'_>, side: Side) -> Self {
+        Thresholds::from_scores(job, judge, side, |_, pair, rooms| judge.score(pair, rooms))
+    }
+
+    /// `score` gives the score of a pair, told its place among all of this side.
+    pub fn from_scores(
+        job: &Job<'_>,
+        judge: &Judge<'_>,
+        side: Side,
+        score: impl Fn(usize, [usize; 2], &mut Rooms) -> Score + Sync,
+    ) -> Self {
         let items = (0..job.pairs.num_items(side)).into_par_iter();
         let best = items.map_init(Rooms::default, |rooms, item| {
             let pair = |positive: u32| pair(side, item, positive as usize);
-            let mut positives = job.pairs.positives(side, item).iter().copied();
-            let Some(first) = positives.next() else {
+            let mut positives = (job.pairs.start(side, item)..)
+                .zip(job.pairs.positives(side, item).iter().copied());
+            let Some((place, first)) = positives.next() else {
                 let none = Score {
                     value: f64::INFINITY,
                     error: 0.0,
                 };
                 return (NONE, (none, 0));
             };
-            let (mut best, mut best_score, mut level) = (first, judge.score(pair(first), rooms), 1);
-            for positive in positives {
-                let score = judge.score(pair(positive), rooms);
+            let (mut best, mut best_score, mut level) =
+                (first, score(place, pair(first), rooms), 1);
+            for (place, positive) in positives {
+                let score = score(place, pair(positive), rooms);
                 let order = judge.compare(score, best_score);
                 match order.unwrap_or_else(|| judge.exactly(pair(positive), pair(best), rooms)) {
                     Ordering::Greater => (best, best_score, level) = (positive, score, 1),
@@ -57,6 +69,11 @@ impl Thresholds {
             scores,
             level,
         }
+    }
+
+    /// The best positive of each item; larger than any where there is none.
+    pub fn positives(&self) -> &[u32] {
+        &self.positives
     }
 
     /// The best positive's score; infinite where there is no positive.

@@ -1,0 +1,544 @@
+// How many gallery items score above each query's threshold, and how many queries above each gallery item's.
+//
+//   x 2^k = h + l + r      h, l halves:   |l| <= 2^-11 |x 2^k|,  |r| <= 2^-22 |x 2^k| + sqrt(D) 2^-25
+//   q.g  ~  h.h' + h.l' + l.h'
+//
+// Legend: D values of a row, padded with zeros to a multiple of CHUNK. A tile is TILE_Q queries x TILE_G gallery items.
+//
+// How wrong a product may be, in units of |q| |g|. What a tensor core does between its inputs and its result is not
+// documented, so each of the 17 terms of a product of 16 (its old value is one) and the result are taken to be cut off at 24
+// bits of the largest: 18 * 2^-23. Three such products are added for every 16 values, from zero, and then to a sum in f32, at
+// most 2^-24 each. By Cauchy and Schwarz the parts' sizes add up to at most |q| |g|. The host has this sum: BOUND in ranks.rs.
+//
+// A comparison that the bound leaves open goes to a list; a tile with more of them than its list holds, or than the list of
+// all has room for, counts nothing and goes to a list of tiles instead, which are done in f64.
+
+#if ELEMENT == 1
+
+#define TILE_Q 128
+#define TILE_G 256
+#define CHUNK 32
+#define THREADS 256
+#define TILE_LIST 2048
+#define OF_QUERY 1u
+#define OF_ITEM 2u
+// What is counted: listed comparisons, tiles for f64, what f64 leaves open, comparisons in f64 (64 bits), and whether any l of
+// the queries and of the gallery is not zero.
+#define LISTED 0
+#define TILES 1
+#define OPEN 2
+#define IN_F64 4
+#define Q_LOW 6
+#define G_LOW 7
+#define NOTHING 0xffffffffffffffffull
+// Bytes of a row of a chunk in shared memory, and of all rows of a stage: the queries' h and l, the items' h and l.
+#define ROW_BYTES (CHUNK * 2)
+#define Q_BYTES (TILE_Q * ROW_BYTES)
+#define G_BYTES (TILE_G * ROW_BYTES)
+#define STAGE_BYTES (2 * Q_BYTES + 2 * G_BYTES)
+
+__device__ __forceinline__ double power_of_two(int exponent) {
+    return __longlong_as_double((i64)(1023 + exponent) << 52);
+}
+
+// The largest size of all values, as bits (not finite: 0x7f800000 or more), and the lowest bit of any.
+extern "C" __global__ void rank_scan(const float *values, i64 count, u32 *largest, int *lowest) {
+    u32 most = 0;
+    int least = 1 << 20;
+    for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
+        u32 bits = __float_as_uint(values[i]) & 0x7fffffffu;
+        most = max(most, bits);
+        int exponent = (int)(bits >> 23);
+        u32 whole = (bits & 0x7fffffu) | (exponent ? 0x800000u : 0u);
+        if (whole) least = min(least, __ffs((int)whole) - 1 + max(exponent, 1) - 150);
+    }
+    for (int offset = 16; offset > 0; offset >>= 1) {
+        most = max(most, __shfl_xor_sync(ALL_LANES, most, offset));
+        least = min(least, __shfl_xor_sync(ALL_LANES, least, offset));
+    }
+    if (threadIdx.x % WARP == 0) {
+        atomicMax(largest, most);
+        atomicMin(lowest, least);
+    }
+}
+
+// Halves of rows scaled by 2^exponent, and a size for each: what its products' error is proportional to. A warp per row.
+extern "C" __global__ void rank_split(const float *values, int rows, int dimension, int padded, int exponent, u16 *high,
+                                      u16 *low, float *sizes, u32 *any_low) {
+    int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (row >= rows) return;
+    const float *from = values + (i64)row * dimension;
+    double scale = power_of_two(exponent), squares = 0;
+    u32 left = 0;
+    for (int i = lane; i < padded; i += WARP) {
+        float value = i < dimension ? (float)((double)from[i] * scale) : 0.0f;
+        u16 h = float_to_f16(value);
+        // Exact: a half is within half of its last bit.
+        u16 l = float_to_f16(value - f16_to_float(h));
+        high[(i64)row * padded + i] = h;
+        low[(i64)row * padded + i] = l;
+        left |= l & 0x7fffu;
+        squares += (double)value * value;
+    }
+    squares = warp_sum(squares);
+    for (int offset = 16; offset > 0; offset >>= 1) left |= __shfl_xor_sync(ALL_LANES, left, offset);
+    if (lane == 0) {
+        sizes[row] = (float)sqrt(squares) * 1.0001f + sqrtf((float)dimension) * 0.1251f;
+        if (left) atomicOr(any_low, 1u);
+    }
+}
+
+// Thresholds, in the units of the products: nothing below `low` is above them, everything above `high` is.
+extern "C" __global__ void rank_bounds(const double2 *thresholds, int count, int exponent, float *low, float *high) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    double2 threshold = thresholds[i];
+    double scale = power_of_two(exponent);
+    low[i] = __double2float_rd((threshold.x - threshold.y) * scale);
+    high[i] = __double2float_ru((threshold.x + threshold.y) * scale);
+}
+
+__device__ __forceinline__ void copy_chunk(u32 to, const u16 *from, bool present) {
+#if __CUDA_ARCH__ >= 800
+    int num_bytes = present ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(num_bytes) : "memory");
+#else
+    uint4 chunk = make_uint4(0, 0, 0, 0);
+    if (present) chunk = *reinterpret_cast<const uint4 *>(from);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),
+                 "r"(chunk.w)
+                 : "memory");
+#endif
+}
+
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int PENDING>
+__device__ __forceinline__ void wait_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+// c (16 x 8) += a (16 x 16) b (16 x 8).
+__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+#define HALF_PRODUCT "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"
+    asm(HALF_PRODUCT " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm(HALF_PRODUCT " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
+// Where a chunk of 16 bytes lies: neighbouring rows are shifted against each other, so that a warp's reads meet no bank twice.
+__device__ __forceinline__ u32 place(int row, int part) { return row * ROW_BYTES + ((part ^ (row >> 1 & 3)) << 4); }
+
+// One side of a stage: `rows` rows from `first` on, of `total`.
+template <int ROWS>
+__device__ __forceinline__ void fetch(u32 to, const u16 *from, int first, int total, int padded, int chunk) {
+#pragma unroll
+    for (int i = 0; i < ROWS * 4 / THREADS; i++) {
+        int index = i * THREADS + threadIdx.x, row = index / 4, part = index % 4;
+        bool present = first + row < total;
+        i64 at = (i64)(present ? first + row : 0) * padded + chunk * CHUNK + part * 8;
+        copy_chunk(to + place(row, part), from + at, present);
+    }
+}
+
+struct Side {
+    const u16 *high, *low;
+    const float *sizes, *bounds_low, *bounds_high;
+    u32 *above;
+    int rows;
+};
+
+__device__ __forceinline__ void fetch_stage(u32 to, const Side &q, const Side &g, int first_q, int first_g, int padded,
+                                            int chunk, bool q_low, bool g_low) {
+    fetch<TILE_Q>(to, q.high, first_q, q.rows, padded, chunk);
+    fetch<TILE_G>(to + 2 * Q_BYTES, g.high, first_g, g.rows, padded, chunk);
+    if (q_low) fetch<TILE_Q>(to + Q_BYTES, q.low, first_q, q.rows, padded, chunk);
+    if (g_low) fetch<TILE_G>(to + 2 * Q_BYTES + G_BYTES, g.low, first_g, g.rows, padded, chunk);
+}
+
+extern __shared__ __align__(128) unsigned char shared[];
+
+// Counts of a tile. Warps are 2 x 4, of 64 x 64 each: 4 x 8 products of 16 x 8.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    rank_count(const u16 *q_high, const u16 *q_low, const float *q_sizes, const float *q_bounds_low,
+               const float *q_bounds_high, u32 *q_above, int q_rows, const u16 *g_high, const u16 *g_low,
+               const float *g_sizes, const float *g_bounds_low, const float *g_bounds_high, u32 *g_above, int g_rows,
+               int padded, int stages, float relative, float per_product, int q_base, u64 *list, u32 list_room, u32 *tiles,
+               u32 *counters) {
+    Side q = {q_high, q_low, q_sizes, q_bounds_low, q_bounds_high, q_above, q_rows};
+    Side g = {g_high, g_low, g_sizes, g_bounds_low, g_bounds_high, g_above, g_rows};
+    // Tiles of a few queries' rows and all items, column by column: what runs at the same time shares its rows in the cache.
+    const int GROUP = 16;
+    int q_tiles = (q_rows + TILE_Q - 1) / TILE_Q, g_tiles = (g_rows + TILE_G - 1) / TILE_G;
+    int group = blockIdx.x / (GROUP * g_tiles), in_group = blockIdx.x % (GROUP * g_tiles);
+    int group_rows = min(GROUP, q_tiles - group * GROUP);
+    int tile_q = group * GROUP + in_group % group_rows, tile_g = in_group / group_rows;
+    int first_q = tile_q * TILE_Q, first_g = tile_g * TILE_G;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int warp_q = (warp & 1) * 64, warp_g = (warp >> 1) * 64;
+    bool use_q_low = counters[Q_LOW], use_g_low = counters[G_LOW];
+    relative += per_product * (1 + use_q_low + use_g_low);
+    u32 base = (u32)__cvta_generic_to_shared(shared);
+    int chunks = padded / CHUNK;
+
+    float sums[4][8][4];
+#pragma unroll
+    for (int m = 0; m < 4; m++)
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[m][n][i] = 0;
+
+    for (int chunk = 0; chunk < stages - 1; chunk++) {
+        if (chunk < chunks)
+            fetch_stage(base + chunk * STAGE_BYTES, q, g, first_q, first_g, padded, chunk, use_q_low, use_g_low);
+        commit_copies();
+    }
+    // Lanes' shares of the addresses: rows 0 to 15 of a left side, two times 8 rows of a right side.
+    int a_row = warp_q + lane % 16, a_part = lane / 16;
+    int b_row = warp_g + lane % 8 + (lane / 16) * 8, b_part = lane / 8 % 2;
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        if (stages == 1) {
+            __syncthreads();
+            fetch_stage(base, q, g, first_q, first_g, padded, chunk, use_q_low, use_g_low);
+            commit_copies();
+            wait_copies<0>();
+        } else if (stages == 2) {
+            wait_copies<0>();
+        } else if (stages == 3) {
+            wait_copies<1>();
+        } else {
+            wait_copies<2>();
+        }
+        __syncthreads();
+        int next = chunk + stages - 1;
+        if (stages > 1) {
+            if (next < chunks)
+                fetch_stage(base + next % stages * STAGE_BYTES, q, g, first_q, first_g, padded, next, use_q_low,
+                            use_g_low);
+            commit_copies();
+        }
+        u32 stage = base + chunk % stages * STAGE_BYTES;
+#pragma unroll
+        for (int step = 0; step < CHUNK / 16; step++) {
+            u32 a_high[4][4], a_low[4][4];
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+                u32 at = place(a_row + m * 16, step * 2 + a_part);
+                load_matrices(a_high[m], stage + at);
+                if (use_q_low) load_matrices(a_low[m], stage + Q_BYTES + at);
+            }
+#pragma unroll
+            for (int pair = 0; pair < 4; pair++) {
+                u32 b_high[4], b_low[4];
+                u32 at = place(b_row + pair * 16, step * 2 + b_part);
+                load_matrices(b_high, stage + 2 * Q_BYTES + at);
+                if (use_g_low) load_matrices(b_low, stage + 2 * Q_BYTES + G_BYTES + at);
+                float part[4][2][4];
+#pragma unroll
+                for (int m = 0; m < 4; m++)
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++) part[m][n][i] = 0;
+                if (use_g_low) {
+#pragma unroll
+                    for (int m = 0; m < 4; m++)
+#pragma unroll
+                        for (int n = 0; n < 2; n++) multiply(part[m][n], a_high[m], b_low[2 * n], b_low[2 * n + 1]);
+                }
+                if (use_q_low) {
+#pragma unroll
+                    for (int m = 0; m < 4; m++)
+#pragma unroll
+                        for (int n = 0; n < 2; n++) multiply(part[m][n], a_low[m], b_high[2 * n], b_high[2 * n + 1]);
+                }
+#pragma unroll
+                for (int m = 0; m < 4; m++)
+#pragma unroll
+                    for (int n = 0; n < 2; n++) multiply(part[m][n], a_high[m], b_high[2 * n], b_high[2 * n + 1]);
+#pragma unroll
+                for (int m = 0; m < 4; m++)
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++) sums[m][2 * pair + n][i] += part[m][n][i];
+            }
+        }
+    }
+    wait_copies<0>();
+    __syncthreads();
+
+    // The stages' memory is free now.
+    u32 *row_above = reinterpret_cast<u32 *>(shared), *column_above = row_above + TILE_Q;
+    u32 *tile_count = column_above + TILE_G, *tile_list = tile_count + 2;
+    for (int i = threadIdx.x; i < TILE_Q + TILE_G + 1; i += THREADS) row_above[i] = 0;
+    __syncthreads();
+
+    // What is not there has a bound that no comparison holds against.
+    float none = __int_as_float(0x7fffffff);
+    float row_size[8], row_low[8], row_high[8];
+    u32 above_row[8];
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        int row = first_q + warp_q + k / 2 * 16 + k % 2 * 8 + lane / 4;
+        bool present = row < q.rows;
+        row_size[k] = present ? q.sizes[row] * relative : none;
+        row_low[k] = present ? q.bounds_low[row] : none;
+        row_high[k] = present ? q.bounds_high[row] : none;
+        above_row[k] = 0;
+    }
+    u32 open_row[4] = {0, 0, 0, 0}, open_column[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            int in_tile = warp_g + n * 8 + lane % 4 * 2 + c, column = first_g + in_tile;
+            bool present = column < g.rows;
+            float size = present ? g.sizes[column] : none;
+            float low = present ? g.bounds_low[column] : none, high = present ? g.bounds_high[column] : none;
+            u32 above = 0;
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                float score = sums[k / 2][n][k % 2 * 2 + c], error = row_size[k] * size;
+                bool is_above = score - row_high[k] > error, may_be = score - row_low[k] >= -error;
+                bool is_above_column = score - high > error, may_be_column = score - low >= -error;
+                above_row[k] += is_above;
+                above += is_above_column;
+                u32 bit = 1u << (n % 2 * 16 + k * 2 + c);
+                if (may_be && !is_above) open_row[n / 2] |= bit;
+                if (may_be_column && !is_above_column) open_column[n / 2] |= bit;
+            }
+            above += __shfl_xor_sync(ALL_LANES, above, 4);
+            above += __shfl_xor_sync(ALL_LANES, above, 8);
+            above += __shfl_xor_sync(ALL_LANES, above, 16);
+            if (lane < 4 && above) atomicAdd(&column_above[in_tile], above);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        u32 above = above_row[k];
+        above += __shfl_xor_sync(ALL_LANES, above, 1);
+        above += __shfl_xor_sync(ALL_LANES, above, 2);
+        if (lane % 4 == 0 && above) atomicAdd(&row_above[warp_q + k / 2 * 16 + k % 2 * 8 + lane / 4], above);
+    }
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        for (u32 open = open_row[word] | open_column[word]; open; open &= open - 1) {
+            int bit = __ffs((int)open) - 1, k = bit % 16 / 2;
+            u32 row = warp_q + k / 2 * 16 + k % 2 * 8 + lane / 4;
+            u32 column = warp_g + (word * 2 + bit / 16) * 8 + lane % 4 * 2 + bit % 2;
+            u32 flags = (open_row[word] >> bit & 1 ? OF_QUERY : 0) | (open_column[word] >> bit & 1 ? OF_ITEM : 0);
+            u32 at = atomicAdd(tile_count, 1u);
+            if (at < TILE_LIST) tile_list[at] = row << 16 | column << 2 | flags;
+        }
+    }
+    __syncthreads();
+    u32 count = *tile_count;
+    if (threadIdx.x == 0) {
+        u32 at = count <= TILE_LIST ? atomicAdd(&counters[LISTED], count) : list_room;
+        bool fits = count <= TILE_LIST && at <= list_room && count <= list_room - at;
+        if (!fits) {
+            // What was reserved and cannot be used says so.
+            if (count <= TILE_LIST)
+                for (u32 i = at; i < list_room && i < at + count; i++) list[i] = NOTHING;
+            tiles[atomicAdd(&counters[TILES], 1u)] = (u32)tile_q << 16 | (u32)tile_g;
+        }
+        tile_count[1] = fits ? at : 0xffffffffu;
+    }
+    __syncthreads();
+    u32 at = tile_count[1];
+    if (at == 0xffffffffu) return;
+    for (u32 i = threadIdx.x; i < count; i += THREADS) {
+        u32 entry = tile_list[i];
+        u64 row = q_base + first_q + (entry >> 16), column = first_g + (entry >> 2 & 0x3fff);
+        list[at + i] = row << 32 | column << 2 | (entry & 3);
+    }
+    for (int i = threadIdx.x; i < TILE_Q; i += THREADS)
+        if (row_above[i]) atomicAdd(&q.above[first_q + i], row_above[i]);
+    for (int i = threadIdx.x; i < TILE_G; i += THREADS)
+        if (column_above[i]) atomicAdd(&g.above[first_g + i], column_above[i]);
+}
+
+// 1 above, 0 on a level, -1 below, 2 where f64 cannot tell.
+__device__ __forceinline__ int compare(double score, double error, double2 threshold) {
+    double difference = score - threshold.x;
+    error += threshold.y;
+    if (fabs(difference) > error) return difference > 0 ? 1 : -1;
+    return error == 0 ? 0 : 2;
+}
+
+__device__ __forceinline__ void leave_open(u64 entry, u64 *open, u32 open_room, u32 *counters) {
+    u32 at = atomicAdd(&counters[OPEN], 1u);
+    if (at < open_room) open[at] = entry;
+}
+
+// Whether two rows are the same, value by value. All lanes of a warp.
+__device__ __forceinline__ bool same_rows(const float *a, const float *b, int dimension) {
+    if (a == b) return true;
+    bool same = true;
+    for (int i = threadIdx.x % WARP; i < dimension; i += WARP) same &= a[i] == b[i];
+    return __all_sync(ALL_LANES, same);
+}
+
+// The listed comparisons in f64; a warp each. What that leaves open and is not a copy of the positive goes to another list.
+extern "C" __global__ void rank_recheck(const float *queries, const float *gallery, int dimension, const u64 *list,
+                                        u32 list_room, const double2 *q_thresholds, const u32 *q_positives, u32 *q_above,
+                                        u32 *q_level, const double2 *g_thresholds, const u32 *g_positives, u32 *g_above,
+                                        u32 *g_level, i64 q_first, i64 g_first, i64 q_rows, i64 g_rows, int exact, u64 *open,
+                                        u32 open_room, u32 *counters) {
+    int lane = threadIdx.x % WARP;
+    u32 count = min(counters[LISTED], list_room), step = gridDim.x * (blockDim.x / WARP);
+    u64 decided = 0;
+    for (u32 i = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP; i < count; i += step) {
+        u64 entry = list[i];
+        if (entry == NOTHING) continue;
+        u32 row = (u32)(entry >> 32), column = (u32)entry >> 2;
+        const float *a = queries + (i64)row * dimension, *b = gallery + (i64)column * dimension;
+        double score = 0, size = 0;
+        if (dimension % 4 == 0) {
+            for (int k = lane * 4; k < dimension; k += 4 * WARP) {
+                float4 x = *reinterpret_cast<const float4 *>(a + k), y = *reinterpret_cast<const float4 *>(b + k);
+                double p0 = (double)x.x * y.x, p1 = (double)x.y * y.y, p2 = (double)x.z * y.z, p3 = (double)x.w * y.w;
+                score += (p0 + p1) + (p2 + p3);
+                size += (fabs(p0) + fabs(p1)) + (fabs(p2) + fabs(p3));
+            }
+        } else {
+            for (int k = lane; k < dimension; k += WARP) {
+                double product = (double)a[k] * b[k];
+                score += product;
+                size += fabs(product);
+            }
+        }
+        score = warp_sum(score);
+        size = warp_sum(size);
+        double error = exact ? 0.0 : (dimension + 2) * 2.220446049250313e-16 * size;
+        for (u32 side = 0; side < 2; side++) {
+            u32 flag = side ? OF_ITEM : OF_QUERY;
+            if (!(entry & flag)) continue;
+            u32 own = side ? column : row;
+            int order = compare(score, error, side ? g_thresholds[own] : q_thresholds[own]);
+            decided++;
+            if (order == 2) {
+                // The positive may lie outside of what is here; then the host looks.
+                i64 other = side ? (i64)g_positives[own] - q_first : (i64)q_positives[own] - g_first;
+                bool here = other >= 0 && other < (side ? q_rows : g_rows);
+                bool same = here && (side ? same_rows(a, queries + other * dimension, dimension)
+                                          : same_rows(b, gallery + other * dimension, dimension));
+                if (same) order = 0;
+            }
+            if (lane != 0) continue;
+            if (order == 2) leave_open((entry & ~3ull) | flag, open, open_room, counters);
+            if (order == 1) atomicAdd(side ? &g_above[own] : &q_above[own], 1u);
+            if (order == 0) atomicAdd(side ? &g_level[own] : &q_level[own], 1u);
+        }
+    }
+    if (lane == 0 && decided) atomicAdd(reinterpret_cast<u64 *>(counters + IN_F64), decided);
+}
+
+#define DENSE 64
+#define DEPTH 16
+
+// Whole tiles in f64: those that the lists had no room for. Blocks of 64 x 64, 4 x 4 of them a thread.
+extern "C" __global__ void __launch_bounds__(256)
+    rank_dense(const float *queries, const float *gallery, int dimension, const u32 *tiles, int q_base,
+               const double2 *q_thresholds, const u32 *q_positives, u32 *q_above, u32 *q_level,
+               const double2 *g_thresholds, const u32 *g_positives, u32 *g_above, u32 *g_level, i64 q_first, i64 g_first,
+               int q_rows, int g_rows, int exact, u64 *open, u32 open_room, u32 *counters) {
+    __shared__ float a[DEPTH][DENSE + 1], b[DEPTH][DENSE + 1];
+    const u32 PARTS_G = TILE_G / DENSE, PARTS = (TILE_Q / DENSE) * PARTS_G;
+    u32 count = counters[TILES] * PARTS;
+    int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    for (u32 job = blockIdx.x; job < count; job += gridDim.x) {
+        u32 tile = tiles[job / PARTS], part = job % PARTS;
+        int first_q = q_base + (int)(tile >> 16) * TILE_Q + (int)(part / PARTS_G) * DENSE;
+        int first_g = (int)(tile & 0xffff) * TILE_G + (int)(part % PARTS_G) * DENSE;
+        double score[4][4] = {}, size[4][4] = {};
+        for (int k0 = 0; k0 < dimension; k0 += DEPTH) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < DENSE * DEPTH; i += 256) {
+                int row = i / DEPTH, k = i % DEPTH;
+                bool inside = k0 + k < dimension;
+                a[k][row] = inside && first_q + row < q_rows ? queries[(i64)(first_q + row) * dimension + k0 + k] : 0.0f;
+                b[k][row] = inside && first_g + row < g_rows ? gallery[(i64)(first_g + row) * dimension + k0 + k] : 0.0f;
+            }
+            __syncthreads();
+            for (int k = 0; k < DEPTH; k++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        double product = (double)a[k][ty + 16 * i] * b[k][tx + 16 * j];
+                        score[i][j] += product;
+                        size[i][j] += fabs(product);
+                    }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int row = first_q + ty + 16 * i, column = first_g + tx + 16 * j;
+                if (row >= q_rows || column >= g_rows) continue;
+                double error = exact ? 0.0 : (dimension + 2) * 2.220446049250313e-16 * size[i][j];
+                u64 entry = (u64)row << 32 | (u64)column << 2;
+                for (int side = 0; side < 2; side++) {
+                    int own = side ? column : row;
+                    int order = compare(score[i][j], error, side ? g_thresholds[own] : q_thresholds[own]);
+                    if (order == 2) {
+                        i64 other = side ? (i64)g_positives[own] - q_first : (i64)q_positives[own] - g_first;
+                        bool same = other >= 0 && other < (side ? q_rows : g_rows);
+                        const float *x = side ? queries + (i64)row * dimension : gallery + (i64)column * dimension;
+                        const float *y = (side ? queries : gallery) + other * dimension;
+                        for (int k = 0; same && x != y && k < dimension; k++) same = x[k] == y[k];
+                        if (same) order = 0;
+                    }
+                    if (order == 2) leave_open(entry | (side ? OF_ITEM : OF_QUERY), open, open_room, counters);
+                    if (order == 1) atomicAdd(side ? &g_above[own] : &q_above[own], 1u);
+                    if (order == 0) atomicAdd(side ? &g_level[own] : &q_level[own], 1u);
+                }
+            }
+        if (threadIdx.x == 0) atomicAdd(reinterpret_cast<u64 *>(counters + IN_F64), (u64)2 * DENSE * DENSE);
+    }
+}
+
+// Scores of pairs in f64, and how far off they may be; a warp each.
+extern "C" __global__ void rank_pairs(const float *queries, const float *gallery, int dimension, const uint2 *pairs,
+                                      int count, int exact, double2 *scores) {
+    int i = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (i >= count) return;
+    uint2 pair = pairs[i];
+    const float *a = queries + (i64)pair.x * dimension, *b = gallery + (i64)pair.y * dimension;
+    double score = 0, size = 0;
+    for (int k = lane; k < dimension; k += WARP) {
+        double product = (double)a[k] * b[k];
+        score += product;
+        size += fabs(product);
+    }
+    score = warp_sum(score);
+    size = warp_sum(size);
+    if (lane == 0) scores[i] = make_double2(score, exact ? 0.0 : (dimension + 2) * 2.220446049250313e-16 * size);
+}
+
+#endif

@@ -1,0 +1,537 @@
+//! Counting on the card: how many scores are above thresholds, both ways, from one pass over the tiles.
+//!
+//! Rows lie on the card as f32. Each is split into two halves (`kernels/ranks.cu` has the equations); tensor cores multiply
+//! those, and what their error bound leaves open is decided again in f64. What f64 leaves open comes back to the host.
+
+use std::cell::Cell;
+
+use super::Cuda;
+use super::compile;
+use super::driver::{Argument, Buffer, Event, Follows, Function, Module, Stream};
+use super::progress::told_if_slow;
+use crate::DeviceError;
+
+const FILE: (&str, &str) = ("ranks.cu", include_str!("kernels/ranks.cu"));
+/// The number format that the file is compiled for.
+const HALVES: u32 = 1;
+
+const TILE_Q: usize = 128;
+const TILE_G: usize = 256;
+const CHUNK: usize = 32;
+const THREADS: usize = 256;
+const STAGE_BYTES: usize = 2 * (TILE_Q + TILE_G) * CHUNK * size_of::<u16>();
+const MOST_STAGES: usize = 4;
+const COUNTERS: usize = 8;
+
+/// Queries whose halves are there at a time.
+const QUERIES: usize = 128 * TILE_Q;
+/// Comparisons that the list holds until they are decided in f64.
+const LIST: usize = 1 << 21;
+/// Comparisons that f64 may leave open.
+const OPEN: usize = 1 << 20;
+
+/// Rows on the card.
+pub struct DeviceRows {
+    buffer: Buffer,
+    rows: usize,
+    dimension: usize,
+}
+
+impl DeviceRows {
+    /// How many.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+}
+
+/// What a scan finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Exponent of the largest value: all are below 2^(exponent + 1). `None` where not all are finite.
+    pub exponent: Option<i32>,
+    /// Exponent of the lowest bit of any value; large where all are zero.
+    pub lowest_bit: i32,
+}
+
+/// A score, and how far off it may be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Threshold {
+    /// In f64.
+    pub value: f64,
+    /// The exact one is no further away.
+    pub error: f64,
+}
+
+/// One side of a count.
+#[derive(Clone, Copy)]
+pub struct RankSide<'a> {
+    /// On the card.
+    pub rows: &'a DeviceRows,
+    /// The number of the first of them.
+    pub first: usize,
+    /// Of each row.
+    pub thresholds: &'a [Threshold],
+    /// The number, on the other side, of the row whose score the threshold is.
+    pub positives: &'a [u32],
+    /// Of the largest value.
+    pub exponent: i32,
+}
+
+/// A comparison that f64 leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Among the rows of the queries.
+    pub query: usize,
+    /// Among the rows of the gallery.
+    pub item: usize,
+    /// Against the query's threshold, or else the item's.
+    pub of_query: bool,
+}
+
+/// What a count finds, for queries and gallery items.
+#[derive(Clone, Debug, Default)]
+pub struct RankCounts {
+    /// Scores above the threshold.
+    pub above: [Vec<u32>; 2],
+    /// Scores on a level with it, itself included.
+    pub level: [Vec<u32>; 2],
+    /// Neither is known of these.
+    pub open: Vec<Open>,
+    /// Comparisons in f64.
+    pub in_f64: u64,
+}
+
+/// The kernels, loaded, and a stream to run them in.
+pub struct Ranks<'a> {
+    cuda: &'a Cuda,
+    scan: Function,
+    split: Function,
+    bounds: Function,
+    count: Function,
+    recheck: Function,
+    dense: Function,
+    pairs: Function,
+    stages: usize,
+    stream: Stream,
+    most_bytes: Cell<u64>,
+    // Last: the functions are its.
+    _module: Module,
+}
+
+impl<'a> Ranks<'a> {
+    /// Compiles the kernels, or reads them from disk, and loads them.
+    pub fn new(cuda: &'a Cuda) -> Result<Ranks<'a>, DeviceError> {
+        cuda.bind()?;
+        let (name, text) = FILE;
+        let architecture = format!("sm_{}", cuda.capability);
+        let source = compile::source(name, text);
+        let compiled = told_if_slow("Compiling the kernels of retrieval (once)", || {
+            compile::cached(&source, name, &architecture, HALVES)
+        });
+        let image = compiled.map_err(|error| DeviceError::Failed(error.to_string()))?;
+        let module = Module::new(&image)?;
+        let function = |name: &str| {
+            let missing = || DeviceError::Failed(format!("there is no kernel called {name}"));
+            module.function(name).ok_or_else(missing)
+        };
+        let count = function("rank_count")?;
+        let stages = cuda.context.shared_bytes()? / STAGE_BYTES;
+        let stages = stages.clamp(1, MOST_STAGES);
+        count.allow_shared(stages * STAGE_BYTES)?;
+        Ok(Ranks {
+            cuda,
+            scan: function("rank_scan")?,
+            split: function("rank_split")?,
+            bounds: function("rank_bounds")?,
+            count,
+            recheck: function("rank_recheck")?,
+            dense: function("rank_dense")?,
+            pairs: function("rank_pairs")?,
+            stages,
+            stream: Stream::new()?,
+            most_bytes: Cell::new(0),
+            _module: module,
+        })
+    }
+
+    /// Bytes on the card that [`Ranks::count`] needs beside the rows.
+    pub fn work_bytes(queries: usize, gallery: usize, dimension: usize) -> u64 {
+        let padded = dimension.next_multiple_of(CHUNK);
+        let halves = (queries.min(QUERIES) + gallery) * padded * 2 * size_of::<u16>();
+        let lines = (queries + gallery) * (size_of::<Threshold>() + 3 * 4 + 3 * 4);
+        let tiles = QUERIES / TILE_Q * gallery.div_ceil(TILE_G) * 4;
+        (halves + lines + tiles + (LIST + OPEN) * 8 + (1 << 16)) as u64
+    }
+
+    /// The most that a count has allocated on the card so far, rows aside.
+    pub fn most_bytes(&self) -> u64 {
+        self.most_bytes.get()
+    }
+
+    /// Copies rows to the card; `read` fills rows from a number on, block by block.
+    pub fn upload(
+        &self,
+        rows: usize,
+        dimension: usize,
+        mut read: impl FnMut(usize, &mut [f32]),
+    ) -> Result<DeviceRows, DeviceError> {
+        self.cuda.bind()?;
+        let buffer = self
+            .cuda
+            .reserve((rows * dimension * size_of::<f32>()) as u64)?;
+        let at_once = ((1 << 22) / dimension).max(1);
+        let mut staging = vec![0f32; at_once.min(rows) * dimension];
+        for first in (0..rows).step_by(at_once) {
+            let values = &mut staging[..at_once.min(rows - first) * dimension];
+            read(first, values);
+            let to = buffer.address + (first * dimension * size_of::<f32>()) as u64;
+            self.send(to, values)?;
+            // The staging memory is filled again: wait for the copy.
+            self.stream.wait()?;
+        }
+        Ok(DeviceRows {
+            buffer,
+            rows,
+            dimension,
+        })
+    }
+
+    fn send<T: Copy>(&self, to: u64, values: &[T]) -> Result<(), DeviceError> {
+        self.stream
+            .upload(to, values.as_ptr().cast(), size_of_val(values))
+    }
+
+    fn fetch<T: Copy + Default>(&self, from: u64, count: usize) -> Result<Vec<T>, DeviceError> {
+        let mut values = vec![T::default(); count];
+        let bytes = size_of_val(&values[..]);
+        self.stream
+            .download(values.as_mut_ptr().cast(), from, bytes)?;
+        // The values are read now: wait for the copy.
+        self.stream.wait()?;
+        Ok(values)
+    }
+
+    fn launch(
+        &self,
+        function: &Function,
+        blocks: usize,
+        threads: usize,
+        arguments: &[Argument],
+    ) -> Result<(), DeviceError> {
+        let grid = [blocks.max(1), 1, 1];
+        function.launch(&self.stream, grid, threads, Follows::AtItsEnd, arguments)
+    }
+
+    /// The largest value and the lowest bit of all.
+    pub fn scan(&self, rows: &DeviceRows) -> Result<Scan, DeviceError> {
+        self.cuda.bind()?;
+        let found = Buffer::new(8)?;
+        self.send(found.address, &[0i32, i32::MAX])?;
+        self.launch(
+            &self.scan,
+            8 * self.cuda.num_processors,
+            THREADS,
+            &[
+                rows.buffer.address.into(),
+                ((rows.rows * rows.dimension) as i64).into(),
+                found.address.into(),
+                (found.address + 4).into(),
+            ],
+        )?;
+        let found: Vec<i32> = self.fetch(found.address, 2)?;
+        let largest = f32::from_bits(found[0] as u32);
+        let exponent = (largest.to_bits() >> 23) as i32 - 127;
+        Ok(Scan {
+            exponent: largest.is_finite().then_some(exponent),
+            lowest_bit: found[1],
+        })
+    }
+
+    /// Scores of pairs (query, gallery item); `exact` where f64 rounds no sum of these rows.
+    pub fn pair_scores(
+        &self,
+        queries: &DeviceRows,
+        gallery: &DeviceRows,
+        pairs: &[[u32; 2]],
+        exact: bool,
+    ) -> Result<Vec<Threshold>, DeviceError> {
+        self.cuda.bind()?;
+        let from = Buffer::new(size_of_val(pairs) as u64)?;
+        let to = Buffer::new((pairs.len() * size_of::<Threshold>()) as u64)?;
+        self.send(from.address, pairs)?;
+        self.launch(
+            &self.pairs,
+            pairs.len().div_ceil(THREADS / 32),
+            THREADS,
+            &[
+                queries.buffer.address.into(),
+                gallery.buffer.address.into(),
+                (queries.dimension as i32).into(),
+                from.address.into(),
+                (pairs.len() as i32).into(),
+                i32::from(exact).into(),
+                to.address.into(),
+            ],
+        )?;
+        self.fetch(to.address, pairs.len())
+    }
+
+    /// Counts all queries against all gallery items; `exact` where f64 rounds no sum of these rows. `go_on` is told how many
+    /// queries are done, and says whether to; `None` where it does not.
+    pub fn count(
+        &self,
+        queries: RankSide<'_>,
+        gallery: RankSide<'_>,
+        exact: bool,
+        mut go_on: impl FnMut(usize) -> bool,
+    ) -> Result<Option<RankCounts>, DeviceError> {
+        self.cuda.bind()?;
+        let [num_queries, num_items] = [queries.rows.rows, gallery.rows.rows];
+        let dimension = queries.rows.dimension;
+        let padded = dimension.next_multiple_of(CHUNK);
+        let block = QUERIES.min(num_queries);
+        let g = Lines::new(self, gallery, queries.exponent, num_items, padded)?;
+        let q = Lines::new(self, queries, gallery.exponent, block, padded)?;
+        let list = Buffer::new((LIST * 8) as u64)?;
+        let open = Buffer::new((OPEN * 8) as u64)?;
+        let num_tiles = block.div_ceil(TILE_Q) * num_items.div_ceil(TILE_G);
+        let tiles = Buffer::new((num_tiles * 4) as u64)?;
+        let counters = Buffer::new((COUNTERS * 4) as u64)?;
+        let at = |index: usize| counters.address + 4 * index as u64;
+        let buffers = [&list, &open, &tiles, &counters];
+        let bytes = q.bytes() + g.bytes() + buffers.iter().map(|b| b.bytes).sum::<u64>();
+        self.most_bytes.set(self.most_bytes.get().max(bytes));
+
+        self.stream.clear(counters.address, counters.bytes)?;
+        g.split(self, gallery.rows, 0, num_items, at(7))?;
+        let rows = [
+            queries.rows.buffer.address.into(),
+            gallery.rows.buffer.address.into(),
+            (dimension as i32).into(),
+        ];
+        let sides: Vec<Argument> = [&q, &g]
+            .into_iter()
+            .flat_map(|side| {
+                [&side.thresholds, &side.positives, &side.above, &side.level]
+                    .map(|buffer| Argument::from(buffer.address))
+            })
+            .collect();
+        let places = [queries.first as i64, gallery.first as i64].map(Argument::from);
+        let ends = [
+            i32::from(exact).into(),
+            open.address.into(),
+            (OPEN as i32).into(),
+            counters.address.into(),
+        ];
+        let passed = Event::new()?;
+        for first in (0..num_queries).step_by(QUERIES) {
+            let count = QUERIES.min(num_queries - first);
+            self.stream.clear(at(0), 8)?;
+            self.stream.clear(at(6), 4)?;
+            q.split(self, queries.rows, first, count, at(6))?;
+            self.count.launch_with(
+                &self.stream,
+                [count.div_ceil(TILE_Q) * num_items.div_ceil(TILE_G), 1, 1],
+                THREADS,
+                self.stages * STAGE_BYTES,
+                Follows::AtItsEnd,
+                &[
+                    q.high.address.into(),
+                    q.low.address.into(),
+                    q.sizes.address.into(),
+                    q.line(&q.bounds_low, first),
+                    q.line(&q.bounds_high, first),
+                    q.line(&q.above, first),
+                    (count as i32).into(),
+                    g.high.address.into(),
+                    g.low.address.into(),
+                    g.sizes.address.into(),
+                    g.line(&g.bounds_low, 0),
+                    g.line(&g.bounds_high, 0),
+                    g.line(&g.above, 0),
+                    (num_items as i32).into(),
+                    (padded as i32).into(),
+                    (self.stages as i32).into(),
+                    bound(padded).into(),
+                    PER_PRODUCT.into(),
+                    (first as i32).into(),
+                    list.address.into(),
+                    (LIST as i32).into(),
+                    tiles.address.into(),
+                    counters.address.into(),
+                ],
+            )?;
+            let listed = [list.address.into(), (LIST as i32).into()];
+            let extents = [num_queries as i64, num_items as i64].map(Argument::from);
+            let arguments = [&rows[..], &listed, &sides, &places, &extents, &ends].concat();
+            self.launch(
+                &self.recheck,
+                16 * self.cuda.num_processors,
+                THREADS,
+                &arguments,
+            )?;
+            let listed = [tiles.address.into(), (first as i32).into()];
+            let extents = [num_queries as i32, num_items as i32].map(Argument::from);
+            let arguments = [&rows[..], &listed, &sides, &places, &extents, &ends].concat();
+            self.launch(
+                &self.dense,
+                4 * self.cuda.num_processors,
+                THREADS,
+                &arguments,
+            )?;
+            // One block may wait behind another; no more, so that the user's word to stop is heard.
+            if first > 0 {
+                passed.wait()?;
+            }
+            passed.record(&self.stream)?;
+            if !go_on(first + count) {
+                self.stream.wait()?;
+                return Ok(None);
+            }
+        }
+        let counted: Vec<u32> = self.fetch(counters.address, COUNTERS)?;
+        let num_open = counted[2] as usize;
+        if num_open > OPEN {
+            return Err(DeviceError::Memory(format!(
+                "f64 leaves {num_open} comparisons open, the list holds {OPEN}"
+            )));
+        }
+        let open: Vec<u64> = self.fetch(open.address, num_open)?;
+        let open = open.into_iter().map(|entry| Open {
+            query: (entry >> 32) as usize,
+            item: (entry as u32 >> 2) as usize,
+            of_query: entry & 1 == 1,
+        });
+        Ok(Some(RankCounts {
+            above: [
+                self.fetch(q.above.address, num_queries)?,
+                self.fetch(g.above.address, num_items)?,
+            ],
+            level: [
+                self.fetch(q.level.address, num_queries)?,
+                self.fetch(g.level.address, num_items)?,
+            ],
+            open: open.collect(),
+            in_f64: u64::from(counted[4]) | u64::from(counted[5]) << 32,
+        }))
+    }
+}
+
+/// A product of the tensor cores adds 16 terms to an old one. Each, and the result, is taken to be cut off at 24 bits of the
+/// largest; Turing needs two products for it. In units of the sizes of both rows.
+const PER_PRODUCT: f32 = 20.0 * 1.01 / (1u32 << 23) as f32;
+
+/// The rest of the bound: sums of parts in f32, l times l, what both halves leave out, and the rounding of the comparison.
+fn bound(padded: usize) -> f32 {
+    let sums = (padded / 16 + 1) as f32 / (1u32 << 24) as f32;
+    let left_out = 3.0 / (1u32 << 22) as f32;
+    let comparison = 1.0 / (1u32 << 20) as f32;
+    1.01 * (sums + left_out + comparison)
+}
+
+/// The exponent by which rows are scaled: the largest value becomes less than 2^13, well within a half.
+fn scale(exponent: i32) -> i32 {
+    12 - exponent
+}
+
+/// What a count needs of a side.
+struct Lines {
+    high: Buffer,
+    low: Buffer,
+    sizes: Buffer,
+    bounds_low: Buffer,
+    bounds_high: Buffer,
+    thresholds: Buffer,
+    positives: Buffer,
+    above: Buffer,
+    level: Buffer,
+    padded: usize,
+    scale: i32,
+}
+
+impl Lines {
+    /// Thresholds of all rows, and room for the halves of `at_once`.
+    fn new(
+        ranks: &Ranks<'_>,
+        side: RankSide<'_>,
+        other_exponent: i32,
+        at_once: usize,
+        padded: usize,
+    ) -> Result<Lines, DeviceError> {
+        let rows = side.rows.rows;
+        let words = |count: usize| Buffer::new((count * 4) as u64);
+        let halves = || Buffer::new((at_once * padded * 2) as u64);
+        let lines = Lines {
+            high: halves()?,
+            low: halves()?,
+            sizes: words(at_once)?,
+            bounds_low: words(rows)?,
+            bounds_high: words(rows)?,
+            thresholds: Buffer::new((rows * size_of::<Threshold>()) as u64)?,
+            positives: words(rows)?,
+            above: words(rows)?,
+            level: words(rows)?,
+            padded,
+            scale: scale(side.exponent),
+        };
+        ranks.send(lines.thresholds.address, side.thresholds)?;
+        ranks.send(lines.positives.address, side.positives)?;
+        for counts in [&lines.above, &lines.level] {
+            ranks.stream.clear(counts.address, counts.bytes)?;
+        }
+        let arguments = [
+            lines.thresholds.address.into(),
+            (rows as i32).into(),
+            (lines.scale + scale(other_exponent)).into(),
+            lines.bounds_low.address.into(),
+            lines.bounds_high.address.into(),
+        ];
+        ranks.launch(&ranks.bounds, rows.div_ceil(THREADS), THREADS, &arguments)?;
+        Ok(lines)
+    }
+
+    fn bytes(&self) -> u64 {
+        let buffers = [
+            &self.high,
+            &self.low,
+            &self.sizes,
+            &self.bounds_low,
+            &self.bounds_high,
+            &self.thresholds,
+            &self.positives,
+            &self.above,
+            &self.level,
+        ];
+        buffers.iter().map(|buffer| buffer.bytes).sum()
+    }
+
+    /// A word per row, from row `first` on.
+    fn line(&self, buffer: &Buffer, first: usize) -> Argument {
+        (buffer.address + 4 * first as u64).into()
+    }
+
+    fn split(
+        &self,
+        ranks: &Ranks<'_>,
+        rows: &DeviceRows,
+        first: usize,
+        count: usize,
+        any_low: u64,
+    ) -> Result<(), DeviceError> {
+        let from = rows.buffer.address + (first * rows.dimension * size_of::<f32>()) as u64;
+        let arguments = [
+            from.into(),
+            (count as i32).into(),
+            (rows.dimension as i32).into(),
+            (self.padded as i32).into(),
+            self.scale.into(),
+            self.high.address.into(),
+            self.low.address.into(),
+            self.sizes.address.into(),
+            any_low.into(),
+        ];
+        let blocks = count.div_ceil(THREADS / 32);
+        ranks.launch(&ranks.split, blocks, THREADS, &arguments)
+    }
+}
