@@ -136,6 +136,8 @@ pub struct Found {
     pub neighbours: Option<Neighbours>,
     /// What it took.
     pub decided: Decided,
+    /// Seconds of each stage, in their order.
+    pub seconds: Vec<(&'static str, f64)>,
 }
 
 /// Why there are no ranks.
@@ -238,10 +240,12 @@ fn count_with(
     go_on: &mut (dyn FnMut(Progress) -> bool + Send),
 ) -> Result<Found, RetrievalError> {
     check(job)?;
+    let mut clock = Clock::start();
     let surveyed = [
         survey::survey(job.queries, Side::Query)?,
         survey::survey(job.gallery, Side::Gallery)?,
     ];
+    clock.lap("survey");
     let judge = Judge::new(job, survey::sums(&surveyed[0], &surveyed[1]));
     let thresholds = [Side::Query, Side::Gallery].map(|side| Thresholds::new(job, &judge, side));
     let counts = [Side::Query, Side::Gallery].map(|side| Count::zeros(job.pairs.num_items(side)));
@@ -259,13 +263,37 @@ fn count_with(
         kernel,
     }
     .run(go_on)?;
+    clock.lap("count");
     let [to_gallery, to_query] = [0, 1].map(|side| thresholds[side].ranked(&counts[side]));
     Ok(Found {
         to_gallery,
         to_query,
         neighbours: None,
         decided,
+        seconds: clock.laps,
     })
+}
+
+/// Where time goes.
+struct Clock {
+    last: std::time::Instant,
+    laps: Vec<(&'static str, f64)>,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock {
+            last: std::time::Instant::now(),
+            laps: vec![],
+        }
+    }
+
+    /// What went by since the last lap was `name`.
+    fn lap(&mut self, name: &'static str) {
+        let now = std::time::Instant::now();
+        self.laps.push((name, (now - self.last).as_secs_f64()));
+        self.last = now;
+    }
 }
 
 /// What must hold of the features and the pairs.

@@ -100,6 +100,19 @@ pub struct RankCounts {
     pub open: Vec<Open>,
     /// Comparisons in f64.
     pub in_f64: u64,
+    /// On the card.
+    pub seconds: RankSeconds,
+}
+
+/// Where the card's time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RankSeconds {
+    /// Splitting rows into halves.
+    pub split: f64,
+    /// Their products, compared and counted.
+    pub first: f64,
+    /// Comparisons again, in f64.
+    pub again: f64,
 }
 
 /// The kernels, loaded, and a stream to run them in.
@@ -122,12 +135,24 @@ pub struct Ranks<'a> {
 impl<'a> Ranks<'a> {
     /// Compiles the kernels, or reads them from disk, and loads them.
     pub fn new(cuda: &'a Cuda) -> Result<Ranks<'a>, DeviceError> {
+        match cuda.capability {
+            // Hopper's products are for Hopper alone.
+            90 => Ranks::compiled(cuda, "sm_90a", "rank_count_wide"),
+            _ => Ranks::narrow(cuda),
+        }
+    }
+
+    /// With the products that every card has.
+    pub fn narrow(cuda: &'a Cuda) -> Result<Ranks<'a>, DeviceError> {
+        Ranks::compiled(cuda, &format!("sm_{}", cuda.capability), "rank_count")
+    }
+
+    fn compiled(cuda: &'a Cuda, architecture: &str, count: &str) -> Result<Ranks<'a>, DeviceError> {
         cuda.bind()?;
         let (name, text) = FILE;
-        let architecture = format!("sm_{}", cuda.capability);
         let source = compile::source(name, text);
         let compiled = told_if_slow("Compiling the kernels of retrieval (once)", || {
-            compile::cached(&source, name, &architecture, HALVES)
+            compile::cached(&source, name, architecture, HALVES)
         });
         let image = compiled.map_err(|error| DeviceError::Failed(error.to_string()))?;
         let module = Module::new(&image)?;
@@ -135,7 +160,7 @@ impl<'a> Ranks<'a> {
             let missing = || DeviceError::Failed(format!("there is no kernel called {name}"));
             module.function(name).ok_or_else(missing)
         };
-        let count = function("rank_count")?;
+        let count = function(count)?;
         let stages = cuda.context.shared_bytes()? / STAGE_BYTES;
         let stages = stages.clamp(1, MOST_STAGES);
         count.allow_shared(stages * STAGE_BYTES)?;
@@ -324,12 +349,20 @@ impl<'a> Ranks<'a> {
             (OPEN as i32).into(),
             counters.address.into(),
         ];
-        let passed = Event::new()?;
+        let mut clocks: Vec<[Event; 4]> = vec![];
         for first in (0..num_queries).step_by(QUERIES) {
             let count = QUERIES.min(num_queries - first);
+            let clock = [
+                Event::with_clock()?,
+                Event::with_clock()?,
+                Event::with_clock()?,
+                Event::with_clock()?,
+            ];
+            clock[0].record(&self.stream)?;
             self.stream.clear(at(0), 8)?;
             self.stream.clear(at(6), 4)?;
             q.split(self, queries.rows, first, count, at(6))?;
+            clock[1].record(&self.stream)?;
             self.count.launch_with(
                 &self.stream,
                 [count.div_ceil(TILE_Q) * num_items.div_ceil(TILE_G), 1, 1],
@@ -362,6 +395,7 @@ impl<'a> Ranks<'a> {
                     counters.address.into(),
                 ],
             )?;
+            clock[2].record(&self.stream)?;
             let listed = [list.address.into(), (LIST as i32).into()];
             let extents = [num_queries as i64, num_items as i64].map(Argument::from);
             let arguments = [&rows[..], &listed, &sides, &places, &extents, &ends].concat();
@@ -380,17 +414,24 @@ impl<'a> Ranks<'a> {
                 THREADS,
                 &arguments,
             )?;
+            clock[3].record(&self.stream)?;
             // One block may wait behind another; no more, so that the user's word to stop is heard.
-            if first > 0 {
-                passed.wait()?;
+            if let Some(last) = clocks.last() {
+                last[3].wait()?;
             }
-            passed.record(&self.stream)?;
+            clocks.push(clock);
             if !go_on(first + count) {
                 self.stream.wait()?;
                 return Ok(None);
             }
         }
         let counted: Vec<u32> = self.fetch(counters.address, COUNTERS)?;
+        let mut seconds = RankSeconds::default();
+        for clock in &clocks {
+            seconds.split += clock[1].seconds_since(&clock[0])?;
+            seconds.first += clock[2].seconds_since(&clock[1])?;
+            seconds.again += clock[3].seconds_since(&clock[2])?;
+        }
         let num_open = counted[2] as usize;
         if num_open > OPEN {
             return Err(DeviceError::Memory(format!(
@@ -414,6 +455,7 @@ impl<'a> Ranks<'a> {
             ],
             open: open.collect(),
             in_f64: u64::from(counted[4]) | u64::from(counted[5]) << 32,
+            seconds,
         }))
     }
 }

@@ -8,14 +8,14 @@ use std::ops::Range;
 
 use holdall_device::DeviceError;
 use holdall_device::cuda::Cuda;
-use holdall_device::cuda::ranks::{DeviceRows, RankSide, Ranks, Scan, Threshold};
+use holdall_device::cuda::ranks::{DeviceRows, RankSeconds, RankSide, Ranks, Scan, Threshold};
 use rayon::prelude::*;
 
 use super::count::Count;
 use super::judge::{Judge, Rooms, Score, Sums};
 use super::survey::{self, Surveyed};
 use super::thresholds::Thresholds;
-use super::{Decided, Found, Job, Options, Progress, RetrievalError, Side, check};
+use super::{Clock, Decided, Found, Job, Options, Progress, RetrievalError, Side, check};
 
 /// Gallery items on the card at most: more would not be counted in 32 bits.
 const MOST_ITEMS: usize = 1 << 21;
@@ -34,8 +34,17 @@ impl<'a> OnCard<'a> {
     /// # Errors
     /// See [`RetrievalError`].
     pub fn new(cuda: &'a Cuda, job: &Job<'a>, options: &Options) -> Result<Self, RetrievalError> {
+        OnCard::with(Ranks::new(cuda)?, cuda, job, options)
+    }
+
+    /// With kernels of the caller's.
+    pub(super) fn with(
+        ranks: Ranks<'a>,
+        cuda: &'a Cuda,
+        job: &Job<'a>,
+        options: &Options,
+    ) -> Result<Self, RetrievalError> {
         check(job)?;
-        let ranks = Ranks::new(cuda)?;
         let free = cuda.available_bytes().unwrap_or(0) / 10 * 9;
         let limit_bytes = options.memory_bytes.map_or(free, |limit| limit.min(free));
         let mut on_card = OnCard {
@@ -88,12 +97,15 @@ impl<'a> OnCard<'a> {
         go_on: &mut (dyn FnMut(Progress) -> bool + Send),
     ) -> Result<Found, RetrievalError> {
         let job = &self.job;
+        let mut clock = Clock::start();
         let looked = self.look()?;
+        clock.lap("look");
         let judge = Judge::new(job, looked.sums);
         let thresholds = match &self.resident {
             Some(rows) => self.thresholds_on_card(rows, &judge, looked.sums)?,
             None => SIDES.map(|side| Thresholds::new(job, &judge, side)),
         };
+        clock.lap("positives");
         let counting = Counting {
             on_card: self,
             judge,
@@ -103,6 +115,7 @@ impl<'a> OnCard<'a> {
         };
         let total = job.num_pairs();
         let (mut done, mut in_f64, mut exactly) = (0, 0, 0);
+        let mut on_card = RankSeconds::default();
         let [queries, gallery] = SIDES.map(|side| job.features(side).num_rows());
         let [queries_at_once, items_at_once] = self.blocks()?;
         for first_item in (0..gallery).step_by(items_at_once) {
@@ -124,10 +137,19 @@ impl<'a> OnCard<'a> {
                     done = before + (queries * items.len()) as u64;
                     go_on(Progress { done, total })
                 })?;
-                in_f64 += decided[0];
-                exactly += decided[1];
+                in_f64 += decided.in_f64;
+                exactly += decided.exactly;
+                on_card.split += decided.seconds.split;
+                on_card.first += decided.seconds.first;
+                on_card.again += decided.seconds.again;
             }
         }
+        clock.lap("count");
+        clock.laps.extend([
+            ("count: split", on_card.split),
+            ("count: first products", on_card.first),
+            ("count: again in f64", on_card.again),
+        ]);
         let Counting {
             thresholds, counts, ..
         } = counting;
@@ -141,6 +163,7 @@ impl<'a> OnCard<'a> {
                 in_f64: in_f64 - exactly,
                 exactly,
             },
+            seconds: clock.laps,
         })
     }
 
@@ -257,14 +280,23 @@ struct Counting<'a, 'b> {
     looked: Looked,
 }
 
+/// What a block took.
+struct Block {
+    /// Comparisons that were done again in f64.
+    in_f64: u64,
+    /// Those of them that were done again without rounding.
+    exactly: u64,
+    seconds: RankSeconds,
+}
+
 impl Counting<'_, '_> {
-    /// Queries against gallery items; how many comparisons were done again in f64, and again without rounding.
+    /// Queries against gallery items.
     fn block(
         &self,
         rows: (&DeviceRows, &DeviceRows),
         ranges: [Range<usize>; 2],
         go_on: impl FnMut(usize) -> bool,
-    ) -> Result<[u64; 2], RetrievalError> {
+    ) -> Result<Block, RetrievalError> {
         let [queries, items] = &ranges;
         let scores = [0, 1].map(|side| -> Vec<Threshold> {
             let threshold = |row| {
@@ -300,7 +332,11 @@ impl Counting<'_, '_> {
             let other = thresholds[side].pair(pair[side]);
             counts[side][pair[side]].add(judge.exactly(pair, other, rooms));
         });
-        Ok([counted.in_f64, counted.open.len() as u64])
+        Ok(Block {
+            in_f64: counted.in_f64,
+            exactly: counted.open.len() as u64,
+            seconds: counted.seconds,
+        })
     }
 }
 

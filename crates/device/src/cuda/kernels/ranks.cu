@@ -178,7 +178,59 @@ __device__ __forceinline__ void fetch_stage(u32 to, const Side &q, const Side &g
     if (g_low) fetch<TILE_G>(to + 2 * Q_BYTES + G_BYTES, g.low, first_g, g.rows, padded, chunk);
 }
 
-extern __shared__ __align__(128) unsigned char shared[];
+struct Tile {
+    int q, g;
+};
+
+// Tiles of a few queries' rows and all items, column by column: what runs at the same time shares its rows in the cache.
+__device__ __forceinline__ Tile tile_of(int block, int q_rows, int g_rows) {
+    const int GROUP = 16;
+    int q_tiles = (q_rows + TILE_Q - 1) / TILE_Q, g_tiles = (g_rows + TILE_G - 1) / TILE_G;
+    int group = block / (GROUP * g_tiles), in_group = block % (GROUP * g_tiles);
+    int group_rows = min(GROUP, q_tiles - group * GROUP);
+    return {group * GROUP + in_group % group_rows, in_group / group_rows};
+}
+
+// Adds a tile's counts and list to those of all, or has the tile done in f64. `local` is what the tile found, complete.
+struct Local {
+    u32 *row_above, *column_above, *count, *list;
+};
+
+__device__ __forceinline__ void finish(Local local, Tile tile, const Side &q, const Side &g, int q_base, u64 *list,
+                                       u32 list_room, u32 *tiles, u32 *counters) {
+    u32 count = *local.count;
+    if (threadIdx.x == 0) {
+        u32 at = count <= TILE_LIST ? atomicAdd(&counters[LISTED], count) : list_room;
+        bool fits = count <= TILE_LIST && at <= list_room && count <= list_room - at;
+        if (!fits) {
+            // What was reserved and cannot be used says so.
+            if (count <= TILE_LIST)
+                for (u32 i = at; i < list_room && i < at + count; i++) list[i] = NOTHING;
+            tiles[atomicAdd(&counters[TILES], 1u)] = (u32)tile.q << 16 | (u32)tile.g;
+        }
+        local.count[1] = fits ? at : 0xffffffffu;
+    }
+    __syncthreads();
+    u32 at = local.count[1];
+    if (at == 0xffffffffu) return;
+    int first_q = tile.q * TILE_Q, first_g = tile.g * TILE_G;
+    for (u32 i = threadIdx.x; i < count; i += THREADS) {
+        u32 entry = local.list[i];
+        u64 row = q_base + first_q + (entry >> 16), column = first_g + (entry >> 2 & 0x3fff);
+        list[at + i] = row << 32 | column << 2 | (entry & 3);
+    }
+    for (int i = threadIdx.x; i < TILE_Q; i += THREADS)
+        if (local.row_above[i]) atomicAdd(&q.above[first_q + i], local.row_above[i]);
+    for (int i = threadIdx.x; i < TILE_G; i += THREADS)
+        if (local.column_above[i]) atomicAdd(&g.above[first_g + i], local.column_above[i]);
+}
+
+__device__ __forceinline__ void add_to_list(Local local, u32 row, u32 column, bool of_query, bool of_item) {
+    u32 at = atomicAdd(local.count, 1u);
+    if (at < TILE_LIST) local.list[at] = row << 16 | column << 2 | (of_query ? OF_QUERY : 0) | (of_item ? OF_ITEM : 0);
+}
+
+extern __shared__ __align__(1024) unsigned char shared[];
 
 // Counts of a tile. Warps are 2 x 4, of 64 x 64 each: 4 x 8 products of 16 x 8.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -189,13 +241,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                u32 *counters) {
     Side q = {q_high, q_low, q_sizes, q_bounds_low, q_bounds_high, q_above, q_rows};
     Side g = {g_high, g_low, g_sizes, g_bounds_low, g_bounds_high, g_above, g_rows};
-    // Tiles of a few queries' rows and all items, column by column: what runs at the same time shares its rows in the cache.
-    const int GROUP = 16;
-    int q_tiles = (q_rows + TILE_Q - 1) / TILE_Q, g_tiles = (g_rows + TILE_G - 1) / TILE_G;
-    int group = blockIdx.x / (GROUP * g_tiles), in_group = blockIdx.x % (GROUP * g_tiles);
-    int group_rows = min(GROUP, q_tiles - group * GROUP);
-    int tile_q = group * GROUP + in_group % group_rows, tile_g = in_group / group_rows;
-    int first_q = tile_q * TILE_Q, first_g = tile_g * TILE_G;
+    Tile tile = tile_of(blockIdx.x, q_rows, g_rows);
+    int first_q = tile.q * TILE_Q, first_g = tile.g * TILE_G;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int warp_q = (warp & 1) * 64, warp_g = (warp >> 1) * 64;
     bool use_q_low = counters[Q_LOW], use_g_low = counters[G_LOW];
@@ -292,9 +339,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
     // The stages' memory is free now.
-    u32 *row_above = reinterpret_cast<u32 *>(shared), *column_above = row_above + TILE_Q;
-    u32 *tile_count = column_above + TILE_G, *tile_list = tile_count + 2;
-    for (int i = threadIdx.x; i < TILE_Q + TILE_G + 1; i += THREADS) row_above[i] = 0;
+    u32 *words = reinterpret_cast<u32 *>(shared);
+    Local local = {words, words + TILE_Q, words + TILE_Q + TILE_G, words + TILE_Q + TILE_G + 2};
+    for (int i = threadIdx.x; i < TILE_Q + TILE_G + 1; i += THREADS) words[i] = 0;
     __syncthreads();
 
     // What is not there has a bound that no comparison holds against.
@@ -334,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             above += __shfl_xor_sync(ALL_LANES, above, 4);
             above += __shfl_xor_sync(ALL_LANES, above, 8);
             above += __shfl_xor_sync(ALL_LANES, above, 16);
-            if (lane < 4 && above) atomicAdd(&column_above[in_tile], above);
+            if (lane < 4 && above) atomicAdd(&local.column_above[in_tile], above);
         }
     }
 #pragma unroll
@@ -342,7 +389,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         u32 above = above_row[k];
         above += __shfl_xor_sync(ALL_LANES, above, 1);
         above += __shfl_xor_sync(ALL_LANES, above, 2);
-        if (lane % 4 == 0 && above) atomicAdd(&row_above[warp_q + k / 2 * 16 + k % 2 * 8 + lane / 4], above);
+        if (lane % 4 == 0 && above) atomicAdd(&local.row_above[warp_q + k / 2 * 16 + k % 2 * 8 + lane / 4], above);
     }
 #pragma unroll
     for (int word = 0; word < 4; word++) {
@@ -350,37 +397,212 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             int bit = __ffs((int)open) - 1, k = bit % 16 / 2;
             u32 row = warp_q + k / 2 * 16 + k % 2 * 8 + lane / 4;
             u32 column = warp_g + (word * 2 + bit / 16) * 8 + lane % 4 * 2 + bit % 2;
-            u32 flags = (open_row[word] >> bit & 1 ? OF_QUERY : 0) | (open_column[word] >> bit & 1 ? OF_ITEM : 0);
-            u32 at = atomicAdd(tile_count, 1u);
-            if (at < TILE_LIST) tile_list[at] = row << 16 | column << 2 | flags;
+            add_to_list(local, row, column, open_row[word] >> bit & 1, open_column[word] >> bit & 1);
         }
     }
     __syncthreads();
-    u32 count = *tile_count;
-    if (threadIdx.x == 0) {
-        u32 at = count <= TILE_LIST ? atomicAdd(&counters[LISTED], count) : list_room;
-        bool fits = count <= TILE_LIST && at <= list_room && count <= list_room - at;
-        if (!fits) {
-            // What was reserved and cannot be used says so.
-            if (count <= TILE_LIST)
-                for (u32 i = at; i < list_room && i < at + count; i++) list[i] = NOTHING;
-            tiles[atomicAdd(&counters[TILES], 1u)] = (u32)tile_q << 16 | (u32)tile_g;
-        }
-        tile_count[1] = fits ? at : 0xffffffffu;
-    }
-    __syncthreads();
-    u32 at = tile_count[1];
-    if (at == 0xffffffffu) return;
-    for (u32 i = threadIdx.x; i < count; i += THREADS) {
-        u32 entry = tile_list[i];
-        u64 row = q_base + first_q + (entry >> 16), column = first_g + (entry >> 2 & 0x3fff);
-        list[at + i] = row << 32 | column << 2 | (entry & 3);
-    }
-    for (int i = threadIdx.x; i < TILE_Q; i += THREADS)
-        if (row_above[i]) atomicAdd(&q.above[first_q + i], row_above[i]);
-    for (int i = threadIdx.x; i < TILE_G; i += THREADS)
-        if (column_above[i]) atomicAdd(&g.above[first_g + i], column_above[i]);
+    finish(local, tile, q, g, q_base, list, list_room, tiles, counters);
 }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// d (64 x 64) = a (64 x 16) b (64 x 16)^T, plus d where `add`: a from registers, b where the descriptor says. Asynchronous.
+__device__ __forceinline__ void multiply_wide(float (&d)[32], const u32 (&a)[4], u64 b, int add) {
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, add, 1, 1, 0;\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+          "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+          "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+// Rows of 64 bytes, shifted against each other as `place` has it, eight of them 512 bytes apart from the next eight.
+__device__ __forceinline__ u64 descriptor(u32 address) {
+    return (u64)(address >> 4 & 0x3fff) | 1ull << 16 | 32ull << 32 | 2ull << 62;
+}
+
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// The same tile with Hopper's products: two groups of four warps, 64 queries x 256 items each, in quarters of 64 items. While
+// a quarter's products run, the one before is added to the sums.
+template <bool LOW>
+__device__ __forceinline__ void count_wide(const Side &q, const Side &g, int padded, int stages, float relative,
+                                           int q_base, u64 *list, u32 list_room, u32 *tiles, u32 *counters) {
+    Tile tile = tile_of(blockIdx.x, q.rows, g.rows);
+    int first_q = tile.q * TILE_Q, first_g = tile.g * TILE_G;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    u32 base = (u32)__cvta_generic_to_shared(shared);
+    int chunks = padded / CHUNK;
+
+    float sums[4][32], part[2][32];
+#pragma unroll
+    for (int quarter = 0; quarter < 4; quarter++)
+#pragma unroll
+        for (int i = 0; i < 32; i++) sums[quarter][i] = 0;
+#pragma unroll
+    for (int i = 0; i < 32; i++) part[0][i] = part[1][i] = 0;
+
+    for (int chunk = 0; chunk < stages - 1; chunk++) {
+        if (chunk < chunks)
+            fetch_stage(base + chunk * STAGE_BYTES, q, g, first_q, first_g, padded, chunk, LOW, LOW);
+        commit_copies();
+    }
+    int a_row = warp * 16 + lane % 16, a_part = lane / 16;
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        if (stages == 4)
+            wait_copies<2>();
+        else
+            wait_copies<0>();
+        // The products read shared memory by another way than the copies wrote it.
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
+        int next = chunk + stages - 1;
+        if (next < chunks)
+            fetch_stage(base + next % stages * STAGE_BYTES, q, g, first_q, first_g, padded, next, LOW, LOW);
+        commit_copies();
+        u32 stage = base + chunk % stages * STAGE_BYTES;
+        u32 a_high[2][4], a_low[2][4];
+#pragma unroll
+        for (int step = 0; step < 2; step++) {
+            u32 at = place(a_row, step * 2 + a_part);
+            load_matrices(a_high[step], stage + at);
+            if (LOW) load_matrices(a_low[step], stage + Q_BYTES + at);
+        }
+        u64 b_high = descriptor(stage + 2 * Q_BYTES), b_low = descriptor(stage + 2 * Q_BYTES + G_BYTES);
+#pragma unroll
+        for (int quarter = 0; quarter < 4; quarter++) {
+            begin_products();
+#pragma unroll
+            for (int step = 0; step < 2; step++) {
+                // 64 rows of 64 bytes are 256 units of 16 bytes; 16 halves are two.
+                u64 offset = quarter * 256 + step * 2;
+                multiply_wide(part[quarter % 2], a_high[step], b_high + offset, step);
+                if (LOW) multiply_wide(part[quarter % 2], a_low[step], b_high + offset, 1);
+                if (LOW) multiply_wide(part[quarter % 2], a_high[step], b_low + offset, 1);
+            }
+            commit_products();
+            if (quarter > 0) {
+                wait_products<1>();
+#pragma unroll
+                for (int i = 0; i < 32; i++) sums[quarter - 1][i] += part[(quarter - 1) % 2][i];
+            }
+        }
+        wait_products<0>();
+#pragma unroll
+        for (int i = 0; i < 32; i++) sums[3][i] += part[1][i];
+    }
+    wait_copies<0>();
+    __syncthreads();
+
+    u32 *words = reinterpret_cast<u32 *>(shared);
+    Local local = {words, words + TILE_Q, words + TILE_Q + TILE_G, words + TILE_Q + TILE_G + 2};
+    float *columns = reinterpret_cast<float *>(words + TILE_Q + TILE_G + 2 + TILE_LIST);
+    u32 *packed = reinterpret_cast<u32 *>(columns + 3 * TILE_G);
+    // What is not there has a bound that no comparison holds against.
+    float none = __int_as_float(0x7fffffff);
+    for (int i = threadIdx.x; i < TILE_G; i += THREADS) {
+        int column = first_g + i;
+        bool present = column < g.rows;
+        columns[i] = present ? g.sizes[column] : none;
+        columns[TILE_G + i] = present ? g.bounds_low[column] : none;
+        columns[2 * TILE_G + i] = present ? g.bounds_high[column] : none;
+    }
+    if (threadIdx.x == 0) *local.count = 0;
+    __syncthreads();
+
+    float row_size[2], row_low[2], row_high[2];
+    u32 above_row[2] = {0, 0};
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int row = first_q + warp * 16 + k * 8 + lane / 4;
+        bool present = row < q.rows;
+        row_size[k] = present ? q.sizes[row] * relative : none;
+        row_low[k] = present ? q.bounds_low[row] : none;
+        row_high[k] = present ? q.bounds_high[row] : none;
+    }
+#pragma unroll
+    for (int quarter = 0; quarter < 4; quarter++) {
+#pragma unroll
+        for (int two = 0; two < 4; two++) {
+            // Four columns' counts in a word: two rows of eight lanes at most each.
+            u32 above_columns = 0;
+#pragma unroll
+            for (int one = 0; one < 2; one++) {
+                int n = two * 2 + one, in_tile = quarter * 64 + n * 8 + lane % 4 * 2;
+                float2 size = *reinterpret_cast<float2 *>(columns + in_tile);
+                float2 low = *reinterpret_cast<float2 *>(columns + TILE_G + in_tile);
+                float2 high = *reinterpret_cast<float2 *>(columns + 2 * TILE_G + in_tile);
+                u32 open_row = 0, open_column = 0;
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int k = i / 2, c = i % 2;
+                    float score = sums[quarter][n * 4 + i], error = row_size[k] * (c ? size.y : size.x);
+                    bool is_above = score - row_high[k] > error, may_be = score - row_low[k] >= -error;
+                    bool is_above_column = score - (c ? high.y : high.x) > error;
+                    bool may_be_column = score - (c ? low.y : low.x) >= -error;
+                    if (is_above) above_row[k]++;
+                    if (is_above_column) above_columns += 1u << (8 * (2 * one + c));
+                    if (may_be && !is_above) open_row |= 1u << i;
+                    if (may_be_column && !is_above_column) open_column |= 1u << i;
+                }
+                for (u32 open = open_row | open_column; open; open &= open - 1) {
+                    int i = __ffs((int)open) - 1;
+                    add_to_list(local, warp * 16 + i / 2 * 8 + lane / 4, in_tile + i % 2, open_row >> i & 1,
+                                open_column >> i & 1);
+                }
+            }
+            above_columns += __shfl_xor_sync(ALL_LANES, above_columns, 4);
+            above_columns += __shfl_xor_sync(ALL_LANES, above_columns, 8);
+            above_columns += __shfl_xor_sync(ALL_LANES, above_columns, 16);
+            if (lane < 4) packed[(warp * 4 + lane) * 16 + quarter * 4 + two] = above_columns;
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        u32 above = above_row[k];
+        above += __shfl_xor_sync(ALL_LANES, above, 1);
+        above += __shfl_xor_sync(ALL_LANES, above, 2);
+        if (lane % 4 == 0) local.row_above[warp * 16 + k * 8 + lane / 4] = above;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE_G; i += THREADS) {
+        // Column i is column 2 (i / 2 % 4) + i % 2 of eight.
+        int n = i / 8, word = n / 2, shift = 8 * (n % 2 * 2 + i % 2);
+        u32 above = 0;
+        for (int from = 0; from < THREADS / WARP; from++)
+            above += packed[(from * 4 + i / 2 % 4) * 16 + word] >> shift & 0xff;
+        local.column_above[i] = above;
+    }
+    __syncthreads();
+    finish(local, tile, q, g, q_base, list, list_room, tiles, counters);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    rank_count_wide(const u16 *q_high, const u16 *q_low, const float *q_sizes, const float *q_bounds_low,
+                    const float *q_bounds_high, u32 *q_above, int q_rows, const u16 *g_high, const u16 *g_low,
+                    const float *g_sizes, const float *g_bounds_low, const float *g_bounds_high, u32 *g_above,
+                    int g_rows, int padded, int stages, float relative, float per_product, int q_base, u64 *list,
+                    u32 list_room, u32 *tiles, u32 *counters) {
+    Side q = {q_high, q_low, q_sizes, q_bounds_low, q_bounds_high, q_above, q_rows};
+    Side g = {g_high, g_low, g_sizes, g_bounds_low, g_bounds_high, g_above, g_rows};
+    // Products of 32 values are added up before they are added to the sums: twice the terms of the narrow kernel.
+    if (counters[Q_LOW] | counters[G_LOW])
+        count_wide<true>(q, g, padded, stages, relative + 6 * per_product, q_base, list, list_room, tiles, counters);
+    else
+        count_wide<false>(q, g, padded, stages, relative + 2 * per_product, q_base, list, list_room, tiles, counters);
+}
+
+#endif
 
 // 1 above, 0 on a level, -1 below, 2 where f64 cannot tell.
 __device__ __forceinline__ int compare(double score, double error, double2 threshold) {
