@@ -42,6 +42,8 @@ pub struct Features<'a> {
     num_rows: usize,
     /// With the number of each one's first row.
     segments: Vec<(usize, Segment<'a>)>,
+    /// Which of the stored rows these are, where not all in their order.
+    selected: Option<Vec<u32>>,
 }
 
 impl<'a> Features<'a> {
@@ -74,6 +76,21 @@ impl<'a> Features<'a> {
             dimension,
             num_rows,
             segments,
+            selected: None,
+        }
+    }
+
+    /// Some of these rows, in any order, any of them several times.
+    pub fn select(&self, rows: Vec<u32>) -> Features<'a> {
+        let stored = |row: u32| {
+            self.selected
+                .as_ref()
+                .map_or(row, |rows| rows[row as usize])
+        };
+        Features {
+            num_rows: rows.len(),
+            selected: Some(rows.into_iter().map(stored).collect()),
+            ..self.clone()
         }
     }
 
@@ -96,6 +113,10 @@ impl<'a> Features<'a> {
     }
 
     fn stored(&self, row: usize) -> Segment<'a> {
+        let row = match &self.selected {
+            Some(rows) => rows[row] as usize,
+            None => row,
+        };
         let after = self.segments.partition_point(|(first, _)| *first <= row);
         let (first, segment) = self.segments[after - 1];
         let row_bytes = self.dimension * segment.element.num_bytes();
@@ -190,6 +211,9 @@ mod tests {
             let mut all = vec![0.0; 10];
             features.read(0, &mut all);
             assert_eq!(all, expected);
+            let turned = features.select(vec![4, 0, 4]).select(vec![1, 2]);
+            turned.read(0, &mut all[..4]);
+            assert_eq!(all[..4], [&expected[..2], &expected[8..]].concat());
             for row in 0..5 {
                 let mut room = vec![];
                 assert_eq!(features.row(row, &mut room), &expected[row * 2..][..2]);

@@ -14,14 +14,18 @@
 mod card;
 mod count;
 mod judge;
+mod layout;
+mod neighbours;
 mod standing;
 mod survey;
 mod thresholds;
 
 pub use card::OnCard;
+pub use layout::Layout;
 pub use standing::{Entry, Ranked, Ranks, Ties};
 
 use holdall_device::cpu::digits::Kernel;
+use holdall_device::cuda::Cuda;
 
 use crate::features::Features;
 use crate::pairs::Pairs;
@@ -36,6 +40,15 @@ pub enum Side {
     Query,
     /// Those that are looked through.
     Gallery,
+}
+
+impl Side {
+    fn other(self) -> Side {
+        match self {
+            Side::Query => Side::Gallery,
+            Side::Gallery => Side::Query,
+        }
+    }
 }
 
 impl std::fmt::Display for Side {
@@ -77,8 +90,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Of a query and a gallery item.
-    pub fn num_pairs(&self) -> u64 {
+    /// One for each query and each gallery item.
+    pub fn num_scores(&self) -> u64 {
         self.queries.num_rows() as u64 * self.gallery.num_rows() as u64
     }
 }
@@ -93,6 +106,9 @@ pub struct Options {
     /// So many nearest gallery items of each query are found too.
     pub neighbours: usize,
 }
+
+/// Is told how far it is, and says whether to go on.
+pub type Go<'a> = dyn FnMut(Progress) -> bool + Send + 'a;
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,6 +128,18 @@ pub struct Decided {
     pub in_f64: u64,
     /// Again, without rounding.
     pub exactly: u64,
+}
+
+impl std::ops::Add for Decided {
+    type Output = Decided;
+
+    fn add(self, other: Decided) -> Decided {
+        Decided {
+            at_once: self.at_once + other.at_once,
+            in_f64: self.in_f64 + other.in_f64,
+            exactly: self.exactly + other.exactly,
+        }
+    }
 }
 
 /// The gallery items nearest to each query.
@@ -215,21 +243,93 @@ pub enum RetrievalError {
     Stopped,
 }
 
+/// What counts.
+#[derive(Clone, Copy)]
+pub enum Engine<'a> {
+    /// The threads of rayon's current pool.
+    Cpu,
+    /// A GPU; what it leaves open, and neighbours, are for the threads.
+    Card(&'a Cuda),
+}
+
 /// Ranks both ways. `go_on` is told how far it is, and says whether to.
 ///
 /// # Errors
 /// See [`RetrievalError`].
 pub fn rank(
+    engine: Engine<'_>,
     job: &Job<'_>,
     options: &Options,
-    go_on: &mut (dyn FnMut(Progress) -> bool + Send),
+    go_on: &mut Go<'_>,
 ) -> Result<Found, RetrievalError> {
-    let tiles = Tiles {
-        queries: 240,
-        gallery: 1 << 16,
+    check(job)?;
+    let layout = Layout::new(job, options)?;
+    let mut count = |job: &Job<'_>, go_on: &mut Go<'_>| match engine {
+        Engine::Cpu => count_with(job, layout.tiles, Kernel::best(), go_on),
+        Engine::Card(card) => OnCard::new(card, job, options)?.rank(go_on),
     };
-    let _ = options;
-    count_with(job, tiles, Kernel::best(), go_on)
+    let mut found = match options.rule {
+        Rule::Best => count(job, go_on)?,
+        Rule::Recall => recall(job, &mut count, go_on)?,
+    };
+    if options.neighbours > 0 {
+        found.neighbours = Some(neighbours::neighbours(
+            job,
+            layout.tiles,
+            options.neighbours,
+            go_on,
+        )?);
+    }
+    Ok(found)
+}
+
+/// Each positive by itself: as many queries as there are pairs, each with one positive; then as many gallery items.
+fn recall(
+    job: &Job<'_>,
+    count: &mut dyn FnMut(&Job<'_>, &mut Go<'_>) -> Result<Found, RetrievalError>,
+    go_on: &mut Go<'_>,
+) -> Result<Found, RetrievalError> {
+    // What is not finite is named here, where queries are queries.
+    survey::survey(job.queries, Side::Query)?;
+    survey::survey(job.gallery, Side::Gallery)?;
+    let pairs = job.pairs.len() as u64;
+    let halves = [job.gallery, job.queries].map(|others| pairs * others.num_rows() as u64);
+    let total = halves[0] + halves[1];
+    let mut both = [Side::Query, Side::Gallery].map(|side| (side, job.pairs.in_order(side)));
+    let mut found: Option<Found> = None;
+    for (half, (side, pairs)) in both.iter_mut().enumerate() {
+        let own = usize::from(*side == Side::Gallery);
+        let owners: Vec<u32> = pairs.iter().map(|pair| pair[own]).collect();
+        let others: Vec<u32> = pairs.iter().map(|pair| pair[1 - own]).collect();
+        let others_of = job.features(side.other());
+        // Queries look in both halves: in the second they are gallery items.
+        let one_each = Job {
+            queries: &job.features(*side).select(owners.clone()),
+            gallery: others_of,
+            pairs: &Pairs::one_each(&others, others_of.num_rows())?,
+        };
+        let before = if half == 0 { 0 } else { halves[0] };
+        let mut tell = |progress: Progress| {
+            go_on(Progress {
+                done: before + progress.done,
+                total,
+            })
+        };
+        let mut of_half = count(&one_each, &mut tell)?;
+        for entry in &mut of_half.to_gallery.entries {
+            entry.item = owners[entry.item as usize];
+        }
+        found = Some(match found {
+            None => of_half,
+            Some(first) => Found {
+                to_query: of_half.to_gallery,
+                decided: first.decided + of_half.decided,
+                seconds: [first.seconds, of_half.seconds].concat(),
+                ..first
+            },
+        });
+    }
+    Ok(found.expect("two halves"))
 }
 
 /// With tiles and instructions of the caller's: the result is the same.
@@ -237,7 +337,7 @@ fn count_with(
     job: &Job<'_>,
     tiles: Tiles,
     kernel: Kernel,
-    go_on: &mut (dyn FnMut(Progress) -> bool + Send),
+    go_on: &mut Go<'_>,
 ) -> Result<Found, RetrievalError> {
     check(job)?;
     let mut clock = Clock::start();

@@ -11,7 +11,7 @@ use holdall_device::{Device, HostRow};
 use holdall_metrics::features::Features;
 use holdall_metrics::labels::LabelCounts;
 use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{self, Job, Options, Ranks, RetrievalError, Side, Ties};
+use holdall_metrics::retrieval::{self, Engine, Job, Options, Ranks, RetrievalError, Side, Ties};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::{EncodedPictures, Encoder};
@@ -180,7 +180,7 @@ fn rank(
         gallery: &Features::of(captions, projection),
         pairs: &Pairs::one_each(caption_of, num_captions)?,
     };
-    let found = retrieval::rank(&job, &Options::default(), &mut |_| true)?;
+    let found = retrieval::rank(Engine::Cpu, &job, &Options::default(), &mut |_| true)?;
     Ok(Retrieval {
         pictures: caption_of.len(),
         captions: num_captions,

@@ -3,7 +3,7 @@
 //! Rows lie on the card as f32. Each is split into two halves (`kernels/ranks.cu` has the equations); tensor cores multiply
 //! those, and what their error bound leaves open is decided again in f64. What f64 leaves open comes back to the host.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 use super::Cuda;
 use super::compile;
@@ -127,7 +127,8 @@ pub struct Ranks<'a> {
     pairs: Function,
     stages: usize,
     stream: Stream,
-    most_bytes: Cell<u64>,
+    /// What a count works in, beside the rows: kept from one to the next.
+    work: RefCell<Option<Buffer>>,
     // Last: the functions are its.
     _module: Module,
 }
@@ -175,23 +176,41 @@ impl<'a> Ranks<'a> {
             pairs: function("rank_pairs")?,
             stages,
             stream: Stream::new()?,
-            most_bytes: Cell::new(0),
+            work: RefCell::default(),
             _module: module,
         })
     }
 
     /// Bytes on the card that [`Ranks::count`] needs beside the rows.
     pub fn work_bytes(queries: usize, gallery: usize, dimension: usize) -> u64 {
-        let padded = dimension.next_multiple_of(CHUNK);
-        let halves = (queries.min(QUERIES) + gallery) * padded * 2 * size_of::<u16>();
-        let lines = (queries + gallery) * (size_of::<Threshold>() + 3 * 4 + 3 * 4);
-        let tiles = QUERIES / TILE_Q * gallery.div_ceil(TILE_G) * 4;
-        (halves + lines + tiles + (LIST + OPEN) * 8 + (1 << 16)) as u64
+        Work::new(0, queries, gallery, dimension).bytes
     }
 
-    /// The most that a count has allocated on the card so far, rows aside.
-    pub fn most_bytes(&self) -> u64 {
-        self.most_bytes.get()
+    /// What a count has allocated on the card, rows aside.
+    pub fn held_bytes(&self) -> u64 {
+        self.work.borrow().as_ref().map_or(0, |work| work.bytes)
+    }
+
+    /// Allocates what counts of this size work in.
+    pub fn hold(
+        &self,
+        queries: usize,
+        gallery: usize,
+        dimension: usize,
+    ) -> Result<(), DeviceError> {
+        self.cuda.bind()?;
+        self.work(Ranks::work_bytes(queries, gallery, dimension))?;
+        Ok(())
+    }
+
+    /// Work memory of so many bytes at least.
+    fn work(&self, bytes: u64) -> Result<u64, DeviceError> {
+        let mut work = self.work.borrow_mut();
+        if work.as_ref().is_none_or(|work| work.bytes < bytes) {
+            *work = None;
+            *work = Some(self.cuda.reserve(bytes)?);
+        }
+        Ok(work.as_ref().expect("reserved above").address)
     }
 
     /// Copies rows to the card; `read` fills rows from a number on, block by block.
@@ -251,8 +270,8 @@ impl<'a> Ranks<'a> {
     /// The largest value and the lowest bit of all.
     pub fn scan(&self, rows: &DeviceRows) -> Result<Scan, DeviceError> {
         self.cuda.bind()?;
-        let found = Buffer::new(8)?;
-        self.send(found.address, &[0i32, i32::MAX])?;
+        let found = self.work(8)?;
+        self.send(found, &[0i32, i32::MAX])?;
         self.launch(
             &self.scan,
             8 * self.cuda.num_processors,
@@ -260,11 +279,11 @@ impl<'a> Ranks<'a> {
             &[
                 rows.buffer.address.into(),
                 ((rows.rows * rows.dimension) as i64).into(),
-                found.address.into(),
-                (found.address + 4).into(),
+                found.into(),
+                (found + 4).into(),
             ],
         )?;
-        let found: Vec<i32> = self.fetch(found.address, 2)?;
+        let found: Vec<i32> = self.fetch(found, 2)?;
         let largest = f32::from_bits(found[0] as u32);
         let exponent = (largest.to_bits() >> 23) as i32 - 127;
         Ok(Scan {
@@ -282,9 +301,10 @@ impl<'a> Ranks<'a> {
         exact: bool,
     ) -> Result<Vec<Threshold>, DeviceError> {
         self.cuda.bind()?;
-        let from = Buffer::new(size_of_val(pairs) as u64)?;
-        let to = Buffer::new((pairs.len() * size_of::<Threshold>()) as u64)?;
-        self.send(from.address, pairs)?;
+        let bytes = pairs.len() * (size_of::<Threshold>() + size_of::<[u32; 2]>());
+        let to = self.work(bytes as u64)?;
+        let from = to + (pairs.len() * size_of::<Threshold>()) as u64;
+        self.send(from, pairs)?;
         self.launch(
             &self.pairs,
             pairs.len().div_ceil(THREADS / 32),
@@ -293,13 +313,13 @@ impl<'a> Ranks<'a> {
                 queries.buffer.address.into(),
                 gallery.buffer.address.into(),
                 (queries.dimension as i32).into(),
-                from.address.into(),
+                from.into(),
                 (pairs.len() as i32).into(),
                 i32::from(exact).into(),
-                to.address.into(),
+                to.into(),
             ],
         )?;
-        self.fetch(to.address, pairs.len())
+        self.fetch(to, pairs.len())
     }
 
     /// Counts all queries against all gallery items; `exact` where f64 rounds no sum of these rows. `go_on` is told how many
@@ -315,21 +335,23 @@ impl<'a> Ranks<'a> {
         let [num_queries, num_items] = [queries.rows.rows, gallery.rows.rows];
         let dimension = queries.rows.dimension;
         let padded = dimension.next_multiple_of(CHUNK);
-        let block = QUERIES.min(num_queries);
-        let g = Lines::new(self, gallery, queries.exponent, num_items, padded)?;
-        let q = Lines::new(self, queries, gallery.exponent, block, padded)?;
-        let list = Buffer::new((LIST * 8) as u64)?;
-        let open = Buffer::new((OPEN * 8) as u64)?;
-        let num_tiles = block.div_ceil(TILE_Q) * num_items.div_ceil(TILE_G);
-        let tiles = Buffer::new((num_tiles * 4) as u64)?;
-        let counters = Buffer::new((COUNTERS * 4) as u64)?;
-        let at = |index: usize| counters.address + 4 * index as u64;
-        let buffers = [&list, &open, &tiles, &counters];
-        let bytes = q.bytes() + g.bytes() + buffers.iter().map(|b| b.bytes).sum::<u64>();
-        self.most_bytes.set(self.most_bytes.get().max(bytes));
-
-        self.stream.clear(counters.address, counters.bytes)?;
-        g.split(self, gallery.rows, 0, num_items, at(7))?;
+        let sizes = Work::new(0, num_queries, num_items, dimension);
+        let address = self.work(sizes.bytes)?;
+        let Work {
+            queries: q,
+            gallery: g,
+            list,
+            open,
+            tiles,
+            counters,
+            ..
+        } = Work::new(address, num_queries, num_items, dimension);
+        let at = |index: usize| counters + 4 * index as u64;
+        self.stream.clear(counters, 4 * COUNTERS as u64)?;
+        let exponent = scale(queries.exponent) + scale(gallery.exponent);
+        q.begin(self, queries, exponent)?;
+        g.begin(self, gallery, exponent)?;
+        g.split(self, gallery, 0, num_items, at(7))?;
         let rows = [
             queries.rows.buffer.address.into(),
             gallery.rows.buffer.address.into(),
@@ -339,15 +361,15 @@ impl<'a> Ranks<'a> {
             .into_iter()
             .flat_map(|side| {
                 [&side.thresholds, &side.positives, &side.above, &side.level]
-                    .map(|buffer| Argument::from(buffer.address))
+                    .map(|&address| Argument::from(address))
             })
             .collect();
         let places = [queries.first as i64, gallery.first as i64].map(Argument::from);
         let ends = [
             i32::from(exact).into(),
-            open.address.into(),
+            open.into(),
             (OPEN as i32).into(),
-            counters.address.into(),
+            counters.into(),
         ];
         let mut clocks: Vec<[Event; 4]> = vec![];
         for first in (0..num_queries).step_by(QUERIES) {
@@ -361,7 +383,7 @@ impl<'a> Ranks<'a> {
             clock[0].record(&self.stream)?;
             self.stream.clear(at(0), 8)?;
             self.stream.clear(at(6), 4)?;
-            q.split(self, queries.rows, first, count, at(6))?;
+            q.split(self, queries, first, count, at(6))?;
             clock[1].record(&self.stream)?;
             self.count.launch_with(
                 &self.stream,
@@ -370,33 +392,33 @@ impl<'a> Ranks<'a> {
                 self.stages * STAGE_BYTES,
                 Follows::AtItsEnd,
                 &[
-                    q.high.address.into(),
-                    q.low.address.into(),
-                    q.sizes.address.into(),
-                    q.line(&q.bounds_low, first),
-                    q.line(&q.bounds_high, first),
-                    q.line(&q.above, first),
+                    q.high.into(),
+                    q.low.into(),
+                    q.sizes.into(),
+                    (q.bounds_low + 4 * first as u64).into(),
+                    (q.bounds_high + 4 * first as u64).into(),
+                    (q.above + 4 * first as u64).into(),
                     (count as i32).into(),
-                    g.high.address.into(),
-                    g.low.address.into(),
-                    g.sizes.address.into(),
-                    g.line(&g.bounds_low, 0),
-                    g.line(&g.bounds_high, 0),
-                    g.line(&g.above, 0),
+                    g.high.into(),
+                    g.low.into(),
+                    g.sizes.into(),
+                    g.bounds_low.into(),
+                    g.bounds_high.into(),
+                    g.above.into(),
                     (num_items as i32).into(),
                     (padded as i32).into(),
                     (self.stages as i32).into(),
                     bound(padded).into(),
                     PER_PRODUCT.into(),
                     (first as i32).into(),
-                    list.address.into(),
+                    list.into(),
                     (LIST as i32).into(),
-                    tiles.address.into(),
-                    counters.address.into(),
+                    tiles.into(),
+                    counters.into(),
                 ],
             )?;
             clock[2].record(&self.stream)?;
-            let listed = [list.address.into(), (LIST as i32).into()];
+            let listed = [list.into(), (LIST as i32).into()];
             let extents = [num_queries as i64, num_items as i64].map(Argument::from);
             let arguments = [&rows[..], &listed, &sides, &places, &extents, &ends].concat();
             self.launch(
@@ -405,7 +427,7 @@ impl<'a> Ranks<'a> {
                 THREADS,
                 &arguments,
             )?;
-            let listed = [tiles.address.into(), (first as i32).into()];
+            let listed = [tiles.into(), (first as i32).into()];
             let extents = [num_queries as i32, num_items as i32].map(Argument::from);
             let arguments = [&rows[..], &listed, &sides, &places, &extents, &ends].concat();
             self.launch(
@@ -425,7 +447,7 @@ impl<'a> Ranks<'a> {
                 return Ok(None);
             }
         }
-        let counted: Vec<u32> = self.fetch(counters.address, COUNTERS)?;
+        let counted: Vec<u32> = self.fetch(counters, COUNTERS)?;
         let mut seconds = RankSeconds::default();
         for clock in &clocks {
             seconds.split += clock[1].seconds_since(&clock[0])?;
@@ -438,7 +460,7 @@ impl<'a> Ranks<'a> {
                 "f64 leaves {num_open} comparisons open, the list holds {OPEN}"
             )));
         }
-        let open: Vec<u64> = self.fetch(open.address, num_open)?;
+        let open: Vec<u64> = self.fetch(open, num_open)?;
         let open = open.into_iter().map(|entry| Open {
             query: (entry >> 32) as usize,
             item: (entry as u32 >> 2) as usize,
@@ -446,12 +468,12 @@ impl<'a> Ranks<'a> {
         });
         Ok(Some(RankCounts {
             above: [
-                self.fetch(q.above.address, num_queries)?,
-                self.fetch(g.above.address, num_items)?,
+                self.fetch(q.above, num_queries)?,
+                self.fetch(g.above, num_items)?,
             ],
             level: [
-                self.fetch(q.level.address, num_queries)?,
-                self.fetch(g.level.address, num_items)?,
+                self.fetch(q.level, num_queries)?,
+                self.fetch(g.level, num_items)?,
             ],
             open: open.collect(),
             in_f64: u64::from(counted[4]) | u64::from(counted[5]) << 32,
@@ -477,100 +499,120 @@ fn scale(exponent: i32) -> i32 {
     12 - exponent
 }
 
-/// What a count needs of a side.
+/// Where everything is that a count works in: one piece of memory, cut up.
+struct Work {
+    queries: Lines,
+    gallery: Lines,
+    list: u64,
+    open: u64,
+    tiles: u64,
+    counters: u64,
+    bytes: u64,
+}
+
+impl Work {
+    fn new(address: u64, queries: usize, gallery: usize, dimension: usize) -> Work {
+        let padded = dimension.next_multiple_of(CHUNK);
+        let mut end = address;
+        let mut take = |count: usize, bytes: usize| {
+            let start = end.next_multiple_of(256);
+            end = start + (count * bytes) as u64;
+            start
+        };
+        let at_once = queries.min(QUERIES);
+        let tiles = at_once.div_ceil(TILE_Q) * gallery.div_ceil(TILE_G);
+        Work {
+            queries: Lines::new(&mut take, queries, at_once, padded),
+            gallery: Lines::new(&mut take, gallery, gallery, padded),
+            list: take(LIST, 8),
+            open: take(OPEN, 8),
+            tiles: take(tiles, 4),
+            counters: take(COUNTERS, 4),
+            bytes: end - address,
+        }
+    }
+}
+
+/// What a count needs of a side: addresses.
 struct Lines {
-    high: Buffer,
-    low: Buffer,
-    sizes: Buffer,
-    bounds_low: Buffer,
-    bounds_high: Buffer,
-    thresholds: Buffer,
-    positives: Buffer,
-    above: Buffer,
-    level: Buffer,
+    high: u64,
+    low: u64,
+    sizes: u64,
+    bounds_low: u64,
+    bounds_high: u64,
+    thresholds: u64,
+    positives: u64,
+    above: u64,
+    level: u64,
     padded: usize,
-    scale: i32,
 }
 
 impl Lines {
-    /// Thresholds of all rows, and room for the halves of `at_once`.
+    /// A word for each of `rows`, and room for the halves of `at_once`.
     fn new(
-        ranks: &Ranks<'_>,
-        side: RankSide<'_>,
-        other_exponent: i32,
+        take: &mut impl FnMut(usize, usize) -> u64,
+        rows: usize,
         at_once: usize,
         padded: usize,
-    ) -> Result<Lines, DeviceError> {
-        let rows = side.rows.rows;
-        let words = |count: usize| Buffer::new((count * 4) as u64);
-        let halves = || Buffer::new((at_once * padded * 2) as u64);
-        let lines = Lines {
-            high: halves()?,
-            low: halves()?,
-            sizes: words(at_once)?,
-            bounds_low: words(rows)?,
-            bounds_high: words(rows)?,
-            thresholds: Buffer::new((rows * size_of::<Threshold>()) as u64)?,
-            positives: words(rows)?,
-            above: words(rows)?,
-            level: words(rows)?,
+    ) -> Lines {
+        Lines {
+            high: take(at_once * padded, 2),
+            low: take(at_once * padded, 2),
+            sizes: take(at_once, 4),
+            bounds_low: take(rows, 4),
+            bounds_high: take(rows, 4),
+            thresholds: take(rows, size_of::<Threshold>()),
+            positives: take(rows, 4),
+            above: take(rows, 4),
+            level: take(rows, 4),
             padded,
-            scale: scale(side.exponent),
-        };
-        ranks.send(lines.thresholds.address, side.thresholds)?;
-        ranks.send(lines.positives.address, side.positives)?;
-        for counts in [&lines.above, &lines.level] {
-            ranks.stream.clear(counts.address, counts.bytes)?;
+        }
+    }
+
+    /// Thresholds go to the card, in units of products scaled by 2^`exponent`; counts are zero.
+    fn begin(
+        &self,
+        ranks: &Ranks<'_>,
+        side: RankSide<'_>,
+        exponent: i32,
+    ) -> Result<(), DeviceError> {
+        let rows = side.rows.rows;
+        ranks.send(self.thresholds, side.thresholds)?;
+        ranks.send(self.positives, side.positives)?;
+        for counts in [self.above, self.level] {
+            ranks.stream.clear(counts, 4 * rows as u64)?;
         }
         let arguments = [
-            lines.thresholds.address.into(),
+            self.thresholds.into(),
             (rows as i32).into(),
-            (lines.scale + scale(other_exponent)).into(),
-            lines.bounds_low.address.into(),
-            lines.bounds_high.address.into(),
+            exponent.into(),
+            self.bounds_low.into(),
+            self.bounds_high.into(),
         ];
-        ranks.launch(&ranks.bounds, rows.div_ceil(THREADS), THREADS, &arguments)?;
-        Ok(lines)
-    }
-
-    fn bytes(&self) -> u64 {
-        let buffers = [
-            &self.high,
-            &self.low,
-            &self.sizes,
-            &self.bounds_low,
-            &self.bounds_high,
-            &self.thresholds,
-            &self.positives,
-            &self.above,
-            &self.level,
-        ];
-        buffers.iter().map(|buffer| buffer.bytes).sum()
-    }
-
-    /// A word per row, from row `first` on.
-    fn line(&self, buffer: &Buffer, first: usize) -> Argument {
-        (buffer.address + 4 * first as u64).into()
+        ranks.launch(&ranks.bounds, rows.div_ceil(THREADS), THREADS, &arguments)
     }
 
     fn split(
         &self,
         ranks: &Ranks<'_>,
-        rows: &DeviceRows,
+        side: RankSide<'_>,
         first: usize,
         count: usize,
         any_low: u64,
     ) -> Result<(), DeviceError> {
-        let from = rows.buffer.address + (first * rows.dimension * size_of::<f32>()) as u64;
+        let DeviceRows {
+            buffer, dimension, ..
+        } = side.rows;
+        let from = buffer.address + (first * dimension * size_of::<f32>()) as u64;
         let arguments = [
             from.into(),
             (count as i32).into(),
-            (rows.dimension as i32).into(),
+            (*dimension as i32).into(),
             (self.padded as i32).into(),
-            self.scale.into(),
-            self.high.address.into(),
-            self.low.address.into(),
-            self.sizes.address.into(),
+            scale(side.exponent).into(),
+            self.high.into(),
+            self.low.into(),
+            self.sizes.into(),
             any_low.into(),
         ];
         let blocks = count.div_ceil(THREADS / 32);

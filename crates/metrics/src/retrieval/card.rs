@@ -15,7 +15,7 @@ use super::count::Count;
 use super::judge::{Judge, Rooms, Score, Sums};
 use super::survey::{self, Surveyed};
 use super::thresholds::Thresholds;
-use super::{Clock, Decided, Found, Job, Options, Progress, RetrievalError, Side, check};
+use super::{Clock, Decided, Found, Go, Job, Options, Progress, RetrievalError, Side, check};
 
 /// Gallery items on the card at most: more would not be counted in 32 bits.
 const MOST_ITEMS: usize = 1 << 21;
@@ -60,6 +60,8 @@ impl<'a> OnCard<'a> {
                 on_card.upload(Side::Gallery, 0..gallery)?,
             ];
             on_card.resident = Some(rows);
+            let dimension = job.queries.dimension();
+            on_card.ranks.hold(queries, gallery, dimension)?;
         }
         Ok(on_card)
     }
@@ -69,9 +71,9 @@ impl<'a> OnCard<'a> {
         self.resident.is_some()
     }
 
-    /// The most that was allocated on the card beside the features.
+    /// What is allocated on the card beside the features.
     pub fn extra_bytes(&self) -> u64 {
-        self.ranks.most_bytes()
+        self.ranks.held_bytes()
     }
 
     /// What so many rows take on the card, counting included.
@@ -92,10 +94,7 @@ impl<'a> OnCard<'a> {
     ///
     /// # Errors
     /// See [`RetrievalError`].
-    pub fn rank(
-        &self,
-        go_on: &mut (dyn FnMut(Progress) -> bool + Send),
-    ) -> Result<Found, RetrievalError> {
+    pub fn rank(&self, go_on: &mut Go<'_>) -> Result<Found, RetrievalError> {
         let job = &self.job;
         let mut clock = Clock::start();
         let looked = self.look()?;
@@ -113,7 +112,7 @@ impl<'a> OnCard<'a> {
             counts: SIDES.map(|side| Count::zeros(job.pairs.num_items(side))),
             looked,
         };
-        let total = job.num_pairs();
+        let total = job.num_scores();
         let (mut done, mut in_f64, mut exactly) = (0, 0, 0);
         let mut on_card = RankSeconds::default();
         let [queries, gallery] = SIDES.map(|side| job.features(side).num_rows());

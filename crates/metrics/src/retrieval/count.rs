@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::judge::{Judge, Rooms, Score};
 use super::survey::{Surveyed, products_are_exact};
 use super::thresholds::Thresholds;
-use super::{Decided, Job, Progress, RetrievalError};
+use super::{Decided, Go, Job, Progress, RetrievalError};
 use crate::features::Features;
 
 /// Of one item, positives included. Whole numbers: the order of additions does not matter.
@@ -107,29 +107,92 @@ pub fn thread_bytes(dimension: usize, queries: usize) -> usize {
 }
 
 /// Lines of one side, packed for the kernel.
-struct Packed<const N: usize> {
+pub struct Packed<const N: usize> {
     digits: Vec<i16>,
     lines: Vec<Lines<N>>,
     /// What the digits leave out, relative to the size of the row: the largest.
     left_out: f64,
 }
 
+impl Packed<ROWS> {
+    /// Room for so many rows.
+    pub fn empty(rows: usize, dimension: usize) -> Self {
+        let panels = rows / ROWS;
+        Packed {
+            digits: vec![0; panels * digits::panel_len::<ROWS>(dimension)],
+            lines: vec![Lines::default(); panels],
+            left_out: 0.0,
+        }
+    }
+
+    /// Packs the first `panels` panels, from row `first` on, to meet a gallery that leaves out so much.
+    pub fn fill(
+        &mut self,
+        side: &Packing<'_>,
+        (first, panels): (usize, usize),
+        threshold: impl Fn(usize) -> Score,
+        relative: impl Fn(f64) -> f32,
+    ) {
+        let len = digits::panel_len::<ROWS>(side.features.dimension());
+        self.left_out = 0.0;
+        let each = self.digits.chunks_exact_mut(len).zip(&mut self.lines);
+        for (panel, to) in each.enumerate().take(panels) {
+            let left_out = pack_panel(side, first + panel * ROWS, &threshold, to);
+            self.left_out = self.left_out.max(left_out);
+        }
+        let relative = relative(self.left_out);
+        for lines in &mut self.lines[..panels] {
+            for line in 0..ROWS {
+                lines.size[line] *= relative;
+                lines.size_in_units[line] *= relative;
+            }
+        }
+    }
+
+    /// Lines of a panel.
+    pub fn lines_mut(&mut self, panel: usize) -> &mut Lines<ROWS> {
+        &mut self.lines[panel]
+    }
+}
+
+/// |q.g - d.c| <= (left out of q + left out of g) |q| |g|, and what f32 does to it.
+pub fn relative_bound(left_out_of_queries: f64, left_out_of_gallery: f64) -> f32 {
+    above(left_out_of_queries + left_out_of_gallery + ROUNDING)
+}
+
 impl<const N: usize> Packed<N> {
-    fn panel(&self, index: usize) -> (&[i16], &Lines<N>) {
+    /// What the digits leave out, relative to the size of the row: the largest.
+    pub fn left_out(&self) -> f64 {
+        self.left_out
+    }
+
+    /// Digits and lines of a panel.
+    pub fn panel(&self, index: usize) -> (&[i16], &Lines<N>) {
         let len = self.digits.len() / self.lines.len();
         (&self.digits[index * len..][..len], &self.lines[index])
     }
 }
 
-/// Packs as many panels as `panels`, from row `first` on. `other` is the unit of the other side.
-fn pack_panel<const N: usize>(
-    features: &Features<'_>,
-    surveyed: &Surveyed,
-    thresholds: &Thresholds,
-    other: &Surveyed,
+/// A side as it is packed.
+pub struct Packing<'a> {
+    pub features: &'a Features<'a>,
+    pub surveyed: &'a Surveyed,
+    /// The other side: thresholds are told in its units.
+    pub other: &'a Surveyed,
+}
+
+/// Packs rows from `first` on into a panel; returns what their digits leave out, relative to their sizes: the largest.
+pub fn pack_panel<const N: usize>(
+    side: &Packing<'_>,
     first: usize,
+    threshold: impl Fn(usize) -> Score,
     (panel, lines): (&mut [i16], &mut Lines<N>),
 ) -> f64 {
+    let Packing {
+        features,
+        surveyed,
+        other,
+    } = side;
     let (mut room, mut row_digits) = (vec![], vec![0; features.dimension()]);
     let mut left_out = 0f64;
     let usual = 0.5 * (features.dimension() as f64).sqrt() / SHORTEST;
@@ -145,7 +208,7 @@ fn pack_panel<const N: usize>(
         let found = digits::survey(values);
         let split = digits::split(values, found.norm, surveyed.unit(&found), &mut row_digits);
         digits::pack::<N>(panel, line, &row_digits);
-        let Score { value, error } = thresholds.score(row);
+        let Score { value, error } = threshold(row);
         let unit = 2f64.powi(split.exponent + other.exponent);
         let bounds = [below((value - error) / unit), above((value + error) / unit)];
         let unit = 2f32.powi(split.exponent - surveyed.exponent);
@@ -171,7 +234,8 @@ const SHORTEST: f64 = 16000.0;
 /// What digits leave out makes a row at least so long.
 const LEAST: f64 = 1.0 / 1024.0;
 
-fn above(value: f64) -> f32 {
+/// Rounded up.
+pub fn above(value: f64) -> f32 {
     let rounded = value as f32;
     if f64::from(rounded) < value {
         rounded.next_up()
@@ -180,47 +244,50 @@ fn above(value: f64) -> f32 {
     }
 }
 
-fn below(value: f64) -> f32 {
+/// Rounded down.
+pub fn below(value: f64) -> f32 {
     -above(-value)
+}
+
+/// Packs `items` rows from `first` on, on all threads.
+pub fn pack_parallel(
+    side: &Packing<'_>,
+    first: usize,
+    items: usize,
+    threshold: impl Fn(usize) -> Score + Sync,
+) -> Packed<COLUMNS> {
+    let len = digits::panel_len::<COLUMNS>(side.features.dimension());
+    let panels = items.div_ceil(COLUMNS);
+    let mut digits = vec![0; panels * len];
+    let mut lines = vec![Lines::default(); panels];
+    let each = digits.par_chunks_exact_mut(len).zip(&mut lines).enumerate();
+    let left_out = each
+        .map(|(panel, to)| pack_panel(side, first + panel * COLUMNS, &threshold, to))
+        .reduce(|| 0.0, f64::max);
+    Packed {
+        digits,
+        lines,
+        left_out,
+    }
 }
 
 impl Counting<'_> {
     fn pack_gallery(&self, first: usize, items: usize) -> Packed<COLUMNS> {
-        self.pack_parallel(first, items)
-    }
-
-    fn pack_parallel(&self, first: usize, items: usize) -> Packed<COLUMNS> {
-        let len = digits::panel_len::<COLUMNS>(self.job.gallery.dimension());
-        let panels = items.div_ceil(COLUMNS);
-        let mut digits = vec![0; panels * len];
-        let mut lines = vec![Lines::default(); panels];
-        let each = digits.par_chunks_exact_mut(len).zip(&mut lines).enumerate();
-        let left_out = each.map(|(panel, to)| {
-            pack_panel(
-                self.job.gallery,
-                &self.surveyed[1],
-                self.to_query.thresholds,
-                &self.surveyed[0],
-                first + panel * COLUMNS,
-                (to.0, to.1),
-            )
-        });
-        let left_out = left_out.reduce(|| 0.0, f64::max);
-        Packed {
-            digits,
-            lines,
-            left_out,
-        }
+        let side = Packing {
+            features: self.job.gallery,
+            surveyed: &self.surveyed[1],
+            other: &self.surveyed[0],
+        };
+        pack_parallel(&side, first, items, |row| {
+            self.to_query.thresholds.score(row)
+        })
     }
 
     /// Counts everything.
-    pub fn run(
-        &self,
-        go_on: &mut (dyn FnMut(Progress) -> bool + Send),
-    ) -> Result<Decided, RetrievalError> {
+    pub fn run(&self, go_on: &mut Go<'_>) -> Result<Decided, RetrievalError> {
         let [num_queries, num_gallery] = [self.job.queries.num_rows(), self.job.gallery.num_rows()];
         let total = num_queries as u64 * num_gallery as u64;
-        let (done, stopped, go_on) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(go_on));
+        let (stopped, teller) = (AtomicBool::new(false), Mutex::new((0, go_on)));
         let tallies = [const { AtomicU64::new(0) }; 2];
         for first in (0..num_gallery).step_by(self.tiles.gallery) {
             let items = self.tiles.gallery.min(num_gallery - first);
@@ -239,11 +306,12 @@ impl Counting<'_> {
                     for (tally, decided) in tallies.iter().zip(&mut thread.decided) {
                         tally.fetch_add(std::mem::take(decided), Memory::Relaxed);
                     }
-                    let done = done.fetch_add(pairs, Memory::Relaxed) + pairs;
-                    let mut go_on = go_on
+                    let mut teller = teller
                         .lock()
                         .expect("never poisoned: the caller's word does not panic");
-                    if !go_on(Progress { done, total }) {
+                    let (done, go_on) = &mut *teller;
+                    *done += pairs;
+                    if !go_on(Progress { done: *done, total }) {
                         stopped.store(true, Memory::Relaxed);
                     }
                 },
@@ -285,15 +353,10 @@ struct Thread<'a, 'b> {
 
 impl<'a, 'b> Thread<'a, 'b> {
     fn new(counting: &'b Counting<'a>) -> Self {
-        let panels = counting.tiles.queries / ROWS;
-        let len = digits::panel_len::<ROWS>(counting.job.queries.dimension());
+        let dimension = counting.job.queries.dimension();
         Thread {
             counting,
-            queries: Packed {
-                digits: vec![0; panels * len],
-                lines: vec![Lines::default(); panels],
-                left_out: 0.0,
-            },
+            queries: Packed::empty(counting.tiles.queries, dimension),
             above: vec![0; counting.tiles.queries],
             counts: Counts::default(),
             pending: Vec::with_capacity(PENDING),
@@ -359,34 +422,21 @@ impl<'a, 'b> Thread<'a, 'b> {
             to_gallery,
             ..
         } = self.counting;
-        let len = digits::panel_len::<ROWS>(job.queries.dimension());
-        let mut left_out = 0f64;
-        let each = self
-            .queries
-            .digits
-            .chunks_exact_mut(len)
-            .zip(&mut self.queries.lines);
-        for (panel, to) in each.enumerate().take(panels) {
-            left_out = left_out.max(pack_panel(
-                job.queries,
-                &surveyed[0],
-                to_gallery.thresholds,
-                &surveyed[1],
-                first + panel * ROWS,
-                to,
-            ));
-        }
-        // |q.g - d.c| <= (left out of q + left out of g) |q| |g|, and what f32 does to it.
-        let relative = match self.exact {
-            true => 0.0,
-            false => above(left_out + gallery_leaves_out + ROUNDING),
+        let side = Packing {
+            features: job.queries,
+            surveyed: &surveyed[0],
+            other: &surveyed[1],
         };
-        for lines in &mut self.queries.lines[..panels] {
-            for line in 0..ROWS {
-                lines.size[line] *= relative;
-                lines.size_in_units[line] *= relative;
-            }
-        }
+        let exact = self.exact;
+        self.queries.fill(
+            &side,
+            (first, panels),
+            |row| to_gallery.thresholds.score(row),
+            |left_out| match exact {
+                true => 0.0,
+                false => relative_bound(left_out, gallery_leaves_out),
+            },
+        );
     }
 
     /// Decides what is pending.

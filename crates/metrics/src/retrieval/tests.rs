@@ -50,6 +50,46 @@ fn oracle(job: &Job<'_>) -> [Vec<Entry>; 2] {
     ]
 }
 
+/// Every positive by itself.
+fn oracle_of_recall(job: &Job<'_>) -> [Vec<Entry>; 2] {
+    [Side::Query, Side::Gallery].map(|side| {
+        let mut entries = vec![];
+        for [query, item] in job.pairs.in_order(side) {
+            let pairs = Pairs::new(
+                job.queries.num_rows(),
+                job.gallery.num_rows(),
+                vec![(query, item)],
+            );
+            let alone = Job {
+                pairs: &pairs.unwrap(),
+                ..*job
+            };
+            entries.extend(oracle(&alone)[usize::from(side == Side::Gallery)].iter());
+        }
+        entries
+    })
+}
+
+/// By sorting whole rows.
+fn oracle_of_neighbours(job: &Job<'_>, count: usize) -> Vec<u32> {
+    let mut rooms = [vec![], vec![], vec![]];
+    let mut all = vec![];
+    for query in 0..job.queries.num_rows() {
+        let [a, b, c] = &mut rooms;
+        let row = job.queries.row(query, a);
+        let mut items: Vec<u32> = (0..job.gallery.num_rows() as u32).collect();
+        items.sort_by(|&one, &other| {
+            let [one, other] = [
+                job.gallery.row(one as usize, b).to_vec(),
+                job.gallery.row(other as usize, c).to_vec(),
+            ];
+            exact::compare([row, &other], [row, &one])
+        });
+        all.extend_from_slice(&items[..count]);
+    }
+    all
+}
+
 /// Values that are hard to tell apart, or far apart.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -163,6 +203,95 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn recall_and_neighbours_equal_a_dense_oracle(
+        (kinds, seed) in ((kind(), kind()), any::<u64>()),
+        (num_queries, num_gallery, dimension, count) in (1usize..20, 1usize..50, 1usize..20, 1usize..6),
+        pairs in prop::collection::vec((any::<u32>(), any::<u32>()), 1..30),
+    ) {
+        let queries = rows(kinds.0, num_queries, dimension, seed);
+        let gallery = rows(kinds.1, num_gallery, dimension, seed ^ (seed % 2));
+        let pairs = pairs.iter().map(|&(query, item)| (query % num_queries as u32, item % num_gallery as u32));
+        let job = Job {
+            queries: &Features::of(&queries, dimension),
+            gallery: &Features::of(&gallery, dimension),
+            pairs: &Pairs::new(num_queries, num_gallery, pairs.collect()).unwrap(),
+        };
+        let options = Options { rule: Rule::Recall, memory_bytes: None, neighbours: count };
+        let (mut told, count) = (vec![], count.min(num_gallery));
+        let found = rank(Engine::Cpu, &job, &options, &mut |progress| {
+            told.push(progress);
+            true
+        }).unwrap();
+        let expected = oracle_of_recall(&job);
+        prop_assert_eq!(&found.to_gallery.entries, &expected[0]);
+        prop_assert_eq!(&found.to_query.entries, &expected[1]);
+        let neighbours = found.neighbours.unwrap();
+        prop_assert_eq!(neighbours.items, oracle_of_neighbours(&job, count));
+        let tiles = Tiles { queries: 12, gallery: 32 };
+        let in_parts = neighbours::neighbours(&job, tiles, count, &mut |_| true).unwrap();
+        prop_assert_eq!(in_parts.items, oracle_of_neighbours(&job, count));
+        let last = told.last().unwrap();
+        prop_assert_eq!(last.done, last.total);
+    }
+
+    #[test]
+    fn a_limit_is_kept_or_refused_with_what_would_do(
+        (num_queries, num_gallery, dimension) in (1usize..5000, 1usize..5000, 1usize..100),
+        limit in 0u64..4_000_000,
+    ) {
+        let queries = vec![0.0; num_queries * dimension];
+        let gallery = vec![0.0; num_gallery * dimension];
+        let job = Job {
+            queries: &Features::of(&queries, dimension),
+            gallery: &Features::of(&gallery, dimension),
+            pairs: &Pairs::new(num_queries, num_gallery, vec![]).unwrap(),
+        };
+        let within = |limit: u64| {
+            let options = Options { memory_bytes: Some(limit), ..Options::default() };
+            Layout::new(&job, &options)
+        };
+        match within(limit) {
+            Ok(layout) => prop_assert!(layout.held_bytes <= limit),
+            Err(RetrievalError::DoesNotFit { needed_bytes, limit_bytes }) => {
+                prop_assert_eq!(limit_bytes, limit);
+                prop_assert!(needed_bytes > limit);
+                prop_assert_eq!(within(needed_bytes).unwrap().held_bytes, needed_bytes);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_named() {
+    for (bad, name) in [
+        (f32::NAN, "NaN"),
+        (f32::INFINITY, "inf"),
+        (f32::NEG_INFINITY, "-inf"),
+    ] {
+        let mut gallery = vec![1.0; 3 * 20];
+        gallery[2 * 20 + 17] = bad;
+        let job = Job {
+            queries: &Features::of(&[1.0; 40], 20),
+            gallery: &Features::of(&gallery, 20),
+            pairs: &Pairs::new(2, 3, vec![(0, 0), (1, 1)]).unwrap(),
+        };
+        for rule in [Rule::Best, Rule::Recall] {
+            let options = Options {
+                rule,
+                ..Options::default()
+            };
+            let error = rank(Engine::Cpu, &job, &options, &mut |_| true).unwrap_err();
+            let text = format!("gallery item 2, value 17: expected a finite number, found {name}");
+            assert_eq!(error.to_string(), text);
+        }
+    }
+}
+
 /// The first GPU. Without one nothing is tested, which must not go unseen.
 fn card() -> Option<Cuda> {
     use std::io::Write;
@@ -252,7 +381,7 @@ fn a_card_finds_what_the_cpu_finds() {
             gallery: &Features::of(&gallery, dimension),
             pairs: &Pairs::one_each(&gallery_of, num_gallery).unwrap(),
         };
-        let expected = rank(&job, &Options::default(), &mut |_| true).unwrap();
+        let expected = rank(Engine::Cpu, &job, &Options::default(), &mut |_| true).unwrap();
         let limits = [
             None,
             Some(Ranks::work_bytes(4096, 400, dimension) + (1 << 20)),
@@ -289,7 +418,7 @@ fn found(queries: &[f32], gallery: &[f32], dimension: usize, gallery_of: &[u32])
         gallery: &Features::of(gallery, dimension),
         pairs: &pairs,
     };
-    rank(&job, &Options::default(), &mut |_| true).unwrap()
+    rank(Engine::Cpu, &job, &Options::default(), &mut |_| true).unwrap()
 }
 
 #[test]
@@ -364,7 +493,7 @@ fn speed() {
     }
     for _ in 0..3 {
         let start = std::time::Instant::now();
-        let found = rank(&job, &Options::default(), &mut |_| true).unwrap();
+        let found = rank(Engine::Cpu, &job, &Options::default(), &mut |_| true).unwrap();
         println!(
             "{:?} {:?} {:?}",
             start.elapsed(),
