@@ -216,6 +216,11 @@ fn shares(memory_bytes: u64, device: &Device, given: &Given) -> Result<Shares> {
     give_back_freed();
     let held_bytes = device.held_bytes().unwrap_or(0);
     match memory_bytes.checked_sub(held_bytes) {
+        // What a card holds has nothing to do with pages of the host.
+        Some(free_bytes) if free_bytes > 0 && device.is_gpu() => Ok(Shares {
+            work_bytes: free_bytes,
+            mapped_bytes: None,
+        }),
         Some(free_bytes) if free_bytes > 0 => Ok(Shares::of(free_bytes, given.num_bytes())),
         _ => Err(does_not_fit(memory_bytes, held_bytes)),
     }

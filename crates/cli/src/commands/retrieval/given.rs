@@ -141,8 +141,8 @@ impl Given {
             let different = num_different(&all, &list.text_of, &firsts);
             if different > 0 {
                 tell(&format!(
-                    "Warning: {} differ from the first row of an equal caption, which is the one that is scored; check that rows \
-                     are in the order of the captions",
+                    "Warning: {} unlike the first row of an equal caption, which is the one that is scored\n\
+                     hint: check that rows are in the order of the captions",
                     counted(different, "gallery row")
                 ));
             }
