@@ -94,7 +94,7 @@ impl<'a> OnCard<'a> {
     ///
     /// # Errors
     /// See [`RetrievalError`].
-    pub fn rank(&self, go_on: &mut Go<'_>) -> Result<Found, RetrievalError> {
+    pub fn rank(&mut self, go_on: &mut Go<'_>) -> Result<Found, RetrievalError> {
         let job = &self.job;
         let mut clock = Clock::start();
         let looked = self.look()?;

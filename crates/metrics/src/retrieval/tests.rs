@@ -342,7 +342,7 @@ fn a_card_finds_what_the_oracle_finds() {
             0 => Ranks::new(&card).unwrap(),
             _ => Ranks::narrow(&card).unwrap(),
         };
-        let on_card = OnCard::with(ranks, &card, &job, &Options::default()).unwrap();
+        let mut on_card = OnCard::with(ranks, &card, &job, &Options::default()).unwrap();
         let found = on_card.rank(&mut |_| true).unwrap();
         assert!(on_card.is_resident());
         assert_eq!(
@@ -395,7 +395,7 @@ fn a_card_finds_what_the_cpu_finds() {
                 true => Ranks::narrow(&card).unwrap(),
                 false => Ranks::new(&card).unwrap(),
             };
-            let on_card = OnCard::with(ranks, &card, &job, &options).unwrap();
+            let mut on_card = OnCard::with(ranks, &card, &job, &options).unwrap();
             assert_eq!(on_card.is_resident(), memory_bytes.is_none());
             let found = on_card.rank(&mut |_| true).unwrap();
             println!("{kind:?}, limit {memory_bytes:?}: {:?}", found.decided);
@@ -478,7 +478,7 @@ fn speed() {
                 true => Ranks::new(&card).unwrap(),
                 false => Ranks::narrow(&card).unwrap(),
             };
-            let on_card = OnCard::with(ranks, &card, &job, &Options::default()).unwrap();
+            let mut on_card = OnCard::with(ranks, &card, &job, &Options::default()).unwrap();
             let start = std::time::Instant::now();
             let found = on_card.rank(&mut |_| true).unwrap();
             println!(
