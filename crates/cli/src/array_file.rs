@@ -1,6 +1,5 @@
 //! Arrays for other programs: `.safetensors`, or `.npy` as NumPy defines it (version 1.0).
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
@@ -28,7 +27,7 @@ pub fn write(path: &Path, name: &str, values: &[f32], width: usize) -> Result<()
         .flat_map(|value| value.to_le_bytes())
         .collect();
     let file = if path.extension().is_some_and(|extension| extension == "npy") {
-        npy(&bytes, rows, width)?
+        [npy_header("<f4", rows, width), bytes].concat()
     } else {
         let view = TensorView::new(Dtype::F32, vec![rows, width], &bytes)?;
         serialize([(name, view)], None)?
@@ -36,20 +35,21 @@ pub fn write(path: &Path, name: &str, values: &[f32], width: usize) -> Result<()
     Ok(write_whole(path, &file)?)
 }
 
-/// Magic, version, length of the header, a Python dictionary padded to 64 bytes, the numbers.
-fn npy(bytes: &[u8], rows: usize, width: usize) -> Result<Vec<u8>> {
+/// Magic, version, length of the header, a Python dictionary padded to 64 bytes. The numbers follow, row by row.
+pub fn npy_header(format: &str, rows: usize, width: usize) -> Vec<u8> {
     const BEFORE_HEADER: usize = 10;
     let mut header =
-        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
+        format!("{{'descr': '{format}', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
     let length = (BEFORE_HEADER + header.len() + 1).next_multiple_of(64) - BEFORE_HEADER;
     header.push_str(&" ".repeat(length - header.len() - 1));
     header.push('\n');
-    let mut file = Vec::with_capacity(BEFORE_HEADER + length + bytes.len());
-    file.write_all(b"\x93NUMPY\x01\x00")?;
-    file.write_all(&u16::try_from(length)?.to_le_bytes())?;
-    file.write_all(header.as_bytes())?;
-    file.write_all(bytes)?;
-    Ok(file)
+    let length = u16::try_from(length).expect("two numbers take few digits");
+    [
+        b"\x93NUMPY\x01\x00",
+        &length.to_le_bytes()[..],
+        header.as_bytes(),
+    ]
+    .concat()
 }
 
 #[cfg(test)]
@@ -59,10 +59,10 @@ mod tests {
     #[test]
     fn an_array_starts_at_a_multiple_of_64_bytes() {
         for (rows, width) in [(1, 1), (12345, 512), (0, 7)] {
-            let file = npy(&vec![0; rows * width * 4], rows, width).unwrap();
+            let file = npy_header("<f4", rows, width);
             let length = u16::from_le_bytes([file[8], file[9]]) as usize;
             assert_eq!((10 + length) % 64, 0);
-            assert_eq!(file.len(), 10 + length + rows * width * 4);
+            assert_eq!(file.len(), 10 + length);
             let header = std::str::from_utf8(&file[10..10 + length]).unwrap();
             assert!(header.contains(&format!("({rows}, {width})")) && header.ends_with('\n'));
         }

@@ -5,6 +5,7 @@ mod array_file;
 mod commands;
 mod failure;
 mod screen;
+mod similarity;
 mod stop;
 mod watch;
 
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => commands::train::run(arguments),
         Command::Eval(arguments) => commands::eval::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),
+        Command::Retrieval(arguments) => commands::retrieval::run(arguments),
         Command::Data(arguments) => match arguments.command {
             DataCommand::Check(arguments) => commands::data_check::run(arguments),
             DataCommand::Clean(arguments) => commands::data_clean::run(arguments),
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => match arguments.command {
             BenchCommand::Clip(arguments) => commands::bench_clip::run(arguments),
             BenchCommand::Loader(arguments) => commands::bench_loader::run(arguments),
+            BenchCommand::Retrieval(arguments) => commands::bench_retrieval::run(arguments),
         },
     };
     match result {

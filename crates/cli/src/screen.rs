@@ -33,11 +33,20 @@ pub fn table(rows: &[Vec<String>]) -> String {
 
 /// A bar on stderr; silent where stderr is not a terminal.
 pub fn progress(length: u64, what: &'static str) -> ProgressBar {
+    bar(length, what, "{pos}/{len}")
+}
+
+/// The same for counts that nobody wants to read.
+pub fn progress_share(length: u64, what: &'static str) -> ProgressBar {
+    bar(length, what, "{percent}%")
+}
+
+fn bar(length: u64, what: &'static str, count: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {elapsed} left {eta}")
-        .expect("the template is a constant");
+    let template = format!("{{msg}} [{{bar:30}}] {count} {{elapsed}} left {{eta}}");
+    let style = ProgressStyle::with_template(&template).expect("made of constants");
     ProgressBar::new(length)
         .with_style(style.progress_chars("=> "))
         .with_message(what)

@@ -16,6 +16,7 @@ use holdall_train::trainer::Trainer;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::screen::tell;
+use crate::similarity;
 
 /// Without a terminal, steps are told this often.
 const BETWEEN_LINES: Duration = Duration::from_secs(20);
@@ -32,6 +33,8 @@ pub struct Watcher {
     peak_bytes: Option<u64>,
     /// Whose it is.
     memory: &'static str,
+    /// What was evaluated: how large it is has been told.
+    has_told_size: Vec<Split>,
     /// Smoothed, so that the figure can be read.
     samples_per_s: Option<f64>,
 }
@@ -61,6 +64,7 @@ impl Watcher {
                 true => "GPU memory",
                 false => "Memory",
             },
+            has_told_size: Vec::new(),
             samples_per_s: None,
         }
     }
@@ -77,7 +81,13 @@ impl Watcher {
                 self.bar
                     .set_message(format!("evaluating {} {done}/{total}", name(on)));
             }
-            Event::Evaluated { line, is_best } => self.line(&show_evaluation(line, is_best)),
+            Event::Evaluated { line, is_best } => {
+                if !self.has_told_size.contains(&line.on) {
+                    self.has_told_size.push(line.on);
+                    self.line(&show_size(line));
+                }
+                self.line(&show_evaluation(line, is_best));
+            }
             Event::Skipped { line, total } => self.tell_skipped(line, total),
             Event::Epoch(epoch) => self.line(&show_epoch(epoch)),
             // Saving is silent while all is well: the bar stays where it is.
@@ -203,6 +213,20 @@ fn show_epoch(epoch: &EpochReport) -> String {
         epoch.samples_per_s,
         epoch.batches_per_s,
         100.0 * epoch.waited_for_data
+    )
+}
+
+/// How many texts were encoded and scored, and how.
+fn show_size(line: &EvaluationLine) -> String {
+    let (pictures, captions) = (
+        line.scores.retrieval.pictures,
+        line.scores.retrieval.captions,
+    );
+    format!(
+        "{}: {}\n{}",
+        name(line.on),
+        similarity::unique_texts(captions, pictures),
+        similarity::matrix(pictures, captions, None)
     )
 }
 

@@ -46,6 +46,8 @@ mod predicting;
 mod refusal;
 #[path = "cli/resume.rs"]
 mod resume;
+#[path = "cli/retrieval.rs"]
+mod retrieval;
 #[path = "cli/run.rs"]
 mod run;
 #[path = "cli/training.rs"]

@@ -61,6 +61,26 @@ pub fn guess_label(table: &Table) -> Option<&str> {
     usual(table, LABEL_NAMES).map(|column| table.columns()[column].as_str())
 }
 
+/// A column of captions by its usual names: caption, text, description, title, sentence; or the only column there is.
+pub fn caption_column(table: &Table, notes: &mut Vec<String>) -> Result<usize, DataError> {
+    if table.columns().len() == 1 {
+        return Ok(0);
+    }
+    match usual(table, CAPTION_NAMES) {
+        Some(column) => {
+            notes.push(guessed("Caption", table, column));
+            table.column("caption", &table.columns()[column])
+        }
+        None => Err(DataError::NoUsualColumn {
+            path: table.path().to_owned(),
+            key: "caption",
+            names: CAPTION_NAMES,
+            columns: table.columns().to_vec(),
+            hint: format!("name it: {}:COLUMN", table.path().display()),
+        }),
+    }
+}
+
 fn image(config: &DataConfig, table: &Table, notes: &mut Vec<String>) -> Result<usize, DataError> {
     if let Some(name) = &config.image {
         return table.column("image", name);

@@ -77,6 +77,17 @@ pub enum DataError {
         path: PathBuf,
     },
 
+    /// No caption at all.
+    #[error(
+        "{}: expected a caption per line, found none\n\
+         hint: check whether the program that writes this file came to its end",
+        path.display()
+    )]
+    NoCaptions {
+        /// The file.
+        path: PathBuf,
+    },
+
     /// Nothing follows the header.
     #[error(
         "{}: expected rows after the header `{}`, found none\n\

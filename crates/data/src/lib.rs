@@ -24,6 +24,7 @@ mod strings;
 pub mod table;
 pub mod template;
 pub mod text;
+pub mod unique_texts;
 pub mod words;
 
 pub use config::DataConfig;

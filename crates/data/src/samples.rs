@@ -1,9 +1,9 @@
 //! What a run goes through: an image, a caption and perhaps a label each, in little memory.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::strings::Strings;
+use crate::unique_texts::UniqueTexts;
 
 /// Samples in the order of their file. Equal captions are held once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Samples {
 #[derive(Debug)]
 pub struct SamplesBuilder {
     samples: Samples,
-    ids: HashMap<String, u32>,
+    texts: UniqueTexts,
 }
 
 impl SamplesBuilder {
@@ -104,20 +104,14 @@ impl SamplesBuilder {
                 label_of: Vec::new(),
                 rows: Vec::new(),
             },
-            ids: HashMap::new(),
+            texts: UniqueTexts::default(),
         }
     }
 
     /// One more, from this line of its file; label -1 for none.
     pub fn push(&mut self, image: &str, caption: &str, label: i32, row: u32) {
-        // No more texts than samples, and their rows are numbered in 32 bits.
-        let next = self.ids.len() as u32;
-        let id = match self.ids.get(caption) {
-            Some(&id) => id,
-            None => *self.ids.entry(caption.to_owned()).or_insert(next),
-        };
         self.samples.images.push(image);
-        self.samples.caption_of.push(id);
+        self.samples.caption_of.push(self.texts.number(caption));
         self.samples.label_of.push(label);
         self.samples.rows.push(row);
     }
@@ -125,10 +119,7 @@ impl SamplesBuilder {
     /// All that were pushed.
     pub fn finish(self) -> Samples {
         let mut samples = self.samples;
-        samples.captions.resize(self.ids.len(), String::new());
-        for (caption, id) in self.ids {
-            samples.captions[id as usize] = caption;
-        }
+        samples.captions = self.texts.into_list();
         samples
     }
 }

@@ -11,7 +11,7 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::TrainError;
@@ -194,16 +194,27 @@ pub fn next_free(name: &str) -> PathBuf {
 
 /// Writes to a sibling, then renames: readers see the old file or the new one.
 pub fn write_whole(path: &Path, contents: &[u8]) -> Result<(), TrainError> {
+    write_whole_by(path, |file| file.write_all(contents)).map_err(failed(path, "written"))
+}
+
+/// The same for what is too long to be held: `fill` writes it, piece by piece.
+pub fn write_whole_by(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     let partial = path.with_added_extension("partial");
-    let written = File::create(&partial).and_then(|mut file| {
-        file.write_all(contents)?;
-        file.sync_all()
+    let written = File::create(&partial).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        fill(&mut file)?;
+        file.into_inner()
+            .map_err(io::IntoInnerError::into_error)?
+            .sync_all()
     });
-    if let Err(cause) = written {
+    let renamed = written.and_then(|()| fs::rename(&partial, path));
+    if renamed.is_err() {
         let _ = fs::remove_file(&partial);
-        return Err(failed(path, "written")(cause));
     }
-    fs::rename(&partial, path).map_err(failed(path, "written"))
+    renamed
 }
 
 /// `PATH cannot be DONE: cause`, with what to do about it.

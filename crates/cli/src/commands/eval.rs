@@ -26,6 +26,7 @@ use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
+use crate::similarity;
 use crate::stop;
 use crate::watch::show_scores;
 
@@ -66,6 +67,9 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         samples: Arc::new(samples),
         tokens,
     };
+    let (pictures, texts) = (part.samples.len(), part.tokens.len());
+    tell(&similarity::unique_texts(texts, pictures));
+    tell(&similarity::matrix(pictures, texts, None));
     let budget = resolve_budget(arguments.memory, &device)?;
     let host_bytes = evaluate::host_bytes(&part, trained.projection());
     let longest = part.tokens.longest();

@@ -2,6 +2,7 @@
 
 pub mod bench_clip;
 pub mod bench_loader;
+pub mod bench_retrieval;
 pub mod data_check;
 pub mod data_clean;
 pub mod data_sample;
@@ -9,6 +10,7 @@ pub mod demo;
 pub mod eval;
 pub mod plan;
 pub mod predict;
+pub mod retrieval;
 pub mod train;
 pub mod verify;
 

@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 15] = [
     "",
     "demo",
     "train",
@@ -10,16 +10,18 @@ const COMMANDS: [&str; 13] = [
     "verify",
     "eval",
     "predict",
+    "retrieval",
     "data",
     "data check",
     "data clean",
     "data sample",
     "bench",
     "bench clip",
+    "bench retrieval",
 ];
 
 /// Examples of these name the reader's own files, or train for minutes; other tests run such lines.
-const OWN_FILES: [&str; 5] = ["demo", "train", "eval", "predict", "data"];
+const OWN_FILES: [&str; 6] = ["demo", "train", "eval", "predict", "retrieval", "data"];
 
 #[test]
 fn help_of_every_command() {
@@ -67,10 +69,11 @@ fn examples_run() {
             if typed.contains(".yml") || OWN_FILES.contains(&command) {
                 continue;
             }
-            let few = if typed.starts_with("bench") && !typed.contains("--steps") {
-                " --steps 1"
-            } else {
-                ""
+            let few = match typed {
+                _ if typed.contains("--steps") => "",
+                _ if typed.starts_with("bench clip") => " --steps 1",
+                _ if typed.starts_with("bench retrieval") => " --repeat 1",
+                _ => "",
             };
             holdall(&format!("{typed}{few}")).exits(DONE);
         }

@@ -34,6 +34,7 @@ says! {
     no_table: DataError::NoTable { folders: vec![".".into(), "data".into()], found: vec!["a.csv".into(), "b.csv".into()] }
         => ". and data: expected image_labels_filtered.csv", "found a.csv, b.csv";
     empty_file: DataError::EmptyFile { path: path() } => "data/cars.csv", "an empty file";
+    no_captions: DataError::NoCaptions { path: path() } => "data/cars.csv", "a caption per line, found none";
     no_rows: DataError::NoRows { path: path(), columns: names() } => "header `image,make`, found none";
     nothing_left: DataError::NothingLeft { path: path(), num_rows: 2400, why: "missing" }
         => "cars.csv: expected rows that are left", "all 2,400 would go: missing", "nothing was written";

@@ -1,0 +1,170 @@
+//! `holdall bench retrieval`: exact ranks of random features, timed.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use half::{bf16, f16};
+use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
+use holdall_metrics::features::{Element, Features, Segment};
+use holdall_metrics::pairs::Pairs;
+use holdall_metrics::retrieval::{Job, Options, Ties};
+use serde::Serialize;
+
+use crate::arguments::{BenchRetrievalArguments, ElementArgument};
+use crate::commands::open_device;
+use crate::commands::retrieval::{DecidedJson, rank_on};
+use crate::screen::{print_json, tell};
+
+/// Keys that others rely on.
+#[derive(Serialize)]
+struct BenchJson<'a> {
+    job: &'a str,
+    queries: usize,
+    gallery: usize,
+    dim: usize,
+    /// The best of `all_ms`.
+    ms: f64,
+    all_ms: Vec<f64>,
+    /// The most that the process held, features included; on a GPU, of the GPU's memory.
+    peak_bytes: Option<u64>,
+    /// Of that, what was there before ranking began.
+    before_bytes: Option<u64>,
+    host_peak_bytes: Option<u64>,
+    mean_rank: f64,
+    mean_rank_to_query: f64,
+    decided: DecidedJson,
+    device: &'a str,
+    threads: usize,
+    element: &'a str,
+}
+
+pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
+    let device = open_device(arguments.device, arguments.threads)?;
+    let (element, name) = match arguments.element {
+        ElementArgument::F32 => (Element::F32, "f32"),
+        ElementArgument::F16 => (Element::F16, "f16"),
+        ElementArgument::Bf16 => (Element::Bf16, "bf16"),
+    };
+    let mut dice = Dice(arguments.seed);
+    let [queries, gallery] = [arguments.queries, arguments.gallery]
+        .map(|num_rows| dice.features(num_rows, arguments.dim, element));
+    let features = |bytes| Features::new(arguments.dim, [Segment { bytes, element }]);
+    let gallery_of: Vec<u32> = (0..arguments.queries)
+        .map(|_| dice.below(arguments.gallery))
+        .collect();
+    let pairs = Pairs::one_each(&gallery_of, arguments.gallery)?;
+    let job = Job {
+        queries: &features(&queries),
+        gallery: &features(&gallery),
+        pairs: &pairs,
+    };
+    let options = Options::default();
+    let before_bytes = match device.is_gpu() {
+        true => device.held_bytes(),
+        false => resident_bytes(),
+    };
+    if device.is_gpu() {
+        tell("Once to warm up");
+        rank_on(&device, &job, &options, &mut |_| true)?;
+    }
+    let mut all_ms = Vec::new();
+    let found = loop {
+        let began = Instant::now();
+        let found = rank_on(&device, &job, &options, &mut |_| true)?;
+        all_ms.push(began.elapsed().as_secs_f64() * 1e3);
+        if all_ms.len() == arguments.repeat {
+            break found;
+        }
+    };
+    print_json(&BenchJson {
+        job: "retrieval",
+        queries: arguments.queries,
+        gallery: arguments.gallery,
+        dim: arguments.dim,
+        ms: all_ms.iter().copied().fold(f64::INFINITY, f64::min),
+        all_ms,
+        peak_bytes: device.peak_bytes(),
+        before_bytes,
+        host_peak_bytes: peak_resident_bytes(),
+        mean_rank: found.to_gallery.ranks(Ties::Mean).mean_rank,
+        mean_rank_to_query: found.to_query.ranks(Ties::Mean).mean_rank,
+        decided: found.decided.into(),
+        device: device.kind(),
+        threads: device.cpu().num_threads(),
+        element: name,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// splitmix64.
+struct Dice(u64);
+
+impl Dice {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> u32 {
+        (self.bits() % bound as u64) as u32
+    }
+
+    /// Four sixteen-bit numbers and their sum: near enough to a normal distribution, of mean 0 and variance 1.
+    fn normal(&mut self) -> f32 {
+        let bits = self.bits();
+        let sum: u64 = (0..4).map(|part| bits >> (16 * part) & 0xffff).sum();
+        const MEAN: f32 = 2.0 * 65_535.0;
+        // Of each part 65536^2 / 12.
+        const SPREAD: f32 = 37_837.0;
+        (sum as f32 - MEAN) / SPREAD
+    }
+
+    /// Rows of length 1, as they are stored.
+    fn features(&mut self, num_rows: usize, dimension: usize, element: Element) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(num_rows * dimension * element.num_bytes());
+        let mut row = vec![0.0; dimension];
+        for _ in 0..num_rows {
+            row.iter_mut().for_each(|value| *value = self.normal());
+            let length = row.iter().map(|value| value * value).sum::<f32>().sqrt();
+            for value in &row {
+                let value = value / length.max(f32::MIN_POSITIVE);
+                match element {
+                    Element::F32 => bytes.extend(value.to_le_bytes()),
+                    Element::F16 => bytes.extend(f16::from_f32(value).to_le_bytes()),
+                    Element::Bf16 => bytes.extend(bf16::from_f32(value).to_le_bytes()),
+                }
+            }
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_of_length_one_and_not_alike() {
+        let bytes = Dice(7).features(20, 64, Element::F32);
+        let features = Features::new(
+            64,
+            [Segment {
+                bytes: &bytes,
+                element: Element::F32,
+            }],
+        );
+        let mut values = vec![0.0; 20 * 64];
+        features.read(0, &mut values);
+        for row in values.chunks(64) {
+            let length: f32 = row.iter().map(|value| value * value).sum();
+            assert!((length - 1.0).abs() < 1e-5, "{length}");
+        }
+        let mean = values.iter().sum::<f32>() / values.len() as f32;
+        assert!(mean.abs() < 0.01, "{mean}");
+        assert_ne!(values[..64], values[64..128]);
+    }
+}

@@ -1,0 +1,299 @@
+//! `holdall retrieval`: exact ranks of features from any framework, inside a memory limit.
+
+mod forecast;
+mod given;
+mod held;
+mod written;
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use anyhow::Result;
+use holdall_device::cpu::{give_back_freed, peak_resident_bytes};
+use holdall_device::{Device, DeviceError};
+use holdall_metrics::retrieval::{
+    Decided, Found, Job, Options, Progress, Ranked, Ranks, RetrievalError, Rule, Ties, rank,
+};
+use holdall_train::TrainError;
+use holdall_train::budget::show_bytes;
+use holdall_train::setup::resolve_budget;
+use serde::Serialize;
+
+use crate::arguments::{PositivesArgument, RetrievalArguments, TiesArgument};
+use crate::commands::open_device;
+use crate::failure;
+use crate::screen::{print, print_json, progress_share, table, tell};
+use crate::similarity;
+use crate::stop;
+use forecast::Forecast;
+use given::{Given, config};
+use held::Shares;
+
+/// Neighbours where `--top` does not say.
+const TOP: usize = 10;
+
+/// Keys that others rely on.
+#[derive(Serialize)]
+struct RetrievalJson<'a> {
+    queries: usize,
+    gallery: usize,
+    dimension: usize,
+    pairs: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unique_texts: Option<usize>,
+    query_to_gallery: DirectionJson,
+    gallery_to_query: DirectionJson,
+    tie_policy: Ties,
+    positives: &'static str,
+    decided: DecidedJson,
+    device: &'a str,
+    threads: usize,
+    seconds: f64,
+    memory_bytes: Option<u64>,
+    /// The most that the process held; on a GPU, of the GPU's memory. On the CPU it is the system's high-water mark of resident
+    /// memory, pages of mapped features among it.
+    peak_bytes: Option<u64>,
+    /// Of resident memory, the most that was no page of a file, by looking every few milliseconds.
+    peak_private_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct DirectionJson {
+    #[serde(flatten)]
+    ranks: Ranks,
+    /// R@k by k.
+    at: serde_json::Map<String, serde_json::Value>,
+    /// Items that have a rank.
+    ranked: usize,
+    /// Positives that others are on a level with.
+    ties: usize,
+}
+
+impl DirectionJson {
+    fn new(ranked: &Ranked, at: &[u64], ties: Ties) -> DirectionJson {
+        let within = |&k: &u64| (k.to_string(), ranked.within(k, ties).into());
+        DirectionJson {
+            ranks: ranked.ranks(ties),
+            at: at.iter().map(within).collect(),
+            ranked: ranked.num_items(),
+            ties: ranked.num_tied(),
+        }
+    }
+}
+
+/// How many comparisons took how much.
+#[derive(Serialize)]
+pub(super) struct DecidedJson {
+    at_once: u64,
+    in_f64: u64,
+    exactly: u64,
+}
+
+impl From<Decided> for DecidedJson {
+    fn from(decided: Decided) -> DecidedJson {
+        DecidedJson {
+            at_once: decided.at_once,
+            in_f64: decided.in_f64,
+            exactly: decided.exactly,
+        }
+    }
+}
+
+pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
+    let asked_to_stop = stop::on_interrupt_saying("Stopping; once more to stop at once");
+    written::check_names(&arguments)?;
+    let given = Given::read(&arguments)?;
+    let device = open_device(arguments.device, arguments.threads)?;
+    let memory_bytes = match arguments.memory {
+        Some(memory) => resolve_budget(memory, &device)?,
+        None => None,
+    };
+    let shares = memory_bytes.map(|bytes| shares(bytes, &device, &given));
+    let shares = shares.transpose()?;
+    let (num_queries, num_gallery) = (given.queries.num_rows(), given.num_gallery());
+    let room_bytes = shares.map(|shares| shares.work_bytes);
+    tell(&similarity::matrix(num_queries, num_gallery, room_bytes));
+    let mapped_bytes = shares.and_then(|shares| shares.mapped_bytes);
+    if let Some(bytes) = mapped_bytes {
+        tell(&format!(
+            "Features take {}: read from their files again and again, {} of them held at a time",
+            show_bytes(given.num_bytes()),
+            show_bytes(bytes)
+        ));
+    }
+    let options = Options {
+        rule: match arguments.positives {
+            PositivesArgument::Best => Rule::Best,
+            PositivesArgument::Recall => Rule::Recall,
+        },
+        memory_bytes: room_bytes,
+        neighbours: match arguments.neighbours {
+            Some(_) => arguments.top.unwrap_or(TOP).min(num_gallery),
+            None => 0,
+        },
+    };
+    let job = Job {
+        queries: &given.queries.features(),
+        gallery: &given.gallery(),
+        pairs: &given.pairs,
+    };
+    let bar = progress_share(0, "Ranking");
+    let mut forecast = Forecast::default();
+    let began = Instant::now();
+    let mut go_on = |progress: Progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+        if let Some(line) = forecast.line(progress, began.elapsed()) {
+            bar.suspend(|| tell(&line));
+        }
+        !asked_to_stop.load(Ordering::Relaxed)
+    };
+    let (found, peak_private_bytes) = held::watched(
+        mapped_bytes,
+        || given.give_back(),
+        || rank_on(&device, &job, &options, &mut go_on),
+    );
+    bar.finish_and_clear();
+    let seconds = began.elapsed().as_secs_f64();
+    let found = match found {
+        Err(RetrievalError::Stopped) => {
+            tell("Stopped; nothing was written");
+            return Ok(ExitCode::from(failure::INTERRUPTED));
+        }
+        found => found.map_err(|error| explained(error, &given, memory_bytes))?,
+    };
+    let ties = match arguments.ties {
+        TiesArgument::Optimistic => Ties::Optimistic,
+        TiesArgument::Pessimistic => Ties::Pessimistic,
+        TiesArgument::Mean => Ties::Mean,
+    };
+    written::write(&arguments, &found, ties)?;
+    if !arguments.json {
+        print(&show(&found, &arguments.at, ties))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print_json(&RetrievalJson {
+        queries: num_queries,
+        gallery: num_gallery,
+        dimension: given.queries.dimension(),
+        pairs: given.pairs.len(),
+        unique_texts: given.num_texts,
+        query_to_gallery: DirectionJson::new(&found.to_gallery, &arguments.at, ties),
+        gallery_to_query: DirectionJson::new(&found.to_query, &arguments.at, ties),
+        tie_policy: ties,
+        positives: match options.rule {
+            Rule::Best => "best",
+            Rule::Recall => "recall",
+        },
+        decided: found.decided.into(),
+        device: device.kind(),
+        threads: device.cpu().num_threads(),
+        seconds,
+        memory_bytes,
+        peak_bytes: match device.is_gpu() {
+            true => device.peak_bytes(),
+            false => peak_resident_bytes(),
+        },
+        peak_private_bytes,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ranks on the device's threads.
+pub(super) fn rank_on(
+    device: &Device,
+    job: &Job<'_>,
+    options: &Options,
+    go_on: &mut (dyn FnMut(Progress) -> bool + Send),
+) -> Result<Found, RetrievalError> {
+    device.cpu().scope(|| rank(job, options, go_on))
+}
+
+/// What a limit leaves, once everything that is held already is taken off.
+fn shares(memory_bytes: u64, device: &Device, given: &Given) -> Result<Shares> {
+    given.give_back();
+    give_back_freed();
+    let held_bytes = device.held_bytes().unwrap_or(0);
+    match memory_bytes.checked_sub(held_bytes) {
+        // What a card holds has nothing to do with pages of the host.
+        Some(free_bytes) if free_bytes > 0 && device.is_gpu() => Ok(Shares {
+            work_bytes: free_bytes,
+            mapped_bytes: None,
+        }),
+        Some(free_bytes) if free_bytes > 0 => Ok(Shares::of(free_bytes, given.num_bytes())),
+        _ => Err(does_not_fit(memory_bytes, held_bytes)),
+    }
+}
+
+fn does_not_fit(limit_bytes: u64, needed_bytes: u64) -> anyhow::Error {
+    // What the process holds varies by a few pages.
+    const RESERVE_BYTES: u64 = 8 << 20;
+    let needed_bytes = needed_bytes + RESERVE_BYTES;
+    let text = format!(
+        "ranking does not fit: the limit is {}, at least {} are needed\nhint: --memory {}MiB",
+        show_bytes(limit_bytes),
+        show_bytes(needed_bytes),
+        needed_bytes.div_ceil(1 << 20)
+    );
+    TrainError::Device(DeviceError::Memory(text)).into()
+}
+
+/// With the names of files, and a hint.
+fn explained(error: RetrievalError, given: &Given, memory_bytes: Option<u64>) -> anyhow::Error {
+    match error {
+        RetrievalError::NotFinite {
+            side,
+            row,
+            column,
+            value,
+        } => {
+            let (path, row) = given.place(side, row);
+            config(format!(
+                "{}, row {row}, value {column}: expected a finite number, found {value}\n\
+                 hint: a row of zeros has no direction to normalise; what overflows in f16 does not in f32",
+                path.display()
+            ))
+        }
+        RetrievalError::DoesNotFit {
+            needed_bytes,
+            limit_bytes,
+        } => match memory_bytes {
+            // What ranking may have is what everything else leaves.
+            Some(memory_bytes) => {
+                let else_bytes = memory_bytes.saturating_sub(limit_bytes);
+                does_not_fit(memory_bytes, else_bytes + needed_bytes)
+            }
+            None => does_not_fit(limit_bytes, needed_bytes),
+        },
+        error => config(format!("{error}\nhint: check the files that were given")),
+    }
+}
+
+/// Both directions, a line each.
+fn show(found: &Found, at: &[u64], ties: Ties) -> String {
+    let mut heading = vec![String::new()];
+    heading.extend(at.iter().map(|k| format!("R@{k}")));
+    heading.extend(["median rank", "mean rank", "MRR", "ranked", "tied"].map(str::to_owned));
+    let direction = |name: &str, ranked: &Ranked| {
+        let ranks = ranked.ranks(ties);
+        let mut row = vec![name.to_owned()];
+        row.extend(
+            at.iter()
+                .map(|&k| format!("{:.2}%", 100.0 * ranked.within(k, ties))),
+        );
+        row.extend([
+            format!("{}", ranks.median_rank),
+            format!("{:.2}", ranks.mean_rank),
+            format!("{:.4}", ranks.mrr),
+            ranked.num_items().to_string(),
+            ranked.num_tied().to_string(),
+        ]);
+        row
+    };
+    table(&[
+        heading,
+        direction("query to gallery", &found.to_gallery),
+        direction("gallery to query", &found.to_query),
+    ])
+}

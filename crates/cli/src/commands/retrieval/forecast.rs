@@ -1,0 +1,66 @@
+//! How long it will take, said once, from the rate that was measured.
+
+use std::time::Duration;
+
+use holdall_metrics::retrieval::Progress;
+use holdall_train::budget::show_time;
+
+/// Long enough for a rate that can be trusted, short enough to be news.
+const MEASURED: Duration = Duration::from_millis(300);
+/// What takes less needs no word.
+const WORTH_A_WORD: Duration = Duration::from_secs(10);
+
+/// Watches until it knows.
+#[derive(Debug, Default)]
+pub struct Forecast {
+    /// How far it was at first, and when: what came before is no ranking.
+    first: Option<(u64, Duration)>,
+    is_done: bool,
+}
+
+impl Forecast {
+    /// A line for the log, once, if it will take long. `elapsed` since the beginning.
+    pub fn line(&mut self, progress: Progress, elapsed: Duration) -> Option<String> {
+        let (first, began) = *self.first.get_or_insert((progress.done, elapsed));
+        let (done, took) = (
+            progress.done.saturating_sub(first),
+            elapsed.saturating_sub(began),
+        );
+        if self.is_done || done == 0 || took < MEASURED {
+            return None;
+        }
+        self.is_done = true;
+        let left = progress.total.saturating_sub(progress.done) as f64 / done as f64;
+        let total = elapsed.as_secs_f64() + left * took.as_secs_f64();
+        (total > WORTH_A_WORD.as_secs_f64())
+            .then(|| format!("This will take about {}", show_time(total * 1e3)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(forecast: &mut Forecast, done: u64, total: u64, ms: u64) -> Option<String> {
+        forecast.line(Progress { done, total }, Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn what_takes_long_is_said_once_and_soon() {
+        let mut forecast = Forecast::default();
+        let total = 10_000_000 * 1_000_000;
+        assert_eq!(line(&mut forecast, 0, total, 1000), None);
+        assert_eq!(line(&mut forecast, 1_000_000_000, total, 1100), None);
+        let said = line(&mut forecast, 4_000_000_000, total, 1400).unwrap();
+        assert_eq!(said, "This will take about 17 min");
+        assert_eq!(line(&mut forecast, 5_000_000_000, total, 1500), None);
+    }
+
+    #[test]
+    fn what_takes_a_moment_is_not() {
+        let mut forecast = Forecast::default();
+        assert_eq!(line(&mut forecast, 0, 100, 0), None);
+        assert_eq!(line(&mut forecast, 50, 100, 500), None);
+        assert_eq!(line(&mut forecast, 100, 100, 1000), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! What the process holds while it ranks: measured, and kept within the limit.
+//!
+//! Pages of mapped files count as resident memory once they have been read, although the system may take them back at any time.
+//! A limit is kept by giving them back before they are too many; they come back from the file, which is slower than memory and
+//! faster than not finishing.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Between two looks where pages must be given back in time, and where nothing depends on it.
+const CLOSELY: Duration = Duration::from_millis(2);
+const LOOSELY: Duration = Duration::from_millis(20);
+
+/// How a limit is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// For ranking.
+    pub work_bytes: u64,
+    /// For pages of mapped files; `None` where all of them fit.
+    pub mapped_bytes: Option<u64>,
+}
+
+impl Shares {
+    /// Of what a limit leaves. Features that take up to half of it stay; else they have a quarter, and are streamed.
+    pub fn of(free_bytes: u64, features_bytes: u64) -> Shares {
+        match features_bytes <= free_bytes / 2 {
+            true => Shares {
+                work_bytes: free_bytes - features_bytes,
+                mapped_bytes: None,
+            },
+            false => Shares {
+                work_bytes: free_bytes - free_bytes / 4,
+                mapped_bytes: Some(free_bytes / 4),
+            },
+        }
+    }
+}
+
+/// Resident memory now, by kind; `None` where the system does not tell.
+#[derive(Clone, Copy, Debug)]
+struct Resident {
+    private_bytes: u64,
+    mapped_bytes: u64,
+}
+
+impl Resident {
+    fn now() -> Option<Resident> {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let field = |name: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+            Some(kib * 1024)
+        };
+        Some(Resident {
+            private_bytes: field("RssAnon:")? + field("RssShmem:")?,
+            mapped_bytes: field("RssFile:")?,
+        })
+    }
+}
+
+/// Runs `work` while a thread looks at the memory. Returns the most private bytes seen, mapped files aside.
+pub fn watched<R>(
+    mapped_bytes: Option<u64>,
+    give_back: impl Fn() + Sync,
+    work: impl FnOnce() -> R,
+) -> (R, Option<u64>) {
+    let (is_done, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    // The program's own pages are there already, and cannot be given back.
+    let own_bytes = Resident::now().map_or(0, |resident| resident.mapped_bytes);
+    let look = || {
+        let Some(resident) = Resident::now() else {
+            return false;
+        };
+        most.fetch_max(resident.private_bytes, Ordering::Relaxed);
+        // Early: more are read before the next look.
+        if mapped_bytes.is_some_and(|bytes| resident.mapped_bytes > own_bytes + bytes / 4) {
+            give_back();
+        }
+        true
+    };
+    let pause = match mapped_bytes {
+        Some(_) => CLOSELY,
+        None => LOOSELY,
+    };
+    let result = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) && look() {
+                std::thread::park_timeout(pause);
+            }
+        });
+        let result = work();
+        is_done.store(true, Ordering::Relaxed);
+        watch.thread().unpark();
+        result
+    });
+    look();
+    let most = most.into_inner();
+    (result, (most > 0).then_some(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_stay_where_they_leave_half() {
+        let shares = Shares::of(100, 50);
+        assert_eq!((shares.work_bytes, shares.mapped_bytes), (50, None));
+        let shares = Shares::of(100, 51);
+        assert_eq!((shares.work_bytes, shares.mapped_bytes), (75, Some(25)));
+    }
+
+    #[test]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        ignore = "NOT CHECKED: this system has no /proc"
+    )]
+    fn what_is_held_meanwhile_is_seen() {
+        let before = Resident::now().unwrap().private_bytes;
+        let ((), most) = watched(
+            None,
+            || {},
+            || {
+                let block = vec![1u8; 32 << 20];
+                std::thread::sleep(4 * LOOSELY);
+                assert_eq!(
+                    block.iter().map(|&byte| u64::from(byte)).sum::<u64>(),
+                    32 << 20
+                );
+            },
+        );
+        assert!(most.unwrap() >= before + (30 << 20));
+    }
+}
