@@ -161,7 +161,7 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
             tell("Stopped; nothing was written");
             return Ok(ExitCode::from(failure::INTERRUPTED));
         }
-        found => found.map_err(|error| explained(error, &given, memory_bytes))?,
+        found => found.map_err(|error| explained(error, &given, memory_bytes.zip(shares)))?,
     };
     let ties = match arguments.ties {
         TiesArgument::Optimistic => Ties::Optimistic,
@@ -217,10 +217,7 @@ fn shares(memory_bytes: u64, device: &Device, given: &Given) -> Result<Shares> {
     let held_bytes = device.held_bytes().unwrap_or(0);
     match memory_bytes.checked_sub(held_bytes) {
         // What a card holds has nothing to do with pages of the host.
-        Some(free_bytes) if free_bytes > 0 && device.is_gpu() => Ok(Shares {
-            work_bytes: free_bytes,
-            mapped_bytes: None,
-        }),
+        Some(free_bytes) if free_bytes > 0 && device.is_gpu() => Ok(Shares::of(free_bytes, 0)),
         Some(free_bytes) if free_bytes > 0 => Ok(Shares::of(free_bytes, given.num_bytes())),
         _ => Err(does_not_fit(memory_bytes, held_bytes)),
     }
@@ -229,7 +226,7 @@ fn shares(memory_bytes: u64, device: &Device, given: &Given) -> Result<Shares> {
 fn does_not_fit(limit_bytes: u64, needed_bytes: u64) -> anyhow::Error {
     // What the process holds varies by a few pages.
     const RESERVE_BYTES: u64 = 8 << 20;
-    let needed_bytes = needed_bytes + RESERVE_BYTES;
+    let needed_bytes = needed_bytes.saturating_add(RESERVE_BYTES);
     let text = format!(
         "ranking does not fit: the limit is {}, at least {} are needed\nhint: --memory {}MiB",
         show_bytes(limit_bytes),
@@ -240,7 +237,7 @@ fn does_not_fit(limit_bytes: u64, needed_bytes: u64) -> anyhow::Error {
 }
 
 /// With the names of files, and a hint.
-fn explained(error: RetrievalError, given: &Given, memory_bytes: Option<u64>) -> anyhow::Error {
+fn explained(error: RetrievalError, given: &Given, limit: Option<(u64, Shares)>) -> anyhow::Error {
     match error {
         RetrievalError::NotFinite {
             side,
@@ -258,11 +255,16 @@ fn explained(error: RetrievalError, given: &Given, memory_bytes: Option<u64>) ->
         RetrievalError::DoesNotFit {
             needed_bytes,
             limit_bytes,
-        } => match memory_bytes {
+        } => match limit {
             // What ranking may have is what everything else leaves.
-            Some(memory_bytes) => {
-                let else_bytes = memory_bytes.saturating_sub(limit_bytes);
-                does_not_fit(memory_bytes, else_bytes + needed_bytes)
+            Some((memory_bytes, shares)) => {
+                let features_bytes = match shares.work_bytes == shares.free_bytes {
+                    true => 0,
+                    false => given.num_bytes(),
+                };
+                let held_bytes = memory_bytes.saturating_sub(shares.free_bytes);
+                let least = Shares::least_free_bytes(needed_bytes, features_bytes);
+                does_not_fit(memory_bytes, held_bytes.saturating_add(least))
             }
             None => does_not_fit(limit_bytes, needed_bytes),
         },

@@ -14,7 +14,9 @@ const LOOSELY: Duration = Duration::from_millis(20);
 /// How a limit is shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// For ranking.
+    /// What the limit leaves.
+    pub free_bytes: u64,
+    /// Of that, for ranking.
     pub work_bytes: u64,
     /// For pages of mapped files; `None` where all of them fit.
     pub mapped_bytes: Option<u64>,
@@ -23,15 +25,22 @@ pub struct Shares {
 impl Shares {
     /// Of what a limit leaves. Features that take up to half of it stay; else they have a quarter, and are streamed.
     pub fn of(free_bytes: u64, features_bytes: u64) -> Shares {
-        match features_bytes <= free_bytes / 2 {
-            true => Shares {
-                work_bytes: free_bytes - features_bytes,
-                mapped_bytes: None,
-            },
-            false => Shares {
-                work_bytes: free_bytes - free_bytes / 4,
-                mapped_bytes: Some(free_bytes / 4),
-            },
+        let (work_bytes, mapped_bytes) = match features_bytes <= free_bytes / 2 {
+            true => (free_bytes - features_bytes, None),
+            false => (free_bytes - free_bytes / 4, Some(free_bytes / 4)),
+        };
+        Shares {
+            free_bytes,
+            work_bytes,
+            mapped_bytes,
+        }
+    }
+
+    /// What a limit must leave so that ranking has so much.
+    pub fn least_free_bytes(work_bytes: u64, features_bytes: u64) -> u64 {
+        match features_bytes < work_bytes {
+            true => work_bytes.saturating_add(features_bytes),
+            false => work_bytes.saturating_add(work_bytes.div_ceil(3)),
         }
     }
 }
@@ -108,6 +117,20 @@ mod tests {
         assert_eq!((shares.work_bytes, shares.mapped_bytes), (50, None));
         let shares = Shares::of(100, 51);
         assert_eq!((shares.work_bytes, shares.mapped_bytes), (75, Some(25)));
+    }
+
+    #[test]
+    fn what_is_said_to_be_enough_is() {
+        for work_bytes in 1..200 {
+            for features_bytes in 1..400 {
+                let free_bytes = Shares::least_free_bytes(work_bytes, features_bytes);
+                let shares = Shares::of(free_bytes, features_bytes);
+                assert!(
+                    shares.work_bytes >= work_bytes,
+                    "{work_bytes} {features_bytes}: {shares:?}"
+                );
+            }
+        }
     }
 
     #[test]
