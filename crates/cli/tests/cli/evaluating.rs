@@ -54,6 +54,9 @@ fn a_run_is_evaluated_on_what_it_held_out() {
         let scores = answer.json();
         assert_same_scores(&scores, line);
         assert_eq!(scores["model"], run.file("model").to_str().unwrap());
+        for part in ["unique texts out of 12", "The similarity matrix "] {
+            assert!(answer.stderr.contains(part), "{}", answer.stderr);
+        }
         assert!(
             answer.stderr.contains("Weights: pretrained from "),
             "{}",
