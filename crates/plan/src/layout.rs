@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::draft::{Draft, nodes_of};
 use crate::pack::{Packing, pack};
+use crate::picture::Picture;
 use crate::program::{Instruction, Phase, Place, Program, Programs, Workspace};
 use crate::recompute::Towers;
 
@@ -78,6 +79,8 @@ pub struct StepPlan {
     pub coupled: bool,
     /// What the product library allocates beside the arena, at most.
     pub packing_bytes: u64,
+    /// What lies where, and when, for people.
+    pub picture: Picture,
     persistent: HashMap<StorageId, u64>,
 }
 
@@ -192,6 +195,7 @@ impl Layout {
                 .map(|locals| locals.packing_bytes)
                 .max()
                 .unwrap_or(0),
+            picture: self.picture(kept, accumulation, &regions),
             persistent: placed,
         }
     }
