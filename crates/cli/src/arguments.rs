@@ -38,6 +38,8 @@ pub enum Command {
     Eval(EvalArguments),
     /// Labels and features of pictures, by a trained model
     Predict(PredictArguments),
+    /// A run, or several side by side, as one HTML file: curves, memory, predictions
+    Report(ReportArguments),
     /// Looks for bad pictures and rows, cleans a CSV, draws data to try things on
     Data(DataArguments),
     /// Measures one job and prints a JSON line
@@ -298,6 +300,27 @@ pub struct PredictArguments {
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = batch)]
     pub num_threads: Option<usize>,
     /// One JSON object on stdout, nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall report runs/cars\n  \
+                  holdall report runs/cars runs/cars-2 --out compared.html\n\n\
+                  What it shows: losses, metrics, learning rate, throughput and waiting for data; memory over time beside the plan's line,\n\
+                  and every tensor of the plan as a box over time and address; the slowest operations; predictions on held-out\n\
+                  pictures; verdicts; the configuration. Several runs are drawn over each other.\n\
+                  `holdall train` writes RUN/report.html when it ends and on Ctrl-C; a run that still trains can be reported on too.\n\
+                  The file needs no network and nothing beside it.")]
+pub struct ReportArguments {
+    /// Folders of runs
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// Where the page goes [default: RUN/report.html; of several runs, report.html here]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// One JSON object on stdout: path, bytes, runs, notes
     #[arg(long)]
     pub json: bool,
 }

@@ -277,6 +277,18 @@ fn address(graph: &Graph, value: &Value, offset: u64, slot_stride: u64) -> Place
 }
 
 impl StepPlan {
+    /// A copy for a device, which looks at no pictures.
+    pub fn without_picture(&self) -> StepPlan {
+        StepPlan {
+            graph: self.graph.clone(),
+            programs: self.programs.clone(),
+            inputs: self.inputs.clone(),
+            persistent: self.persistent.clone(),
+            picture: Picture::default(),
+            ..*self
+        }
+    }
+
     /// Where a value that outlives programs is: weights, gradients, state, inputs, features.
     pub fn place(&self, id: ValueId) -> Place {
         self.place_of(self.graph.value(id))

@@ -9,6 +9,7 @@ pub mod demo;
 pub mod eval;
 pub mod plan;
 pub mod predict;
+pub mod report;
 pub mod train;
 pub mod verify;
 

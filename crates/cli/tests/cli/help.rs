@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "",
     "demo",
     "train",
@@ -10,6 +10,7 @@ const COMMANDS: [&str; 13] = [
     "verify",
     "eval",
     "predict",
+    "report",
     "data",
     "data check",
     "data clean",
@@ -19,7 +20,7 @@ const COMMANDS: [&str; 13] = [
 ];
 
 /// Examples of these name the reader's own files, or train for minutes; other tests run such lines.
-const OWN_FILES: [&str; 5] = ["demo", "train", "eval", "predict", "data"];
+const OWN_FILES: [&str; 6] = ["demo", "train", "eval", "predict", "report", "data"];
 
 #[test]
 fn help_of_every_command() {
