@@ -44,6 +44,8 @@ mod plan_table;
 mod predicting;
 #[path = "cli/refusal.rs"]
 mod refusal;
+#[path = "cli/report.rs"]
+mod report;
 #[path = "cli/resume.rs"]
 mod resume;
 #[path = "cli/run.rs"]

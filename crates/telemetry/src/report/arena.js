@@ -38,6 +38,7 @@ function aliveBy(plan) {
 const arenas = [];
 const HEAD = 30;
 const FOOT = 22;
+const ARENA_HEIGHT = 440;
 const IDLE = "Hover over a box, or focus the picture: left and right follow time, up and down follow addresses, + and - zoom, 0 shows all.";
 
 /** The figure. */
@@ -63,7 +64,8 @@ function arenaPicture(plan) {
   plot.addEventListener("blur", () => choose(state, null));
   plot.addEventListener("keydown", (event) => arenaKey(state, event, part));
   arenas.push(state);
-  new ResizeObserver(() => drawArena(state)).observe(plot);
+  plot.style.height = `${ARENA_HEIGHT}px`;
+  onWidth(plot, () => drawArena(state));
   const used = plan.categories.filter((name) => plan.tensors.some((one) => one.category === name));
   const hint = plan.leftOut ? `${plan.tensors.length} largest tensors; ${plan.leftOut} smaller ones are not drawn` : `${plan.tensors.length.toLocaleString("en-US")} tensors`;
   return h("figure", { class: "wide" },
@@ -90,7 +92,7 @@ function zoomTo(state, value) {
 
 function frame(state) {
   const width = Math.floor(state.plot.clientWidth);
-  const height = Math.max(300, Math.min(460, Math.round(width * 0.42)));
+  const height = ARENA_HEIGHT;
   const left = 58;
   const inner = { width: width - left - 8, height: height - HEAD - FOOT };
   const x = (moment) => left + ((moment - state.from) / (state.to - state.from)) * inner.width;

@@ -2,6 +2,7 @@
 
 const DASHES = ["", "6 3", "2 3", "9 3 2 3"];
 const charts = [];
+const PLOT_HEIGHT = 200;
 const MARGIN = { left: 58, right: 14, top: 10, bottom: 24 };
 
 /**
@@ -11,7 +12,7 @@ const MARGIN = { left: 58, right: 14, top: 10, bottom: 24 };
  * areas: [{name, colour, y}] over `areaX`, lines: [{name, y, colour}], bands: [{from, to, name}], extra: nodes.
  */
 function chart(spec) {
-  const readout = h("output", { class: "readout idle", "aria-live": "polite", text: spec.hint || "" });
+  const readout = h("output", { class: "readout idle", "aria-live": "polite" });
   const plot = h("div", { class: "plot", tabindex: "0", role: "img", "aria-label": describe(spec), "aria-roledescription": "chart" });
   const figure = h("figure", { class: spec.wide ? "wide" : null },
     h("figcaption", {}, h("h3", { text: spec.title }), spec.unit ? h("span", { class: "hint", text: spec.unit }) : null),
@@ -28,8 +29,31 @@ function chart(spec) {
   plot.addEventListener("focus", () => { if (state.at === null && state.scale) moveTo(state, state.scale.high); });
   plot.addEventListener("keydown", (event) => chartKey(state, event));
   charts.push(state);
-  new ResizeObserver(() => drawChart(state)).observe(plot);
+  // Its height is known before it is drawn: drawing moves nothing, so no observer is called in a circle.
+  plot.style.height = `${spec.height || PLOT_HEIGHT}px`;
+  onWidth(plot, () => drawChart(state));
+  moveTo(state, null);
   return figure;
+}
+
+/** Calls `draw` when an element is shown, and when its width changes. */
+function onWidth(element, draw) {
+  let width = 0;
+  new ResizeObserver(() => {
+    if (element.clientWidth === width) return;
+    width = element.clientWidth;
+    requestAnimationFrame(draw);
+  }).observe(element);
+}
+
+/** What is said while nobody points: where the curves end. */
+function idleWords(spec) {
+  if (spec.hint) return spec.hint;
+  const ends = spec.series.filter((one) => !one.faint && one.points.y.length).map((one) => {
+    const y = one.points.y[one.points.y.length - 1];
+    return `${one.name} ${isNumber(y) ? spec.y.show(y) : "not a number"}`;
+  });
+  return `At the end: ${ends.join("  ·  ")}`;
 }
 
 function describe(spec) {
@@ -94,7 +118,7 @@ function drawChart(state) {
   const { spec, plot } = state;
   const width = Math.floor(plot.clientWidth);
   if (width < 60) return;
-  const height = spec.height || 210;
+  const height = spec.height || PLOT_HEIGHT;
   const { left, right, low, high } = bounds(spec);
   const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
   const px = (x) => MARGIN.left + ((x - left) / (right - left)) * inner.width;
@@ -102,13 +126,13 @@ function drawChart(state) {
   state.scale = { px, py, low: left, high: right, toValue: (x) => left + ((x - MARGIN.left) / inner.width) * (right - left) };
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
   for (const band of spec.bands || []) drawBand(svg, band, px, inner, left, right);
-  const yTicks = (spec.y.ticks || ticks)(low, high, Math.max(2, Math.floor(inner.height / 42)));
+  const yTicks = (spec.y.ticks || ticks)(low, high, Math.max(2, Math.floor(inner.height / 36)));
   for (const tick of yTicks) {
     const line = s("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: py(tick), y2: py(tick) });
     line.style.stroke = "var(--grid)";
     svg.append(line, s("text", { x: MARGIN.left - 7, y: py(tick) + 4, "text-anchor": "end", text: (spec.y.tick || spec.y.show)(tick) }));
   }
-  const xTicks = ticks(left, right, Math.max(2, Math.floor(inner.width / 95))).filter((tick) => !spec.x.whole || Number.isInteger(tick));
+  const xTicks = (spec.x.ticks || ticks)(left, right, Math.max(2, Math.floor(inner.width / 64))).filter((tick) => !spec.x.whole || Number.isInteger(tick));
   for (const tick of xTicks) svg.append(s("text", { x: px(tick), y: height - 7, "text-anchor": "middle", text: spec.x.show(tick) }));
   drawAreas(svg, spec, px, py);
   for (const line of spec.lines || []) drawLine(svg, line, py, width);
@@ -213,7 +237,7 @@ function moveTo(state, x) {
   const xs = allX(spec);
   if (x === null || !xs.length) {
     state.at = null;
-    state.readout.textContent = spec.hint || "";
+    state.readout.textContent = idleWords(spec);
     state.readout.classList.add("idle");
     drawCursor(state);
     return;

@@ -153,18 +153,8 @@ impl Run {
             Ok(())
         });
         let times = without_pauses(&samples);
-        let name = path
-            .canonicalize()
-            .ok()
-            .as_deref()
-            .unwrap_or(path)
-            .file_name()
-            .map_or_else(
-                || path.display().to_string(),
-                |name| name.to_string_lossy().into_owned(),
-            );
         Ok(Run {
-            name,
+            name: name_of(path),
             config,
             summary: read_json(path, "summary.json", &mut notes),
             plan,
@@ -191,6 +181,20 @@ impl Run {
     pub fn notes(&self) -> Vec<String> {
         let notes = self.notes.iter();
         notes.map(|note| format!("{}: {note}", self.name)).collect()
+    }
+}
+
+/// The folder's name; one that is only called `run` has its parent's too.
+fn name_of(path: &Path) -> String {
+    let whole = path.canonicalize();
+    let path = whole.as_deref().unwrap_or(path);
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let Some(own) = name(path) else {
+        return path.display().to_string();
+    };
+    match path.parent().and_then(name) {
+        Some(parent) if own == "run" => format!("{parent}/{own}"),
+        _ => own,
     }
 }
 

@@ -51,6 +51,7 @@ function bestOf(run) {
 
 const METRIC_NAMES = { label_top1: "Label top-1", label_top5: "Label top-5", mean_r1: "Mean R@1", image_to_text_r1: "Image to text R@1", text_to_image_r1: "Text to image R@1" };
 const metricName = (name) => METRIC_NAMES[name] || name;
+const metricInWords = (name) => metricName(name).replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase());
 
 // The verdict.
 
@@ -75,7 +76,12 @@ function oneVerdict(run, named) {
     h("div", { class: "said" },
       h("strong", { text: named ? `${run.name}: ${title}` : title }),
       h("p", { text: inWords(run, fact, over) }),
-      findings.length ? h("ul", {}, findings.map((one) => h("li", { text: `${one.severity ? one.severity + ": " : ""}${one.message}${isNumber(one.step) ? ` (step ${showStep(one.step)})` : ""}` }))) : null));
+      findings.length ? h("ul", {}, findings.map((one) => h("li", { text: findingInWords(one) }))) : null));
+}
+
+function findingInWords(one) {
+  const where = isNumber(one.step) ? ` (step ${showStep(one.step)})` : "";
+  return `${one.message}${where}${one.advice ? `. ${one.advice}` : ""}`;
 }
 
 function inWords(run, fact, over) {
@@ -86,7 +92,7 @@ function inWords(run, fact, over) {
     said.push(over ? `Memory peaked at ${showBytes(fact.peak)}, above the plan's ${showBytes(fact.planned)}.`
       : `Memory peaked at ${showBytes(fact.peak)}, within the plan's ${showBytes(fact.planned)}${within}.`);
   } else if (isNumber(fact.planned)) said.push(`The plan has ${showBytes(fact.planned)}${fact.budget ? ` of ${showBytes(fact.budget)}` : ""}.`);
-  if (fact.best) said.push(`Best ${metricName(fact.best.metric)}: ${showShare(fact.best.value)}, after step ${showStep(fact.best.step)}.`);
+  if (fact.best) said.push(`Best ${metricInWords(fact.best.metric)}: ${showShare(fact.best.value)}, after step ${showStep(fact.best.step)}.`);
   if (fact.advice) said.push(fact.advice.endsWith(".") ? fact.advice : `${fact.advice}.`);
   else if (isNumber(fact.waited)) said.push(`It waited for data ${showShare(fact.waited)} of the time.`);
   if (run.skipped) said.push(`${showStep(run.skipped)} pictures could not be read; skipped.csv names them.`);
@@ -110,7 +116,7 @@ function tiles(run) {
     made.push(tile("Peak memory", showBytes(isNumber(fact.peak) ? fact.peak : null), "",
       `plan ${showBytes(fact.planned)}${fact.budget ? `, budget ${showBytes(fact.budget)}` : ""}`, gauge(fact)));
   }
-  if (fact.best) made.push(tile(`Best ${metricName(fact.best.metric).toLowerCase().replace("r@", "R@")}`, showShare(fact.best.value), "", `after step ${showStep(fact.best.step)}${chance(run, fact.best.metric)}`));
+  if (fact.best) made.push(tile(`Best ${metricInWords(fact.best.metric)}`, showShare(fact.best.value), "", `after step ${showStep(fact.best.step)}${chance(run, fact.best.metric)}`));
   if (loss) made.push(tile("Loss", showNumber(last.y[last.y.length - 1]), "", `from ${showNumber(loss.y.find(isNumber))}, ${showStep(fact.steps)} steps`));
   if (isNumber(fact.seconds)) made.push(tile("Time", showSeconds(fact.seconds), "", `${showStep(run.last_epoch || 0)} epochs, ${run.evaluations.length} evaluations`));
   if (isNumber(fact.waited)) made.push(tile("Waited for data", showShare(fact.waited), "", "of the training time"));
@@ -166,7 +172,7 @@ function comparison(runs) {
 
 /** How x is read: steps, or training time up to them. */
 function axis(view) {
-  if (view.x === "time") return { label: "training time", show: (x) => showSeconds(Math.max(0, x)), name: (x) => showSeconds(x) };
+  if (view.x === "time") return { label: "training time", show: showClock, ticks: clockTicks, name: (x) => `after ${showSeconds(x)}` };
   return { label: "step", whole: true, show: showStep, name: (x) => `step ${showStep(x)}` };
 }
 
@@ -307,7 +313,7 @@ function memoryOverTime(run) {
     bands.push({ from, to, name: name === "train" ? "" : name, shaded: name !== "train" });
   });
   return chart({ title: "Memory over the run", wide: true, height: 260, series, areas: areas.length ? areas : undefined, areaX: areas.length ? main.x : undefined, lines, bands,
-    x: { label: "time", show: (x) => showSeconds(Math.max(0, x)), name: (x) => `after ${showSeconds(x)}` }, y: { show: showBytes, tick: showTickBytes, ticks: byteTicks, zero: true },
+    x: { label: "time", show: showClock, ticks: clockTicks, name: (x) => `after ${showSeconds(x)}` }, y: { show: showBytes, tick: showTickBytes, ticks: byteTicks, zero: true },
     unit: `${showStep(run.num_memory_samples)} samples; bands are the arena's categories as planned, and what the process holds beside it`,
     hint: "Hover, or focus and use the arrow keys." });
 }
@@ -328,7 +334,6 @@ function categoriesOver(run, main, arena) {
   const areas = [];
   const beside = room.map((bytes, index) => Math.max(0, bytes - reserved[index]));
   const left = room.map((bytes, index) => bytes - beside[index]);
-  areas.push({ name: "beside the arena", colour: "outside", y: beside });
   for (const name of CATEGORIES) {
     const bytes = breakdown[name] || 0;
     if (bytes < whole / 2000) continue;
@@ -338,17 +343,18 @@ function categoriesOver(run, main, arena) {
       return own;
     }) });
   }
+  areas.push({ name: "beside the arena", colour: "outside", y: beside });
   return areas;
 }
 
 function memoryInStep(run, plan) {
   if (!plan) return breakdownBar(run);
   const by = aliveBy(plan);
-  const xs = Array.from({ length: plan.moments }, (_, moment) => moment);
-  const areas = CATEGORIES.filter((name) => by.has(name)).map((name) => ({ name, colour: name, y: xs.map((moment) => by.get(name)[moment]) })).filter((area) => area.y.some((bytes) => bytes > 0));
-  const bands = plan.programs.map((one) => ({ from: one.first, to: one.last + 1, name: programName(one) }));
+  const xs = Array.from({ length: plan.moments }, (_, moment) => moment + 1);
+  const areas = CATEGORIES.filter((name) => by.has(name)).map((name) => ({ name, colour: name, y: xs.map((number) => by.get(name)[number - 1]) })).filter((area) => area.y.some((bytes) => bytes > 0));
+  const bands = plan.programs.map((one) => ({ from: one.first + 1, to: one.last + 2, name: programName(one) }));
   return chart({ title: "Bytes alive in one step", wide: true, height: 250, series: [], areas, areaX: xs, stepped: true, bands, lines: [{ name: "arena", y: plan.arena, colour: "ink" }],
-    x: { label: "operation", whole: true, show: (x) => showStep(x + 1), name: (x) => `operation ${showStep(x + 1)}: ${plan.operation(x)}, ${programAt(plan, x).name}` },
+    x: { label: "operation", whole: true, show: showStep, name: (x) => `operation ${showStep(x)}: ${plan.operation(x - 1)}, ${programAt(plan, x - 1).name}` },
     y: { show: showBytes, tick: showTickBytes, ticks: byteTicks, zero: true }, unit: "by operation, in the order in which they run; programs that run several times are shown once",
     hint: "Hover, or focus and use the arrow keys." });
 }

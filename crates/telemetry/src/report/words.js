@@ -79,6 +79,27 @@ function showSeconds(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** A moment on a clock: 45 s, 1:30, 2:05 h. */
+function showClock(seconds) {
+  if (seconds < 0.5) return seconds > 0 ? `${seconds.toFixed(2)} s` : "0";
+  if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
+  const [minutes, rest] = [Math.floor(seconds / 60), Math.round(seconds % 60)];
+  if (minutes < 60) return `${minutes}:${String(rest).padStart(2, "0")}`;
+  return `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")} h`;
+}
+
+const CLOCK_UNITS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+
+/** Round moments: whole seconds, minutes or hours. */
+function clockTicks(low, high, count) {
+  const rough = (high - low) / Math.max(1, count);
+  const unit = CLOCK_UNITS.find((one) => one >= rough);
+  if (rough < 1 || !unit) return ticks(low, high, count);
+  const found = [];
+  for (let tick = Math.ceil(low / unit) * unit; tick <= high; tick += unit) found.push(tick);
+  return found;
+}
+
 const showStep = (step) => Math.round(step).toLocaleString("en-US");
 
 /** Round numbers that cover a range: about `count` of them. */
