@@ -2,7 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod analyze;
 pub mod error;
+pub mod hostile;
+mod log;
 pub mod memory_log;
+mod words;
 
 pub use error::TelemetryError;
