@@ -1,7 +1,14 @@
-//! What a run says of itself, for people: [`report`] is one HTML file of curves, memory and predictions.
-//!
-//! Nothing here knows how a run is trained: the files of its folder are all that is read.
+//! What a run says of itself: a line per look at the memory, what can be told from such lines, and the page that
+//! shows a run. No device.
 
 #![forbid(unsafe_code)]
 
+pub mod analyze;
+pub mod error;
+pub mod hostile;
+mod log;
+pub mod memory_log;
 pub mod report;
+mod words;
+
+pub use error::TelemetryError;

@@ -10,6 +10,8 @@ use serde_json::{Map, Value};
 
 use super::ReportError;
 use super::thin::{Curve, six_digits, smoothed};
+use crate::analyze::{AnalyzeOptions, analyze};
+use crate::memory_log;
 
 /// A JSON file that is longer than this is none of ours.
 const MAX_JSON_BYTES: u64 = 64 << 20;
@@ -148,7 +150,7 @@ impl Run {
             ));
         }
         let mut samples: Vec<Sample> = Vec::new();
-        read_lines(path, "memory.jsonl", &mut notes, |line| {
+        read_lines(path, memory_log::FILE_NAME, &mut notes, |line| {
             samples.push(serde_json::from_slice(line)?);
             Ok(())
         });
@@ -170,7 +172,7 @@ impl Run {
             num_memory_samples: samples.len(),
             memory: memory_curves(&samples, &times),
             phases: phases(&samples, &times),
-            analysis: None,
+            analysis: analysis(path, &mut notes),
             skipped: read_text(path, "skipped.csv", &mut Vec::new())
                 .map_or(0, |text| text.lines().skip(1).count() as u64),
             notes,
@@ -181,6 +183,22 @@ impl Run {
     pub fn notes(&self) -> Vec<String> {
         let notes = self.notes.iter();
         notes.map(|note| format!("{}: {note}", self.name)).collect()
+    }
+}
+
+/// What `analyze` says of the memory log, where there is one.
+fn analysis(run: &Path, notes: &mut Vec<String>) -> Option<Value> {
+    let file = fs::File::open(run.join(memory_log::FILE_NAME)).ok()?;
+    let options = AnalyzeOptions {
+        log: memory_log::FILE_NAME.to_owned(),
+        ..AnalyzeOptions::default()
+    };
+    match analyze(file, &options) {
+        Ok(analysis) => serde_json::to_value(analysis).ok(),
+        Err(error) => {
+            notes.push(error.to_string().replace("\nhint", "; hint"));
+            None
+        }
     }
 }
 
