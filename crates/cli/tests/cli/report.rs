@@ -161,6 +161,44 @@ fn a_run_leaves_a_report_that_draws_itself() {
             assert!(opened.dom.contains(words), "{words}");
         }
     }
+    walked_by_keyboard(&chromium, &run);
+}
+
+/// Focus, then arrow keys: what they come to is said in words, in the arena and on a curve.
+fn walked_by_keyboard(chromium: &Path, run: &RunFiles) {
+    let html = fs::read_to_string(report(run)).unwrap();
+    let (_, after) = html.split_once("script-src 'nonce-").unwrap();
+    let (nonce, _) = after.split_once('\'').unwrap();
+    let keys = "setTimeout(() => { \
+        const walk = (plot, keys) => { \
+            const words = []; \
+            plot.focus(); \
+            for (const key of keys) { \
+                plot.dispatchEvent(new KeyboardEvent('keydown', { key })); \
+                words.push(plot.parentElement.querySelector('output').textContent); \
+            } \
+            return words.join(' | '); \
+        }; \
+        const root = document.documentElement; \
+        root.dataset.curve = walk(document.querySelector('.plot'), ['Home', 'ArrowRight']); \
+        root.dataset.arena = walk(document.querySelector('.plot[role=application]'), ['Home', 'ArrowRight', 'ArrowUp', '+']); \
+    }, 1000);";
+    let script = format!("<script nonce=\"{nonce}\">{keys}</script></body>");
+    let page = run.file("walked.html");
+    fs::write(&page, html.replace("</body>", &script)).unwrap();
+    let opened = Opened::open(chromium, &page, "1200,900");
+    opened.is_clean();
+    let curve: Vec<&str> = opened.told("curve").unwrap().split(" | ").collect();
+    assert!(
+        curve[0].starts_with("step 1 ") && curve[1].starts_with("step 2 "),
+        "{curve:?}"
+    );
+    let arena: Vec<&str> = opened.told("arena").unwrap().split(" | ").collect();
+    assert!(
+        arena.iter().all(|words| words.contains("alive")),
+        "{arena:?}"
+    );
+    assert!(arena[0] != arena[1] && arena[1] != arena[2], "{arena:?}");
 }
 
 /// One epoch is too short to be timed, two are long enough: their first steps have the same losses.

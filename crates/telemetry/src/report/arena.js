@@ -4,7 +4,7 @@
 function readTensors(file) {
   if (!file || !Array.isArray(file.tensors) || !Array.isArray(file.programs) || !file.programs.length) return null;
   const tensors = file.tensors.map(([name, category, offset, bytes, first, last]) => ({
-    name: file.names[name], category: file.categories[category], offset, bytes, first, last,
+    name: file.names[name], category: file.categories[category], offset, bytes, first, last, shade: 0.76 + 0.06 * ((name * 7) % 5),
   }));
   const programs = file.programs.map(([name, first, last, runs]) => ({ name, first, last, runs }));
   const moments = programs[programs.length - 1].last + 1;
@@ -122,7 +122,7 @@ function drawArena(state) {
   for (const tensor of plan.tensors) {
     if (tensor.last < state.from || tensor.first >= state.to) continue;
     const box = boxOf(tensor, x, y);
-    pen.globalAlpha = state.filter && !tensor.name.toLowerCase().includes(state.filter) ? 0.12 : 0.92;
+    pen.globalAlpha = state.filter && !tensor.name.toLowerCase().includes(state.filter) ? 0.12 : tensor.shade;
     pen.fillStyle = fill[tensor.category];
     pen.fillRect(box.x, box.y, box.width, box.height);
     if (box.height >= 3.5 && box.width >= 3) {

@@ -2,8 +2,11 @@
 
 const DASHES = ["", "6 3", "2 3", "9 3 2 3"];
 const charts = [];
+const POINT = "Hover, or focus and use the arrow keys.";
 const PLOT_HEIGHT = 200;
-const MARGIN = { left: 58, right: 14, top: 10, bottom: 24 };
+const MARGIN = { left: 58, right: 14, bottom: 24 };
+/** Names of bands stand above the curves. */
+const topOf = (spec) => ((spec.bands || []).some((band) => band.name) ? 24 : 10);
 
 /**
  * A figure with curves.
@@ -48,7 +51,7 @@ function onWidth(element, draw) {
 
 /** What is said while nobody points: where the curves end. */
 function idleWords(spec) {
-  if (spec.hint) return spec.hint;
+  if (spec.hint || spec.series.length > 6) return spec.hint || POINT;
   const ends = spec.series.filter((one) => !one.faint && one.points.y.length).map((one) => {
     const y = one.points.y[one.points.y.length - 1];
     return `${one.name} ${isNumber(y) ? spec.y.show(y) : "not a number"}`;
@@ -120,20 +123,26 @@ function drawChart(state) {
   if (width < 60) return;
   const height = spec.height || PLOT_HEIGHT;
   const { left, right, low, high } = bounds(spec);
-  const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
+  const inner = { width: width - MARGIN.left - MARGIN.right, height: height - topOf(spec) - MARGIN.bottom };
   const px = (x) => MARGIN.left + ((x - left) / (right - left)) * inner.width;
-  const py = (y) => MARGIN.top + (1 - (y - low) / (high - low)) * inner.height;
+  const py = (y) => topOf(spec) + (1 - (y - low) / (high - low)) * inner.height;
   state.scale = { px, py, low: left, high: right, toValue: (x) => left + ((x - MARGIN.left) / inner.width) * (right - left) };
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
-  for (const band of spec.bands || []) drawBand(svg, band, px, inner, left, right);
+  for (const band of spec.bands || []) drawBand(svg, band, px, { top: topOf(spec), height: inner.height }, left, right);
   const yTicks = (spec.y.ticks || ticks)(low, high, Math.max(2, Math.floor(inner.height / 36)));
+  const showTick = spec.y.tick || (spec.y.show === showNumber ? alike(yTicks) : spec.y.show);
   for (const tick of yTicks) {
     const line = s("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: py(tick), y2: py(tick) });
     line.style.stroke = "var(--grid)";
-    svg.append(line, s("text", { x: MARGIN.left - 7, y: py(tick) + 4, "text-anchor": "end", text: (spec.y.tick || spec.y.show)(tick) }));
+    svg.append(line, s("text", { x: MARGIN.left - 7, y: py(tick) + 4, "text-anchor": "end", text: showTick(tick) }));
   }
   const xTicks = (spec.x.ticks || ticks)(left, right, Math.max(2, Math.floor(inner.width / 64))).filter((tick) => !spec.x.whole || Number.isInteger(tick));
-  for (const tick of xTicks) svg.append(s("text", { x: px(tick), y: height - 7, "text-anchor": "middle", text: spec.x.show(tick) }));
+  for (const tick of xTicks) {
+    const text = spec.x.show(tick);
+    // The last one ends where the page does.
+    const x = Math.min(px(tick), width - 3.2 * text.length);
+    svg.append(s("text", { x, y: height - 7, "text-anchor": "middle", text }));
+  }
   drawAreas(svg, spec, px, py);
   for (const line of spec.lines || []) drawLine(svg, line, py, width);
   for (const one of spec.series) drawSeries(svg, one, px, py);
@@ -146,14 +155,19 @@ function drawChart(state) {
   drawCursor(state);
 }
 
-function drawBand(svg, band, px, inner, left, right) {
+function drawBand(svg, band, px, { top, height }, left, right) {
   const [from, to] = [Math.max(left, band.from), Math.min(right, band.to)];
   if (!(to > from)) return;
-  const box = s("rect", { x: px(from), y: MARGIN.top, width: Math.max(1, px(to) - px(from)), height: inner.height });
+  const box = s("rect", { x: px(from), y: top, width: Math.max(1, px(to) - px(from)), height });
   box.style.fill = "var(--grid)";
   if (band.shaded) svg.append(box);
+  if (band.parted && from > left) {
+    const rule = s("line", { x1: px(from), x2: px(from), y1: top, y2: top + height });
+    rule.style.stroke = "var(--line)";
+    svg.append(rule);
+  }
   if (band.name && px(to) - px(from) > 7 * band.name.length) {
-    svg.append(s("text", { x: (px(from) + px(to)) / 2, y: MARGIN.top + 10, "text-anchor": "middle", text: band.name }));
+    svg.append(s("text", { x: (px(from) + px(to)) / 2, y: top - 8, "text-anchor": "middle", text: band.name }));
   }
 }
 
@@ -247,7 +261,9 @@ function moveTo(state, x) {
   for (const one of spec.series) {
     if (one.faint || !one.points.x.length) continue;
     const y = one.points.y[nearest(one.points.x, state.at)];
-    parts.push(`${one.name} ${isNumber(y) ? spec.y.show(y) : "not a number"}`);
+    const own = one.raw ? one.raw.y[nearest(one.raw.x, state.at)] : y;
+    const mean = one.raw ? ` (mean ${spec.y.show(y)})` : "";
+    parts.push(`${one.name} ${isNumber(own) ? spec.y.show(own) : "not a number"}${mean}`);
   }
   for (const area of spec.areas || []) {
     const y = area.y[nearest(spec.areaX, state.at)];
@@ -265,7 +281,7 @@ function drawCursor(state) {
   if (state.at === null) return;
   const { px, py } = state.scale;
   const x = px(state.at);
-  const rule = s("line", { x1: x, x2: x, y1: MARGIN.top, y2: state.size.height - MARGIN.bottom });
+  const rule = s("line", { x1: x, x2: x, y1: topOf(state.spec), y2: state.size.height - MARGIN.bottom });
   rule.style.stroke = "var(--soft)";
   state.cursor.append(rule);
   for (const one of state.spec.series) {

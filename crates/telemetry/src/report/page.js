@@ -74,12 +74,12 @@ function draw() {
   arenas.length = 0;
   const main = document.getElementById("main");
   const sections = [learning(view), pace(view), memory(view), operations(view), predictions(view), configuration(view)].filter(Boolean);
-  const empty = view.runs.every((run) => run.num_steps === 0) ? nothing("No step has been written yet. `holdall train` writes the report again when it ends.") : null;
+  const hasCurves = view.runs.some((run) => run.num_steps > 0);
   const many = view.runs.length > 1;
-  const held = main.querySelector(".controls");
-  main.replaceChildren(verdictBox(view.runs), many ? comparison(view.runs) : tiles(view.runs[0]) || "", empty || "", controls(), ...sections);
+  const held = main.querySelector(":scope > .controls");
+  main.replaceChildren(verdictBox(view.runs), many ? comparison(view.runs) : tiles(view.runs[0]) || "", hasCurves ? controls() : "", ...sections);
   document.getElementById("nav").replaceChildren(...sections.map((one) => h("a", { href: `#${one.id}`, text: one.querySelector("h2").textContent })));
-  if (held && focused === "SELECT") main.querySelector(".controls select").focus();
+  if (held && focused === "SELECT") main.querySelector(":scope > .controls select").focus();
 }
 
 function foot() {

@@ -86,7 +86,8 @@ function findingInWords(one) {
 
 function inWords(run, fact, over) {
   const said = [];
-  if (fact.steps) said.push(`${showStep(fact.steps)} steps${fact.seconds ? ` in ${showSeconds(fact.seconds)}` : ""}${fact.speed ? `, ${showNumber(fact.speed)} samples/s` : ""}.`);
+  if (!fact.steps) said.push("Curves follow once it trains; `holdall train` writes this report when it ends.");
+  if (fact.steps) said.push(`${counted(fact.steps, "step")}${fact.seconds ? ` in ${showSeconds(fact.seconds)}` : ""}${fact.speed ? `, ${showNumber(fact.speed)} samples/s` : ""}.`);
   if (isNumber(fact.peak) && isNumber(fact.planned)) {
     const within = fact.budget ? ` and the budget of ${showBytes(fact.budget)}` : "";
     said.push(over ? `Memory peaked at ${showBytes(fact.peak)}, above the plan's ${showBytes(fact.planned)}.`
@@ -112,13 +113,14 @@ function tiles(run) {
   const last = run.steps.loss_smooth || loss;
   const made = [];
   if (isNumber(fact.speed)) made.push(tile("Throughput", showNumber(fact.speed), "samples/s", stepTime(run)));
-  if (isNumber(fact.peak) || isNumber(fact.planned)) {
-    made.push(tile("Peak memory", showBytes(isNumber(fact.peak) ? fact.peak : null), "",
+  if (!isNumber(fact.peak) && isNumber(fact.planned)) made.push(tile("Planned memory", showBytes(fact.planned), "", fact.budget ? `budget ${showBytes(fact.budget)}` : null, gauge(fact)));
+  if (isNumber(fact.peak)) {
+    made.push(tile("Peak memory", showBytes(fact.peak), "",
       `plan ${showBytes(fact.planned)}${fact.budget ? `, budget ${showBytes(fact.budget)}` : ""}`, gauge(fact)));
   }
   if (fact.best) made.push(tile(`Best ${metricInWords(fact.best.metric)}`, showShare(fact.best.value), "", `after step ${showStep(fact.best.step)}${chance(run, fact.best.metric)}`));
-  if (loss) made.push(tile("Loss", showNumber(last.y[last.y.length - 1]), "", `from ${showNumber(loss.y.find(isNumber))}, ${showStep(fact.steps)} steps`));
-  if (isNumber(fact.seconds)) made.push(tile("Time", showSeconds(fact.seconds), "", `${showStep(run.last_epoch || 0)} epochs, ${run.evaluations.length} evaluations`));
+  if (loss) made.push(tile("Loss", showNumber(last.y[last.y.length - 1]), "", `${run.steps.loss_smooth ? "running mean" : "of the last step"}; from ${showNumber(loss.y.find(isNumber))}`));
+  if (isNumber(fact.seconds)) made.push(tile("Time", showSeconds(fact.seconds), "", `${counted(run.last_epoch || 0, "epoch")}, ${counted(run.evaluations.length, "evaluation")}`));
   if (isNumber(fact.waited)) made.push(tile("Waited for data", showShare(fact.waited), "", "of the training time"));
   return made.length ? h("div", { class: "tiles" }, made) : null;
 }
@@ -204,22 +206,22 @@ function stepChart(view, title, wanted, y, more) {
       const smooth = run.steps[`${key}_smooth`];
       const label = several ? (wanted.length > 1 ? `${run.name}, ${name}` : run.name) : name;
       if (smooth) series.push({ name: label, colour: colourName, faint: true, points: over(view, run, curve) });
-      series.push({ name: label, colour: colourName, dash: several ? number : 0, points: over(view, run, smooth || curve) });
+      series.push({ name: label, colour: colourName, dash: several ? number : 0, points: over(view, run, smooth || curve), raw: smooth ? over(view, run, curve) : null });
     });
   });
   if (!series.length) return null;
   const smoothed = series.some((one) => one.faint);
-  return chart({ title, series, x: axis(view), y, unit: smoothed ? "thin: every step; thick: running mean" : null, ...more });
+  return chart({ title, series, x: axis(view), y, unit: smoothed ? "thick: running mean" : null, ...more });
 }
 
 function chanceLine(view, key, name) {
-  const levels = new Set();
+  const levels = new Map();
   for (const run of view.runs) {
     const curve = run.steps[key];
     // Most steps have a whole batch: their chance is the one to compare with.
-    if (curve) levels.add(highest(curve));
+    if (curve && isNumber(highest(curve))) levels.set(showNumber(highest(curve)), highest(curve));
   }
-  return [...levels].filter(isNumber).map((y) => ({ name: levels.size > 1 ? `${name} ${showNumber(y)}` : name, y, colour: "soft" }));
+  return [...levels].map(([shown, y]) => ({ name: levels.size > 1 ? `${name} ${shown}` : name, y, colour: "soft" }));
 }
 
 function learning(view) {
@@ -291,7 +293,6 @@ function memory(view) {
   const run = view.runs[view.detail];
   const plan = readTensors(run.tensors);
   const charts = [memoryOverTime(run), memoryInStep(run, plan), plan ? arenaPicture(plan) : null];
-  if (!charts.some(Boolean)) return section("memory", "Memory", "", [nothing("The run has neither memory.jsonl nor plan-tensors.json, so there is nothing to draw.")]);
   return section("memory", "Memory", "Every tensor has its address before the first step: what is planned is what is allocated, once.", charts);
 }
 
@@ -315,7 +316,7 @@ function memoryOverTime(run) {
   return chart({ title: "Memory over the run", wide: true, height: 260, series, areas: areas.length ? areas : undefined, areaX: areas.length ? main.x : undefined, lines, bands,
     x: { label: "time", show: showClock, ticks: clockTicks, name: (x) => `after ${showSeconds(x)}` }, y: { show: showBytes, tick: showTickBytes, ticks: byteTicks, zero: true },
     unit: `${showStep(run.num_memory_samples)} samples; bands are the arena's categories as planned, and what the process holds beside it`,
-    hint: "Hover, or focus and use the arrow keys." });
+    hint: POINT });
 }
 
 /** The arena by category from the time it is there, and beside it what else the process holds. */
@@ -352,11 +353,11 @@ function memoryInStep(run, plan) {
   const by = aliveBy(plan);
   const xs = Array.from({ length: plan.moments }, (_, moment) => moment + 1);
   const areas = CATEGORIES.filter((name) => by.has(name)).map((name) => ({ name, colour: name, y: xs.map((number) => by.get(name)[number - 1]) })).filter((area) => area.y.some((bytes) => bytes > 0));
-  const bands = plan.programs.map((one) => ({ from: one.first + 1, to: one.last + 2, name: programName(one) }));
+  const bands = plan.programs.map((one) => ({ from: one.first + 1, to: one.last + 2, name: programName(one), parted: true }));
   return chart({ title: "Bytes alive in one step", wide: true, height: 250, series: [], areas, areaX: xs, stepped: true, bands, lines: [{ name: "arena", y: plan.arena, colour: "ink" }],
     x: { label: "operation", whole: true, show: showStep, name: (x) => `operation ${showStep(x)}: ${plan.operation(x - 1)}, ${programAt(plan, x - 1).name}` },
     y: { show: showBytes, tick: showTickBytes, ticks: byteTicks, zero: true }, unit: "by operation, in the order in which they run; programs that run several times are shown once",
-    hint: "Hover, or focus and use the arrow keys." });
+    hint: POINT });
 }
 
 /** Without lifetimes: what the plan says of the arena. */
@@ -404,7 +405,7 @@ function predictions(view) {
   if (!file || !Array.isArray(file.samples) || !file.samples.length) return null;
   const list = h("ul", { class: "samples wide" }, file.samples.slice(0, 24).map(prediction));
   const where = file.on === "train" ? "Training pictures" : "Held-out pictures";
-  return section("predictions", "Predictions", `${where} as the model sees them, after step ${showStep(file.step)}: the captions that it finds nearest among ${showStep(file.captions || 0)}, with their cosine, and the label head's choice.`, [list]);
+  return section("predictions", "Predictions", `${where} as the model sees them, after step ${showStep(file.step)}: the captions that it finds nearest among ${showStep(file.captions || 0)}, with their cosine (✓ its own, … its own further down), and the label head's choice.`, [list]);
 }
 
 function prediction(one) {
@@ -474,8 +475,6 @@ function candidates(plan) {
   return h("div", { class: "wide card scroll" }, h("table", {}, h("caption", { text: `The plan, within ${plan.budget_bytes ? showBytes(plan.budget_bytes) : "no budget"}, for an effective batch of ${showStep(plan.effective_batch || 0)}` }),
     h("thead", {}, h("tr", {}, head.map((text) => h("th", { scope: "col", text })))), h("tbody", {}, rows)));
 }
-
-const nothing = (text) => h("p", { class: "empty wide", text });
 
 function section(id, title, lead, parts) {
   const there = parts.filter(Boolean);

@@ -71,17 +71,31 @@ pub fn six_digits(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-/// An exponential mean that forgets over a fiftieth of the points; the first value is not a bias.
+/// An exponential mean that looks about a sixtieth of the points to either side: it does not lag, and counts at its ends what is there.
 pub fn smoothed(points: &[(f64, Option<f64>)]) -> Vec<(f64, Option<f64>)> {
-    let keep = 1.0 - 1.0 / (points.len() as f64 / 50.0).max(1.0);
+    let there: Vec<(f64, f64)> = points.iter().filter_map(|&(x, y)| Some((x, y?))).collect();
+    let keep = 1.0 - 1.0 / (there.len() as f64 / 60.0).max(1.0);
+    let before = sums(there.iter().map(|(_, y)| *y), keep);
+    let mut after = sums(there.iter().rev().map(|(_, y)| *y), keep);
+    after.reverse();
+    let both = before.iter().zip(&after);
+    let both = both.map(|((sum, weight), (other, also))| (sum + other) / (weight + also));
+    there
+        .iter()
+        .zip(both)
+        .map(|(&(x, _), mean)| (x, Some(mean)))
+        .collect()
+}
+
+/// Weighted sums of all values so far, and their weights.
+fn sums(values: impl Iterator<Item = f64>, keep: f64) -> Vec<(f64, f64)> {
     let (mut sum, mut weight) = (0.0, 0.0);
-    let mean = |&(x, y): &(f64, Option<f64>)| {
-        let y = y?;
-        sum = keep * sum + (1.0 - keep) * y;
+    let add = |value: f64| {
+        sum = keep * sum + (1.0 - keep) * value;
         weight = keep * weight + (1.0 - keep);
-        Some((x, Some(sum / weight)))
+        (sum, weight)
     };
-    points.iter().filter_map(mean).collect()
+    values.map(add).collect()
 }
 
 #[cfg(test)]
@@ -112,6 +126,15 @@ mod tests {
         let curve = Curve::thinned(&points);
         assert_eq!(curve.y, [Some(0.123_457), None]);
         assert_eq!(Curve::thinned(&[]), Curve::default());
+    }
+
+    /// One odd step at the end moves the mean by its share, not to itself.
+    #[test]
+    fn the_last_point_is_one_among_others() {
+        let mut points: Vec<_> = (0..600).map(|x| (f64::from(x), Some(1.0))).collect();
+        points[599].1 = Some(11.0);
+        let end = smoothed(&points)[599].1.unwrap();
+        assert!((1.5..4.0).contains(&end), "{end}");
     }
 
     #[test]

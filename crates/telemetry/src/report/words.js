@@ -114,6 +114,17 @@ function ticks(low, high, count) {
   return found;
 }
 
+/** Shows ticks with as many digits as the finest of them needs. */
+function alike(all) {
+  const most = Math.max(...all.map(Math.abs));
+  if (most >= 1e6 || most < 1e-3) return (tick) => (tick === 0 ? "0" : tick.toExponential(1).replace(".0e", "e").replace("e+", "e"));
+  let digits = 0;
+  while (digits < 7 && all.some((tick) => Math.abs(tick * 10 ** digits - Math.round(tick * 10 ** digits)) > 1e-6)) digits += 1;
+  return (tick) => (tick === 0 ? "0" : tick.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+}
+
+const counted = (count, name) => `${showStep(count)} ${name}${count === 1 ? "" : "s"}`;
+
 /** The same for bytes: steps of 1, 2 or 5 times a power of two units. */
 function byteTicks(low, high, count) {
   let unit = 1;
