@@ -15,7 +15,7 @@ const TWENTY_STEPS: &str = "--batch-size 2 --gradient-accumulation 2 --epochs 2 
 
 /// Writes a line where it is seen: of a test that passes, what `eprintln` writes is swallowed.
 fn say(line: &str) {
-    writeln!(std::io::stderr(), "{line}").unwrap();
+    writeln!(std::io::stderr(), "{line}").expect("stderr can be written");
 }
 
 /// A browser. Without one nothing is opened, which must not go unseen.

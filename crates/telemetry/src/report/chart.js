@@ -136,7 +136,7 @@ function drawChart(state) {
     line.style.stroke = "var(--grid)";
     svg.append(line, s("text", { x: MARGIN.left - 7, y: py(tick) + 4, "text-anchor": "end", text: showTick(tick) }));
   }
-  const xTicks = (spec.x.ticks || ticks)(left, right, Math.max(2, Math.floor(inner.width / 64))).filter((tick) => !spec.x.whole || Number.isInteger(tick));
+  const xTicks = (spec.x.ticks || ticks)(left, right, Math.max(2, Math.floor(inner.width / (6.5 * spec.x.show(right).length + 26)))).filter((tick) => !spec.x.whole || Number.isInteger(tick));
   for (const tick of xTicks) {
     const text = spec.x.show(tick);
     // The last one ends where the page does.

@@ -76,12 +76,13 @@ function oneVerdict(run, named) {
     h("div", { class: "said" },
       h("strong", { text: named ? `${run.name}: ${title}` : title }),
       h("p", { text: inWords(run, fact, over) }),
-      findings.length ? h("ul", {}, findings.map((one) => h("li", { text: findingInWords(one) }))) : null));
+      findings.length ? h("ul", {}, findings.map((one) => h("li", {}, findingInWords(one), one.advice ? h("div", { class: "soft", text: `What to do: ${one.advice}` }) : null))) : null));
 }
 
 function findingInWords(one) {
   const where = isNumber(one.step) ? ` (step ${showStep(one.step)})` : "";
-  return `${one.message}${where}${one.advice ? `. ${one.advice}` : ""}`;
+  const device = one.device ? `${one.device}: ` : "";
+  return `${device}${one.message}${where}`;
 }
 
 function inWords(run, fact, over) {
