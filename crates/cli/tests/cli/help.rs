@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "",
     "demo",
     "train",
@@ -14,12 +14,13 @@ const COMMANDS: [&str; 13] = [
     "data check",
     "data clean",
     "data sample",
+    "analyze",
     "bench",
     "bench clip",
 ];
 
 /// Examples of these name the reader's own files, or train for minutes; other tests run such lines.
-const OWN_FILES: [&str; 5] = ["demo", "train", "eval", "predict", "data"];
+const OWN_FILES: [&str; 6] = ["demo", "train", "eval", "predict", "data", "analyze"];
 
 #[test]
 fn help_of_every_command() {

@@ -233,9 +233,10 @@ fn spike() {
         let mut drawn = Drawn::healthy(dice);
         let top = drawn.looks.iter().map(|look| look.held).fold(0.0, f64::max);
         let height = dice.between(0.07, (0.99 - top).max(0.08));
-        let num_looks = drawn.looks.len();
+        let [before, after] = drawn.empty;
+        let num_looks = drawn.looks.len() - before - after;
         for _ in 0..1 + dice.below(4) {
-            let at = dice.below(num_looks);
+            let at = before + dice.below(num_looks);
             let look = &mut drawn.looks[at];
             look.held = top + height * dice.between(0.9, 1.0);
             look.reserved = look.reserved.max(look.held);
@@ -308,6 +309,7 @@ fn idle() {
     assert_detected("idle", Kind::Idle, &[], |dice| {
         let writer = dice.pick(&[Writer::Holdall, Writer::Smi]);
         let mut drawn = Drawn::healthy_of(writer, dice);
+        drawn.empty = [0, 0];
         let (from, length) = match dice.chance(0.5) {
             true => (0.0, 1.0),
             false => (dice.between(0.0, 0.6), dice.between(0.15, 0.35)),
