@@ -28,6 +28,7 @@ fn main() -> ExitCode {
             DataCommand::Sample(arguments) => commands::data_sample::run(arguments),
         },
         Command::Report(arguments) => commands::report::run(arguments),
+        Command::Analyze(arguments) => commands::analyze::run(arguments),
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Verify(arguments) => commands::verify::run(arguments),
         Command::Bench(arguments) => match arguments.command {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "cli/analyze.rs"]
+mod analyze;
 #[path = "cli/bad_input.rs"]
 mod bad_input;
 #[path = "cli/broken.rs"]

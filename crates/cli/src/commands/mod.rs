@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod analyze;
 pub mod bench_clip;
 pub mod bench_loader;
 pub mod data_check;

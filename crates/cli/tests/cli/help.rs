@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "",
     "demo",
     "train",
@@ -15,12 +15,15 @@ const COMMANDS: [&str; 14] = [
     "data check",
     "data clean",
     "data sample",
+    "analyze",
     "bench",
     "bench clip",
 ];
 
 /// Examples of these name the reader's own files, or train for minutes; other tests run such lines.
-const OWN_FILES: [&str; 6] = ["demo", "train", "eval", "predict", "report", "data"];
+const OWN_FILES: [&str; 7] = [
+    "demo", "train", "eval", "predict", "report", "data", "analyze",
+];
 
 #[test]
 fn help_of_every_command() {

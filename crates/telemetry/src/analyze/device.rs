@@ -12,6 +12,11 @@ const NOT_FULL: f64 = 0.90;
 /// A GPU at or under this utilization, in percent, has nothing to do.
 pub(super) const NOTHING_TO_DO: f64 = 5.0;
 
+/// With less than this share of the most that was held, or less than so many bytes, nothing is loaded: a capture from outside
+/// goes on when the run is over.
+const LOADED: f64 = 0.2;
+const LOADED_BYTES: f64 = 100e6;
+
 /// The largest samples of a channel.
 const NUM_TOP: usize = 8;
 
@@ -49,6 +54,7 @@ pub(super) struct DeviceLog {
     pub num_samples: u64,
     pub num_clock_backwards: u64,
     previous_train: Option<Sample>,
+    most_held: f64,
 }
 
 /// A phase's samples, one by one and by epoch.
@@ -123,6 +129,7 @@ impl DeviceLog {
             num_samples: 0,
             num_clock_backwards: 0,
             previous_train: None,
+            most_held: 0.0,
         }
     }
 
@@ -195,9 +202,9 @@ impl DeviceLog {
         if let Some(needed) = needed(sample).and_then(share) {
             self.needed_share.add(needed);
         }
-        // A capture often begins before the run does.
+        self.most_held = self.most_held.max(held.unwrap_or(0.0));
         let is_loaded =
-            held.is_none_or(|held| held > 300e6 || held_share.is_some_and(|share| share > 0.05));
+            held.is_none_or(|held| held > LOADED_BYTES && held > LOADED * self.most_held);
         if let Some(utilization) = sample.utilization {
             self.busy.add(sample, utilization, is_loaded, seconds);
         }

@@ -161,6 +161,7 @@ fn finding(
 fn until_full(left: f64, epochs: Option<u64>, seconds: f64) -> String {
     let epochs = epochs.map(|epochs| left * epochs as f64);
     match (epochs, seconds > 0.0) {
+        _ if left <= 0.0 => "; full already".to_owned(),
         (Some(epochs), true) => format!(
             "; full in about {epochs:.0} epochs, {}",
             show_duration(left * seconds)
@@ -205,10 +206,11 @@ fn of_epochs(epochs: &Series, channel: Channel) -> Option<Points> {
 
 fn of_samples(samples: &Series, channel: Channel) -> Option<Points> {
     let stats: Vec<&Stat> = samples.stats(channel).collect();
+    let stats = while_running(&stats);
     let means: Vec<f64> = stats.iter().map(|stat| stat.mean()).collect();
     let resets = resets(&means);
     if !resets.is_empty() {
-        return of_cycles(&stats, &resets);
+        return of_cycles(stats, &resets);
     }
     let in_each = stats
         .len()
@@ -227,6 +229,16 @@ fn of_samples(samples: &Series, channel: Channel) -> Option<Points> {
         unit: Unit::Block,
         share: 1.0 - in_each as f64 / stats.len() as f64,
     })
+}
+
+/// Without the ends at which next to nothing is held: a capture from outside begins before the run and ends after it.
+fn while_running<'a, 'b>(stats: &'a [&'b Stat]) -> &'a [&'b Stat] {
+    let mut means: Vec<f64> = stats.iter().map(|stat| stat.mean()).collect();
+    let little = 0.3 * quantile(&mut means, 0.95);
+    let is_running = |stat: &&Stat| stat.mean() >= little;
+    let first = stats.iter().position(is_running).unwrap_or(0);
+    let last = stats.iter().rposition(is_running).unwrap_or(0);
+    &stats[first..=last.max(first)]
 }
 
 /// Whole cycles, from one reset to the next. Of too few nothing can be told: the last tooth always grows.

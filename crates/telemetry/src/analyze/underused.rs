@@ -15,7 +15,8 @@ const GOAL: f64 = 0.85;
 
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     let total = log.total?;
-    if log.held_share.count() < FEWEST_SAMPLES {
+    // A larger batch makes no CPU faster.
+    if log.held_share.count() < FEWEST_SAMPLES || log.name == "cpu" {
         return None;
     }
     // The peak decides how large a batch may be, a single odd sample aside.

@@ -32,8 +32,10 @@ impl CsvReader {
     pub fn of_header(line: &str) -> Option<CsvReader> {
         let cells: Vec<&str> = cells(line).collect();
         let is_number = |cell: &&str| number_and_unit(cell).is_some() || timestamp(cell).is_some();
-        let has_known = cells.iter().any(|cell| column(cell).is_some());
-        (has_known && !cells.iter().any(is_number)).then(|| CsvReader::named(cells))
+        // Numbers first: most lines have one, and are told by it.
+        let is_header =
+            !cells.iter().any(is_number) && cells.iter().any(|cell| column(cell).is_some());
+        is_header.then(|| CsvReader::named(cells))
     }
 
     /// From lines of cells without a header, by the units beside the numbers; `None` where there are none.

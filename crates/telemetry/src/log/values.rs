@@ -19,7 +19,6 @@ pub(super) fn number_and_unit(text: &str) -> Option<(f64, String)> {
     let end = text
         .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E')))
         .unwrap_or(text.len());
-    // `12e` of `12eggs` is no number, and `3E` of a cut one neither: then what stands before the letter is tried.
     let number = text[..end].parse::<f64>().ok().filter(|n| n.is_finite())?;
     let unit = text[end..].trim();
     (unit.len() <= 16).then(|| (number, unit.to_ascii_lowercase()))
@@ -27,6 +26,9 @@ pub(super) fn number_and_unit(text: &str) -> Option<(f64, String)> {
 
 /// Cells in which tools say that they do not know.
 pub(super) fn is_unknown(text: &str) -> bool {
+    if text.starts_with(|c: char| c.is_ascii_digit()) {
+        return false;
+    }
     let text = text.trim().trim_matches(['[', ']']);
     matches!(
         text.to_ascii_lowercase().as_str(),

@@ -83,6 +83,8 @@ pub struct Drawn {
     pub card_bytes: f64,
     pub num_epochs: usize,
     pub looks: Vec<Look>,
+    /// Looks at the beginning and at the end with nothing on the card, where somebody looks from outside.
+    pub empty: [usize; 2],
 }
 
 impl Drawn {
@@ -136,8 +138,14 @@ impl Drawn {
                 });
             }
         }
+        let ends = |dice: &mut Dice, num_looks: usize| match dice.chance(0.4) {
+            true => dice.below(num_looks / 6),
+            false => 0,
+        };
+        let empty = [ends(dice, looks.len()), ends(dice, looks.len())];
         Drawn {
             writer,
+            empty,
             card_bytes: card_gib * 1_073_741_824.0,
             num_epochs,
             looks,
@@ -168,7 +176,8 @@ impl Drawn {
         if self.writer == Writer::Smi {
             out += "timestamp, index, memory.used [MiB], memory.total [MiB], utilization.gpu [%]\n";
         }
-        for look in &self.looks {
+        let [before, after] = self.empty;
+        for (at, look) in self.looks.iter().enumerate() {
             let bytes = |share: f64| (share.clamp(0.0, 1.0) * card) as u64;
             let result = match self.writer {
                 Writer::Holdall => writeln!(
@@ -189,6 +198,11 @@ impl Drawn {
                         .map_or("null".to_owned(), |waited| waited.to_string()),
                 ),
                 Writer::Smi => {
+                    let is_empty = at < before || at + after >= self.looks.len();
+                    let (held, utilization) = match is_empty {
+                        true => (0.0, 0.0),
+                        false => (look.held, look.utilization),
+                    };
                     let time = look.time - 1.7e9;
                     let (minutes, seconds) = ((time / 60.0) as u64, time % 60.0);
                     writeln!(
@@ -197,9 +211,9 @@ impl Drawn {
                         1 + minutes / 1440,
                         minutes / 60 % 24,
                         minutes % 60,
-                        bytes(look.held + look.others) >> 20,
+                        bytes(held + look.others) >> 20,
                         bytes(1.0) >> 20,
-                        look.utilization
+                        utilization
                     )
                 }
                 Writer::Torch => writeln!(
