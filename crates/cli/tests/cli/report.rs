@@ -278,6 +278,39 @@ fn several_runs_are_drawn_over_each_other() {
     }
 }
 
+/// The log of memory is drawn over time, the plan's categories under it and the plan's line on it, with a verdict on top.
+#[test]
+fn memory_over_the_run_is_drawn() {
+    let home = Home::with_cars(16);
+    let run = home.trained("run", "--effective-batch 8 --epochs 1");
+    let chosen = &run.json("plan.json")["chosen"];
+    let sample = |second: u32| {
+        let line = serde_json::json!({
+            "time": 1.7e9 + f64::from(second), "step": second / 10, "phase": "train", "device": "cpu",
+            "process_bytes": chosen["process_bytes"], "arena_bytes": chosen["arena_bytes"],
+        });
+        format!("{line}\n")
+    };
+    let log: String = (0..60).map(sample).collect();
+    fs::write(run.file("memory.jsonl"), log).unwrap();
+    on("report", &run.path, "").exits(DONE);
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    let opened = Opened::open(&chromium, &report(&run), "1200,900");
+    opened.is_clean();
+    for words in [
+        "Memory over the run",
+        "60 samples",
+        "beside the arena",
+        "Healthy",
+    ] {
+        assert!(opened.dom.contains(words), "{words}");
+    }
+    // Of the run, and of a step.
+    assert!(opened.count("areas") >= 9, "{:?}", opened.told("areas"));
+}
+
 #[test]
 fn the_report_as_json_is_one_object() {
     let home = Home::with_cars(16);
