@@ -40,8 +40,12 @@ pub enum Command {
     Predict(PredictArguments),
     /// Exact ranks of features from any framework, at any scale, inside a memory limit
     Retrieval(RetrievalArguments),
+    /// A run, or several side by side, as one HTML file: curves, memory, predictions
+    Report(ReportArguments),
     /// Looks for bad pictures and rows, cleans a CSV, draws data to try things on
     Data(DataArguments),
+    /// Verdicts on a log of GPU memory: leak, spike, fragmentation, starvation, idle or underused GPU
+    Analyze(AnalyzeArguments),
     /// Measures one job and prints a JSON line
     Bench(BenchArguments),
 }
@@ -369,6 +373,27 @@ pub struct RetrievalArguments {
     pub json: bool,
 }
 
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall report runs/cars\n  \
+                  holdall report runs/cars runs/cars-2 --out compared.html\n\n\
+                  What it shows: losses, metrics, learning rate, throughput and waiting for data; memory over time beside the plan's line,\n\
+                  and every tensor of the plan as a box over time and address; the slowest operations; predictions on held-out\n\
+                  pictures; verdicts; the configuration. Several runs are drawn over each other.\n\
+                  `holdall train` writes RUN/report.html when it ends and on Ctrl-C; a run that still trains can be reported on too.\n\
+                  The file needs no network and nothing beside it.")]
+pub struct ReportArguments {
+    /// Folders of runs
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// Where the page goes [default: RUN/report.html; of several runs, report.html here]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// One JSON object on stdout: path, bytes, runs, notes
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TiesArgument {
     /// They come after it
@@ -620,6 +645,41 @@ pub struct VerifyArguments {
     pub plain_accumulation: bool,
     #[command(flatten)]
     pub options: RunOptions,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall analyze runs/cars\n  \
+                  holdall analyze gpu.csv --json\n\n\
+                  A log of any run, from outside (with noheader or nounits too; --columns says what cannot be told):\n  \
+                  nvidia-smi --query-gpu=timestamp,index,memory.used,memory.total,utilization.gpu --format=csv -l 1 > gpu.csv\n\n\
+                  From within a PyTorch script, a line per step; `phase`, `epoch` and `step_time` make verdicts sharper:\n  \
+                  log.write(json.dumps({\"step\": step, \"epoch\": epoch,\n      \
+                      \"allocated_mib\": torch.cuda.memory_allocated() / 2**20,\n      \
+                      \"max_allocated_mib\": torch.cuda.max_memory_allocated() / 2**20,\n      \
+                      \"reserved_mib\": torch.cuda.memory_reserved() / 2**20}) + \"\\n\")\n  \
+                  holdall analyze memory.jsonl --limit 24GiB\n\n\
+                  Exit code 0: healthy; 1: something was found; 2: the log cannot be read.")]
+pub struct AnalyzeArguments {
+    /// memory.jsonl or the folder of a run, a CSV of nvidia-smi, JSON lines or a CSV of a script; - reads stdin
+    #[arg(value_name = "LOG|RUN|-")]
+    pub log: PathBuf,
+    /// What the device has, or what counts as full, where the log does not say
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub limit: Option<u64>,
+    /// Names of a CSV's columns, where it has no header
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    pub columns: Option<Vec<String>>,
+    /// One JSON object on stdout, nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(Memory::Bytes(bytes)) => Ok(bytes),
+        _ => Err("expected a size such as 24GiB or 24GB\nhint: --limit 24GiB".to_owned()),
+    }
 }
 
 #[derive(Args)]

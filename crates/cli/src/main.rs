@@ -29,6 +29,8 @@ fn main() -> ExitCode {
             DataCommand::Clean(arguments) => commands::data_clean::run(arguments),
             DataCommand::Sample(arguments) => commands::data_sample::run(arguments),
         },
+        Command::Report(arguments) => commands::report::run(arguments),
+        Command::Analyze(arguments) => commands::analyze::run(arguments),
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Verify(arguments) => commands::verify::run(arguments),
         Command::Bench(arguments) => match arguments.command {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "cli/analyze.rs"]
+mod analyze;
 #[path = "cli/bad_input.rs"]
 mod bad_input;
 #[path = "cli/broken.rs"]
@@ -44,6 +46,8 @@ mod plan_table;
 mod predicting;
 #[path = "cli/refusal.rs"]
 mod refusal;
+#[path = "cli/report.rs"]
+mod report;
 #[path = "cli/resume.rs"]
 mod resume;
 #[path = "cli/retrieval.rs"]

@@ -29,6 +29,7 @@ mod pair;
 mod refused;
 #[cfg(test)]
 mod tests;
+mod thumbnail;
 mod tiff;
 mod webp;
 
@@ -45,6 +46,7 @@ use geometry::Window;
 
 pub use mask::{Binarize, mask_from, mask_into};
 pub use pair::{PairFiles, augmented_pair_into, evaluated_pair_into};
+pub use thumbnail::thumbnail;
 
 /// Red, green and blue.
 pub const CHANNELS: usize = 3;

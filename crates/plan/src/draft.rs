@@ -28,6 +28,8 @@ pub(crate) struct Locals {
     /// The same, with one slot's tensors counted only while they are alive.
     pub(crate) bound_with_slot: u64,
     pub(crate) seconds: f64,
+    /// Of each node, were it alone.
+    pub(crate) times: Vec<f64>,
     pub(crate) largest_scratch: u64,
     pub(crate) packing_bytes: u64,
     pub(crate) replay_bytes: u64,
@@ -186,7 +188,9 @@ fn locals_of(
             }
         }
         let view = NodeView { graph, node };
-        lanes.takes(moment, target.seconds(view), target.busy(view));
+        let seconds = target.seconds(view);
+        lanes.takes(moment, seconds, target.busy(view));
+        locals.times.push(seconds);
         locals.packing_bytes = locals.packing_bytes.max(target.packing_bytes(view));
         locals.replay_bytes += target.replay_bytes(view);
         let scratch = target.workspace_bytes(view);

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::draft::{Draft, nodes_of};
 use crate::pack::{Packing, pack};
+use crate::picture::Picture;
 use crate::program::{Instruction, Phase, Place, Program, Programs, Workspace};
 use crate::recompute::Towers;
 
@@ -78,6 +79,8 @@ pub struct StepPlan {
     pub coupled: bool,
     /// What the product library allocates beside the arena, at most.
     pub packing_bytes: u64,
+    /// What lies where, and when, for people.
+    pub picture: Picture,
     persistent: HashMap<StorageId, u64>,
 }
 
@@ -192,6 +195,7 @@ impl Layout {
                 .map(|locals| locals.packing_bytes)
                 .max()
                 .unwrap_or(0),
+            picture: self.picture(kept, accumulation, &regions),
             persistent: placed,
         }
     }
@@ -273,6 +277,18 @@ fn address(graph: &Graph, value: &Value, offset: u64, slot_stride: u64) -> Place
 }
 
 impl StepPlan {
+    /// A copy for a device, which looks at no pictures.
+    pub fn without_picture(&self) -> StepPlan {
+        StepPlan {
+            graph: self.graph.clone(),
+            programs: self.programs.clone(),
+            inputs: self.inputs.clone(),
+            persistent: self.persistent.clone(),
+            picture: Picture::default(),
+            ..*self
+        }
+    }
+
     /// Where a value that outlives programs is: weights, gradients, state, inputs, features.
     pub fn place(&self, id: ValueId) -> Place {
         self.place_of(self.graph.value(id))

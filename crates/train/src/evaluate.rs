@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::encoder::{EncodedPictures, Encoder};
 use crate::error::TrainError;
+use crate::examples::Examples;
 use crate::prepare::{Part, TokenTable};
 use crate::reading::read_once;
 
@@ -102,12 +103,13 @@ pub fn host_bytes(part: &Part, projection: usize) -> u64 {
     (rows * projection * size_of::<f32>() + rows * per_sample) as u64
 }
 
-/// Evaluates `part`. `go_on` is told how far it is, and says whether to. What cannot be read is left out, and named.
+/// Evaluates `part`. `go_on` is told how far it is, and says whether to. What cannot be read is left out, and named. `examples` look on.
 pub fn evaluate(
     device: &Device,
     encoder: &mut Encoder<'_>,
     pictures: &mut Loader<HostRow>,
     part: &Part,
+    mut examples: Option<&mut Examples>,
     mut go_on: impl FnMut(usize, usize) -> bool,
 ) -> Result<(Scores, Vec<Skipped>), Unfinished> {
     let (samples, projection) = (&part.samples, encoder.projection());
@@ -116,29 +118,36 @@ pub fn evaluate(
     let mut picture_features = Vec::with_capacity(samples.len() * projection);
     let mut caption_of = Vec::with_capacity(samples.len());
     let mut num_labels = None;
-    let skipped = encode_pictures(device, encoder, pictures, samples, |read, encoded| {
-        picture_features.extend_from_slice(&encoded.features);
-        if let Some(logits) = &encoded.logits {
-            let rows = encoded.features.len() / projection;
-            let width = logits.len() / rows;
-            num_labels = Some(width);
-            for (&sample, logits) in read.iter().zip(logits.chunks(width)) {
-                if let Ok(label) = usize::try_from(samples.label(sample as usize)) {
-                    labels.add(logits, label);
+    let skipped =
+        encode_pictures_seeing(device, encoder, pictures, samples, |read, rows, encoded| {
+            if let Some(examples) = &mut examples {
+                examples.see_pictures(read, rows, &encoded);
+            }
+            picture_features.extend_from_slice(&encoded.features);
+            if let Some(logits) = &encoded.logits {
+                let rows = encoded.features.len() / projection;
+                let width = logits.len() / rows;
+                num_labels = Some(width);
+                for (&sample, logits) in read.iter().zip(logits.chunks(width)) {
+                    if let Ok(label) = usize::try_from(samples.label(sample as usize)) {
+                        labels.add(logits, label);
+                    }
                 }
             }
-        }
-        let captions = read
-            .iter()
-            .map(|&sample| samples.caption_id(sample as usize));
-        caption_of.extend(captions);
-        go_on(picture_features.len() / projection, total)
-    })?;
+            let captions = read
+                .iter()
+                .map(|&sample| samples.caption_id(sample as usize));
+            caption_of.extend(captions);
+            go_on(picture_features.len() / projection, total)
+        })?;
     if caption_of.is_empty() {
         return Err(nothing_readable(samples, &skipped).into());
     }
     let mut caption_features = Vec::with_capacity(part.tokens.len() * projection);
     encode_captions(device, encoder, &part.tokens, |features| {
+        if let Some(examples) = &mut examples {
+            examples.see_captions(features, projection);
+        }
         caption_features.extend_from_slice(features);
         go_on(samples.len() + caption_features.len() / projection, total)
     })?;
@@ -237,10 +246,23 @@ pub fn encode_pictures(
     samples: &Arc<Samples>,
     mut each: impl FnMut(&[u32], EncodedPictures<'_>) -> bool,
 ) -> Result<Vec<Skipped>, Unfinished> {
+    encode_pictures_seeing(device, encoder, pictures, samples, |read, _, encoded| {
+        each(read, encoded)
+    })
+}
+
+/// The same, where `each` sees the pixels too.
+fn encode_pictures_seeing(
+    device: &Device,
+    encoder: &mut Encoder<'_>,
+    pictures: &mut Loader<HostRow>,
+    samples: &Arc<Samples>,
+    mut each: impl FnMut(&[u32], &[HostRow], EncodedPictures<'_>) -> bool,
+) -> Result<Vec<Skipped>, Unfinished> {
     let batch = encoder.batch().min(pictures.num_rows());
     let read = read_once(pictures, samples, batch, |read, rows| {
         let encoded = encoder.pictures(device, rows)?;
-        Ok::<bool, Unfinished>(each(read, encoded))
+        Ok::<bool, Unfinished>(each(read, rows, encoded))
     })?;
     read.ok_or(Unfinished::Stopped)
 }

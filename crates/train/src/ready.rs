@@ -11,6 +11,7 @@ use crate::checkpoint::{Checkpoint, SplitOfBatch};
 use crate::config::{RunConfig, Split};
 use crate::error::TrainError;
 use crate::evaluate;
+use crate::examples::EXAMPLES_BYTES;
 use crate::feed::Feed;
 use crate::measure::Choosing;
 use crate::prepare::{Part, Prepared};
@@ -119,7 +120,8 @@ impl Ready {
             .map(|part| evaluate::host_bytes(part, projection))
             .max();
         let threads = device.cpu().num_threads() as u64;
-        let host_bytes = evaluation.unwrap_or(0) + LOOP_BYTES + threads * THREAD_BYTES;
+        let evaluation = evaluation.map_or(0, |bytes| bytes + EXAMPLES_BYTES);
+        let host_bytes = evaluation + LOOP_BYTES + threads * THREAD_BYTES;
         let plan = prepared.setup.plan(&device, host_bytes, choosing)?;
         let split = split_of(&plan);
         Ok(Ready {
@@ -138,7 +140,7 @@ impl Ready {
         let setup = &mut self.prepared.setup;
         if !self.device.is_gpu() {
             let variant = self.plan.chosen.variant();
-            let plan = self.plan.step.clone();
+            let plan = self.plan.step.without_picture();
             return Step::new(&self.device, setup.step.clone(), plan, &variant);
         }
         let reserved = setup.reserve(&self.device, self.plan.clone(), tell)?;

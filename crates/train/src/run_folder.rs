@@ -3,7 +3,9 @@
 //! ```text
 //! RUN/config.yml      as resolved, runs again as it is
 //! RUN/plan.json       what was chosen, and what else there was
+//! RUN/plan-tensors.json, operations.json   the same for people: what lies where and when, what takes how long
 //! RUN/metrics.jsonl   a line per step and evaluation
+//! RUN/samples.json    a few held-out pictures with what the best model makes of them
 //! RUN/summary.json    how it went
 //! RUN/skipped.csv     pictures that could not be read, if there were any
 //! RUN/checkpoints/    last.safetensors, best/

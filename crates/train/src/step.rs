@@ -22,6 +22,7 @@ use holdall_plan::{Phase, Place, StepPlan, Variant};
 use crate::batch::{Batch, Pixels};
 use crate::encoder::Encoder;
 use crate::error::TrainError;
+use crate::operations::Times;
 use crate::optimizer::Moment;
 use crate::scaler::Gradients;
 use crate::step_graph::{CONTRASTIVE, LABEL, Reach, StepConfig, write_step};
@@ -372,6 +373,34 @@ impl Step {
             .map(|(name, (s, n))| (name, s, n))
             .collect();
         times.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Ok(times)
+    }
+
+    /// One step without an update: seconds of every instruction, all runs of its program together. The next step computes
+    /// what it would have.
+    pub(crate) fn time_instructions(
+        &mut self,
+        device: &Device,
+        batch: &Batch,
+    ) -> Result<Times, DeviceError> {
+        (self.loaded, self.preloaded) = (None, false);
+        self.load_whole(batch, 1.0);
+        let mut times = Times::new();
+        for (phase, micro, slot) in self.schedule() {
+            self.load(batch, phase, micro);
+            let instructions = self.plan.programs[phase].instructions.len();
+            let of_phase = times
+                .entry(phase)
+                .or_insert_with(|| vec![0.0; instructions]);
+            let mut next = of_phase.iter_mut();
+            let mut told = |_, seconds| {
+                if let Some(time) = next.next() {
+                    *time += seconds;
+                }
+            };
+            self.machine
+                .profile(device, &self.plan, phase, [micro, slot], &mut told)?;
+        }
         Ok(times)
     }
 

@@ -12,7 +12,7 @@
 //! A stop is heeded between steps and between the batches of an evaluation: the state is saved and the run can go on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use holdall_data::loader::Skipped;
 
@@ -20,9 +20,12 @@ use crate::checkpoint::{Best, Clock, FORMAT, Next, State, save};
 use crate::config::{EvalEvery, SaveEvery, Split};
 use crate::error::TrainError;
 use crate::evaluate::{Unfinished, evaluate, nothing_readable};
+use crate::examples::Examples;
 use crate::export::save_model;
 use crate::journal::Journal;
+use crate::operations::{operations_json, tensors_json};
 use crate::optimizer::Moment;
+use crate::prepare::Prepared;
 use crate::ready::{PlanReport, Ready, part};
 use crate::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary, SummaryMetrics,
@@ -32,6 +35,11 @@ use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
 use crate::skipped::{SkippedFile, refused};
 use crate::step::{Step, StepReport};
+
+/// The step whose operations are timed: caches are warm by then.
+const TIMED_STEP: u64 = 3;
+/// Timing takes as long as a step does: shorter runs are spared it.
+const LEAST_STEPS_TO_TIME: u64 = 20;
 
 /// A run with its memory reserved.
 pub struct Trainer {
@@ -124,6 +132,9 @@ impl Trainer {
             (error, _) => error,
         })?;
         folder.write("plan.json", &plan_json)?;
+        folder.write("plan-tensors.json", &tensors_json(&ready.plan.step))?;
+        let operations = operations_json(&ready.plan.step.picture, &ready.plan.step.graph, None);
+        folder.write("operations.json", &operations)?;
         let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
         let skipped = SkippedFile::open(&folder.skipped())?;
         for split in [Split::Train, Split::Validation] {
@@ -225,6 +236,7 @@ impl Trainer {
             loss_scale: self.state.scaler.scale(),
         };
         let samples = self.ready.feed.batch().num_samples;
+        let timing = self.time_operations(number)?;
         let report = self.compute(number, &moment)?;
         let observed = self.state.scaler.observe(report.gradients);
         observed.map_err(|diverged| TrainError::Run(format!("step {number}: {diverged}")))?;
@@ -232,7 +244,7 @@ impl Trainer {
         let (chosen, end) = self.ready.feed.samples();
         let samples_digest = format!("{:016x}", digest(chosen));
         self.state.cursor = Some(end);
-        let seconds = began.elapsed().as_secs_f64();
+        let seconds = (began.elapsed() - timing).as_secs_f64();
         for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
             clock.samples += samples as u64;
             clock.micro_batches += samples.div_ceil(self.ready.split.batch_size) as u64;
@@ -330,6 +342,25 @@ impl Trainer {
         Ok(step.finish()?)
     }
 
+    /// Times every operation once, for people; says how long that took. A GPU replays whole programs: its operations keep their
+    /// predicted times.
+    fn time_operations(&mut self, number: u64) -> Result<Duration, TrainError> {
+        let is_due = number == TIMED_STEP && self.ready.total_steps() >= LEAST_STEPS_TO_TIME;
+        if !is_due || self.ready.device.is_gpu() {
+            return Ok(Duration::ZERO);
+        }
+        let began = Instant::now();
+        let Ready {
+            feed, device, plan, ..
+        } = &mut self.ready;
+        let times = self.step.time_instructions(device, feed.batch())?;
+        // Nobody looks at the picture after this.
+        let picture = std::mem::take(&mut plan.step.picture);
+        let json = operations_json(&picture, &plan.step.graph, Some((number, &times)));
+        self.folder.write("operations.json", &json)?;
+        Ok(began.elapsed())
+    }
+
     fn evaluation_is_due(&self) -> bool {
         let step = self.state.step;
         let due = match self.ready.config.train.eval_every {
@@ -353,6 +384,7 @@ impl Trainer {
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), Unfinished> {
         let mut lines = Vec::new();
+        let mut seen = Vec::new();
         let splits: Vec<Split> = self.evaluated().collect();
         for on in splits {
             let began = Instant::now();
@@ -369,15 +401,18 @@ impl Trainer {
                 watch(Event::Evaluating { on, done, total });
                 !stop.load(Ordering::Relaxed)
             };
+            let mut examples = Examples::of(&part.samples);
             let scores = evaluate(
                 device,
                 &mut encoder,
                 feed.lend(self.state.step),
                 part,
+                Some(&mut examples),
                 go_on,
             );
             feed.train(config, prepared);
             let (scores, skipped) = scores?;
+            seen.push((on, examples));
             self.tell_skipped(on, &skipped, watch)?;
             lines.push(EvaluationLine {
                 kind: "evaluation",
@@ -393,6 +428,9 @@ impl Trainer {
             self.journal.add(line)?;
         }
         let is_best = self.take_note(&lines)?;
+        if is_best {
+            self.write_examples(&seen)?;
+        }
         for line in &lines {
             let decides = line.on == Split::Validation || lines.len() == 1;
             watch(Event::Evaluated {
@@ -402,6 +440,22 @@ impl Trainer {
         }
         self.state.last_scores = lines.iter().map(SummaryMetrics::from).collect();
         Ok(())
+    }
+
+    /// Pictures with what the best model makes of them: that one will be in `model/`.
+    fn write_examples(&self, seen: &[(Split, Examples)]) -> Result<(), TrainError> {
+        let held_out = seen.iter().find(|(on, _)| *on == Split::Validation);
+        let Some((on, examples)) = held_out.or(seen.first()) else {
+            return Ok(());
+        };
+        let Prepared { labels, .. } = &self.ready.prepared;
+        let samples = &part(&self.ready.prepared, *on)
+            .expect("it was evaluated")
+            .samples;
+        match examples.json(self.state.step, *on, samples, labels) {
+            Some(json) => self.folder.write("samples.json", &json),
+            None => Ok(()),
+        }
     }
 
     /// Compares an evaluation with the best so far, and keeps its model when it is better.

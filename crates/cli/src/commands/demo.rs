@@ -98,6 +98,7 @@ fn teach(summary: &Summary, out: &Path, seconds: f64) -> String {
     }
     text.push_str(&format!(
         "All of it took {seconds:.0} s. What to look at, and what to type next:\n  \
+         {run}/report.html         curves, memory, predictions: open it in a browser\n  \
          {run}/summary.json        planned bytes beside measured ones\n  \
          {run}/metrics.jsonl       every loss\n  \
          {run}/model               loads in transformers\n\n  \

@@ -86,10 +86,17 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let mut encoder = encoders.encoder();
     let reading = Reading::evaluation(&device, encoder.batch(), trained.picture_bytes());
     let mut pictures = reading.open(&device, trained.image_size())?;
-    let scores = evaluate::evaluate(&device, &mut encoder, &mut pictures, &part, |done, _| {
-        bar.set_position(done as u64);
-        !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
-    });
+    let scores = evaluate::evaluate(
+        &device,
+        &mut encoder,
+        &mut pictures,
+        &part,
+        None,
+        |done, _| {
+            bar.set_position(done as u64);
+            !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
+        },
+    );
     bar.finish_and_clear();
     let (scores, skipped) = match scores {
         Ok(scores) => scores,

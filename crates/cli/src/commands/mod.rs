@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod analyze;
 pub mod bench_clip;
 pub mod bench_loader;
 pub mod bench_retrieval;
@@ -10,6 +11,7 @@ pub mod demo;
 pub mod eval;
 pub mod plan;
 pub mod predict;
+pub mod report;
 pub mod retrieval;
 pub mod train;
 pub mod verify;

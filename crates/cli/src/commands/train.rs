@@ -21,7 +21,7 @@ use holdall_train::run_folder::{RunFolder, next_free};
 use holdall_train::trainer::Trainer;
 
 use crate::arguments::TrainArguments;
-use crate::commands::{open_device_for, plan};
+use crate::commands::{open_device_for, plan, report};
 use crate::failure;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
@@ -239,6 +239,9 @@ pub fn train(
     let mut watcher = Watcher::new(&trainer);
     let outcome = trainer.run(stop, &mut |event| watcher.tell(event));
     watcher.finish();
+    // Its memory goes back first: what a report takes is no part of the plan.
+    drop(trainer);
+    report::write_beside(&out);
     let outcome = outcome?;
     watch::tell_outcome(&outcome, &out);
     if let (true, Outcome::Finished(summary)) = (json, &outcome) {

@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 17] = [
     "",
     "demo",
     "train",
@@ -11,17 +11,28 @@ const COMMANDS: [&str; 15] = [
     "eval",
     "predict",
     "retrieval",
+    "report",
     "data",
     "data check",
     "data clean",
     "data sample",
+    "analyze",
     "bench",
     "bench clip",
     "bench retrieval",
 ];
 
 /// Examples of these name the reader's own files, or train for minutes; other tests run such lines.
-const OWN_FILES: [&str; 6] = ["demo", "train", "eval", "predict", "retrieval", "data"];
+const OWN_FILES: [&str; 8] = [
+    "demo",
+    "train",
+    "eval",
+    "predict",
+    "retrieval",
+    "report",
+    "data",
+    "analyze",
+];
 
 #[test]
 fn help_of_every_command() {

@@ -43,6 +43,9 @@ fn ctrl_c_saves_and_says_how_to_go_on() {
         let answer = interrupted(running, &run, signal, |run| run.num_lines() >= 3);
         let command = format!("hint: holdall train --resume --out {}", run.path.display());
         assert_eq!(answer.stderr.lines().last(), Some(command.as_str()));
+        let report = format!("Report: {}", run.file("report.html").display());
+        assert!(answer.stderr.contains(&report), "{}", answer.stderr);
+        assert!(run.file("report.html").exists());
         // Saved where it stopped, not where a checkpoint was due.
         let num_steps = run.lines("step").len();
         let stopped = format!("Stopped after step {num_steps} of 16");

@@ -18,6 +18,7 @@ fn a_run_leaves_everything_that_its_use_takes() {
         "plan.json",
         "metrics.jsonl",
         "summary.json",
+        "report.html",
         "checkpoints/last.safetensors",
         "model/config.json",
         "model/model.safetensors",

@@ -1,0 +1,362 @@
+//! The report as a browser opens it: it draws itself, says nothing on the console, and asks nothing of the network.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::training::{Home, RunFiles, on};
+use crate::typed::{BAD_INPUT, DONE, holdall, holdall_words};
+
+/// Twenty steps, so that operations are timed, in two evaluations.
+const TWENTY_STEPS: &str = "--batch-size 2 --gradient-accumulation 2 --epochs 2 --lr 1e-3 --set data.validation=25% \
+                            --set train.eval_every=10";
+
+/// Writes a line where it is seen: of a test that passes, what `eprintln` writes is swallowed.
+fn say(line: &str) {
+    writeln!(std::io::stderr(), "{line}").expect("stderr can be written");
+}
+
+/// A browser. Without one nothing is opened, which must not go unseen.
+fn chromium() -> Option<PathBuf> {
+    let named = std::env::var_os("HOLDALL_CHROMIUM").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let names = [
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+        "google-chrome-stable",
+    ];
+    let found = named.or_else(|| {
+        let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        let all = names
+            .iter()
+            .flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+        all.into_iter().find(|program| program.is_file())
+    });
+    if found.is_none() {
+        assert!(
+            std::env::var_os("HOLDALL_REQUIRE_CHROMIUM").is_none(),
+            "HOLDALL_REQUIRE_CHROMIUM is set, and there is no {names:?} in PATH"
+        );
+        say("SKIPPED: the report was opened in no browser: Chromium is not here");
+    }
+    found
+}
+
+/// A page as Chromium sees it.
+struct Opened {
+    dom: String,
+    console: Vec<String>,
+}
+
+impl Opened {
+    fn open(chromium: &Path, page: &Path, size: &str) -> Opened {
+        let profile = tempfile::tempdir().unwrap();
+        let output: Output = Command::new(chromium)
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+            ])
+            .args([
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+            ])
+            .args([
+                "--disable-sync",
+                "--disable-extensions",
+                "--hide-scrollbars",
+            ])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .args([
+                "--enable-logging=stderr",
+                "--v=0",
+                "--virtual-time-budget=20000",
+            ])
+            .args([format!("--window-size={size}"), "--dump-dom".to_owned()])
+            .arg(format!("file://{}", page.display()))
+            .output()
+            .unwrap();
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        let dom = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(dom.contains("<html"), "{log}");
+        let console = log.lines().filter(|line| line.contains("CONSOLE"));
+        Opened {
+            console: console.map(str::to_owned).collect(),
+            dom,
+        }
+    }
+
+    /// What the page says of itself: `data-NAME` of its first element.
+    fn told(&self, name: &str) -> Option<&str> {
+        let (_, after) = self.dom.split_once("<html")?;
+        let (attributes, _) = after.split_once('>')?;
+        let (_, after) = attributes.split_once(&format!("data-{name}=\""))?;
+        after.split_once('"').map(|(value, _)| value)
+    }
+
+    fn count(&self, name: &str) -> usize {
+        let told = self.told(name).unwrap_or_else(|| panic!("no data-{name}"));
+        told.parse().unwrap()
+    }
+
+    #[track_caller]
+    fn is_clean(&self) {
+        assert_eq!(self.told("ready"), Some("true"));
+        assert_eq!(self.told("errors"), None);
+        assert_eq!(self.console, [""; 0]);
+        assert_eq!(self.told("requests"), Some(""));
+        assert_eq!(self.told("wide"), Some("fits"), "no sideways scrolling");
+    }
+}
+
+fn report(run: &RunFiles) -> PathBuf {
+    run.file("report.html")
+}
+
+#[test]
+fn a_run_leaves_a_report_that_draws_itself() {
+    let home = Home::with_cars(64);
+    let run = home.trained("run", TWENTY_STEPS);
+    for file in ["plan-tensors.json", "operations.json", "samples.json"] {
+        run.json(file);
+    }
+    assert_eq!(run.json("operations.json")["step"], 3);
+    let samples = run.json("samples.json");
+    assert_eq!(samples["samples"].as_array().unwrap().len(), 12);
+    let bytes = fs::metadata(report(&run)).unwrap().len();
+    assert!((50_000..3 << 20).contains(&bytes), "{bytes} bytes");
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    for size in ["1600,1200", "400,900"] {
+        let opened = Opened::open(&chromium, &report(&run), size);
+        opened.is_clean();
+        // Loss, contrastive, label, metrics, rates, norm, throughput, waiting.
+        assert!(opened.count("curves") >= 12, "{:?}", opened.told("curves"));
+        assert!(
+            opened.count("points") >= 8 * 20,
+            "{:?}",
+            opened.told("points")
+        );
+        // Bytes alive in a step, by category.
+        assert!(opened.count("areas") >= 5, "{:?}", opened.told("areas"));
+        let tensors = run.json("plan-tensors.json")["tensors"]
+            .as_array()
+            .unwrap()
+            .len();
+        assert_eq!(opened.count("boxes"), tensors);
+        assert_eq!(opened.count("painted"), 1, "the arena has colours");
+        assert_eq!(opened.count("pictures"), 12);
+        for words in [
+            "Bytes alive in one step",
+            "The arena, tensor by tensor",
+            "Slowest operations",
+            "config.yml",
+        ] {
+            assert!(opened.dom.contains(words), "{words}");
+        }
+    }
+    walked_by_keyboard(&chromium, &run);
+}
+
+/// Focus, then arrow keys: what they come to is said in words, in the arena and on a curve.
+fn walked_by_keyboard(chromium: &Path, run: &RunFiles) {
+    let html = fs::read_to_string(report(run)).unwrap();
+    let (_, after) = html.split_once("script-src 'nonce-").unwrap();
+    let (nonce, _) = after.split_once('\'').unwrap();
+    let keys = "setTimeout(() => { \
+        const walk = (plot, keys) => { \
+            const words = []; \
+            plot.focus(); \
+            for (const key of keys) { \
+                plot.dispatchEvent(new KeyboardEvent('keydown', { key })); \
+                words.push(plot.parentElement.querySelector('output').textContent); \
+            } \
+            return words.join(' | '); \
+        }; \
+        const root = document.documentElement; \
+        root.dataset.curve = walk(document.querySelector('.plot'), ['Home', 'ArrowRight']); \
+        root.dataset.arena = walk(document.querySelector('.plot[role=application]'), ['Home', 'ArrowRight', 'ArrowUp', '+']); \
+    }, 1000);";
+    let script = format!("<script nonce=\"{nonce}\">{keys}</script></body>");
+    let page = run.file("walked.html");
+    fs::write(&page, html.replace("</body>", &script)).unwrap();
+    let opened = Opened::open(chromium, &page, "1200,900");
+    opened.is_clean();
+    let curve: Vec<&str> = opened.told("curve").unwrap().split(" | ").collect();
+    assert!(
+        curve[0].starts_with("step 1 ") && curve[1].starts_with("step 2 "),
+        "{curve:?}"
+    );
+    let arena: Vec<&str> = opened.told("arena").unwrap().split(" | ").collect();
+    assert!(
+        arena.iter().all(|words| words.contains("alive")),
+        "{arena:?}"
+    );
+    assert!(arena[0] != arena[1] && arena[1] != arena[2], "{arena:?}");
+}
+
+/// One epoch is too short to be timed, two are long enough: their first steps have the same losses.
+#[test]
+fn timing_operations_changes_no_loss() {
+    let home = Home::with_cars(64);
+    let options = "--batch-size 2 --gradient-accumulation 2 --lr 1e-3 --set data.validation=25% \
+                   --set train.schedule=constant --set train.warmup=0";
+    let [untimed, timed] = [1, 2].map(|epochs| {
+        home.trained(
+            &format!("{epochs}"),
+            &format!("{options} --epochs {epochs}"),
+        )
+    });
+    assert!(untimed.json("operations.json")["step"].is_null());
+    assert_eq!(timed.json("operations.json")["step"], 3);
+    let [short, long] = [untimed, timed].map(|run| run.of_steps("loss"));
+    assert!(short.len() >= 10 && long.len() == 2 * short.len());
+    assert_eq!(short, long[..short.len()]);
+}
+
+/// The checks above see what they look for: a picture from elsewhere is blocked, is not asked for, and is told.
+#[test]
+fn a_page_that_reaches_out_is_stopped_and_seen() {
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    let home = Home::with_cars(16);
+    let run = home.trained("run", "--effective-batch 8 --epochs 1");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let html = fs::read_to_string(report(&run)).unwrap();
+    let reaching = format!(
+        "<img src=\"http://127.0.0.1:{port}/a.png\"><script>document.title = 'taken'</script></body>"
+    );
+    fs::write(report(&run), html.replace("</body>", &reaching)).unwrap();
+    let opened = Opened::open(&chromium, &report(&run), "1200,900");
+    assert!(!opened.console.is_empty(), "the console is read");
+    assert!(!opened.dom.contains("<title>taken"), "no other script runs");
+    assert!(listener.accept().is_err(), "nothing was asked for");
+}
+
+#[test]
+fn several_runs_are_drawn_over_each_other() {
+    let home = Home::with_cars(24);
+    let [first, second] = ["1e-3", "1e-4"].map(|lr| {
+        home.trained(
+            &format!("lr-{lr}"),
+            &format!("--effective-batch 8 --epochs 2 --lr {lr}"),
+        )
+    });
+    let out = home.path("both.html");
+    let words = [
+        "report".into(),
+        first.path.clone(),
+        second.path.clone(),
+        "--out".into(),
+        out.clone(),
+    ];
+    let answer = holdall_words(words).exits(DONE);
+    assert_eq!(answer.stdout, "");
+    assert!(
+        answer
+            .stderr
+            .contains(&format!("Report: {}", out.display())),
+        "{}",
+        answer.stderr
+    );
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    let opened = Opened::open(&chromium, &out, "1200,900");
+    opened.is_clean();
+    for words in ["lr-1e-3", "lr-1e-4", "Where the configs differ", "train.lr"] {
+        assert!(opened.dom.contains(words), "{words}");
+    }
+}
+
+/// The log of memory is drawn over time, the plan's categories under it and the plan's line on it, with a verdict on top.
+#[test]
+fn memory_over_the_run_is_drawn() {
+    let home = Home::with_cars(16);
+    let run = home.trained("run", "--effective-batch 8 --epochs 1");
+    let chosen = &run.json("plan.json")["chosen"];
+    let sample = |second: u32| {
+        let line = serde_json::json!({
+            "time": 1.7e9 + f64::from(second), "step": second / 10, "phase": "train", "device": "cpu",
+            "process_bytes": chosen["process_bytes"], "arena_bytes": chosen["arena_bytes"],
+        });
+        format!("{line}\n")
+    };
+    let log: String = (0..60).map(sample).collect();
+    fs::write(run.file("memory.jsonl"), log).unwrap();
+    on("report", &run.path, "").exits(DONE);
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    let opened = Opened::open(&chromium, &report(&run), "1200,900");
+    opened.is_clean();
+    for words in [
+        "Memory over the run",
+        "60 samples",
+        "beside the arena",
+        "Healthy",
+    ] {
+        assert!(opened.dom.contains(words), "{words}");
+    }
+    // Of the run, and of a step.
+    assert!(opened.count("areas") >= 9, "{:?}", opened.told("areas"));
+}
+
+#[test]
+fn the_report_as_json_is_one_object() {
+    let home = Home::with_cars(16);
+    let run = home.trained("run", "--effective-batch 8 --epochs 1");
+    fs::remove_file(report(&run)).unwrap();
+    let json = on("report", &run.path, "--json").exits(DONE).json();
+    assert_eq!(json["path"], report(&run).display().to_string());
+    assert_eq!(json["bytes"], fs::metadata(report(&run)).unwrap().len());
+    assert_eq!(json["runs"], 1);
+}
+
+#[test]
+fn what_is_no_run_is_refused_by_name() {
+    let home = Home::with_cars(16);
+    for (path, found) in [
+        (home.path("missing"), "found nothing there"),
+        (home.csv(), "found a file"),
+        (home.path("cars"), "found none of config.yml"),
+    ] {
+        let answer = on("report", &path, "").exits(BAD_INPUT);
+        let expected = format!(
+            "error: {}: expected the folder of a run, {found}",
+            path.display()
+        );
+        assert!(answer.stderr.contains(&expected), "{}", answer.stderr);
+        assert!(answer.stderr.contains("\nhint: "), "{}", answer.stderr);
+    }
+    holdall("report").exits(BAD_INPUT);
+}
+
+/// A disk that takes no report has taken the model: the run is done.
+#[cfg(unix)]
+#[test]
+fn a_report_that_cannot_be_written_fails_no_run() {
+    let home = Home::with_cars(16);
+    // A folder that is not empty cannot be replaced by a file.
+    let run = home.run();
+    let mut running = home.start("run", "--effective-batch 2 --epochs 2");
+    run.wait_until(&mut running, |run| run.num_lines() >= 1);
+    fs::create_dir_all(report(&run).join("in-the-way")).unwrap();
+    let answer = running.answer().exits(DONE);
+    assert!(
+        answer.stderr.contains("warning: there is no report: "),
+        "{}",
+        answer.stderr
+    );
+    assert!(run.file("summary.json").exists());
+    assert!(!run.file("report.html.partial").exists());
+}

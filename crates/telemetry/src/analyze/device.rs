@@ -1,0 +1,341 @@
+//! What is kept of a device's samples: a fixed amount, however many there are.
+
+use super::histogram::Histogram;
+use super::series::{Channel, Per, Series};
+use crate::log::Sample;
+use crate::memory_log::Phase;
+
+/// Memory at or above this share of the device is full.
+pub(super) const FULL: f64 = 0.93;
+/// Below this it is not.
+const NOT_FULL: f64 = 0.90;
+/// A GPU at or under this utilization, in percent, has nothing to do.
+pub(super) const NOTHING_TO_DO: f64 = 5.0;
+
+/// With less than this share of the most that was held, or less than so many bytes, nothing is loaded: a capture from outside
+/// goes on when the run is over.
+const LOADED: f64 = 0.2;
+const LOADED_BYTES: f64 = 100e6;
+
+/// The largest samples of a channel.
+const NUM_TOP: usize = 8;
+
+/// All that verdicts are made from.
+pub(super) struct DeviceLog {
+    pub name: String,
+    /// Every sample.
+    pub all: Series,
+    /// By phase, the last of no phase.
+    pub phases: [Option<Box<PhaseLog>>; Phase::ALL.len() + 1],
+    /// Of [`Channel::ALL`].
+    pub levels: [Histogram; Channel::ALL.len()],
+    pub tops: [Vec<Sample>; Channel::ALL.len()],
+    /// What the device has: the most that was said.
+    pub total: Option<f64>,
+    pub planned: Option<f64>,
+    /// What is held, as a share of the device.
+    pub held_share: Histogram,
+    /// What is needed: held less what a caching allocator would give back.
+    pub needed_share: Histogram,
+    pub busy: Busy,
+    pub waited: Mean,
+    pub batch_size: Option<f64>,
+    /// Seconds per step while memory is full, and while it is not.
+    pub step_seconds_full: Histogram,
+    pub step_seconds_free: Histogram,
+    /// Where memory was first full.
+    pub first_full: Option<Sample>,
+    /// Changes of allocated memory from sample to sample, as shares of it.
+    pub allocated_changes: Mean,
+    /// Seconds, and how many pairs of samples they are of.
+    pub seconds: Mean,
+    pub first: Sample,
+    pub last: Sample,
+    pub num_samples: u64,
+    pub num_clock_backwards: u64,
+    previous_train: Option<Sample>,
+    most_held: f64,
+}
+
+/// A phase's samples, one by one and by epoch.
+pub(super) struct PhaseLog {
+    pub samples: Series,
+    pub epochs: Series,
+}
+
+/// A sum and a count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mean {
+    pub sum: f64,
+    pub count: u64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+    }
+
+    /// Of at least so many.
+    pub fn of(&self, fewest: u64) -> Option<f64> {
+        (self.count >= fewest.max(1)).then(|| self.sum / self.count as f64)
+    }
+}
+
+/// How busy the GPU was while something was loaded on it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Busy {
+    pub utilization: Mean,
+    pub num_nothing_to_do: u64,
+    /// The longest time without anything to do, in samples.
+    pub longest: Stretch,
+    current: Stretch,
+    /// Samples with nothing loaded.
+    pub num_empty: u64,
+    /// Samples before the first with something to do: a run that starts.
+    pub num_before: u64,
+}
+
+/// Samples in a row with nothing to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stretch {
+    pub num_samples: u64,
+    pub first: Sample,
+    pub seconds: f64,
+}
+
+impl DeviceLog {
+    pub fn new(name: &str, first: &Sample) -> DeviceLog {
+        DeviceLog {
+            name: name.to_owned(),
+            all: Series::new(Per::Sample),
+            phases: [const { None }; Phase::ALL.len() + 1],
+            levels: std::array::from_fn(|_| Histogram::new()),
+            tops: [const { Vec::new() }; Channel::ALL.len()],
+            total: None,
+            planned: None,
+            held_share: Histogram::new(),
+            needed_share: Histogram::new(),
+            busy: Busy::default(),
+            waited: Mean::default(),
+            batch_size: None,
+            step_seconds_full: Histogram::new(),
+            step_seconds_free: Histogram::new(),
+            first_full: None,
+            allocated_changes: Mean::default(),
+            seconds: Mean::default(),
+            first: *first,
+            last: *first,
+            num_samples: 0,
+            num_clock_backwards: 0,
+            previous_train: None,
+            most_held: 0.0,
+        }
+    }
+
+    /// Takes a sample; `limit` is what the user says the device has.
+    pub fn add(&mut self, sample: &Sample, limit: Option<f64>) {
+        self.num_samples += 1;
+        self.all.add(sample);
+        let slot = sample
+            .phase
+            .map_or(Phase::ALL.len(), |phase| phase as usize);
+        let phase = self.phases[slot].get_or_insert_with(|| {
+            Box::new(PhaseLog {
+                samples: Series::new(Per::Sample),
+                epochs: Series::new(Per::Epoch),
+            })
+        });
+        phase.samples.add(sample);
+        phase.epochs.add(sample);
+        for channel in Channel::ALL {
+            if let Some(value) = channel.of(sample) {
+                self.levels[channel as usize].add(value);
+                keep_top(&mut self.tops[channel as usize], channel, sample, value);
+            }
+        }
+        let total = limit.or(sample.total);
+        self.total = match (self.total, total) {
+            (Some(known), Some(total)) => Some(known.max(total)),
+            (known, total) => known.or(total),
+        };
+        self.planned = match (self.planned, sample.planned) {
+            (Some(known), Some(planned)) => Some(known.max(planned)),
+            (known, planned) => known.or(planned),
+        };
+        self.batch_size = sample.batch_size.or(self.batch_size);
+        if let (Some(now), Some(before)) = (sample.allocated, self.last.allocated)
+            && self.num_samples > 1
+            && sample.phase == self.last.phase
+        {
+            self.allocated_changes
+                .add((now - before).abs() / now.max(before).max(1.0));
+        }
+        let seconds = self.seconds_since_last(sample);
+        if is_training(sample) {
+            self.add_training(sample, seconds);
+        }
+        self.last = *sample;
+    }
+
+    fn seconds_since_last(&mut self, sample: &Sample) -> f64 {
+        let (Some(now), Some(before)) = (sample.time, self.last.time) else {
+            return 0.0;
+        };
+        if now < before {
+            self.num_clock_backwards += 1;
+            return 0.0;
+        }
+        if self.num_samples > 1 {
+            self.seconds.add(now - before);
+        }
+        now - before
+    }
+
+    fn add_training(&mut self, sample: &Sample, seconds: f64) {
+        let held = held(sample);
+        let share = |bytes: f64| self.total.map(|total| bytes / total);
+        let held_share = held.and_then(share);
+        if let Some(held_share) = held_share {
+            self.held_share.add(held_share);
+        }
+        if let Some(needed) = needed(sample).and_then(share) {
+            self.needed_share.add(needed);
+        }
+        self.most_held = self.most_held.max(held.unwrap_or(0.0));
+        let is_loaded =
+            held.is_none_or(|held| held > LOADED_BYTES && held > LOADED * self.most_held);
+        if let Some(utilization) = sample.utilization {
+            self.busy.add(sample, utilization, is_loaded, seconds);
+        }
+        if let Some(waited) = sample.waited {
+            self.waited.add(waited);
+        }
+        let of_step = sample
+            .step_seconds
+            .or(sample.samples_per_second.map(|rate| 1.0 / rate))
+            .or_else(|| seconds_per_step(self.previous_train.as_ref()?, sample));
+        if let (Some(seconds), Some(share)) = (of_step, held_share) {
+            match share {
+                s if s >= FULL => self.step_seconds_full.add(seconds * 1e3),
+                s if s < NOT_FULL => self.step_seconds_free.add(seconds * 1e3),
+                _ => {}
+            }
+        }
+        if held_share.is_some_and(|share| share >= FULL) {
+            self.first_full.get_or_insert(*sample);
+        }
+        self.previous_train = Some(*sample);
+    }
+
+    /// The memory that a verdict on the run is about: the nearest to what the run itself holds.
+    pub fn primary(&self) -> Option<Channel> {
+        let order = [
+            Channel::Allocated,
+            Channel::Process,
+            Channel::Used,
+            Channel::Reserved,
+            Channel::AllocatedPeak,
+        ];
+        let most = order.iter().map(|channel| self.all.count(*channel)).max()?;
+        order.into_iter().find(|channel| {
+            let count = self.all.count(*channel);
+            count > 0 && count * 2 >= most
+        })
+    }
+
+    pub fn level(&self, channel: Channel) -> &Histogram {
+        &self.levels[channel as usize]
+    }
+
+    /// The phase whose samples are compared with each other: training, or what there is most of.
+    pub fn main_phase(&self, channel: Channel) -> Option<(Option<Phase>, &PhaseLog)> {
+        const ENOUGH: u64 = 24;
+        let phases = Phase::ALL.into_iter().map(Some).chain([None]);
+        let logs = phases
+            .zip(&self.phases)
+            .filter_map(|(phase, log)| Some((phase, log.as_deref()?)));
+        let count = |log: &PhaseLog| log.samples.count(channel);
+        let train = logs
+            .clone()
+            .find(|(phase, log)| *phase == Some(Phase::Train) && count(log) >= ENOUGH);
+        train.or_else(|| {
+            logs.max_by_key(|(_, log)| count(log))
+                .filter(|(_, log)| count(log) > 0)
+        })
+    }
+}
+
+fn keep_top(top: &mut Vec<Sample>, channel: Channel, sample: &Sample, value: f64) {
+    let value_of = |sample: &Sample| channel.of(sample).unwrap_or(0.0);
+    if top.len() == NUM_TOP && top.last().is_some_and(|least| value <= value_of(least)) {
+        return;
+    }
+    let at = top.partition_point(|other| value_of(other) >= value);
+    top.insert(at, *sample);
+    top.truncate(NUM_TOP);
+}
+
+fn is_training(sample: &Sample) -> bool {
+    matches!(sample.phase, None | Some(Phase::Train))
+}
+
+/// What lies on the device, whoever holds it.
+fn held(sample: &Sample) -> Option<f64> {
+    sample
+        .used
+        .or(sample.reserved)
+        .or(sample.process)
+        .or(sample.allocated_peak)
+        .or(sample.allocated)
+}
+
+fn needed(sample: &Sample) -> Option<f64> {
+    let Some(allocated) = sample.allocated.or(sample.allocated_peak) else {
+        return held(sample);
+    };
+    let allocated = allocated.max(sample.allocated_peak.unwrap_or(0.0));
+    let beside = match (sample.used, sample.reserved) {
+        (Some(used), Some(reserved)) => (used - reserved).max(0.0),
+        _ => 0.0,
+    };
+    Some(allocated + beside)
+}
+
+fn seconds_per_step(before: &Sample, now: &Sample) -> Option<f64> {
+    let steps = now
+        .step?
+        .checked_sub(before.step?)
+        .filter(|steps| *steps > 0)?;
+    let seconds = now.time? - before.time?;
+    (seconds > 0.0).then(|| seconds / steps as f64)
+}
+
+impl Busy {
+    fn add(&mut self, sample: &Sample, utilization: f64, is_loaded: bool, seconds: f64) {
+        let has_nothing = utilization <= NOTHING_TO_DO;
+        if !is_loaded {
+            self.num_empty += u64::from(has_nothing);
+            self.current = Stretch::default();
+            return;
+        }
+        if has_nothing && self.utilization.count == 0 {
+            self.num_before += 1;
+            return;
+        }
+        self.utilization.add(utilization);
+        if !has_nothing {
+            self.current = Stretch::default();
+            return;
+        }
+        self.num_nothing_to_do += 1;
+        if self.current.num_samples == 0 {
+            self.current.first = *sample;
+        }
+        self.current.num_samples += 1;
+        self.current.seconds += seconds;
+        if self.current.num_samples > self.longest.num_samples {
+            self.longest = self.current;
+        }
+    }
+}

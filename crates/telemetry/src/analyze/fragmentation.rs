@@ -1,0 +1,98 @@
+//! Fragmentation: an allocator that holds far more than was ever in use at once.
+//!
+//! What is reserved must be compared with the *peak* of what is allocated: between two steps, where most scripts look, activations
+//! are free and their memory is rightly kept. Without a column for the peak, samples that move about are taken within steps, and
+//! their most is the peak; samples that stand still are not, and then only reserved memory that goes on growing tells.
+
+use super::device::DeviceLog;
+use super::finding::{Finding, Kind, Severity};
+use super::series::{Channel, Stat};
+use super::trend::median;
+use crate::words::{percent, show_bytes};
+
+/// Of what is reserved.
+const LEAST_GAP: f64 = 0.25;
+const LEAST_BYTES: f64 = 256e6;
+const LEAST_SHARE: f64 = 0.02;
+const FEWEST_SAMPLES: u64 = 20;
+/// Mean change from sample to sample that only sampling within steps shows.
+const MOVES_ABOUT: f64 = 0.01;
+/// Growth of what is reserved from the second quarter to the last.
+const LEAST_GROWTH: f64 = 0.1;
+
+pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Option<Finding> {
+    let all = &log.all;
+    let num_both = all.count(Channel::Reserved).min(
+        all.count(Channel::Allocated)
+            .max(all.count(Channel::AllocatedPeak)),
+    );
+    if num_both < FEWEST_SAMPLES {
+        return None;
+    }
+    let reserved: Vec<&Stat> = all.stats(Channel::Reserved).collect();
+    let quarter = reserved.len().div_ceil(4);
+    let late = means(&reserved[reserved.len() - quarter..]);
+    let early =
+        means(&reserved[quarter.min(reserved.len() - 1)..(2 * quarter).min(reserved.len())]);
+    let has_peak = all.count(Channel::AllocatedPeak) > 0;
+    let peak = [Channel::Allocated, Channel::AllocatedPeak]
+        .into_iter()
+        .filter_map(|channel| all.most(channel))
+        .fold(0.0, f64::max);
+    let gap = late - peak;
+    let least = log.total.map_or(LEAST_BYTES, |total| LEAST_SHARE * total);
+    if gap < LEAST_GAP * late || gap < least {
+        return None;
+    }
+    let moves_about = log
+        .allocated_changes
+        .of(FEWEST_SAMPLES)
+        .is_some_and(|change| change >= MOVES_ABOUT);
+    let keeps_growing =
+        late >= (1.0 + LEAST_GROWTH) * early && allocated_growth(log) < LEAST_GROWTH / 2.0 * late;
+    if !(has_peak || moves_about || keeps_growing) {
+        notes.push(format!(
+            "{} is reserved and {} allocated at the moments that were logged; log max_memory_allocated() too, to tell \
+             fragmentation from activations that are free between steps",
+            show_bytes(late),
+            show_bytes(peak)
+        ));
+        return None;
+    }
+    let share = log.total.map(|total| late / total);
+    let severity = match share {
+        Some(share) if share >= 0.9 => Severity::Problem,
+        _ => Severity::Warning,
+    };
+    let message = format!(
+        "{} is reserved{} while at most {} was allocated: {} of it lies in holes",
+        show_bytes(late),
+        share.map_or(String::new(), |share| format!(
+            " ({} of the device)",
+            percent(share)
+        )),
+        show_bytes(peak),
+        percent(gap / late)
+    );
+    let advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and shapes that do not change: pad to a few lengths, drop odd last batches";
+    Some(
+        Finding::new(Kind::Fragmentation, severity, message, advice)
+            .with("reserved_bytes", late)
+            .with("peak_allocated_bytes", peak)
+            .with("gap_share", gap / late),
+    )
+}
+
+fn means(stats: &[&Stat]) -> f64 {
+    median(stats.iter().map(|stat| stat.mean()).collect())
+}
+
+/// From the second quarter to the last, in bytes.
+fn allocated_growth(log: &DeviceLog) -> f64 {
+    let stats: Vec<&Stat> = log.all.stats(Channel::Allocated).collect();
+    let quarter = stats.len() / 4;
+    if quarter == 0 {
+        return 0.0;
+    }
+    means(&stats[stats.len() - quarter..]) - means(&stats[quarter..2 * quarter])
+}

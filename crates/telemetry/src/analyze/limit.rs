@@ -1,0 +1,48 @@
+//! Near the limit: what is needed leaves too little for one unlucky batch. A run that was planned, and keeps to its plan, may.
+
+use super::device::DeviceLog;
+use super::finding::{Finding, Kind, Severity, place};
+use super::series::Channel;
+use crate::words::{percent, show_bytes};
+
+const NEAR: f64 = 0.95;
+const TOO_NEAR: f64 = 0.985;
+/// What the driver rounds up.
+const WITHIN_PLAN: f64 = 1.01;
+
+pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
+    let total = log.total?;
+    let share = log.needed_share.quantile(0.99)?.min(1.0);
+    if share < NEAR {
+        return None;
+    }
+    if let (Some(planned), Some(most)) = (log.planned, log.all.most(Channel::Process))
+        && most <= planned * WITHIN_PLAN
+    {
+        return None;
+    }
+    let severity = match share {
+        s if s >= TOO_NEAR => Severity::Problem,
+        _ => Severity::Warning,
+    };
+    let since = log.first_full.as_ref().map_or(String::new(), |first| {
+        format!(", first {}", place(log, first))
+    });
+    let message = format!(
+        "{} of {} is in use{since}: {} left",
+        percent(share),
+        show_bytes(total),
+        show_bytes(total * (1.0 - share))
+    );
+    Some(
+        Finding::new(
+            Kind::NearLimit,
+            severity,
+            message,
+            "a smaller batch with more accumulation, recomputation, or half precision; `holdall plan` shows what each would buy",
+        )
+        .at_step(log.first_full.and_then(|sample| sample.step))
+        .with("used_share", share)
+        .with("total_bytes", total),
+    )
+}

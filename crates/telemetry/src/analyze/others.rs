@@ -1,0 +1,73 @@
+//! Memory that other processes took: what is used on the device less what the run holds of it.
+
+use super::device::DeviceLog;
+use super::finding::{Finding, Kind, Severity};
+use super::series::{Bucket, Channel};
+use crate::words::{percent, show_bytes, thousands};
+
+/// Of the device; the driver's own share is less.
+const LEAST: f64 = 0.05;
+const LEAST_BYTES: f64 = 1e9;
+const FEWEST_SAMPLES: u64 = 5;
+/// Of the device in all, beside which others are dangerous.
+const NEARLY_FULL: f64 = 0.95;
+
+pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
+    let levels = log.level(Channel::Others);
+    if levels.count() < FEWEST_SAMPLES {
+        return None;
+    }
+    // A moment is enough to end a run, one odd sample in a hundred aside.
+    let most = levels.quantile(0.99)?;
+    let least = log.total.map_or(LEAST_BYTES, |total| LEAST * total);
+    if most < least {
+        return None;
+    }
+    let buckets = &log.all.buckets;
+    let of = |bucket: &Bucket| bucket.stat(Channel::Others).map(|stat| stat.most);
+    let before = buckets.first().and_then(of).unwrap_or(0.0);
+    let has_come = before < most / 2.0;
+    let came = buckets
+        .iter()
+        .find(|bucket| of(bucket).is_some_and(|others| others >= (before + most) / 2.0));
+    let step = came
+        .filter(|_| has_come)
+        .and_then(|bucket| bucket.first_step);
+    let since = match (has_come, step) {
+        (false, _) => ", from the beginning".to_owned(),
+        (true, Some(step)) => format!(
+            ", from about step {}; before it was {}",
+            thousands(step),
+            show_bytes(before)
+        ),
+        (true, None) => format!("; at first it was {}", show_bytes(before)),
+    };
+    let is_full = log
+        .held_share
+        .quantile(0.99)
+        .is_some_and(|share| share >= NEARLY_FULL);
+    let severity = if is_full {
+        Severity::Problem
+    } else {
+        Severity::Warning
+    };
+    let message = format!(
+        "other processes hold {}{}{since}",
+        show_bytes(most),
+        log.total.map_or(String::new(), |total| format!(
+            " ({} of the device)",
+            percent(most / total)
+        )),
+    );
+    Some(
+        Finding::new(
+            Kind::OtherProcesses,
+            severity,
+            message,
+            "`nvidia-smi` names them: end them or move to another GPU, or plan with what is left (`memory: auto`)",
+        )
+        .at_step(step)
+        .with("others_bytes", most)
+        .with("others_at_first_bytes", before),
+    )
+}

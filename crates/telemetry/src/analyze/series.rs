@@ -1,0 +1,276 @@
+//! A log of any length as a few hundred buckets: least, most and mean of what fell into each.
+//!
+//! A bucket takes one sample, or one epoch. When there are too many, neighbours are merged and each takes twice as much from
+//! then on: memory is constant, every sample counts, and a short log is kept as it is.
+
+use crate::log::Sample;
+
+/// What is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Channel {
+    Used,
+    Process,
+    Allocated,
+    AllocatedPeak,
+    Reserved,
+    HostRss,
+    /// Used by others than the process.
+    Others,
+}
+
+impl Channel {
+    pub const ALL: [Channel; 7] = [
+        Channel::Used,
+        Channel::Process,
+        Channel::Allocated,
+        Channel::AllocatedPeak,
+        Channel::Reserved,
+        Channel::HostRss,
+        Channel::Others,
+    ];
+
+    pub fn of(self, sample: &Sample) -> Option<f64> {
+        match self {
+            Channel::Used => sample.used,
+            Channel::Process => sample.process,
+            Channel::Allocated => sample.allocated,
+            Channel::AllocatedPeak => sample.allocated_peak,
+            Channel::Reserved => sample.reserved,
+            Channel::HostRss => sample.host_rss,
+            Channel::Others => Some((sample.used? - sample.process?).max(0.0)),
+        }
+    }
+
+    /// As messages name it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Channel::Used => "used memory",
+            Channel::Process => "the process's memory",
+            Channel::Allocated => "allocated memory",
+            Channel::AllocatedPeak => "peak allocated memory",
+            Channel::Reserved => "reserved memory",
+            Channel::HostRss => "host memory",
+            Channel::Others => "memory of other processes",
+        }
+    }
+}
+
+/// What fell into a bucket of one channel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stat {
+    pub least: f64,
+    pub most: f64,
+    sum: f64,
+    count: u64,
+}
+
+impl Stat {
+    const NONE: Stat = Stat {
+        least: f64::INFINITY,
+        most: f64::NEG_INFINITY,
+        sum: 0.0,
+        count: 0,
+    };
+
+    fn add(&mut self, value: f64) {
+        self.merge(&Stat {
+            least: value,
+            most: value,
+            sum: value,
+            count: 1,
+        });
+    }
+
+    fn merge(&mut self, other: &Stat) {
+        self.least = self.least.min(other.least);
+        self.most = self.most.max(other.most);
+        self.sum += other.sum;
+        self.count += other.count;
+    }
+
+    pub fn mean(&self) -> f64 {
+        self.sum / self.count as f64
+    }
+}
+
+/// Some samples in a row.
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    pub first_step: Option<u64>,
+    /// Samples or epochs in it.
+    size: u64,
+    num_samples: u64,
+    epoch: Option<u64>,
+    stats: [Stat; Channel::ALL.len()],
+}
+
+impl Bucket {
+    fn new(sample: &Sample) -> Bucket {
+        Bucket {
+            first_step: sample.step,
+            size: 1,
+            num_samples: 0,
+            epoch: sample.epoch,
+            stats: [Stat::NONE; Channel::ALL.len()],
+        }
+    }
+
+    fn add(&mut self, sample: &Sample) {
+        self.num_samples += 1;
+        for (stat, channel) in self.stats.iter_mut().zip(Channel::ALL) {
+            if let Some(value) = channel.of(sample) {
+                stat.add(value);
+            }
+        }
+    }
+
+    fn merge(&mut self, next: &Bucket) {
+        self.size += next.size;
+        self.num_samples += next.num_samples;
+        self.epoch = next.epoch;
+        for (stat, other) in self.stats.iter_mut().zip(&next.stats) {
+            stat.merge(other);
+        }
+    }
+
+    pub fn stat(&self, channel: Channel) -> Option<&Stat> {
+        let stat = &self.stats[channel as usize];
+        (stat.count > 0).then_some(stat)
+    }
+}
+
+/// What a bucket is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Per {
+    Sample,
+    Epoch,
+}
+
+/// Buckets in the order of the log.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    per: Per,
+    /// How many samples or epochs a bucket takes.
+    size: u64,
+    pub buckets: Vec<Bucket>,
+    counts: [u64; Channel::ALL.len()],
+}
+
+/// Even, so that merging by pairs leaves none over.
+const MOST_BUCKETS: usize = 512;
+
+impl Series {
+    pub fn new(per: Per) -> Series {
+        Series {
+            per,
+            size: 1,
+            buckets: Vec::new(),
+            counts: [0; Channel::ALL.len()],
+        }
+    }
+
+    pub fn add(&mut self, sample: &Sample) {
+        if self.per == Per::Epoch && sample.epoch.is_none() {
+            return;
+        }
+        for (count, channel) in self.counts.iter_mut().zip(Channel::ALL) {
+            *count += u64::from(channel.of(sample).is_some());
+        }
+        let full = self.size;
+        match (self.buckets.last_mut(), self.per) {
+            (Some(last), Per::Sample) if last.size < full => {
+                last.size += 1;
+                last.add(sample);
+                return;
+            }
+            (Some(last), Per::Epoch) if last.epoch == sample.epoch => {
+                last.add(sample);
+                return;
+            }
+            (Some(last), Per::Epoch) if last.size < full => {
+                last.size += 1;
+                last.epoch = sample.epoch;
+                last.add(sample);
+                return;
+            }
+            _ => {}
+        }
+        if self.buckets.len() == MOST_BUCKETS {
+            self.halve();
+        }
+        let mut bucket = Bucket::new(sample);
+        bucket.add(sample);
+        self.buckets.push(bucket);
+    }
+
+    fn halve(&mut self) {
+        let mut merged = Vec::with_capacity(MOST_BUCKETS);
+        for pair in self.buckets.chunks(2) {
+            let mut bucket = pair[0].clone();
+            pair[1..].iter().for_each(|next| bucket.merge(next));
+            merged.push(bucket);
+        }
+        self.buckets = merged;
+        self.size *= 2;
+    }
+
+    /// Samples that had a value for the channel.
+    pub fn count(&self, channel: Channel) -> u64 {
+        self.counts[channel as usize]
+    }
+
+    /// A channel's statistics, bucket by bucket.
+    pub fn stats(&self, channel: Channel) -> impl DoubleEndedIterator<Item = &Stat> {
+        self.buckets
+            .iter()
+            .filter_map(move |bucket| bucket.stat(channel))
+    }
+
+    pub fn most(&self, channel: Channel) -> Option<f64> {
+        self.stats(channel).map(|stat| stat.most).reduce(f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(number: u64) -> Sample {
+        Sample {
+            line: number,
+            step: Some(number),
+            epoch: Some(number / 10),
+            used: Some(number as f64),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_and_nothing_grows() {
+        for (per, length) in [
+            (Per::Sample, 100_003),
+            (Per::Epoch, 100_003),
+            (Per::Sample, 3),
+            (Per::Epoch, 35),
+        ] {
+            let mut series = Series::new(per);
+            (0..length).for_each(|number| series.add(&sample(number)));
+            assert!(series.buckets.len() <= MOST_BUCKETS);
+            assert_eq!(series.count(Channel::Used), length);
+            let samples: u64 = series.buckets.iter().map(|bucket| bucket.num_samples).sum();
+            assert_eq!(samples, length);
+            assert_eq!(series.most(Channel::Used), Some((length - 1) as f64));
+            // In order, without gaps.
+            let mut next = 0.0;
+            for stat in series.stats(Channel::Used) {
+                assert_eq!(stat.least, next);
+                assert_eq!(stat.mean(), (stat.least + stat.most) / 2.0);
+                next = stat.most + 1.0;
+            }
+            assert_eq!(series.stats(Channel::Reserved).count(), 0);
+        }
+        let mut series = Series::new(Per::Epoch);
+        (0..35).for_each(|number| series.add(&sample(number)));
+        assert_eq!(series.buckets.len(), 4);
+    }
+}

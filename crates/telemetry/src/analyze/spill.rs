@@ -1,0 +1,47 @@
+//! Suspected spill: some drivers move what does not fit to the host's memory, silently, and steps take several times as long.
+
+use super::device::{DeviceLog, FULL};
+use super::finding::{Finding, Kind, Severity, place};
+use crate::words::{percent, show_duration};
+
+/// How much slower.
+const SLOWER: f64 = 1.5;
+const FEWEST_SAMPLES: u64 = 8;
+
+pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
+    let (full, free) = (&log.step_seconds_full, &log.step_seconds_free);
+    if full.count() < FEWEST_SAMPLES || free.count() < FEWEST_SAMPLES {
+        return None;
+    }
+    let (slow, fast) = (full.quantile(0.5)?, free.quantile(0.5)?);
+    // Not some slow steps among others: nearly all are slower than nearly all.
+    let is_apart = full.quantile(0.25)? > 1.1 * free.quantile(0.75)?;
+    if slow < SLOWER * fast || !is_apart {
+        return None;
+    }
+    let first = log.first_full.as_ref();
+    let message = format!(
+        "steps take {:.1} times as long ({} instead of {}) where memory is more than {} full{}",
+        slow / fast,
+        show_duration(slow / 1e3),
+        show_duration(fast / 1e3),
+        percent(FULL),
+        first.map_or(String::new(), |first| format!(
+            ", first {}",
+            place(log, first)
+        )),
+    );
+    Some(
+        Finding::new(
+            Kind::Spill,
+            Severity::Problem,
+            message,
+            "need less memory (a smaller batch, recomputation), or forbid the driver's fallback to system memory so that it fails early",
+        )
+        .at_step(first.and_then(|first| first.step))
+        .with("slow_step_seconds", slow / 1e3)
+        .with("fast_step_seconds", fast / 1e3)
+        .with("times_slower", slow / fast)
+        .with("slow_steps", full.count() as f64),
+    )
+}

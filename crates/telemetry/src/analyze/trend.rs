@@ -1,0 +1,293 @@
+//! Does it grow steadily? A slope with a confidence interval, beside growth that is none.
+//!
+//! ```text
+//! y(x) = a + c x + sum of b_k g_k(x) + noise        x in [0, 1], b_k >= 0
+//! g    = 1 - exp(-x / tau)   warm-up: caches fill, then no more
+//!        [x >= k]            a step: another model, a longer sequence, once
+//! ```
+//!
+//! The terms `g` are taken in greedily, as long as each earns its two parameters (BIC), and `c` is what grows beside them.
+//! Residuals are weighted by Huber, so that a few odd points do not count for more than a few points. The variance of `c` is
+//! widened by the residuals' autocorrelation. The slope that is reported is Theil and Sen's, the median of the slopes of all pairs of
+//! points, of what is left when the terms `g` are taken away.
+
+/// A slope over the whole of the points, from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Trend {
+    /// Theil-Sen.
+    pub growth: f64,
+    /// 95% confidence interval.
+    pub low: f64,
+    pub high: f64,
+    /// In standard errors.
+    pub certainty: f64,
+    /// The growth that the second half alone shows, as if it were over the whole.
+    pub late_growth: f64,
+}
+
+/// Terms beside the slope.
+const MOST_TERMS: usize = 3;
+const FEWEST_POINTS: usize = 6;
+
+/// The trend of points at equal distances; `None` where there are too few.
+pub(super) fn trend(y: &[f64]) -> Option<Trend> {
+    let n = y.len();
+    if n < FEWEST_POINTS {
+        return None;
+    }
+    let x: Vec<f64> = (0..n).map(|i| i as f64 / (n - 1) as f64).collect();
+    let mut terms: Vec<Vec<f64>> = Vec::new();
+    let mut best = fit(&x, y, &terms)?;
+    let candidates = candidates(&x);
+    // Two parameters each, of a step its place and its height.
+    let price = 2.0 * (n as f64).ln();
+    while terms.len() < MOST_TERMS && terms.len() + 5 < n {
+        let better = candidates
+            .iter()
+            .filter_map(|term| {
+                let mut more = terms.clone();
+                more.push(term.clone());
+                let fit = fit(&x, y, &more)?;
+                // A term that falls would make a sawtooth's teeth a slope.
+                let grows = fit.coefficients[2..].iter().all(|b| *b >= 0.0);
+                grows.then_some((fit, more))
+            })
+            .min_by(|(a, _), (b, _)| a.cost.total_cmp(&b.cost));
+        match better {
+            Some((fit, more))
+                if n as f64 * (best.cost / fit.cost.max(f64::MIN_POSITIVE)).ln() > price =>
+            {
+                best = fit;
+                terms = more;
+            }
+            _ => break,
+        }
+    }
+    let rest: Vec<f64> = (0..n)
+        .map(|i| {
+            let others = terms.iter().zip(&best.coefficients[2..]);
+            y[i] - others.map(|(term, b)| b * term[i]).sum::<f64>()
+        })
+        .collect();
+    let (growth, spread) = theil_sen(&rest)?;
+    let error = best.error.max(spread);
+    Some(Trend {
+        growth,
+        low: growth - 1.96 * error,
+        high: growth + 1.96 * error,
+        certainty: best.coefficients[1].min(growth) / error.max(f64::MIN_POSITIVE),
+        late_growth: late_growth(&rest),
+    })
+}
+
+/// Theil-Sen's growth, of warm-up and all.
+pub(super) fn raw_growth(y: &[f64]) -> f64 {
+    theil_sen(y).map_or(0.0, |(growth, _)| growth)
+}
+
+fn late_growth(y: &[f64]) -> f64 {
+    let late = &y[y.len() / 2..];
+    let share = (late.len() - 1) as f64 / (y.len() - 1) as f64;
+    theil_sen(late).map_or(0.0, |(growth, _)| growth / share)
+}
+
+fn candidates(x: &[f64]) -> Vec<Vec<f64>> {
+    let warm_ups = [0.02, 0.05, 0.1, 0.2, 0.35]
+        .into_iter()
+        .map(|tau| x.iter().map(|x| 1.0 - (-x / tau).exp()).collect());
+    let steps = (1..x.len()).map(|k| (0..x.len()).map(|i| f64::from(u8::from(i >= k))).collect());
+    warm_ups.chain(steps).collect()
+}
+
+struct Fit {
+    /// Of 1, of x, then of the terms.
+    coefficients: Vec<f64>,
+    /// Of the slope.
+    error: f64,
+    /// Mean weighted square of the residuals.
+    cost: f64,
+}
+
+fn fit(x: &[f64], y: &[f64], terms: &[Vec<f64>]) -> Option<Fit> {
+    let n = x.len();
+    let num_columns = 2 + terms.len();
+    let column = |column: usize, i: usize| match column {
+        0 => 1.0,
+        1 => x[i],
+        _ => terms[column - 2][i],
+    };
+    let mut weights = vec![1.0; n];
+    let mut coefficients = Vec::new();
+    let mut residuals = vec![0.0; n];
+    let mut slope_variance = 0.0;
+    for _ in 0..3 {
+        let mut matrix = vec![vec![0.0; num_columns + 2]; num_columns];
+        for i in 0..n {
+            for (r, row) in matrix.iter_mut().enumerate() {
+                for (c, cell) in row.iter_mut().take(num_columns).enumerate() {
+                    *cell += weights[i] * column(r, i) * column(c, i);
+                }
+                row[num_columns] += weights[i] * column(r, i) * y[i];
+            }
+        }
+        // A second right-hand side: the column of the inverse that belongs to the slope.
+        matrix[1][num_columns + 1] = 1.0;
+        solve(&mut matrix)?;
+        coefficients = matrix.iter().map(|row| row[num_columns]).collect();
+        slope_variance = matrix[1][num_columns + 1];
+        for i in 0..n {
+            residuals[i] = y[i]
+                - (0..num_columns)
+                    .map(|c| coefficients[c] * column(c, i))
+                    .sum::<f64>();
+        }
+        let spread = 1.4826 * median(residuals.iter().map(|r| r.abs()).collect());
+        let bound = 2.5 * spread;
+        for (weight, residual) in weights.iter_mut().zip(&residuals) {
+            *weight = if residual.abs() > bound && bound > 0.0 {
+                bound / residual.abs()
+            } else {
+                1.0
+            };
+        }
+    }
+    let squares: f64 = weights.iter().zip(&residuals).map(|(w, r)| w * r * r).sum();
+    let free = (n as f64 - num_columns as f64).max(1.0);
+    // Below this, differences are rounding.
+    let floor = y.iter().fold(0.0f64, |most, y| most.max(y.abs())) * 1e-9;
+    let variance = (squares / free).max(floor * floor);
+    Some(Fit {
+        coefficients,
+        error: (variance * slope_variance.max(0.0)).sqrt() * widening(&residuals),
+        cost: (squares / n as f64).max(floor * floor),
+    })
+}
+
+/// How much wider the interval is for residuals that follow each other.
+fn widening(residuals: &[f64]) -> f64 {
+    let squares: f64 = residuals.iter().map(|r| r * r).sum();
+    let products: f64 = residuals.windows(2).map(|pair| pair[0] * pair[1]).sum();
+    if squares <= 0.0 {
+        return 1.0;
+    }
+    // Fitted residuals look less alike than they are, by about 4/n.
+    let alike = (products / squares + 4.0 / residuals.len() as f64 * 0.5).clamp(0.0, 0.9);
+    ((1.0 + alike) / (1.0 - alike)).sqrt()
+}
+
+/// Gauss with pivots; the right-hand sides become the solutions.
+fn solve(matrix: &mut [Vec<f64>]) -> Option<()> {
+    let n = matrix.len();
+    for at in 0..n {
+        let pivot = (at..n).max_by(|a, b| matrix[*a][at].abs().total_cmp(&matrix[*b][at].abs()))?;
+        matrix.swap(at, pivot);
+        let value = matrix[at][at];
+        // Columns that say the same.
+        if value.abs() < 1e-9 || !value.is_finite() {
+            return None;
+        }
+        matrix[at].iter_mut().for_each(|cell| *cell /= value);
+        let row = matrix[at].clone();
+        for (other, cells) in matrix.iter_mut().enumerate() {
+            if other != at {
+                let factor = cells[at];
+                cells
+                    .iter_mut()
+                    .zip(&row)
+                    .for_each(|(cell, value)| *cell -= factor * value);
+            }
+        }
+    }
+    Some(())
+}
+
+/// The median slope over the whole, and its standard error by Sen's ranks.
+fn theil_sen(y: &[f64]) -> Option<(f64, f64)> {
+    let n = y.len();
+    let mut slopes: Vec<f64> = Vec::with_capacity(n * n.saturating_sub(1) / 2);
+    for i in 0..n {
+        for j in i + 1..n {
+            slopes.push((y[j] - y[i]) / (j - i) as f64);
+        }
+    }
+    if slopes.is_empty() {
+        return None;
+    }
+    slopes.sort_by(f64::total_cmp);
+    let pairs = slopes.len() as f64;
+    let n = n as f64;
+    let spread = 1.96 * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
+    let at = |rank: f64| slopes[(rank.max(0.0) as usize).min(slopes.len() - 1)];
+    let (low, high) = (at((pairs - spread) / 2.0), at((pairs + spread) / 2.0));
+    let whole = n - 1.0;
+    Some((at(pairs / 2.0) * whole, (high - low) / (2.0 * 1.96) * whole))
+}
+
+/// The middle one; 0 of none.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    quantile(&mut values, 0.5)
+}
+
+/// The value that a share of the values does not exceed; 0 of none.
+pub(super) fn quantile(values: &mut [f64], share: f64) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    values.sort_by(f64::total_cmp);
+    let rank = (share * (values.len() - 1) as f64).round() as usize;
+    values[rank.min(values.len() - 1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(f: impl Fn(f64) -> f64) -> Vec<f64> {
+        // A small, fixed unevenness: without any noise every slope is certain.
+        (0..40)
+            .map(|i| f(f64::from(i) / 39.0) + 0.01 * f64::from((i * 7919) % 13 - 6) / 6.0)
+            .collect()
+    }
+
+    #[test]
+    fn a_line_is_found_beside_warm_up_and_steps() {
+        for (name, y) in [
+            ("alone", points(|x| x)),
+            ("warm-up", points(|x| x + 3.0 * (1.0 - (-x / 0.06).exp()))),
+            ("step", points(|x| x + if x > 0.6 { 2.0 } else { 0.0 })),
+            (
+                "spike",
+                points(|x| x + if (0.5..0.52).contains(&x) { 9.0 } else { 0.0 }),
+            ),
+        ] {
+            let trend = trend(&y).unwrap();
+            assert!((trend.growth - 1.0).abs() < 0.1, "{name}: {trend:?}");
+            assert!(
+                trend.low > 0.8 && trend.certainty > 8.0,
+                "{name}: {trend:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_levels_off_is_no_line() {
+        for (name, y) in [
+            ("flat", points(|_| 5.0)),
+            ("warm-up", points(|x| 3.0 * (1.0 - (-x / 0.15).exp()))),
+            ("step", points(|x| if x > 0.6 { 2.0 } else { 0.0 })),
+            (
+                "two steps",
+                points(|x| f64::from(u8::from(x > 0.1)) + f64::from(u8::from(x > 0.4))),
+            ),
+            ("falling", points(|x| -x)),
+        ] {
+            let trend = trend(&y).unwrap();
+            assert!(
+                trend.certainty < 4.0 || trend.growth < 0.05,
+                "{name}: {trend:?}"
+            );
+        }
+        assert_eq!(trend(&[1.0, 2.0, 3.0]), None);
+        assert!(trend(&[7.0; 20]).unwrap().certainty.abs() < 1e-6);
+    }
+}

@@ -1,0 +1,55 @@
+//! Waiting: the GPU is not busy, because data come too slowly, or the host does.
+
+use super::device::DeviceLog;
+use super::finding::{Finding, Kind, Severity};
+use super::idle::{FEWEST_SAMPLES, utilization_otherwise};
+use crate::words::percent;
+
+/// Of the time, where the log says how long it waited.
+const MUCH: f64 = 0.15;
+const MOST: f64 = 0.4;
+/// Percent, where it does not.
+const BUSY: f64 = 70.0;
+const HARDLY_BUSY: f64 = 35.0;
+
+pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
+    let of_data = "more loader workers and prefetch, smaller or pre-decoded files; `holdall bench loader` times them alone";
+    if let Some(waited) = log.waited.of(FEWEST_SAMPLES / 2) {
+        if waited < MUCH {
+            return None;
+        }
+        let severity = if waited >= MOST {
+            Severity::Problem
+        } else {
+            Severity::Warning
+        };
+        let message = format!("{} of the time was spent waiting for data", percent(waited));
+        return Some(
+            Finding::new(Kind::WaitingForData, severity, message, of_data)
+                .with("waited_share", waited),
+        );
+    }
+    let utilization = utilization_otherwise(log)?;
+    let count = log.busy.utilization.count as f64;
+    let nothing = log.busy.num_nothing_to_do as f64 / count;
+    if utilization >= BUSY || nothing >= 0.9 {
+        return None;
+    }
+    let severity = if utilization < HARDLY_BUSY {
+        Severity::Problem
+    } else {
+        Severity::Warning
+    };
+    let gaps = match nothing {
+        n if n >= 0.05 => format!(", with nothing to do in {} of the samples", percent(n)),
+        _ => String::new(),
+    };
+    let message = format!(
+        "the GPU is busy {utilization:.0}% of the time{gaps}: it waits for data or for the host"
+    );
+    Some(
+        Finding::new(Kind::WaitingForData, severity, message, of_data)
+            .with("gpu_utilization", utilization)
+            .with("nothing_to_do_share", nothing),
+    )
+}

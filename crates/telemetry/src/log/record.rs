@@ -1,0 +1,305 @@
+//! A line's numbers: first as they stand there, then as a sample in bytes and seconds, with what makes no sense left out.
+
+use super::columns::{Column, Meaning};
+use super::values::{is_unknown, number_and_unit, timestamp, unit_bytes};
+use crate::memory_log::Phase;
+
+/// One look at one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Sample {
+    /// Of the log, from 1.
+    pub line: u64,
+    /// Seconds, since 1970 or since any other instant.
+    pub time: Option<f64>,
+    pub step: Option<u64>,
+    pub epoch: Option<u64>,
+    pub phase: Option<Phase>,
+    pub used: Option<f64>,
+    pub total: Option<f64>,
+    pub process: Option<f64>,
+    pub allocated: Option<f64>,
+    pub allocated_peak: Option<f64>,
+    pub reserved: Option<f64>,
+    pub planned: Option<f64>,
+    pub host_rss: Option<f64>,
+    /// 0 to 100.
+    pub utilization: Option<f64>,
+    pub samples_per_second: Option<f64>,
+    pub step_seconds: Option<f64>,
+    /// 0 to 1.
+    pub waited: Option<f64>,
+    pub batch_size: Option<f64>,
+}
+
+/// The numbers of a line as they are read.
+#[derive(Clone, Debug)]
+pub(super) struct Raw {
+    numbers: [Option<f64>; Meaning::COUNT],
+    phase: Option<Phase>,
+    pub device: String,
+    device_rank: u8,
+    guess: Guess,
+}
+
+/// Of names without a unit: what their numbers were, so that it can be told from the largest.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Guess {
+    scale: Option<f64>,
+    largest: f64,
+    has_fraction: bool,
+}
+
+impl Guess {
+    fn scaled(&mut self, number: f64) -> f64 {
+        self.largest = self.largest.max(number);
+        self.has_fraction |= number.fract() != 0.0;
+        let scale = match self.scale {
+            Some(scale) => scale,
+            // The window that was looked at first had nothing to tell it from.
+            None => *self.scale.insert(guessed_scale(number, self.has_fraction)),
+        };
+        number * scale
+    }
+
+    /// Decides, from all that was read until now.
+    pub fn decided(&self) -> Guess {
+        Guess {
+            scale: (self.largest > 0.0).then(|| guessed_scale(self.largest, self.has_fraction)),
+            ..Guess::default()
+        }
+    }
+
+    /// The unit that was guessed.
+    pub fn unit(&self) -> Option<&'static str> {
+        self.scale.map(|scale| match scale {
+            s if s > 1e9 => "GiB",
+            s if s > 1e6 => "MiB",
+            _ => "bytes",
+        })
+    }
+}
+
+/// No card has 4 TiB, so what is larger in MiB is bytes; and none has 512 GiB, so what is larger than that is no GiB.
+fn guessed_scale(largest: f64, has_fraction: bool) -> f64 {
+    match largest {
+        n if n > 4_194_304.0 => 1.0,
+        n if n > 512.0 || !has_fraction => 1_048_576.0,
+        _ => 1_073_741_824.0,
+    }
+}
+
+impl Raw {
+    pub fn new(guess: Guess) -> Raw {
+        Raw {
+            numbers: [None; Meaning::COUNT],
+            phase: None,
+            device: String::new(),
+            device_rank: 0,
+            guess,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.numbers = [None; Meaning::COUNT];
+        self.phase = None;
+        self.device.clear();
+        self.device_rank = 0;
+    }
+
+    pub fn guess(&self) -> &Guess {
+        &self.guess
+    }
+
+    /// Which of the meanings a line had a number for.
+    pub fn is_known(&self, index: usize) -> bool {
+        self.numbers[index].is_some()
+    }
+
+    pub fn set_number(&mut self, column: Column, number: f64) {
+        match column.meaning {
+            _ if !number.is_finite() => {}
+            Meaning::Device(rank) if (0.0..1e9).contains(&number) => {
+                self.set_device(rank, &format!("{}", number.trunc()));
+            }
+            Meaning::Device(_) | Meaning::Phase => {}
+            Meaning::Time => self.set(Meaning::Time, seconds(number)),
+            meaning => {
+                let number = match column.scale {
+                    Some(scale) => number * scale,
+                    None => self.guess.scaled(number),
+                };
+                self.set(meaning, number);
+            }
+        }
+    }
+
+    pub fn set_text(&mut self, column: Column, text: &str) {
+        match column.meaning {
+            _ if is_unknown(text) => {}
+            Meaning::Phase => self.phase = self.phase.or(phase(text)),
+            Meaning::Device(rank) => self.set_device(rank, text.trim()),
+            Meaning::Time => match timestamp(text) {
+                Some(time) => self.set(Meaning::Time, time),
+                None => self.set_plain(column, text),
+            },
+            _ => self.set_plain(column, text),
+        }
+    }
+
+    fn set_plain(&mut self, column: Column, text: &str) {
+        let Some((number, unit)) = number_and_unit(text) else {
+            return;
+        };
+        // A unit beside the number is nearer than one in the name.
+        let of_number = unit_bytes(&unit).filter(|_| column.meaning.is_bytes());
+        let scale = of_number.or(column.scale);
+        self.set_number(Column { scale, ..column }, number);
+    }
+
+    /// The first of several columns counts.
+    fn set(&mut self, meaning: Meaning, number: f64) {
+        let slot = &mut self.numbers[meaning.index()];
+        *slot = slot.or(Some(number));
+    }
+
+    fn set_device(&mut self, rank: u8, name: &str) {
+        const LONGEST: usize = 64;
+        if rank > self.device_rank && name.len() <= LONGEST {
+            self.device_rank = rank;
+            self.device.clear();
+            self.device.push_str(name);
+        }
+    }
+
+    /// The sample; `None` where there is neither memory nor utilization in it.
+    pub fn sample(&self, line: u64) -> Option<Sample> {
+        /// More than any machine has.
+        const MOST_BYTES: f64 = 1e15;
+        let number = |meaning: Meaning| self.numbers[meaning.index()];
+        let bytes = |meaning| number(meaning).filter(|bytes| (0.0..MOST_BYTES).contains(bytes));
+        let count = |meaning| {
+            number(meaning)
+                .filter(|n| (0.0..1e15).contains(n))
+                .map(|n| n as u64)
+        };
+        let positive = |meaning| number(meaning).filter(|n| (1e-9..1e12).contains(n));
+        let total = bytes(Meaning::Total).filter(|total| *total > 0.0);
+        let used = bytes(Meaning::Used).or_else(|| {
+            let free = bytes(Meaning::Free)?;
+            total.map(|total| (total - free).max(0.0))
+        });
+        let step_seconds = positive(Meaning::StepTime);
+        let data_share = || Some(number(Meaning::DataTime)? / step_seconds?);
+        let sample = Sample {
+            line,
+            time: number(Meaning::Time).filter(|time| time.abs() < 1e12),
+            step: count(Meaning::Step),
+            epoch: count(Meaning::Epoch),
+            phase: self.phase,
+            used,
+            total,
+            process: bytes(Meaning::Process),
+            allocated: bytes(Meaning::Allocated),
+            allocated_peak: bytes(Meaning::AllocatedPeak),
+            reserved: bytes(Meaning::Reserved),
+            planned: bytes(Meaning::Planned).filter(|planned| *planned > 0.0),
+            host_rss: bytes(Meaning::HostRss),
+            utilization: number(Meaning::Utilization).filter(|u| (0.0..=100.0).contains(u)),
+            samples_per_second: positive(Meaning::SamplesPerSecond),
+            step_seconds,
+            waited: number(Meaning::Waited)
+                .or_else(data_share)
+                .filter(|share| (0.0..=1.0).contains(share)),
+            batch_size: positive(Meaning::BatchSize),
+        };
+        let memory = [
+            sample.used,
+            sample.process,
+            sample.allocated,
+            sample.allocated_peak,
+            sample.reserved,
+            sample.host_rss,
+            sample.utilization,
+        ];
+        memory.iter().any(Option::is_some).then_some(sample)
+    }
+}
+
+/// Clocks count in seconds, or in smaller parts of them since 1970.
+fn seconds(number: f64) -> f64 {
+    match number.abs() {
+        n if n > 1e17 => number / 1e9,
+        n if n > 1e14 => number / 1e6,
+        n if n > 1e11 => number / 1e3,
+        _ => number,
+    }
+}
+
+fn phase(text: &str) -> Option<Phase> {
+    /// Longer than any of the names below.
+    const LONGEST: usize = 16;
+    let text = text.trim();
+    if text.len() > LONGEST {
+        return None;
+    }
+    Some(match text.to_ascii_lowercase().as_str() {
+        "train" | "training" | "fit" | "step" => Phase::Train,
+        "evaluate" | "eval" | "evaluation" | "val" | "valid" | "validation" | "validate"
+        | "test" => Phase::Evaluate,
+        "save" | "saving" | "checkpoint" => Phase::Save,
+        "warmup" | "warm-up" | "warm_up" => Phase::Warmup,
+        "plan" => Phase::Plan,
+        "start" | "init" | "load" | "setup" => Phase::Start,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::columns::column;
+    use super::*;
+
+    #[test]
+    fn units_are_guessed_from_the_largest_number() {
+        for (largest, has_fraction, unit) in [
+            (150_109_880_320.0, false, "bytes"),
+            (143_771.0, false, "MiB"),
+            (9_343.5, true, "MiB"),
+            (11.7, true, "GiB"),
+            (200.0, false, "MiB"),
+        ] {
+            let guess = Guess {
+                largest,
+                has_fraction,
+                scale: None,
+            };
+            assert_eq!(guess.decided().unit(), Some(unit), "{largest}");
+        }
+        assert_eq!(Guess::default().decided().unit(), None);
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_unknown() {
+        let mut raw = Raw::new(Guess::default());
+        for (name, number) in [
+            ("used_bytes", 5.0),
+            ("total_bytes", -1.0),
+            ("gpu_util", 250.0),
+            ("step", -3.0),
+            ("process_bytes", f64::INFINITY),
+            ("time", 1e300),
+        ] {
+            raw.set_number(column(name).unwrap(), number);
+        }
+        let sample = raw.sample(7).unwrap();
+        let expected = Sample {
+            line: 7,
+            used: Some(5.0),
+            ..Sample::default()
+        };
+        assert_eq!(sample, expected);
+        raw.clear();
+        raw.set_number(column("step").unwrap(), 3.0);
+        assert_eq!(raw.sample(7), None);
+    }
+}

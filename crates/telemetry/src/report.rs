@@ -1,0 +1,96 @@
+//! `report.html`: a run, or several side by side, as one file that needs no network.
+//!
+//! ```text
+//! RUN/*.json, *.jsonl, config.yml  ->  run.rs     what is there, and a note on what is not
+//!                                  ->  thin.rs    curves of 2,000 points, extremes kept
+//!                                  ->  page.rs    HTML + CSS + JavaScript + the data, in one file
+//! ```
+//!
+//! Captions, file names and configs are other people's words: they travel as JSON with every `<` escaped, the page puts them
+//! in place as text, and its policy lets no other script run and nothing be fetched.
+
+mod page;
+mod run;
+mod thin;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// What was named is no run.
+    #[error(
+        "{path}: expected the folder of a run, found {found}\n\
+         hint: holdall report RUN, where RUN is what `holdall train` wrote to (--out)"
+    )]
+    NotARun {
+        /// What was named.
+        path: String,
+        /// What is there.
+        found: String,
+    },
+    /// The file cannot be written.
+    #[error(
+        "{path} cannot be written: {cause}\nhint: check the disk, or choose another place with --out"
+    )]
+    NotWritten {
+        /// The report.
+        path: String,
+        /// Why.
+        cause: std::io::Error,
+    },
+}
+
+/// A report on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Written {
+    /// Where.
+    pub path: PathBuf,
+    /// How long.
+    pub bytes: u64,
+    /// Runs in it.
+    pub runs: usize,
+    /// What could not be read and is left out, such as a line that was cut off.
+    pub notes: Vec<String>,
+}
+
+/// Writes a report on `runs` to `out`: whole, or not at all.
+pub fn write(runs: &[PathBuf], out: &Path) -> Result<Written, ReportError> {
+    let runs = runs
+        .iter()
+        .map(|path| run::Run::read(path))
+        .collect::<Result<Vec<_>, _>>()?;
+    let notes = runs.iter().flat_map(run::Run::notes).collect();
+    let html = page::render(&runs);
+    write_whole(out, html.as_bytes()).map_err(|cause| ReportError::NotWritten {
+        path: out.display().to_string(),
+        cause,
+    })?;
+    Ok(Written {
+        path: out.to_owned(),
+        bytes: html.len() as u64,
+        runs: runs.len(),
+        notes,
+    })
+}
+
+/// To a sibling, then renamed.
+fn write_whole(path: &Path, contents: &[u8]) -> std::io::Result<()> {
+    let partial = path.with_added_extension("partial");
+    let written = File::create(&partial).and_then(|mut file| {
+        file.write_all(contents)?;
+        file.sync_all()
+    });
+    let renamed = written.and_then(|()| fs::rename(&partial, path));
+    if renamed.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    renamed
+}
+
+#[cfg(test)]
+mod tests;

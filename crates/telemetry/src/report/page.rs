@@ -1,0 +1,57 @@
+//! The page: markup, style and script of this folder, and the data, in one string.
+
+use super::run::Run;
+
+const MARKUP: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+/// In the order in which they are read.
+const SCRIPTS: [&str; 5] = [
+    include_str!("words.js"),
+    include_str!("chart.js"),
+    include_str!("arena.js"),
+    include_str!("sections.js"),
+    include_str!("page.js"),
+];
+
+/// The page with `runs` in it.
+pub fn render(runs: &[Run]) -> String {
+    let data = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "runs": runs,
+    });
+    // No `</script>` and no `<!--` can come out of what others wrote.
+    let data = data.to_string().replace('<', "\\u003c");
+    let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
+    // Nobody who wrote a caption knows the whole page: scripts of theirs do not have its number.
+    let nonce = format!("{:016x}", digest(data.as_bytes()));
+    let mut html = String::with_capacity(data.len() + 100_000);
+    let mut rest = MARKUP;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let (name, after) = after.split_once("}}").expect("the page's own markup");
+        html.push_str(before);
+        match name {
+            "title" => html.push_str(&escaped(&names.join(", "))),
+            "nonce" => html.push_str(&nonce),
+            "style" => html.push_str(STYLE),
+            "script" => SCRIPTS.iter().for_each(|script| html.push_str(script)),
+            "data" => html.push_str(&data),
+            other => unreachable!("the page has no `{other}`"),
+        }
+        rest = after;
+    }
+    html.push_str(rest);
+    html
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+/// FNV-1a.
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, &byte| {
+        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

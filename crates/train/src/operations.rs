@@ -1,0 +1,208 @@
+//! `plan-tensors.json` and `operations.json`: the plan for people, with names.
+//!
+//! Both are bounded: of very large graphs the largest tensors and the slowest operations are written, and how many were left out.
+
+use std::collections::HashMap;
+
+use holdall_graph::{Graph, Role};
+use holdall_plan::{Moment, Phase, Picture, PlacedBox, StepPlan, Tenant};
+use serde::Serialize;
+
+/// Tensors in `plan-tensors.json`, at most.
+const MAX_TENSORS: usize = 8000;
+/// Operations in `operations.json`, at most; kinds of operations are there whole.
+const MAX_OPERATIONS: usize = 200;
+
+/// What a tensor is for, as `plan.json` breaks the arena down.
+const CATEGORIES: [&str; 7] = [
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "inputs",
+    "features",
+    "workspace",
+];
+
+#[derive(Serialize)]
+struct TensorsFile<'a> {
+    arena_bytes: u64,
+    /// Programs: name, first and last moment, runs in a step.
+    programs: Vec<(&'static str, usize, usize, usize)>,
+    categories: [&'static str; CATEGORIES.len()],
+    names: Vec<&'a str>,
+    /// Index into `names`, one per moment.
+    operations: Vec<usize>,
+    /// Index into `names`, index into `categories`, offset, bytes, first and last moment.
+    tensors: Vec<(usize, usize, u64, u64, usize, usize)>,
+    left_out: usize,
+}
+
+/// Each text once.
+#[derive(Default)]
+struct Names<'a> {
+    all: Vec<&'a str>,
+    places: HashMap<&'a str, usize>,
+}
+
+impl<'a> Names<'a> {
+    fn place(&mut self, name: &'a str) -> usize {
+        *self.places.entry(name).or_insert_with(|| {
+            self.all.push(name);
+            self.all.len() - 1
+        })
+    }
+}
+
+/// `plan-tensors.json`.
+pub fn tensors_json(plan: &StepPlan) -> String {
+    let picture = &plan.picture;
+    let slots: Vec<String> = (1..plan.kept)
+        .map(|micro| format!("all that micro-batch {micro} keeps"))
+        .collect();
+    let mut names = Names::default();
+    let moments = picture.moments.iter();
+    let operations = moments
+        .map(|moment| names.place(moment.operation))
+        .collect();
+    let mut boxes: Vec<&PlacedBox> = picture.boxes.iter().collect();
+    boxes.sort_by_key(|placed| std::cmp::Reverse(placed.bytes));
+    let left_out = boxes.len().saturating_sub(MAX_TENSORS);
+    boxes.truncate(MAX_TENSORS);
+    let tensors = boxes
+        .into_iter()
+        .map(|placed| {
+            let (name, category) = match placed.tenant {
+                Tenant::Storage(id) => {
+                    let storage = plan.graph.storage(id);
+                    (storage.name.as_str(), category(storage.role))
+                }
+                Tenant::Scratch(moment) => (picture.moments[moment].operation, "workspace"),
+                Tenant::Slot(slot) => (slots[slot].as_str(), "activations"),
+                Tenant::Landing => ("the next inputs", "inputs"),
+            };
+            let category = CATEGORIES.iter().position(|one| *one == category);
+            (
+                names.place(name),
+                category.expect("every role has its category"),
+                placed.offset,
+                placed.bytes,
+                placed.first,
+                placed.last,
+            )
+        })
+        .collect();
+    let file = TensorsFile {
+        arena_bytes: plan.arena_bytes,
+        programs: picture
+            .stretches
+            .iter()
+            .map(|one| (one.phase.name(), one.first, one.last, one.runs))
+            .collect(),
+        categories: CATEGORIES,
+        names: names.all,
+        operations,
+        tensors,
+        left_out,
+    };
+    serde_json::to_string(&file).expect("a picture is plain data")
+}
+
+fn category(role: Role) -> &'static str {
+    match role {
+        Role::Weight => "weights",
+        Role::Gradient => "gradients",
+        Role::Optimizer => "optimizer",
+        Role::Activation => "activations",
+        Role::Input => "inputs",
+        Role::Feature => "features",
+    }
+}
+
+/// Seconds of every instruction of a program, all its runs in a step together.
+pub type Times = HashMap<Phase, Vec<f64>>;
+
+#[derive(Serialize)]
+struct OperationsFile<'a> {
+    /// The step that was timed; `null` where times are predicted.
+    step: Option<u64>,
+    kinds: Vec<KindLine>,
+    operations: Vec<OperationLine<'a>>,
+    left_out: usize,
+}
+
+#[derive(Clone, Serialize)]
+struct KindLine {
+    operation: &'static str,
+    /// In a step.
+    runs: usize,
+    predicted_ms: f64,
+    measured_ms: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct OperationLine<'a> {
+    program: &'static str,
+    block: Option<&'a str>,
+    writes: Option<&'a str>,
+    #[serde(flatten)]
+    times: KindLine,
+}
+
+/// `operations.json`: slowest first, by the clock where a step was timed.
+pub fn operations_json(picture: &Picture, graph: &Graph, timed: Option<(u64, &Times)>) -> String {
+    let mut lines: Vec<OperationLine<'_>> = Vec::new();
+    for stretch in picture.stretches.iter().filter(|stretch| stretch.runs > 0) {
+        let measured = timed.and_then(|(_, times)| times.get(&stretch.phase));
+        let moments = &picture.moments[stretch.first..=stretch.last];
+        lines.extend(moments.iter().enumerate().map(|(index, moment)| {
+            let seconds = measured.and_then(|seconds| seconds.get(index));
+            line(moment, stretch.runs, seconds.copied(), graph)
+        }));
+    }
+    let mut kinds: Vec<KindLine> = Vec::new();
+    for OperationLine { times, .. } in &lines {
+        match kinds
+            .iter_mut()
+            .find(|kind| kind.operation == times.operation)
+        {
+            Some(kind) => {
+                kind.runs += times.runs;
+                kind.predicted_ms += times.predicted_ms;
+                kind.measured_ms = kind.measured_ms.zip(times.measured_ms).map(|(a, b)| a + b);
+            }
+            None => kinds.push(times.clone()),
+        }
+    }
+    let slowness = |times: &KindLine| times.measured_ms.unwrap_or(times.predicted_ms);
+    kinds.sort_by(|a, b| slowness(b).total_cmp(&slowness(a)));
+    lines.sort_by(|a, b| slowness(&b.times).total_cmp(&slowness(&a.times)));
+    let left_out = lines.len().saturating_sub(MAX_OPERATIONS);
+    lines.truncate(MAX_OPERATIONS);
+    let file = OperationsFile {
+        step: timed.map(|(step, _)| step),
+        kinds,
+        operations: lines,
+        left_out,
+    };
+    serde_json::to_string(&file).expect("operations are plain data")
+}
+
+fn line<'a>(
+    moment: &Moment,
+    runs: usize,
+    measured: Option<f64>,
+    graph: &'a Graph,
+) -> OperationLine<'a> {
+    OperationLine {
+        program: moment.phase.name(),
+        block: moment.block.map(|block| graph.blocks()[block.0].as_str()),
+        writes: moment.output.map(|id| graph.storage(id).name.as_str()),
+        times: KindLine {
+            operation: moment.operation,
+            runs,
+            predicted_ms: 1e3 * moment.seconds * runs as f64,
+            measured_ms: measured.map(|seconds| 1e3 * seconds),
+        },
+    }
+}
