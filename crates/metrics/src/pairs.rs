@@ -134,11 +134,9 @@ impl Pairs {
         Some((first, 1 + without.count()))
     }
 
-    /// What these lists take.
-    pub fn num_bytes(&self) -> u64 {
-        let lists = [&self.by_query, &self.by_gallery];
-        let values = lists.map(|lists| lists.starts.len() + lists.entries.len());
-        (values.iter().sum::<usize>() * size_of::<u32>()) as u64
+    /// What lists of so many items and pairs take.
+    pub fn bytes_for(num_queries: usize, num_gallery: usize, num_pairs: usize) -> usize {
+        (num_queries + num_gallery + 2 + 2 * num_pairs) * size_of::<u32>()
     }
 
     fn lists(&self, side: Side) -> &Lists {

@@ -21,7 +21,7 @@ mod survey;
 mod thresholds;
 
 pub use card::OnCard;
-pub use layout::Layout;
+pub use layout::{Layout, Sizes};
 pub use standing::{Entry, Ranked, Ranks, Ties};
 
 use holdall_device::cpu::digits::Kernel;
@@ -283,6 +283,31 @@ pub fn rank(
     Ok(found)
 }
 
+/// Seconds that counting would take on the threads, from a small part of the job; quick.
+///
+/// # Errors
+/// As for [`rank`], for that part.
+pub fn estimate_seconds(job: &Job<'_>) -> Result<f64, RetrievalError> {
+    check(job)?;
+    let [queries, gallery] = [(job.queries, 1024), (job.gallery, 4096)].map(|(features, most)| {
+        let rows = features.num_rows().min(most) as u32;
+        features.select((0..rows).collect())
+    });
+    let gallery_of: Vec<u32> = (0..queries.num_rows() as u32)
+        .map(|query| query % gallery.num_rows() as u32)
+        .collect();
+    let part = Job {
+        queries: &queries,
+        gallery: &gallery,
+        pairs: &Pairs::one_each(&gallery_of, gallery.num_rows())?,
+    };
+    let began = std::time::Instant::now();
+    let layout = Layout::new(&part, &Options::default())?;
+    count_with(&part, layout.tiles, Kernel::best(), &mut |_| true)?;
+    let share = job.num_scores() as f64 / part.num_scores() as f64;
+    Ok(began.elapsed().as_secs_f64() * share)
+}
+
 /// Each positive by itself: as many queries as there are pairs, each with one positive; then as many gallery items.
 fn recall(
     job: &Job<'_>,
@@ -348,6 +373,7 @@ fn count_with(
     clock.lap("survey");
     let judge = Judge::new(job, survey::sums(&surveyed[0], &surveyed[1]));
     let thresholds = [Side::Query, Side::Gallery].map(|side| Thresholds::new(job, &judge, side));
+    clock.lap("positives");
     let counts = [Side::Query, Side::Gallery].map(|side| Count::zeros(job.pairs.num_items(side)));
     let direction = |side: usize| Direction {
         thresholds: &thresholds[side],

@@ -4,14 +4,18 @@
 //! held.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdall_data::loader::{Loader, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
+use holdall_metrics::collected::Collected;
 use holdall_metrics::features::Features;
 use holdall_metrics::labels::LabelCounts;
 use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{self, Engine, Job, Options, Ranks, RetrievalError, Side, Ties};
+use holdall_metrics::retrieval::{
+    self, Engine, Go, Job, Options, Ranks, RetrievalError, Side, Sizes, Ties,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::{EncodedPictures, Encoder};
@@ -96,34 +100,65 @@ impl<E: Into<TrainError>> From<E> for Unfinished {
     }
 }
 
-/// Bytes that an evaluation holds on the host.
-pub fn host_bytes(part: &Part, projection: usize) -> u64 {
-    let rows = part.samples.len() + part.tokens.len();
-    let per_sample = 2 * size_of::<f64>() + 2 * size_of::<u32>();
-    (rows * projection * size_of::<f32>() + rows * per_sample) as u64
+/// Bytes that an evaluation holds on the host: features, and what ranking takes beside them.
+pub fn host_bytes(part: &Part, projection: usize, threads: usize) -> u64 {
+    let (pictures, captions) = (part.samples.len(), part.tokens.len());
+    // A row's number, as it came and in order, and its caption's.
+    let per_row = projection * size_of::<f32>() + 3 * size_of::<u32>();
+    let sizes = sizes(pictures, captions, projection, threads);
+    let ranking = sizes.layout(&options(&sizes));
+    let ranking = ranking.expect("never less than the least");
+    ((pictures + captions) * per_row) as u64 + ranking.held_bytes
 }
 
-/// Evaluates `part`. `go_on` is told how far it is, and says whether to. What cannot be read is left out, and named. `examples` look on.
+fn sizes(pictures: usize, captions: usize, projection: usize, threads: usize) -> Sizes {
+    Sizes {
+        queries: pictures,
+        gallery: captions,
+        dimension: projection,
+        pairs: pictures,
+        threads,
+    }
+}
+
+/// Captions that are packed at a time take so much; more would hardly be faster.
+const PACKED_BYTES: u64 = 16 << 20;
+
+fn options(sizes: &Sizes) -> Options {
+    let least = sizes.least_bytes(&Options::default());
+    Options {
+        memory_bytes: Some(least + PACKED_BYTES),
+        ..Options::default()
+    }
+}
+
+/// Evaluates `part`, unless it is to `stop`. `tell` is told how far it is. What cannot be read is left out, and named. `examples` look on.
 pub fn evaluate(
     device: &Device,
     encoder: &mut Encoder<'_>,
     pictures: &mut Loader<HostRow>,
     part: &Part,
     mut examples: Option<&mut Examples>,
-    mut go_on: impl FnMut(usize, usize) -> bool,
+    stop: &AtomicBool,
+    mut tell: impl FnMut(usize, usize),
 ) -> Result<(Scores, Vec<Skipped>), Unfinished> {
     let (samples, projection) = (&part.samples, encoder.projection());
+    let is_wanted = || !stop.load(Ordering::Relaxed);
+    let mut go_on = |done: usize, total: usize| {
+        tell(done, total);
+        is_wanted()
+    };
     let total = samples.len() + part.tokens.len();
     let mut labels = LabelCounts::default();
-    let mut picture_features = Vec::with_capacity(samples.len() * projection);
-    let mut caption_of = Vec::with_capacity(samples.len());
+    let mut picture_features = Collected::new(samples.len(), projection, samples.len());
     let mut num_labels = None;
     let skipped =
         encode_pictures_seeing(device, encoder, pictures, samples, |read, rows, encoded| {
             if let Some(examples) = &mut examples {
                 examples.see_pictures(read, rows, &encoded);
             }
-            picture_features.extend_from_slice(&encoded.features);
+            let taken = picture_features.add(read, &encoded.features);
+            taken.expect("a loader gives each sample once");
             if let Some(logits) = &encoded.logits {
                 let rows = encoded.features.len() / projection;
                 let width = logits.len() / rows;
@@ -134,13 +169,9 @@ pub fn evaluate(
                     }
                 }
             }
-            let captions = read
-                .iter()
-                .map(|&sample| samples.caption_id(sample as usize));
-            caption_of.extend(captions);
-            go_on(picture_features.len() / projection, total)
+            go_on(picture_features.len(), total)
         })?;
-    if caption_of.is_empty() {
+    if picture_features.is_empty() {
         return Err(nothing_readable(samples, &skipped).into());
     }
     let mut caption_features = Vec::with_capacity(part.tokens.len() * projection);
@@ -151,17 +182,20 @@ pub fn evaluate(
         caption_features.extend_from_slice(features);
         go_on(samples.len() + caption_features.len() / projection, total)
     })?;
-    let ranks = device
-        .cpu()
-        .scope(|| {
-            rank(
-                &picture_features,
-                &caption_features,
-                projection,
-                &caption_of,
-            )
-        })
-        .map_err(not_ranked)?;
+    let left_out: Vec<u32> = skipped.iter().map(|skipped| skipped.sample).collect();
+    let pictures = picture_features
+        .in_order(&left_out)
+        .expect("a loader gives each sample, or says why not");
+    let caption_of: Vec<u32> = pictures
+        .samples
+        .iter()
+        .map(|&sample| samples.caption_id(sample as usize))
+        .collect();
+    let ranks = device.cpu().scope(|| {
+        let captions = Features::of(&caption_features, projection);
+        rank(&pictures.rows, &captions, &caption_of, &mut |_| is_wanted())
+    });
+    let ranks = ranks.map_err(not_ranked)?;
     let accuracy = labels.accuracy();
     let scores = Scores {
         retrieval: ranks,
@@ -179,17 +213,20 @@ pub fn evaluate(
 /// pictures that could not be read are in everyone's way, and have no rank themselves.
 fn rank(
     pictures: &[f32],
-    captions: &[f32],
-    projection: usize,
+    captions: &Features<'_>,
     caption_of: &[u32],
+    go_on: &mut Go<'_>,
 ) -> Result<Retrieval, RetrievalError> {
-    let num_captions = captions.len() / projection;
+    let (num_captions, projection) = (captions.num_rows(), captions.dimension());
     let job = Job {
         queries: &Features::of(pictures, projection),
-        gallery: &Features::of(captions, projection),
+        gallery: captions,
         pairs: &Pairs::one_each(caption_of, num_captions)?,
     };
-    let found = retrieval::rank(Engine::Cpu, &job, &Options::default(), &mut |_| true)?;
+    let threads = rayon::current_num_threads();
+    let options = options(&sizes(caption_of.len(), num_captions, projection, threads));
+    // On the threads also where there is a GPU: its memory is all planned.
+    let found = retrieval::rank(Engine::Cpu, &job, &options, go_on)?;
     Ok(Retrieval {
         pictures: caption_of.len(),
         captions: num_captions,
@@ -199,8 +236,9 @@ fn rank(
 }
 
 /// Only a model that has come apart gives features without ranks.
-fn not_ranked(error: RetrievalError) -> TrainError {
+fn not_ranked(error: RetrievalError) -> Unfinished {
     let what = match error {
+        RetrievalError::Stopped => return Unfinished::Stopped,
         RetrievalError::NotFinite {
             side, row, value, ..
         } => {
@@ -215,9 +253,10 @@ fn not_ranked(error: RetrievalError) -> TrainError {
         }
         error => error.to_string(),
     };
-    TrainError::Run(format!(
+    let error = TrainError::Run(format!(
         "evaluation: {what}\nhint: training has come apart: a lower `lr`, or `clip_norm: 1.0`"
-    ))
+    ));
+    error.into()
 }
 
 /// Where there is nothing to train on or to evaluate.

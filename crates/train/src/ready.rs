@@ -117,7 +117,7 @@ impl Ready {
             .iter()
             .filter_map(|&split| part(&prepared, split));
         let evaluation = evaluated
-            .map(|part| evaluate::host_bytes(part, projection))
+            .map(|part| evaluate::host_bytes(part, projection, device.cpu().num_threads()))
             .max();
         let threads = device.cpu().num_threads() as u64;
         let evaluation = evaluation.map_or(0, |bytes| bytes + EXAMPLES_BYTES);

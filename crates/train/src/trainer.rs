@@ -397,10 +397,6 @@ impl Trainer {
             } = &mut self.ready;
             let part = part(prepared, on).expect("there: filtered above");
             let mut encoder = self.step.encoder();
-            let go_on = |done: usize, total: usize| {
-                watch(Event::Evaluating { on, done, total });
-                !stop.load(Ordering::Relaxed)
-            };
             let mut examples = Examples::of(&part.samples);
             let scores = evaluate(
                 device,
@@ -408,7 +404,8 @@ impl Trainer {
                 feed.lend(self.state.step),
                 part,
                 Some(&mut examples),
-                go_on,
+                stop,
+                |done, total| watch(Event::Evaluating { on, done, total }),
             );
             feed.train(config, prepared);
             let (scores, skipped) = scores?;

@@ -71,7 +71,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     tell(&similarity::unique_texts(texts, pictures));
     tell(&similarity::matrix(pictures, texts));
     let budget = resolve_budget(arguments.memory, &device)?;
-    let host_bytes = evaluate::host_bytes(&part, trained.projection());
+    let host_bytes = evaluate::host_bytes(&part, trained.projection(), device.cpu().num_threads());
     let longest = part.tokens.longest();
     let encoders = trained.encoders(&device, longest, arguments.batch_size, budget, host_bytes);
     let mut encoders = fitting(arguments.json, device.kind(), encoders)?;
@@ -92,10 +92,8 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         &mut pictures,
         &part,
         None,
-        |done, _| {
-            bar.set_position(done as u64);
-            !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
-        },
+        asked_to_stop,
+        |done, _| bar.set_position(done as u64),
     );
     bar.finish_and_clear();
     let (scores, skipped) = match scores {

@@ -14,7 +14,7 @@ use holdall_device::cpu::{give_back_freed, peak_resident_bytes};
 use holdall_device::{Device, DeviceError};
 use holdall_metrics::retrieval::{
     Decided, Engine, Found, Go, Job, Options, Progress, Ranked, Ranks, RetrievalError, Rule, Ties,
-    rank,
+    estimate_seconds, rank,
 };
 use holdall_train::TrainError;
 use holdall_train::budget::show_bytes;
@@ -139,8 +139,15 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         gallery: &given.gallery(),
         pairs: &given.pairs,
     };
+    let mut forecast = match device.is_gpu() {
+        true => Forecast::default(),
+        // Before every value is looked at, which takes its time too.
+        false => Forecast::said(device.cpu().scope(|| estimate_seconds(&job)).unwrap_or(0.0)),
+    };
+    if let Some(line) = forecast.at_start() {
+        tell(&line);
+    }
     let bar = progress_share(0, "Ranking");
-    let mut forecast = Forecast::default();
     let began = Instant::now();
     let mut go_on = |progress: Progress| {
         bar.set_length(progress.total);

@@ -3,7 +3,8 @@
 use super::count::{self, Count, Tiles};
 use super::standing::Entry;
 use super::thresholds;
-use super::{Job, Options, RetrievalError, Side};
+use super::{Job, Options, RetrievalError};
+use crate::pairs::Pairs;
 use holdall_device::cpu::digits::{COLUMNS, ROWS};
 
 /// How a job fits into memory: whatever the scores would take, they are counted tile by tile and never held.
@@ -22,45 +23,82 @@ const QUERIES: usize = 20 * ROWS;
 const PACKED_BYTES: usize = 256 << 20;
 
 impl Layout {
-    /// The largest tiles that fit.
+    /// The largest tiles that fit, on the threads of rayon's current pool.
     ///
     /// # Errors
     /// [`RetrievalError::DoesNotFit`].
     pub fn new(job: &Job<'_>, options: &Options) -> Result<Layout, RetrievalError> {
-        let dimension = job.queries.dimension();
-        let threads = rayon::current_num_threads();
-        let items: usize = [Side::Query, Side::Gallery]
-            .map(|side| job.pairs.num_items(side))
-            .iter()
-            .sum();
+        let sizes = Sizes {
+            queries: job.queries.num_rows(),
+            gallery: job.gallery.num_rows(),
+            dimension: job.queries.dimension(),
+            pairs: job.pairs.len(),
+            threads: rayon::current_num_threads(),
+        };
+        sizes.layout(options)
+    }
+}
+
+/// What memory depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Rows.
+    pub queries: usize,
+    /// Rows.
+    pub gallery: usize,
+    /// Values of a row.
+    pub dimension: usize,
+    /// Positive pairs.
+    pub pairs: usize,
+    /// That count.
+    pub threads: usize,
+}
+
+impl Sizes {
+    /// What the smallest tiles would take.
+    pub fn least_bytes(&self, options: &Options) -> u64 {
+        self.bytes(
+            options,
+            Tiles {
+                queries: ROWS,
+                gallery: COLUMNS,
+            },
+        )
+    }
+
+    fn bytes(&self, options: &Options, tiles: Tiles) -> u64 {
         // A rank is sorted for the median.
         let per_item =
             thresholds::BYTES_PER_ITEM + size_of::<Count>() + size_of::<Entry>() + size_of::<f64>();
-        let neighbours = options.neighbours.min(job.gallery.num_rows());
+        let neighbours = options.neighbours.min(self.gallery) * self.queries;
         let per_neighbour = super::neighbours::BYTES + size_of::<u32>() + size_of::<f32>();
-        let fixed = items * per_item
-            + job.pairs.num_bytes() as usize
-            + neighbours * per_neighbour * job.queries.num_rows();
-        let line = count::line_bytes(dimension);
-        let gallery = job.gallery.num_rows().next_multiple_of(COLUMNS);
+        let fixed = (self.queries + self.gallery) * per_item
+            + Pairs::bytes_for(self.queries, self.gallery, self.pairs)
+            + neighbours * per_neighbour;
+        let threads = self.threads * count::thread_bytes(self.dimension, tiles.queries);
+        (fixed + threads + tiles.gallery * count::line_bytes(self.dimension)) as u64
+    }
+
+    /// The largest tiles that fit.
+    ///
+    /// # Errors
+    /// [`RetrievalError::DoesNotFit`].
+    pub fn layout(&self, options: &Options) -> Result<Layout, RetrievalError> {
+        let line = count::line_bytes(self.dimension);
+        let gallery = self.gallery.next_multiple_of(COLUMNS);
         let packed = (PACKED_BYTES / line).next_multiple_of(COLUMNS).min(gallery);
-        let queries = job.queries.num_rows().next_multiple_of(ROWS).min(QUERIES);
-        let bytes = |tiles: Tiles| {
-            (fixed + threads * count::thread_bytes(dimension, tiles.queries) + tiles.gallery * line)
-                as u64
-        };
         let mut tiles = Tiles {
-            queries,
+            queries: self.queries.next_multiple_of(ROWS).min(QUERIES),
             gallery: packed,
         };
         if let Some(limit_bytes) = options.memory_bytes {
             // Fewer queries only where not even a few items would fit beside them.
             tiles.gallery = packed.min(8 * COLUMNS);
-            while bytes(tiles) > limit_bytes && tiles.queries > ROWS {
+            while self.bytes(options, tiles) > limit_bytes && tiles.queries > ROWS {
                 tiles.queries = (tiles.queries / 2).next_multiple_of(ROWS);
             }
             tiles.gallery = COLUMNS;
-            let needed_bytes = bytes(tiles);
+            let needed_bytes = self.bytes(options, tiles);
             if needed_bytes > limit_bytes {
                 return Err(RetrievalError::DoesNotFit {
                     needed_bytes,
@@ -71,8 +109,8 @@ impl Layout {
             tiles.gallery = packed.min(COLUMNS + more);
         }
         Ok(Layout {
-            matrix_bytes: job.num_scores() * size_of::<f32>() as u64,
-            held_bytes: bytes(tiles),
+            matrix_bytes: self.queries as u64 * self.gallery as u64 * size_of::<f32>() as u64,
+            held_bytes: self.bytes(options, tiles),
             tiles,
         })
     }

@@ -16,9 +16,30 @@ pub struct Forecast {
     /// How far it was at first, and when: what came before is no ranking.
     first: Option<(u64, Duration)>,
     is_done: bool,
+    /// Seconds, from a part of the job.
+    estimate: Option<f64>,
+}
+
+fn words(seconds: f64) -> Option<String> {
+    (seconds > WORTH_A_WORD.as_secs_f64())
+        .then(|| format!("This will take about {}", show_time(seconds * 1e3)))
 }
 
 impl Forecast {
+    /// Where a part of the job was timed beforehand: so many seconds.
+    pub fn said(seconds: f64) -> Forecast {
+        Forecast {
+            estimate: Some(seconds),
+            is_done: true,
+            ..Forecast::default()
+        }
+    }
+
+    /// A line for the log where that is long.
+    pub fn at_start(&self) -> Option<String> {
+        words(self.estimate?)
+    }
+
     /// A line for the log, once, if it will take long. `elapsed` since the beginning.
     pub fn line(&mut self, progress: Progress, elapsed: Duration) -> Option<String> {
         let (first, began) = *self.first.get_or_insert((progress.done, elapsed));
@@ -32,8 +53,7 @@ impl Forecast {
         self.is_done = true;
         let left = progress.total.saturating_sub(progress.done) as f64 / done as f64;
         let total = elapsed.as_secs_f64() + left * took.as_secs_f64();
-        (total > WORTH_A_WORD.as_secs_f64())
-            .then(|| format!("This will take about {}", show_time(total * 1e3)))
+        words(total)
     }
 }
 
@@ -54,6 +74,17 @@ mod tests {
         let said = line(&mut forecast, 4_000_000_000, total, 1400).unwrap();
         assert_eq!(said, "This will take about 17 min");
         assert_eq!(line(&mut forecast, 5_000_000_000, total, 1500), None);
+    }
+
+    #[test]
+    fn what_was_timed_beforehand_is_said_at_the_start_alone() {
+        let mut forecast = Forecast::said(3600.0);
+        assert_eq!(
+            forecast.at_start().as_deref(),
+            Some("This will take about 60 min")
+        );
+        assert_eq!(line(&mut forecast, 4_000_000, 10_000_000_000, 1400), None);
+        assert_eq!(Forecast::said(9.0).at_start(), None);
     }
 
     #[test]
