@@ -126,6 +126,35 @@ fn every_kernel_compiles_for_every_architecture() {
     );
 }
 
+// Hopper's own products are in no cubin for `sm_90`.
+#[test]
+fn hoppers_products_compile() {
+    if !nvrtc_is_here() {
+        return;
+    }
+    let known = compile::architectures().expect("NVRTC is here");
+    if !known.iter().any(|architecture| architecture == "sm_90") {
+        say("SKIPPED: NVRTC does not know sm_90");
+        return;
+    }
+    let files = kernel_files();
+    let (name, text) = files
+        .iter()
+        .find(|(name, _)| name == "ranks.cu")
+        .expect("it is there");
+    let compiled = |architecture| {
+        let cubin = compile::to_cubin(&compile::source(name, text), name, architecture, 1);
+        cubin.unwrap_or_else(|error| panic!("{error}"))
+    };
+    let has = |cubin: &[u8], kernel: &str| {
+        cubin
+            .windows(kernel.len())
+            .any(|part| part == kernel.as_bytes())
+    };
+    assert!(has(&compiled("sm_90a"), "rank_count_wide"));
+    assert!(!has(&compiled("sm_90"), "rank_count_wide"));
+}
+
 #[test]
 fn a_refused_source_says_where() {
     if !nvrtc_is_here() {

@@ -2,6 +2,8 @@
 //!
 //! f32, f16 and bf16 become f32 without loss, so that everything past this file knows f32 alone.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -35,6 +37,42 @@ pub struct Segment<'a> {
     pub element: Element,
 }
 
+/// Counts what is read of mapped files, and has their pages given back before they are too many.
+pub struct Meter<'a> {
+    read_bytes: AtomicU64,
+    most_bytes: u64,
+    give_back: Box<dyn Fn() + Sync + 'a>,
+}
+
+impl<'a> Meter<'a> {
+    /// Calls `give_back` whenever so much may have become resident since the last time.
+    pub fn new(most_bytes: u64, give_back: impl Fn() + Sync + 'a) -> Meter<'a> {
+        Meter {
+            read_bytes: AtomicU64::new(0),
+            most_bytes,
+            give_back: Box::new(give_back),
+        }
+    }
+
+    fn count(&self, row_bytes: usize) {
+        // A page at least.
+        let bytes = row_bytes.max(4096) as u64;
+        let before = self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > self.most_bytes {
+            self.read_bytes.store(0, Ordering::Relaxed);
+            (self.give_back)();
+        }
+    }
+}
+
+impl std::fmt::Debug for Meter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meter")
+            .field("most_bytes", &self.most_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Rows of equal dimension, numbered through all segments.
 #[derive(Clone, Debug)]
 pub struct Features<'a> {
@@ -44,6 +82,7 @@ pub struct Features<'a> {
     segments: Vec<(usize, Segment<'a>)>,
     /// Which of the stored rows these are, where not all in their order.
     selected: Option<Vec<u32>>,
+    meter: Option<&'a Meter<'a>>,
 }
 
 impl<'a> Features<'a> {
@@ -77,6 +116,15 @@ impl<'a> Features<'a> {
             num_rows,
             segments,
             selected: None,
+            meter: None,
+        }
+    }
+
+    /// With everything that is read counted.
+    pub fn metered(self, meter: &'a Meter<'a>) -> Features<'a> {
+        Features {
+            meter: Some(meter),
+            ..self
         }
     }
 
@@ -120,6 +168,9 @@ impl<'a> Features<'a> {
         let after = self.segments.partition_point(|(first, _)| *first <= row);
         let (first, segment) = self.segments[after - 1];
         let row_bytes = self.dimension * segment.element.num_bytes();
+        if let Some(meter) = self.meter {
+            meter.count(row_bytes);
+        }
         Segment {
             bytes: &segment.bytes[(row - first) * row_bytes..][..row_bytes],
             ..segment
@@ -181,6 +232,20 @@ fn one_by_one<const N: usize>(bytes: &[u8], into: &mut [f32], value: impl Fn([u8
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_are_given_back_in_time() {
+        let calls = AtomicU64::new(0);
+        let meter = Meter::new(3 * 4096, || {
+            calls.fetch_add(1, Ordering::Relaxed);
+        });
+        let values = [0.0; 20];
+        let features = Features::of(&values, 2).metered(&meter);
+        features.read(0, &mut [0.0; 6]);
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+        features.read(3, &mut [0.0; 10]);
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+    }
 
     #[test]
     fn rows_are_numbered_through_all_segments_at_any_address() {

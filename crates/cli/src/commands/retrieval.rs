@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::Result;
 use holdall_device::cpu::{give_back_freed, peak_resident_bytes};
 use holdall_device::{Device, DeviceError};
+use holdall_metrics::features::{Features, Meter};
 use holdall_metrics::retrieval::{
     Decided, Engine, Found, Go, Job, Options, Progress, Ranked, Ranks, RetrievalError, Rule, Ties,
     estimate_seconds, rank,
@@ -134,9 +135,10 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
             None => 0,
         },
     };
+    let meter = mapped_bytes.map(|bytes| given.meter(bytes));
     let job = Job {
-        queries: &given.queries.features(),
-        gallery: &given.gallery(),
+        queries: &metered(given.queries.features(), &meter),
+        gallery: &metered(given.gallery(), &meter),
         pairs: &given.pairs,
     };
     let mut forecast = match device.is_gpu() {
@@ -157,11 +159,8 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         }
         !asked_to_stop.load(Ordering::Relaxed)
     };
-    let (found, peak_private_bytes) = held::watched(
-        mapped_bytes,
-        || given.give_back(),
-        || rank_on(&device, &job, &options, &mut go_on),
-    );
+    let (found, peak_private_bytes) =
+        held::watched(|| rank_on(&device, &job, &options, &mut go_on));
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
     let found = match found {
@@ -206,6 +205,13 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         peak_private_bytes,
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn metered<'a>(features: Features<'a>, meter: &'a Option<Meter<'a>>) -> Features<'a> {
+    match meter {
+        Some(meter) => features.metered(meter),
+        None => features,
+    }
 }
 
 /// Ranks on the GPU where there is one, else on the device's threads.

@@ -7,7 +7,7 @@ use holdall_data::unique_texts::read_captions;
 use holdall_data::words::{counted, thousands};
 use holdall_metrics::captions::{GalleryRows, gallery_rows, num_different};
 use holdall_metrics::feature_file::{FeatureFiles, parted};
-use holdall_metrics::features::{Element, Features};
+use holdall_metrics::features::{Element, Features, Meter};
 use holdall_metrics::pair_file::{self, Counts};
 use holdall_metrics::pairs::Pairs;
 use holdall_metrics::retrieval::{RetrievalError, Side};
@@ -84,6 +84,18 @@ impl Given {
     pub fn give_back(&self) {
         self.queries.give_back();
         self.gallery_files.give_back();
+    }
+
+    /// Counts what is read of the files, so that no more than `mapped_bytes` of them are resident. A gallery that takes little
+    /// of that stays: it is read in no order.
+    pub fn meter(&self, mapped_bytes: u64) -> Meter<'_> {
+        let gallery_bytes = self.gallery_files.num_bytes();
+        match gallery_bytes <= mapped_bytes / 2 {
+            true => Meter::new((mapped_bytes - gallery_bytes) / 2, || {
+                self.queries.give_back();
+            }),
+            false => Meter::new(mapped_bytes / 2, || self.give_back()),
+        }
     }
 
     fn of_file(&self, path: &Path) -> Result<Pairs> {

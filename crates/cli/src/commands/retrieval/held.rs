@@ -1,15 +1,14 @@
 //! What the process holds while it ranks: measured, and kept within the limit.
 //!
 //! Pages of mapped files count as resident memory once they have been read, although the system may take them back at any time.
-//! A limit is kept by giving them back before they are too many; they come back from the file, which is slower than memory and
+//! A limit is kept by giving them back before they are too many (`Given::meter`); they come back from the file, which is slower than memory and
 //! faster than not finishing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Between two looks where pages must be given back in time, and where nothing depends on it.
-const CLOSELY: Duration = Duration::from_millis(2);
-const LOOSELY: Duration = Duration::from_millis(20);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// How a limit is shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,56 +44,31 @@ impl Shares {
     }
 }
 
-/// Resident memory now, by kind; `None` where the system does not tell.
-#[derive(Clone, Copy, Debug)]
-struct Resident {
-    private_bytes: u64,
-    mapped_bytes: u64,
-}
-
-impl Resident {
-    fn now() -> Option<Resident> {
-        let status = std::fs::read_to_string("/proc/self/status").ok()?;
-        let field = |name: &str| -> Option<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-            Some(kib * 1024)
-        };
-        Some(Resident {
-            private_bytes: field("RssAnon:")? + field("RssShmem:")?,
-            mapped_bytes: field("RssFile:")?,
-        })
-    }
+/// Resident memory that is no page of a file; `None` where the system does not tell.
+fn private_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let field = |name: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kib * 1024)
+    };
+    Some(field("RssAnon:")? + field("RssShmem:")?)
 }
 
 /// Runs `work` while a thread looks at the memory. Returns the most private bytes seen, mapped files aside.
-pub fn watched<R>(
-    mapped_bytes: Option<u64>,
-    give_back: impl Fn() + Sync,
-    work: impl FnOnce() -> R,
-) -> (R, Option<u64>) {
+pub fn watched<R>(work: impl FnOnce() -> R) -> (R, Option<u64>) {
     let (is_done, most) = (AtomicBool::new(false), AtomicU64::new(0));
-    // The program's own pages are there already, and cannot be given back.
-    let own_bytes = Resident::now().map_or(0, |resident| resident.mapped_bytes);
-    let look = || {
-        let Some(resident) = Resident::now() else {
-            return false;
-        };
-        most.fetch_max(resident.private_bytes, Ordering::Relaxed);
-        // Early: more are read before the next look.
-        if mapped_bytes.is_some_and(|bytes| resident.mapped_bytes > own_bytes + bytes / 4) {
-            give_back();
+    let look = || match private_bytes() {
+        Some(bytes) => {
+            most.fetch_max(bytes, Ordering::Relaxed);
+            true
         }
-        true
-    };
-    let pause = match mapped_bytes {
-        Some(_) => CLOSELY,
-        None => LOOSELY,
+        None => false,
     };
     let result = std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) && look() {
-                std::thread::park_timeout(pause);
+                std::thread::park_timeout(PAUSE);
             }
         });
         let result = work();
@@ -139,19 +113,15 @@ mod tests {
         ignore = "NOT CHECKED: this system has no /proc"
     )]
     fn what_is_held_meanwhile_is_seen() {
-        let before = Resident::now().unwrap().private_bytes;
-        let ((), most) = watched(
-            None,
-            || {},
-            || {
-                let block = vec![1u8; 32 << 20];
-                std::thread::sleep(4 * LOOSELY);
-                assert_eq!(
-                    block.iter().map(|&byte| u64::from(byte)).sum::<u64>(),
-                    32 << 20
-                );
-            },
-        );
+        let before = private_bytes().unwrap();
+        let ((), most) = watched(|| {
+            let block = vec![1u8; 32 << 20];
+            std::thread::sleep(4 * PAUSE);
+            assert_eq!(
+                block.iter().map(|&byte| u64::from(byte)).sum::<u64>(),
+                32 << 20
+            );
+        });
         assert!(most.unwrap() >= before + (30 << 20));
     }
 }
