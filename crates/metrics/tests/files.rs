@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use holdall_metrics::feature_file::FeatureFiles;
 use holdall_metrics::pair_file::{self, Counts};
 use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{Found, Job, Options, Ranked, rank};
+use holdall_metrics::retrieval::{Engine, Found, Job, Options, Ranked, rank};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {
@@ -35,7 +35,7 @@ fn found(queries: &[&str], gallery: &[&str], pairs: &str, options: &Options) -> 
         gallery: &gallery.features(),
         pairs: &Pairs::new(counts.queries, counts.gallery, pairs).unwrap(),
     };
-    rank(&job, options, &mut |_| true).unwrap()
+    rank(Engine::Cpu, &job, options, &mut |_| true).unwrap()
 }
 
 fn places(ranked: &Ranked) -> Value {

@@ -466,7 +466,7 @@ fn people_read_a_table() {
         "Queries: 40 x 6, f32, ",
         "Gallery: 15 x 6, f32, ",
         "Pairs: 44 of ",
-        "The similarity matrix takes 2.3 KiB",
+        "The similarity matrix would take 2.3 KiB",
     ] {
         assert!(
             answer.stderr.contains(part),
