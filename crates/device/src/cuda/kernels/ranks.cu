@@ -151,15 +151,27 @@ __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b
 // Where a chunk of 16 bytes lies: neighbouring rows are shifted against each other, so that a warp's reads meet no bank twice.
 __device__ __forceinline__ u32 place(int row, int part) { return row * ROW_BYTES + ((part ^ (row >> 1 & 3)) << 4); }
 
-// One side of a stage: `rows` rows from `first` on, of `total`.
+// What a thread copies of one side: parts of every 64th row, from one of its own on.
+struct Copier {
+    const u16 *from;
+    u32 to;
+    int rows_left;
+    i64 stride;
+};
+
+__device__ __forceinline__ Copier copier(const u16 *side, u32 to, int first, int total, int padded) {
+    int row = threadIdx.x / 4, part = threadIdx.x % 4;
+    return {side + (i64)(first + row) * padded + part * 8, to + place(row, part), total - first - row, (i64)padded * 64};
+}
+
+// Rows that are not there become zeros; `ROWS` is a multiple of 64, so that shifts of neighbouring rows repeat.
 template <int ROWS>
-__device__ __forceinline__ void fetch(u32 to, const u16 *from, int first, int total, int padded, int chunk) {
+__device__ __forceinline__ void fetch(const Copier &copier, u32 stage, int chunk) {
 #pragma unroll
-    for (int i = 0; i < ROWS * 4 / THREADS; i++) {
-        int index = i * THREADS + threadIdx.x, row = index / 4, part = index % 4;
-        bool present = first + row < total;
-        i64 at = (i64)(present ? first + row : 0) * padded + chunk * CHUNK + part * 8;
-        copy_chunk(to + place(row, part), from + at, present);
+    for (int i = 0; i < ROWS / 64; i++) {
+        bool present = copier.rows_left > i * 64;
+        const u16 *from = copier.from + chunk * CHUNK + i * copier.stride;
+        copy_chunk(copier.to + stage + i * 64 * ROW_BYTES, from, present);
     }
 }
 
@@ -170,12 +182,22 @@ struct Side {
     int rows;
 };
 
-__device__ __forceinline__ void fetch_stage(u32 to, const Side &q, const Side &g, int first_q, int first_g, int padded,
-                                            int chunk, bool q_low, bool g_low) {
-    fetch<TILE_Q>(to, q.high, first_q, q.rows, padded, chunk);
-    fetch<TILE_G>(to + 2 * Q_BYTES, g.high, first_g, g.rows, padded, chunk);
-    if (q_low) fetch<TILE_Q>(to + Q_BYTES, q.low, first_q, q.rows, padded, chunk);
-    if (g_low) fetch<TILE_G>(to + 2 * Q_BYTES + G_BYTES, g.low, first_g, g.rows, padded, chunk);
+struct Copiers {
+    Copier q_high, q_low, g_high, g_low;
+};
+
+__device__ __forceinline__ Copiers copiers(u32 base, const Side &q, const Side &g, int first_q, int first_g, int padded) {
+    return {copier(q.high, base, first_q, q.rows, padded), copier(q.low, base + Q_BYTES, first_q, q.rows, padded),
+            copier(g.high, base + 2 * Q_BYTES, first_g, g.rows, padded),
+            copier(g.low, base + 2 * Q_BYTES + G_BYTES, first_g, g.rows, padded)};
+}
+
+__device__ __forceinline__ void fetch_stage(const Copiers &all, int stage, int chunk, bool q_low, bool g_low) {
+    u32 offset = stage * STAGE_BYTES;
+    fetch<TILE_Q>(all.q_high, offset, chunk);
+    fetch<TILE_G>(all.g_high, offset, chunk);
+    if (q_low) fetch<TILE_Q>(all.q_low, offset, chunk);
+    if (g_low) fetch<TILE_G>(all.g_low, offset, chunk);
 }
 
 struct Tile {
@@ -249,6 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     relative += per_product * (1 + use_q_low + use_g_low);
     u32 base = (u32)__cvta_generic_to_shared(shared);
     int chunks = padded / CHUNK;
+    Copiers all = copiers(base, q, g, first_q, first_g, padded);
 
     float sums[4][8][4];
 #pragma unroll
@@ -260,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     for (int chunk = 0; chunk < stages - 1; chunk++) {
         if (chunk < chunks)
-            fetch_stage(base + chunk * STAGE_BYTES, q, g, first_q, first_g, padded, chunk, use_q_low, use_g_low);
+            fetch_stage(all, chunk, chunk, use_q_low, use_g_low);
         commit_copies();
     }
     // Lanes' shares of the addresses: rows 0 to 15 of a left side, two times 8 rows of a right side.
@@ -269,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int chunk = 0; chunk < chunks; chunk++) {
         if (stages == 1) {
             __syncthreads();
-            fetch_stage(base, q, g, first_q, first_g, padded, chunk, use_q_low, use_g_low);
+            fetch_stage(all, 0, chunk, use_q_low, use_g_low);
             commit_copies();
             wait_copies<0>();
         } else if (stages == 2) {
@@ -282,9 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         int next = chunk + stages - 1;
         if (stages > 1) {
-            if (next < chunks)
-                fetch_stage(base + next % stages * STAGE_BYTES, q, g, first_q, first_g, padded, next, use_q_low,
-                            use_g_low);
+            if (next < chunks) fetch_stage(all, next % stages, next, use_q_low, use_g_low);
             commit_copies();
         }
         u32 stage = base + chunk % stages * STAGE_BYTES;
@@ -443,6 +464,7 @@ __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int pad
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     u32 base = (u32)__cvta_generic_to_shared(shared);
     int chunks = padded / CHUNK;
+    Copiers all = copiers(base, q, g, first_q, first_g, padded);
 
     float sums[4][32], part[2][32];
 #pragma unroll
@@ -454,7 +476,7 @@ __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int pad
 
     for (int chunk = 0; chunk < stages - 1; chunk++) {
         if (chunk < chunks)
-            fetch_stage(base + chunk * STAGE_BYTES, q, g, first_q, first_g, padded, chunk, LOW, LOW);
+            fetch_stage(all, chunk, chunk, LOW, LOW);
         commit_copies();
     }
     int a_row = warp * 16 + lane % 16, a_part = lane / 16;
@@ -466,10 +488,6 @@ __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int pad
         // The products read shared memory by another way than the copies wrote it.
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         __syncthreads();
-        int next = chunk + stages - 1;
-        if (next < chunks)
-            fetch_stage(base + next % stages * STAGE_BYTES, q, g, first_q, first_g, padded, next, LOW, LOW);
-        commit_copies();
         u32 stage = base + chunk % stages * STAGE_BYTES;
         u32 a_high[2][4], a_low[2][4];
 #pragma unroll
@@ -491,6 +509,12 @@ __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int pad
                 if (LOW) multiply_wide(part[quarter % 2], a_high[step], b_low + offset, 1);
             }
             commit_products();
+            if (quarter == 0) {
+                // All warps are past the chunk whose place this takes. While products run.
+                int next = chunk + stages - 1;
+                if (next < chunks) fetch_stage(all, next % stages, next, LOW, LOW);
+                commit_copies();
+            }
             if (quarter > 0) {
                 wait_products<1>();
 #pragma unroll
