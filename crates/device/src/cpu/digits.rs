@@ -228,10 +228,10 @@ fn compare(tile: &Tile, rows: &Lines<ROWS>, columns: &Lines<COLUMNS>, counts: &m
             );
             (of_row, of_column)
         };
-        for column in 0..COLUMNS {
+        for (column, column_above) in column_above.iter_mut().enumerate() {
             let ((is_above, may_be), (is_above_column, may_be_column)) = both(column);
             above += u32::from(is_above);
-            column_above[column] = u32::from(is_above_column);
+            *column_above = u32::from(is_above_column);
             unsure += u32::from(may_be & !is_above) + u32::from(may_be_column & !is_above_column);
         }
         counts.above_row[row] += above;
@@ -251,6 +251,53 @@ fn compare(tile: &Tile, rows: &Lines<ROWS>, columns: &Lines<COLUMNS>, counts: &m
                     of_row,
                     of_column,
                 });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        // Rows as long as they may be, so that sums reach the ends of 32 bits; thresholds anywhere among them, or missing.
+        #[test]
+        fn every_kernel_counts_and_lists_the_same(
+            dimension in 1usize..40,
+            values in prop::collection::vec(-1f32..1.0, 40 * (ROWS + COLUMNS)),
+            thresholds in prop::collection::vec(prop::option::of(-1f64..1.0), ROWS + COLUMNS),
+        ) {
+            fn packed<const N: usize>(values: &[f32], dimension: usize, thresholds: &[Option<f64>]) -> (Vec<i16>, Lines<N>) {
+                let mut panel = vec![0; panel_len::<N>(dimension)];
+                let (mut lines, mut digits) = (Lines::default(), vec![0; dimension]);
+                for (line, threshold) in thresholds.iter().enumerate() {
+                    let row = &values[line * dimension..][..dimension];
+                    let found = survey(row);
+                    let split = split(row, found.norm, found.exponent, &mut digits);
+                    assert!(digits.iter().map(|&d| f64::from(d).powi(2)).sum::<f64>() <= 46340.0 * 46340.0);
+                    pack::<N>(&mut panel, line, &digits);
+                    // The last line is not there.
+                    if line + 1 < N {
+                        let at = threshold.map_or(f32::INFINITY, |t| (t * split.norm * 30_000.0) as f32);
+                        lines.set(line, 1.0, split.norm as f32 * 1e-2, [at, at]);
+                    }
+                }
+                (panel, lines)
+            }
+            let rows = packed::<ROWS>(&values, dimension, &thresholds[..ROWS]);
+            let columns = packed::<COLUMNS>(&values[40 * ROWS..], dimension, &thresholds[ROWS..]);
+            let count = |kernel| {
+                let mut counts = Counts::default();
+                count(kernel, (&rows.0, &rows.1), (&columns.0, &columns.1), &mut counts);
+                counts.unsure.sort_by_key(|unsure| (unsure.row, unsure.column));
+                counts
+            };
+            let expected = count(Kernel(Instructions::Portable));
+            prop_assert!(expected.unsure.iter().all(|unsure| usize::from(unsure.row) + 1 < ROWS && usize::from(unsure.column) + 1 < COLUMNS));
+            for kernel in Kernel::available() {
+                prop_assert_eq!(&count(kernel), &expected, "{:?}", kernel);
             }
         }
     }
