@@ -5,6 +5,7 @@
 //! RUN/plan.json       what was chosen, and what else there was
 //! RUN/plan-tensors.json, operations.json   the same for people: what lies where and when, what takes how long
 //! RUN/metrics.jsonl   a line per step and evaluation
+//! RUN/memory.jsonl    a line per look at the memory, at least one a second
 //! RUN/samples.json    a few held-out pictures with what the best model makes of them
 //! RUN/summary.json    how it went
 //! RUN/skipped.csv     pictures that could not be read, if there were any
