@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 use holdall_device::gauge::{Gauge, Reading};
 use holdall_telemetry::TelemetryError;
 use holdall_telemetry::memory_log::{self, MemoryLog, MemorySample, Phase};
+use holdall_telemetry::tensorboard::{self, EventFile};
+use serde::Serialize;
 
 use self::warnings::Warnings;
 use crate::report::StepLine;
@@ -69,6 +71,7 @@ struct Book {
     /// The last ones, and until there is a log all of them.
     kept: VecDeque<MemorySample>,
     log: Option<MemoryLog>,
+    events: Option<EventFile>,
     epoch_peak_bytes: Option<u64>,
     /// The process's, before this epoch.
     high_water_bytes: Option<u64>,
@@ -107,6 +110,7 @@ impl Recorder {
                     last_line: Instant::now(),
                     kept: VecDeque::with_capacity(NUM_KEPT),
                     log: None,
+                    events: None,
                     epoch_peak_bytes: None,
                     high_water_bytes: None,
                     warnings: Warnings::default(),
@@ -156,6 +160,19 @@ impl Recorder {
         book.high_water_bytes = self.shared.gauge.high_water_bytes();
         drop(book);
         Sampler::start(self.shared.clone())
+    }
+
+    /// From here on every line goes to TensorBoard too, in a file of its own.
+    pub(crate) fn open_events(&self, folder: &Path) -> Result<(), TelemetryError> {
+        let folder = folder.join(tensorboard::FOLDER_NAME);
+        let events = EventFile::create(&folder, MemorySample::now().time)?;
+        self.shared.book().events = Some(events);
+        Ok(())
+    }
+
+    /// The numbers of a line of `metrics.jsonl`, for TensorBoard if it is wanted.
+    pub(crate) fn add_scalars(&self, name: &str, step: u64, line: &impl Serialize) {
+        self.shared.book().add_scalars(name, step, line);
     }
 
     /// A step is done.
@@ -237,6 +254,21 @@ impl Book {
             Some(log) => log.add(&self.sample),
             None => Ok(()),
         };
+        self.note_failure(written);
+        if self.events.is_some() {
+            let (step, line) = (self.sample.step.unwrap_or(0), self.sample.clone());
+            self.add_scalars("memory", step, &line);
+        }
+    }
+
+    fn add_scalars(&mut self, name: &str, step: u64, line: &impl Serialize) {
+        let Some(mut events) = self.events.take() else {
+            return;
+        };
+        let scalars = tensorboard::scalars(name, line);
+        let written = events.add(MemorySample::now().time, step, &scalars);
+        // Behind a record that was cut nothing can be read: the file ends there.
+        self.events = written.is_ok().then_some(events);
         self.note_failure(written);
     }
 

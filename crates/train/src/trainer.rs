@@ -23,6 +23,7 @@ use crate::error::TrainError;
 use crate::evaluate::{Unfinished, evaluate, nothing_readable};
 use crate::examples::Examples;
 use crate::export::save_model;
+use crate::failure_file;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
 use crate::optimizer::Moment;
@@ -174,6 +175,12 @@ impl Trainer {
         })
     }
 
+    /// Writes every number to `tensorboard/` in the run's folder too, in a new file for each process.
+    pub fn write_tensorboard(&self) -> Result<(), TrainError> {
+        let opened = self.ready.recorder.open_events(self.folder.path());
+        opened.map_err(|error| TrainError::Run(error.to_string()))
+    }
+
     /// What it was made from.
     pub fn ready(&self) -> &Ready {
         &self.ready
@@ -310,6 +317,7 @@ impl Trainer {
             waited_for_data: waited,
         };
         self.journal.add(&line)?;
+        self.ready.recorder.add_scalars("train", number, &line);
         Ok(line)
     }
 
@@ -464,6 +472,11 @@ impl Trainer {
         // Lines are written together: a stop in between leaves none of them.
         for line in &lines {
             self.journal.add(line)?;
+            let name = match line.on {
+                Split::Validation => "validation",
+                Split::Train => "evaluation_on_train",
+            };
+            self.ready.recorder.add_scalars(name, line.step, line);
         }
         let is_best = self.take_note(&lines)?;
         if is_best {
@@ -641,6 +654,7 @@ impl Trainer {
         };
         let json = serde_json::to_string_pretty(&summary).expect("a summary is plain data");
         self.folder.write("summary.json", &json)?;
+        failure_file::remove(self.folder.path());
         Ok(Outcome::Finished(Box::new(summary)))
     }
 }
