@@ -226,8 +226,14 @@ pub fn train(
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let failure = FailureFile::new(&ready, &out, command.clone());
-    let begun = failing_into(&failure, || Trainer::begin(ready, folder, &mut say));
-    let mut trainer = begun?;
+    let begun = failing_into(&failure, || {
+        match Trainer::begin(ready, folder, &mut say) {
+            // What was asked for and cannot be had is no failure of the run.
+            Err(TrainError::Config(text)) => Ok(Err(TrainError::Config(text))),
+            begun => begun.map(Ok),
+        }
+    });
+    let mut trainer = begun??;
     if let Some(summary) = trainer.summary() {
         tell(&format!(
             "The run is complete: step {} of {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
@@ -269,7 +275,7 @@ pub fn train(
     Ok(outcome)
 }
 
-/// Does a part of a run; where that fails, `failure.json` says how. What the user asked for and cannot have is no failure.
+/// Does a part of a run; where that fails, `failure.json` says how.
 fn failing_into<T>(
     failure: &FailureFile,
     work: impl FnOnce() -> Result<T, TrainError>,
@@ -281,7 +287,6 @@ fn failing_into<T>(
     };
     // A panic ends the run as it would have: nothing of what it left is looked at.
     match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Err(TrainError::Config(text))) => Err(TrainError::Config(text)),
         Ok(Err(error)) => {
             save(&error.to_string());
             Err(error)
