@@ -124,6 +124,9 @@ pub struct TrainOptions {
     /// Go on where the run in that folder was ended
     #[arg(long)]
     pub resume: bool,
+    /// Write RUN/tensorboard too: every number as TensorBoard reads it
+    #[arg(long)]
+    pub tensorboard: bool,
     /// A model folder or a preset, instead of the config's
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,

@@ -89,6 +89,7 @@ impl Watcher {
                 self.line(&show_evaluation(line, is_best));
             }
             Event::Skipped { line, total } => self.tell_skipped(line, total),
+            Event::Notice(text) => self.line(text),
             Event::Epoch(epoch) => self.line(&show_epoch(epoch)),
             // Saving is silent while all is well: the bar stays where it is.
             Event::Saved { .. } => {}

@@ -54,6 +54,8 @@ mod resume;
 mod retrieval;
 #[path = "cli/run.rs"]
 mod run;
+#[path = "cli/telemetry.rs"]
+mod telemetry;
 #[path = "cli/training.rs"]
 mod training;
 #[path = "cli/typed.rs"]

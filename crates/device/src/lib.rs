@@ -5,6 +5,7 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod gauge;
 mod machine;
 mod rows;
 

@@ -7,6 +7,7 @@ use holdall_plan::{Phase, Place, StepPlan, Target};
 
 use crate::cpu::{self, Arena, ArenaError, Cpu, CpuTarget, Element};
 use crate::cuda::{self, Cuda, CudaMachine};
+use crate::gauge::Gauge;
 use crate::rows::{self, HostRow};
 
 /// Number formats of the arithmetic.
@@ -235,6 +236,14 @@ impl Device {
         match &self.gpu {
             Some(gpu) => gpu.peak_bytes(),
             None => cpu::peak_resident_bytes(),
+        }
+    }
+
+    /// What looks at its memory while a run goes on, from any thread.
+    pub fn gauge(&self) -> Gauge {
+        match &self.gpu {
+            Some(gpu) => gpu.gauge(),
+            None => Gauge::of_cpu(),
         }
     }
 

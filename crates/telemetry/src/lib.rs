@@ -9,6 +9,7 @@ pub mod hostile;
 mod log;
 pub mod memory_log;
 pub mod report;
+pub mod tensorboard;
 mod words;
 
 pub use error::TelemetryError;

@@ -6,7 +6,7 @@
 //! `feed` brings the [`batch`] as [`reading`] says, [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
 //! programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss scale. Beside it:
 //! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] and [`run_folder`] keep what must survive
-//! a kill, [`skipped`] what could not be read, [`report`] is what a run says, [`examples`] a few predictions to look at, [`export`] writes a model folder, [`verify`] certifies that the split
+//! a kill, [`skipped`] what could not be read, [`report`] is what a run says, [`recorder`] what its memory did, [`failure_file`] how it failed, [`examples`] a few predictions to look at, [`export`] writes a model folder, [`verify`] certifies that the split
 //! changed nothing.
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ pub mod error;
 pub mod evaluate;
 pub mod examples;
 pub mod export;
+pub mod failure_file;
 mod feed;
 pub mod journal;
 pub mod measure;
@@ -28,6 +29,7 @@ pub mod optimizer;
 pub mod prepare;
 pub mod reading;
 pub mod ready;
+pub mod recorder;
 pub mod report;
 pub mod reserve;
 pub mod resume;

@@ -3,6 +3,7 @@
 use holdall_data::loader::Cursor;
 use holdall_device::Device;
 use holdall_plan::Plan;
+use holdall_telemetry::memory_log::Phase;
 use serde::Serialize;
 
 use holdall_plan::Candidate;
@@ -15,6 +16,7 @@ use crate::examples::EXAMPLES_BYTES;
 use crate::feed::Feed;
 use crate::measure::Choosing;
 use crate::prepare::{Part, Prepared};
+use crate::recorder::Recorder;
 use crate::site::Site;
 use crate::step::Step;
 
@@ -78,6 +80,7 @@ pub struct Ready {
     /// Where batches come from.
     pub(crate) feed: Feed,
     pub(crate) checkpoint: Option<Checkpoint>,
+    pub(crate) recorder: Recorder,
 }
 
 impl Ready {
@@ -88,6 +91,7 @@ impl Ready {
         checkpoint: Option<Checkpoint>,
         choosing: Choosing<'_>,
     ) -> Result<Ready, TrainError> {
+        let recorder = Recorder::new(device.gauge());
         let mut prepared = Prepared::new(&config, &device)?;
         let request = &mut prepared.setup.request;
         if let Some(checkpoint) = &checkpoint {
@@ -122,6 +126,7 @@ impl Ready {
         let threads = device.cpu().num_threads() as u64;
         let evaluation = evaluation.map_or(0, |bytes| bytes + EXAMPLES_BYTES);
         let host_bytes = evaluation + LOOP_BYTES + threads * THREAD_BYTES;
+        recorder.enter(Phase::Plan);
         let plan = prepared.setup.plan(&device, host_bytes, choosing)?;
         let split = split_of(&plan);
         Ok(Ready {
@@ -132,6 +137,7 @@ impl Ready {
             split,
             feed,
             checkpoint,
+            recorder,
         })
     }
 
@@ -148,6 +154,11 @@ impl Ready {
         self.split = split_of(&reserved.plan);
         self.plan = reserved.plan;
         Ok(reserved.machine)
+    }
+
+    /// What has been seen of its memory.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// Whether it goes on from a checkpoint.

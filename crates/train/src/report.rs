@@ -121,6 +121,8 @@ pub enum Event<'a> {
         /// How many so far.
         total: usize,
     },
+    /// Something that the user should know of the run's memory; each is told once, and a run inside its plan has none.
+    Notice(&'a str),
     /// An epoch is done.
     Epoch(&'a EpochReport),
     /// A checkpoint is on disk.

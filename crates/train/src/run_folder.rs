@@ -5,8 +5,11 @@
 //! RUN/plan.json       what was chosen, and what else there was
 //! RUN/plan-tensors.json, operations.json   the same for people: what lies where and when, what takes how long
 //! RUN/metrics.jsonl   a line per step and evaluation
+//! RUN/memory.jsonl    a line per look at the memory, at least one a second
+//! RUN/tensorboard/    the same numbers as event files, if they were asked for
 //! RUN/samples.json    a few held-out pictures with what the best model makes of them
 //! RUN/summary.json    how it went
+//! RUN/failure.json    how it failed, if it did and has not come to its end since
 //! RUN/skipped.csv     pictures that could not be read, if there were any
 //! RUN/checkpoints/    last.safetensors, best/
 //! RUN/model/          what `transformers` loads
@@ -17,6 +20,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::TrainError;
+use crate::failure_file;
 
 /// A run's folder, held by this process.
 #[derive(Debug)]
@@ -168,10 +172,12 @@ fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
     for entry in fs::read_dir(path).map_err(failed(path, "listed"))? {
         let entry = entry.map_err(failed(path, "listed"))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // What a run leaves that was killed before it began is nobody's.
+        // What a run leaves that was killed, or failed, before it began is nobody's.
         let empty = || fs::read_dir(entry.path()).is_ok_and(|mut inside| inside.next().is_none());
-        let left =
-            name == ".lock" || name.ends_with(".partial") || (name == "checkpoints" && empty());
+        let left = name == ".lock"
+            || name == failure_file::FILE_NAME
+            || name.ends_with(".partial")
+            || (name == "checkpoints" && empty());
         if !left {
             names.push(name);
         }

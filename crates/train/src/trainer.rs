@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdall_data::loader::Skipped;
+use holdall_telemetry::memory_log::Phase;
 
 use crate::checkpoint::{Best, Clock, FORMAT, Next, State, save};
 use crate::config::{EvalEvery, SaveEvery, Split};
@@ -22,11 +23,13 @@ use crate::error::TrainError;
 use crate::evaluate::{Unfinished, evaluate, nothing_readable};
 use crate::examples::Examples;
 use crate::export::save_model;
+use crate::failure_file;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
 use crate::optimizer::Moment;
 use crate::prepare::Prepared;
 use crate::ready::{PlanReport, Ready, part};
+use crate::recorder::{Promise, Sampler};
 use crate::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary, SummaryMetrics,
 };
@@ -58,6 +61,8 @@ pub struct Trainer {
     seconds_before: f64,
     /// Process bytes that the plan promised, and the arena's.
     planned: [u64; 2],
+    /// Looks at the memory as long as this is there.
+    _sampler: Sampler,
 }
 
 impl Trainer {
@@ -77,6 +82,7 @@ impl Trainer {
         {
             ready.device.prefer_algorithms(algorithms);
         }
+        ready.recorder.enter(Phase::Warmup);
         let mut step = ready.reserve(tell)?;
         let report = PlanReport::new(
             &ready.plan,
@@ -85,6 +91,11 @@ impl Trainer {
         );
         let plan_json = serde_json::to_string_pretty(&report).expect("a plan is plain data");
         let planned = [ready.plan.step.process_bytes, ready.plan.step.arena_bytes];
+        ready.recorder.promise(Promise {
+            planned_bytes: planned[0],
+            arena_bytes: step.arena_bytes(),
+            batch_size: ready.split.batch_size,
+        });
         let state = match ready.checkpoint.take() {
             Some(checkpoint) => {
                 if checkpoint.state.data_digest != digest {
@@ -137,6 +148,9 @@ impl Trainer {
         folder.write("operations.json", &operations)?;
         let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
         let skipped = SkippedFile::open(&folder.skipped())?;
+        let sampler = ready
+            .recorder
+            .open(folder.path(), state.step, state.step / steps);
         for split in [Split::Train, Split::Validation] {
             if let Some(part) = part(&ready.prepared, split) {
                 let broken = skipped.samples(split, &part.samples);
@@ -157,7 +171,14 @@ impl Trainer {
             resumed_at: Instant::now(),
             seconds_before: 0.0,
             planned,
+            _sampler: sampler,
         })
+    }
+
+    /// Writes every number to `tensorboard/` in the run's folder too, in a new file for each process.
+    pub fn write_tensorboard(&self) -> Result<(), TrainError> {
+        let opened = self.ready.recorder.open_events(self.folder.path());
+        opened.map_err(|error| TrainError::Run(error.to_string()))
     }
 
     /// What it was made from.
@@ -192,6 +213,7 @@ impl Trainer {
                     Err(error) => return Err(self.failed(error, watch)),
                 };
                 watch(Event::Step(&line));
+                self.record_step(&line, watch);
                 if std::mem::take(&mut first) {
                     watch(Event::Memory(self.memory()));
                 }
@@ -200,8 +222,12 @@ impl Trainer {
                 }
             }
             if self.state.next == Next::Evaluate {
+                self.ready.recorder.enter(Phase::Evaluate);
                 match self.evaluate_all(stop, watch) {
-                    Ok(()) => self.state.next = Next::Step,
+                    Ok(()) => {
+                        self.state.next = Next::Step;
+                        self.ready.recorder.enter(Phase::Train);
+                    }
                     Err(Unfinished::Stopped) => return self.interrupted(watch),
                     Err(Unfinished::Failed(error)) => return Err(self.failed(*error, watch)),
                 }
@@ -214,9 +240,28 @@ impl Trainer {
             }
             if self.save_is_due(ends) || self.has_ended() {
                 self.save(watch)?;
+                if !self.has_ended() {
+                    self.ready.recorder.enter(Phase::Train);
+                }
             }
         }
-        self.finish()
+        let finished = self.finish();
+        self.tell_notices(watch);
+        finished
+    }
+
+    /// Steps are warm after the first: from there on the run trains.
+    fn record_step(&self, line: &StepLine, watch: &mut dyn FnMut(Event<'_>)) {
+        let recorder = &self.ready.recorder;
+        recorder.add_step(line, line.step / self.ready.steps_per_epoch());
+        recorder.enter(Phase::Train);
+        self.tell_notices(watch);
+    }
+
+    fn tell_notices(&self, watch: &mut dyn FnMut(Event<'_>)) {
+        for notice in self.ready.recorder.take_notices() {
+            watch(Event::Notice(&notice));
+        }
     }
 
     fn one_step(
@@ -272,6 +317,7 @@ impl Trainer {
             waited_for_data: waited,
         };
         self.journal.add(&line)?;
+        self.ready.recorder.add_scalars("train", number, &line);
         Ok(line)
     }
 
@@ -423,6 +469,11 @@ impl Trainer {
         // Lines are written together: a stop in between leaves none of them.
         for line in &lines {
             self.journal.add(line)?;
+            let name = match line.on {
+                Split::Validation => "validation",
+                Split::Train => "evaluation_on_train",
+            };
+            self.ready.recorder.add_scalars(name, line.step, line);
         }
         let is_best = self.take_note(&lines)?;
         if is_best {
@@ -509,6 +560,7 @@ impl Trainer {
     }
 
     fn save(&mut self, watch: &mut dyn FnMut(Event<'_>)) -> Result<(), TrainError> {
+        self.ready.recorder.enter(Phase::Save);
         self.state.journal_bytes = self.journal.sync()?;
         self.state.clock.all = self.seconds_before + self.resumed_at.elapsed().as_secs_f64();
         save(&self.folder.last(), &self.state, &self.step)?;
@@ -559,6 +611,8 @@ impl Trainer {
             waited_for_data: clock.waiting(),
         }));
         watch(Event::Memory(self.memory()));
+        self.ready.recorder.end_epoch();
+        self.tell_notices(watch);
     }
 
     /// The model folder and the summary.
@@ -597,6 +651,7 @@ impl Trainer {
         };
         let json = serde_json::to_string_pretty(&summary).expect("a summary is plain data");
         self.folder.write("summary.json", &json)?;
+        failure_file::remove(self.folder.path());
         Ok(Outcome::Finished(Box::new(summary)))
     }
 }

@@ -35,6 +35,7 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
         config: config(&data, &arguments, &device),
         out: arguments.out.join("run"),
         resume: false,
+        tensorboard: false,
         notes: Vec::new(),
     };
     let outcome = train(meant, device, arguments.json, stop)?;

@@ -1,5 +1,6 @@
 //! `holdall train`: from a CSV and a budget to a model folder.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -13,6 +14,7 @@ use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::checkpoint::Checkpoint;
 use holdall_train::config::RunConfig;
+use holdall_train::failure_file::FailureFile;
 use holdall_train::measure::Choosing;
 use holdall_train::ready::Ready;
 use holdall_train::report::Outcome;
@@ -43,6 +45,7 @@ pub struct Meant {
     pub config: RunConfig,
     pub out: PathBuf,
     pub resume: bool,
+    pub tensorboard: bool,
     pub notes: Vec<String>,
 }
 
@@ -79,6 +82,7 @@ impl Meant {
             config,
             out,
             resume: false,
+            tensorboard: arguments.train.tensorboard,
             notes,
         })
     }
@@ -122,6 +126,7 @@ impl Meant {
             config,
             out,
             resume: true,
+            tensorboard: arguments.train.tensorboard,
             notes,
         })
     }
@@ -184,6 +189,7 @@ pub fn train(
         config,
         out,
         resume,
+        tensorboard,
         notes,
     } = meant;
     let (held, checkpoint) = if resume {
@@ -216,7 +222,18 @@ pub fn train(
         None => RunFolder::create(&out)?,
     };
     tell(&format!("Run folder: {}", out.display()));
-    let mut trainer = Trainer::begin(ready, folder, &mut say)?;
+    let command: Vec<String> = std::env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let failure = FailureFile::new(&ready, &out, command.clone());
+    let begun = failing_into(&failure, || {
+        match Trainer::begin(ready, folder, &mut say) {
+            // What was asked for and cannot be had is no failure of the run.
+            Err(TrainError::Config(text)) => Ok(Err(TrainError::Config(text))),
+            begun => begun.map(Ok),
+        }
+    });
+    let mut trainer = begun??;
     if let Some(summary) = trainer.summary() {
         tell(&format!(
             "The run is complete: step {} of {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
@@ -236,9 +253,17 @@ pub fn train(
         (true, None) => tell("No checkpoint was written yet: beginning at step 0"),
         (false, _) => {}
     }
+    // The plan may be another since its memory was reserved.
+    let failure = FailureFile::new(trainer.ready(), &out, command);
+    if tensorboard {
+        failing_into(&failure, || trainer.write_tensorboard())?;
+    }
     let mut watcher = Watcher::new(&trainer);
-    let outcome = trainer.run(stop, &mut |event| watcher.tell(event));
-    watcher.finish();
+    let outcome = failing_into(&failure, || {
+        let outcome = trainer.run(stop, &mut |event| watcher.tell(event));
+        watcher.finish();
+        outcome
+    });
     // Its memory goes back first: what a report takes is no part of the plan.
     drop(trainer);
     report::write_beside(&out);
@@ -248,4 +273,30 @@ pub fn train(
         print_json(summary)?;
     }
     Ok(outcome)
+}
+
+/// Does a part of a run; where that fails, `failure.json` says how.
+fn failing_into<T>(
+    failure: &FailureFile,
+    work: impl FnOnce() -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    let save = |error: &str| {
+        if let Some(path) = failure.write(error) {
+            tell(&format!("What led to it: {}", path.display()));
+        }
+    };
+    // A panic ends the run as it would have: nothing of what it left is looked at.
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Err(error)) => {
+            save(&error.to_string());
+            Err(error)
+        }
+        Ok(done) => done,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panic.downcast_ref::<&str>().copied());
+            save(&format!("panicked: {}", text.unwrap_or("without a word")));
+            resume_unwind(panic)
+        }
+    }
 }

@@ -17,6 +17,7 @@ fn a_run_leaves_everything_that_its_use_takes() {
         "config.yml",
         "plan.json",
         "metrics.jsonl",
+        "memory.jsonl",
         "summary.json",
         "report.html",
         "checkpoints/last.safetensors",

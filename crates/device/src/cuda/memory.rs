@@ -84,6 +84,12 @@ pub fn device_memory(card: CardId) -> Option<CardMemory> {
     })
 }
 
+/// Percent of the last moments, 0 to 100, in which the card computed; `None` where the driver does not tell, as of a slice of a card.
+pub fn utilization(card: CardId) -> Option<u32> {
+    let rates = device(card)?.utilization_rates().ok()?;
+    Some(rates.gpu)
+}
+
 fn nvml() -> Option<&'static Nvml> {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
     NVML.get_or_init(|| Nvml::init().ok()).as_ref()
@@ -248,5 +254,6 @@ mod tests {
         assert_eq!(process_bytes(card), None);
         assert_eq!(holders(card), []);
         assert_eq!(device_memory(card), None);
+        assert_eq!(utilization(card), None);
     }
 }

@@ -46,6 +46,7 @@ use memory::CardId;
 use product::{Format, Products};
 use profile::Profile;
 
+use crate::gauge::Gauge;
 use crate::{Arithmetic, DeviceError};
 
 /// The oldest cards that the kernels are compiled for.
@@ -57,6 +58,7 @@ pub struct Cuda {
     kernels: Mutex<[Option<Arc<Kernels>>; 3]>,
     profiles: Mutex<Vec<(Arithmetic, Profile)>>,
     products: Products,
+    ordinal: usize,
     name: String,
     capability: u32,
     num_processors: usize,
@@ -106,6 +108,7 @@ impl Cuda {
             kernels: Mutex::default(),
             profiles: Mutex::default(),
             products: Products::new()?,
+            ordinal,
             name,
             capability,
             num_processors: context.num_processors()?,
@@ -259,6 +262,12 @@ impl Cuda {
         self.held_bytes()?;
         let peak = self.peak_bytes.lock();
         Some(*peak.expect("never poisoned: nothing panics with it"))
+    }
+
+    /// What looks at the card while a run goes on.
+    pub fn gauge(&self) -> Gauge {
+        let name = format!("cuda:{}", self.ordinal);
+        Gauge::of_card(name, &self.pci_bus_id, self.held_bytes())
     }
 
     /// One piece of the card's memory, or who holds it.

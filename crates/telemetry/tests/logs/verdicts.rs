@@ -387,6 +387,29 @@ fn other_processes() {
     );
 }
 
+/// A host always has other processes, and a run on the CPU that fills a corner of it is well.
+#[test]
+fn a_run_on_a_shared_host_is_healthy() {
+    let mut text = String::new();
+    for step in 0..100u64 {
+        text.push_str(&format!(
+            "{{\"time\":{step}.5,\"step\":{step},\"epoch\":{},\"phase\":\"train\",\"device\":\"cpu\",\
+             \"used_bytes\":{},\"total_bytes\":25000000000,\"process_bytes\":350000000,\"arena_bytes\":320000000,\
+             \"host_rss_bytes\":350000000,\"gpu_utilization\":null,\"samples_per_s\":190.0,\
+             \"planned_bytes\":356000000,\"batch_size\":128,\"waited_for_data\":0.02}}\n",
+            step / 20,
+            // Others come, and take nearly all there is.
+            2_000_000_000 + 220_000_000 * step
+        ));
+    }
+    let options = AnalyzeOptions {
+        log: "host".to_owned(),
+        ..AnalyzeOptions::default()
+    };
+    let analysis = analyze(text.as_bytes(), &options).unwrap();
+    assert!(analysis.findings.is_empty(), "{:?}", analysis.findings);
+}
+
 #[test]
 fn spill() {
     assert_detected(

@@ -1,0 +1,169 @@
+//! Memory and use of a device as they are now, for whoever looks at them all the time: cheap, from any thread, and never louder
+//! than `None`.
+
+use crate::cpu;
+use crate::cuda::memory::{self, CardId, Holder};
+
+/// Looks at one device.
+#[derive(Debug, Clone)]
+pub struct Gauge {
+    kind: Kind,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Cpu,
+    Card {
+        name: String,
+        pci_bus_id: String,
+        /// In use beside this process when the gauge was made, where the driver tells no memory per process.
+        others_bytes: Option<u64>,
+    },
+}
+
+/// What a look has shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Reading {
+    /// What everybody holds on the device.
+    pub used_bytes: Option<u64>,
+    /// What the device has.
+    pub total_bytes: Option<u64>,
+    /// What this process holds on the device.
+    pub process_bytes: Option<u64>,
+    /// Percent of the last moments in which the GPU was busy.
+    pub gpu_utilization: Option<u32>,
+    /// What this process holds of the host's memory.
+    pub host_rss_bytes: Option<u64>,
+}
+
+impl Gauge {
+    pub(crate) fn of_cpu() -> Gauge {
+        Gauge { kind: Kind::Cpu }
+    }
+
+    /// `held_bytes` is what the process holds on the card now.
+    pub(crate) fn of_card(name: String, pci_bus_id: &str, held_bytes: Option<u64>) -> Gauge {
+        let card = CardId::PciBusId(pci_bus_id);
+        let others_bytes = match memory::process_bytes(card) {
+            Some(_) => None,
+            None => memory::device_memory(card)
+                .map(|memory| memory.used_bytes.saturating_sub(held_bytes.unwrap_or(0))),
+        };
+        Gauge {
+            kind: Kind::Card {
+                name,
+                pci_bus_id: pci_bus_id.to_owned(),
+                others_bytes,
+            },
+        }
+    }
+
+    /// `cpu`, or `cuda:0`.
+    pub fn name(&self) -> &str {
+        match &self.kind {
+            Kind::Cpu => "cpu",
+            Kind::Card { name, .. } => name,
+        }
+    }
+
+    /// Whether the process's memory on the card is the change in what is in use there: the driver does not tell it.
+    pub fn is_by_difference(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Card {
+                others_bytes: Some(_),
+                ..
+            }
+        )
+    }
+
+    /// Looks.
+    pub fn read(&self) -> Reading {
+        let host_rss_bytes = cpu::resident_bytes();
+        match &self.kind {
+            Kind::Cpu => {
+                let total_bytes = cpu::total_bytes();
+                let available = cpu::available_bytes();
+                Reading {
+                    used_bytes: total_bytes
+                        .zip(available)
+                        .map(|(total, available)| total.saturating_sub(available)),
+                    total_bytes,
+                    process_bytes: host_rss_bytes,
+                    gpu_utilization: None,
+                    host_rss_bytes,
+                }
+            }
+            Kind::Card {
+                pci_bus_id,
+                others_bytes,
+                ..
+            } => {
+                let card = CardId::PciBusId(pci_bus_id);
+                let memory = memory::device_memory(card);
+                let used_bytes = memory.map(|memory| memory.used_bytes);
+                Reading {
+                    used_bytes,
+                    total_bytes: memory.map(|memory| memory.total_bytes),
+                    process_bytes: match others_bytes {
+                        Some(others) => used_bytes.map(|used| used.saturating_sub(*others)),
+                        None => memory::process_bytes(card),
+                    },
+                    gpu_utilization: memory::utilization(card),
+                    host_rss_bytes,
+                }
+            }
+        }
+    }
+
+    /// The most that this process has held since it began, where the system keeps count; it does on the host alone.
+    pub fn high_water_bytes(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Cpu => cpu::peak_resident_bytes(),
+            Kind::Card { .. } => None,
+        }
+    }
+
+    /// Other processes on the card, largest first.
+    pub fn others(&self) -> Vec<Holder> {
+        match &self.kind {
+            Kind::Cpu => Vec::new(),
+            Kind::Card { pci_bus_id, .. } => memory::holders(CardId::PciBusId(pci_bus_id)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_host_tells_what_it_has_and_what_we_hold() {
+        let gauge = Gauge::of_cpu();
+        let reading = gauge.read();
+        let (used, total) = (reading.used_bytes.unwrap(), reading.total_bytes.unwrap());
+        let held = reading.process_bytes.unwrap();
+        assert!(0 < held && held < total && used <= total, "{reading:?}");
+        assert_eq!(reading.host_rss_bytes, Some(held));
+        assert!(gauge.high_water_bytes().unwrap() >= held / 2);
+        assert_eq!(
+            (gauge.name(), gauge.is_by_difference(), gauge.others()),
+            ("cpu", false, Vec::new())
+        );
+    }
+
+    #[test]
+    fn a_card_that_is_not_there_tells_nothing_of_itself() {
+        let gauge = Gauge::of_card("cuda:7".to_owned(), "ffff:ff:ff.0", Some(5));
+        let reading = gauge.read();
+        assert_eq!(
+            Reading {
+                host_rss_bytes: None,
+                ..reading
+            },
+            Reading::default()
+        );
+        assert_eq!((gauge.name(), gauge.high_water_bytes()), ("cuda:7", None));
+    }
+}
