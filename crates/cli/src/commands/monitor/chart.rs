@@ -28,6 +28,8 @@ pub struct Drawn<'a> {
     pub name: &'a str,
     /// What it is now.
     pub now: String,
+    /// What it was.
+    pub before: String,
     pub points: &'a [(f64, f64)],
     pub x: [f64; 2],
     /// Least and most of what is drawn, and how they are written.
@@ -42,6 +44,7 @@ pub fn draw(frame: &mut Frame, area: Rect, drawn: Drawn) {
     let title = Line::from(vec![
         Span::from(format!(" {} ", drawn.name)).dim(),
         Span::from(drawn.now).bold(),
+        Span::from(format!("  {}", drawn.before)).dim(),
     ]);
     frame.render_widget(title, name);
     if curve.width < LEAST_WIDTH || curve.height < LEAST_HEIGHT {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdall_data::words::thousands;
 use holdall_device::cuda::gpus::GpuReading;
-use holdall_train::budget::{show_bytes, show_time};
+use holdall_train::budget::show_bytes;
 
 use super::run::{RunReading, State};
 
@@ -56,6 +56,15 @@ pub fn interval(interval: Duration) -> String {
     }
 }
 
+/// `45 s`, `10 min`.
+pub fn span(seconds: f64) -> String {
+    match seconds.max(0.0) {
+        seconds if seconds < 120.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 7_200.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3_600.0),
+    }
+}
+
 /// How far a run is: `epoch 3/20, step 412/1,640`.
 pub fn progress(run: &RunReading) -> String {
     let of = |done: u64, all: Option<u64>| match all {
@@ -76,9 +85,9 @@ pub fn progress(run: &RunReading) -> String {
 
 /// `running (evaluate)`, `stopped 12 min ago`.
 pub fn state(run: &RunReading) -> String {
-    let ago = run.quiet_s.map_or(String::new(), |seconds| {
-        format!(" {} ago", show_time(seconds * 1e3))
-    });
+    let ago = run
+        .quiet_s
+        .map_or(String::new(), |seconds| format!(" {} ago", span(seconds)));
     match (run.state, run.phase) {
         (State::Running, Some(phase)) => format!("running ({})", phase.name()),
         (State::Running, None) => "running".to_owned(),
@@ -113,8 +122,7 @@ pub fn facts(run: &RunReading) -> Vec<(&'static str, String)> {
     add("", how(run));
     add(
         "left",
-        run.left_s
-            .map(|seconds| format!("about {}", show_time(seconds * 1e3))),
+        run.left_s.map(|seconds| format!("about {}", span(seconds))),
     );
     add("scores", scores(run));
     facts
