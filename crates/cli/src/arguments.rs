@@ -1,6 +1,7 @@
 //! Arguments as typed.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -46,8 +47,19 @@ pub enum Command {
     Data(DataArguments),
     /// Verdicts on a log of GPU memory: leak, spike, fragmentation, starvation, idle or underused GPU
     Analyze(AnalyzeArguments),
+    /// GPUs, memory and who uses it, live, beside the loss and speed of a run
+    Monitor(MonitorArguments),
+    /// What this machine has for training, what is missing, and how to get it
+    Doctor(DoctorArguments),
     /// Measures one job and prints a JSON line
     Bench(BenchArguments),
+    /// A script that lets the Tab key complete commands and options
+    Completions(CompletionsArguments),
+    /// The manual page, for `man`
+    #[command(
+        after_help = "Examples:\n  holdall man | man -l -\n  holdall man > ~/.local/share/man/man1/holdall.1"
+    )]
+    Man,
 }
 
 /// What `train`, `plan`, `verify` and `bench` share.
@@ -686,6 +698,87 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 #[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall monitor\n  \
+                  holdall monitor runs/cars --interval 500ms\n  \
+                  holdall monitor --once\n  \
+                  holdall monitor --json\n\n\
+                  Keys: q, Esc or Ctrl-C ends it; arrows or Tab choose a GPU; + and - change the interval; h shows all keys.\n\
+                  Without RUN, the run that trains on this machine is shown, if there is one. GPUs are counted as nvidia-smi counts\n\
+                  them. Where stdout is not a terminal, it prints once. What is not known is null in JSON.\n\
+                  Keys of the JSON: time host gpus no_gpu run.")]
+pub struct MonitorArguments {
+    /// The folder of a run to show beside the machine [default: the one that trains here now]
+    #[arg(value_name = "RUN")]
+    pub run: Option<PathBuf>,
+    /// Prints one table and ends
+    #[arg(long)]
+    pub once: bool,
+    /// One JSON object on stdout, once
+    #[arg(long)]
+    pub json: bool,
+    /// Time between two looks: 500ms, 2s, 2
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+}
+
+/// Shorter than the shortest, a look would take longer than the wait; longer than the longest is no watching.
+fn interval(text: &str) -> Result<Duration, String> {
+    let lowered = text.trim().to_lowercase();
+    let (number, seconds) = match (lowered.strip_suffix("ms"), lowered.strip_suffix('s')) {
+        (Some(number), _) => (number, 1e-3),
+        (None, Some(number)) => (number, 1.0),
+        (None, None) => (lowered.as_str(), 1.0),
+    };
+    let parsed = number.trim().parse::<f64>().ok();
+    let meant = parsed.map(|number| number * seconds);
+    match meant.filter(|seconds| (0.1..=3600.0).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+        None => {
+            Err("expected a time from 100ms to 3600s\nhint: --interval 500ms, 2s or 2".to_owned())
+        }
+    }
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall doctor\n  \
+                  holdall doctor --json\n\n\
+                  Each line is ok, a warning, or missing, and says what to do. Nothing is computed and no memory of a GPU is taken.\n\
+                  Exit code 0: a run on the CPU has all that it needs, and so has every GPU that is here, warnings or not; 1: something\n\
+                  is missing.")]
+pub struct DoctorArguments {
+    /// One JSON object on stdout: status, checks (name, status, found, advice)
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall completions bash > ~/.local/share/bash-completion/completions/holdall\n  \
+                  holdall completions zsh > ~/.zfunc/_holdall       (with fpath+=~/.zfunc before compinit in ~/.zshrc)\n  \
+                  holdall completions fish > ~/.config/fish/completions/holdall.fish\n  \
+                  holdall completions powershell >> $PROFILE")]
+pub struct CompletionsArguments {
+    /// Whose script
+    #[arg(value_name = "SHELL")]
+    pub shell: ShellArgument,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ShellArgument {
+    /// Bash
+    Bash,
+    /// Zsh
+    Zsh,
+    /// Fish
+    Fish,
+    /// PowerShell
+    #[value(name = "powershell")]
+    PowerShell,
+}
+
+#[derive(Args)]
 #[command(after_help = "Example:\n  holdall bench clip --small --steps 5")]
 pub struct BenchArguments {
     #[command(subcommand)]
@@ -862,6 +955,24 @@ mod tests {
             .options
             .lay_over(&mut config);
         config
+    }
+
+    #[test]
+    fn intervals_are_taken_as_people_write_them() {
+        for (written, milliseconds) in [
+            ("500ms", 500),
+            ("2s", 2000),
+            ("2", 2000),
+            ("0.5", 500),
+            (" 1.5 S", 1500),
+        ] {
+            let meant = super::interval(written);
+            assert_eq!(meant, Ok(Duration::from_millis(milliseconds)), "{written}");
+        }
+        for refused in ["", "0", "99ms", "-1", "nan", "inf", "2h", "s", "1e9"] {
+            let error = super::interval(refused).unwrap_err();
+            assert!(error.contains("hint: --interval"), "{refused}: {error}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod arguments;
 mod array_file;
 mod commands;
 mod failure;
+mod host;
 mod screen;
 mod similarity;
 mod stop;
@@ -31,6 +32,10 @@ fn main() -> ExitCode {
         },
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Analyze(arguments) => commands::analyze::run(arguments),
+        Command::Monitor(arguments) => commands::monitor::run(arguments),
+        Command::Doctor(arguments) => commands::doctor::run(arguments),
+        Command::Completions(arguments) => commands::completions::run(arguments),
+        Command::Man => commands::man::run(),
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Verify(arguments) => commands::verify::run(arguments),
         Command::Bench(arguments) => match arguments.command {

@@ -26,3 +26,10 @@ pub fn on_interrupt_saying(words: &'static str) -> &'static AtomicBool {
     }
     &ASKED
 }
+
+/// The same without a word, for who draws on the screen; whoever asks looks at the flag often.
+pub fn on_interrupt_quietly() -> &'static AtomicBool {
+    // Without a handler a request to terminate leaves the terminal as it is: `reset` helps, and nothing is lost.
+    let _ = ctrlc::set_handler(|| ASKED.store(true, Ordering::Relaxed));
+    &ASKED
+}

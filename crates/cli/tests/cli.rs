@@ -16,6 +16,8 @@ mod config;
 mod data_check;
 #[path = "cli/data_clean.rs"]
 mod data_clean;
+#[path = "cli/doctor.rs"]
+mod doctor;
 #[path = "cli/evaluating.rs"]
 mod evaluating;
 #[path = "cli/folders.rs"]
@@ -36,6 +38,8 @@ mod json_keys;
 mod killed;
 #[path = "cli/memory.rs"]
 mod memory;
+#[path = "cli/monitor.rs"]
+mod monitor;
 #[path = "cli/odd_numbers.rs"]
 mod odd_numbers;
 #[path = "cli/out_folder.rs"]

@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 21] = [
     "",
     "demo",
     "train",
@@ -17,13 +17,17 @@ const COMMANDS: [&str; 17] = [
     "data clean",
     "data sample",
     "analyze",
+    "monitor",
+    "doctor",
     "bench",
     "bench clip",
     "bench retrieval",
+    "completions",
+    "man",
 ];
 
-/// Examples of these name the reader's own files, or train for minutes; other tests run such lines.
-const OWN_FILES: [&str; 8] = [
+/// Examples of these name the reader's own files, write to the shell's, or train for minutes; other tests run such lines.
+const OWN_FILES: [&str; 11] = [
     "demo",
     "train",
     "eval",
@@ -32,6 +36,9 @@ const OWN_FILES: [&str; 8] = [
     "report",
     "data",
     "analyze",
+    "monitor",
+    "completions",
+    "man",
 ];
 
 #[test]

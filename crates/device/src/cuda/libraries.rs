@@ -153,6 +153,40 @@ pub fn find_nvrtc() -> Result<Found, Missing> {
     }
 }
 
+/// Where the driver was found, if it has a device.
+///
+/// # Errors
+/// [`Missing::Driver`].
+pub fn find_driver() -> Result<Found, Missing> {
+    match driver() {
+        Ok(driver) => Ok(driver.opened.found.clone()),
+        Err(reason) => Err(Missing::Driver {
+            reason: reason.clone(),
+        }),
+    }
+}
+
+/// Where cuBLASLt was found; nothing is called in it.
+///
+/// # Errors
+/// [`Missing::Libraries`], with cuBLASLt alone in it.
+pub fn find_cublaslt() -> Result<Found, Missing> {
+    let opened = cublaslt_opened().and_then(cublaslt_of_the_bindings);
+    opened.map_err(|library| missing_libraries(vec![library]))
+}
+
+/// The version of cuBLASLt that would compute, such as `13.0.2`; `None` where there is none.
+pub fn cublaslt_version() -> Option<String> {
+    find_cublaslt().ok()?;
+    let version = super::product::Products::version();
+    Some(format!(
+        "{}.{}.{}",
+        version / 10_000,
+        version / 100 % 100,
+        version % 100
+    ))
+}
+
 /// A library that stays open: the handle lives in a static.
 struct Opened {
     found: Found,

@@ -6,6 +6,7 @@
 use std::sync::OnceLock;
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
@@ -91,8 +92,13 @@ pub fn utilization(card: CardId) -> Option<u32> {
 }
 
 fn nvml() -> Option<&'static Nvml> {
-    static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
-    NVML.get_or_init(|| Nvml::init().ok()).as_ref()
+    nvml_or_why().ok()
+}
+
+/// NVML, opened once, or what it said instead.
+pub(super) fn nvml_or_why() -> Result<&'static Nvml, &'static NvmlError> {
+    static NVML: OnceLock<Result<Nvml, NvmlError>> = OnceLock::new();
+    NVML.get_or_init(Nvml::init).as_ref()
 }
 
 fn device(card: CardId) -> Option<Device<'static>> {
@@ -103,7 +109,7 @@ fn device(card: CardId) -> Option<Device<'static>> {
     }
 }
 
-fn pid_and_bytes(process: &ProcessInfo) -> (u32, Option<u64>) {
+pub(super) fn pid_and_bytes(process: &ProcessInfo) -> (u32, Option<u64>) {
     let bytes = match process.used_gpu_memory {
         // Some drivers say 0 in a container, and no process on a card has nothing there.
         UsedGpuMemory::Unavailable | UsedGpuMemory::Used(0) => None,
@@ -113,7 +119,9 @@ fn pid_and_bytes(process: &ProcessInfo) -> (u32, Option<u64>) {
 }
 
 /// One entry per process, largest first: one that computes and draws is told twice, with the same memory.
-fn merge(processes: impl Iterator<Item = (u32, Option<u64>)>) -> Vec<(u32, Option<u64>)> {
+pub(super) fn merge(
+    processes: impl Iterator<Item = (u32, Option<u64>)>,
+) -> Vec<(u32, Option<u64>)> {
     let mut merged: Vec<(u32, Option<u64>)> = Vec::new();
     for (pid, bytes) in processes {
         match merged.iter_mut().find(|(known, _)| *known == pid) {
@@ -159,7 +167,7 @@ fn is_of_another_namespace(pid: u32) -> bool {
 /// The longest name that is asked for, in bytes.
 const NAME_BYTES: usize = 256;
 
-fn process_name(pid: u32) -> String {
+pub(super) fn process_name(pid: u32) -> String {
     let told = nvml().and_then(|nvml| nvml.sys_process_name(pid, NAME_BYTES).ok());
     let name = told.filter(|name| !name.is_empty());
     let name = name.or_else(|| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());

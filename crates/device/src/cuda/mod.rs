@@ -10,6 +10,7 @@
 //! target      the card as the planner sees it; profile: what it was measured to do
 //! ranks       retrieval's first products, and what they leave open in f64
 //! progress    a word to whoever waits meanwhile
+//! gpus        every card as the driver sees it, for people who watch
 //! ```
 //!
 //! No floating-point atomics and no order that depends on timing: the same program on the same numbers gives the same
@@ -18,6 +19,7 @@
 pub mod cards;
 pub mod compile;
 mod driver;
+pub mod gpus;
 mod issue;
 mod kernels;
 pub mod libraries;
@@ -49,8 +51,8 @@ use profile::Profile;
 use crate::gauge::Gauge;
 use crate::{Arithmetic, DeviceError};
 
-/// The oldest cards that the kernels are compiled for.
-const OLDEST_CAPABILITY: u32 = 75;
+/// The oldest cards that the kernels are compiled for: compute capability 7.5.
+pub const OLDEST_CAPABILITY: u32 = 75;
 
 /// A GPU, opened.
 pub struct Cuda {

@@ -1,0 +1,265 @@
+//! `holdall monitor`: the machine, and the run that trains on it, as they are now.
+//!
+//! ```text
+//! readings, run   what is looked at        history   what is remembered of it, in bounded room
+//! find, tail      which run, what is new   screen    all of it as a function of plain data; once: the same as text
+//! ```
+
+mod chart;
+mod find;
+mod history;
+mod once;
+mod readings;
+mod run;
+mod screen;
+mod tail;
+mod words;
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use self::readings::Readings;
+use self::run::RunWatch;
+use self::screen::{RunView, View};
+use crate::arguments::MonitorArguments;
+use crate::host::HostWatch;
+use crate::screen::{print, print_json, tell};
+use crate::stop;
+
+/// How busy the processors are is measured over this, where it prints once.
+const MOMENT: Duration = Duration::from_millis(200);
+/// How often a run is looked for that was not named.
+const BETWEEN_SEARCHES: Duration = Duration::from_secs(2);
+/// How soon a request to end is seen.
+const ATTENTION: Duration = Duration::from_millis(200);
+/// What + and - choose from.
+const INTERVALS_MS: [u64; 7] = [100, 250, 500, 1_000, 2_000, 5_000, 10_000];
+
+pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
+    let named = arguments.run.as_deref().map(find::named).transpose()?;
+    let is_terminal = std::io::stdout().is_terminal();
+    if arguments.once || arguments.json || !is_terminal {
+        if !arguments.once && !arguments.json {
+            tell("stdout is not a terminal: printing once, as with --once");
+        }
+        print_once(named.as_deref(), arguments.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let stop = stop::on_interrupt_quietly();
+    let monitor = Monitor::new(named.as_deref(), arguments.interval);
+    // The terminal is restored on the way out, by a panic too.
+    let mut terminal = ratatui::try_init().map_err(unusable)?;
+    let ended = watch(&mut terminal, monitor, stop);
+    let restored = ratatui::try_restore();
+    ended.map_err(unusable)?;
+    restored.map_err(unusable)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unusable(cause: std::io::Error) -> anyhow::Error {
+    anyhow!("the terminal cannot be used: {cause}\nhint: `holdall monitor --once` needs none")
+}
+
+fn print_once(named: Option<&Path>, is_json: bool) -> Result<()> {
+    let readings = Readings::take(&mut HostWatch::primed(MOMENT));
+    let found = find::on_this_machine().map(|training| training.folder);
+    let folder = named.map(Path::to_owned).or(found);
+    let run = folder.map(|folder| RunWatch::new(&folder).read());
+    if !is_json {
+        return print(&once::show(&readings, run.as_ref()));
+    }
+    let mut json = readings.json();
+    json["run"] = serde_json::to_value(&run)?;
+    print_json(&json)
+}
+
+/// What is watched, and what is shown of it.
+struct Monitor {
+    host: HostWatch,
+    /// Whether the user named the run: then no other takes its place.
+    is_named: bool,
+    run: Option<RunWatch>,
+    searched: Option<Instant>,
+    view: View,
+}
+
+impl Monitor {
+    fn new(named: Option<&Path>, interval: Duration) -> Monitor {
+        let mut host = HostWatch::primed(MOMENT);
+        let readings = Readings::take(&mut host);
+        let mut monitor = Monitor {
+            host,
+            is_named: named.is_some(),
+            run: named.map(RunWatch::new),
+            searched: None,
+            view: View::new(readings, interval),
+        };
+        monitor.look_at_run();
+        monitor
+    }
+
+    fn look(&mut self) {
+        self.view.record(Readings::take(&mut self.host));
+        self.look_at_run();
+    }
+
+    fn look_at_run(&mut self) {
+        let is_due = self
+            .searched
+            .is_none_or(|last| last.elapsed() >= BETWEEN_SEARCHES);
+        if !self.is_named && is_due {
+            self.searched = Some(Instant::now());
+            let shown = self.run.as_ref().map(RunWatch::folder);
+            // A run that ended stays until another begins.
+            if let Some(training) =
+                find::on_this_machine().filter(|training| Some(training.folder.as_path()) != shown)
+            {
+                self.run = Some(RunWatch::new(&training.folder));
+            }
+        }
+        self.view.run = self.run.as_mut().map(|run| RunView {
+            reading: run.read(),
+            loss: run.loss.clone(),
+            samples_per_s: run.samples_per_s.clone(),
+            is_named: self.is_named,
+        });
+    }
+}
+
+/// Looks and draws until the user ends it.
+fn watch(
+    terminal: &mut DefaultTerminal,
+    mut monitor: Monitor,
+    stop: &AtomicBool,
+) -> std::io::Result<()> {
+    let mut looked = Instant::now();
+    loop {
+        terminal.draw(|frame| screen::draw(frame, &monitor.view))?;
+        let due = looked + monitor.view.interval;
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                monitor.look();
+                looked = Instant::now();
+                break;
+            }
+            if !event::poll(left.min(ATTENTION))? {
+                continue;
+            }
+            match event::read()? {
+                Event::Key(key) if key.kind != KeyEventKind::Release => {
+                    match pressed(key, &mut monitor.view) {
+                        After::End => return Ok(()),
+                        After::Draw => break,
+                        After::Nothing => {}
+                    }
+                }
+                Event::Resize(..) => break,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What follows a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    End,
+    Draw,
+    Nothing,
+}
+
+fn pressed(key: KeyEvent, view: &mut View) -> After {
+    let num_gpus = view.readings.gpus.as_ref().map_or(0, Vec::len);
+    match key.code {
+        KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => After::End,
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => After::End,
+        KeyCode::Down | KeyCode::Right | KeyCode::Tab if num_gpus > 0 => {
+            view.selected = (view.selected + 1) % num_gpus;
+            After::Draw
+        }
+        KeyCode::Up | KeyCode::Left | KeyCode::BackTab if num_gpus > 0 => {
+            view.selected = (view.selected + num_gpus - 1) % num_gpus;
+            After::Draw
+        }
+        KeyCode::Char('+' | '=') => {
+            view.interval =
+                next_interval(view.interval, INTERVALS_MS.iter(), |next, now| next > now);
+            After::Draw
+        }
+        KeyCode::Char('-') => {
+            view.interval = next_interval(view.interval, INTERVALS_MS.iter().rev(), |next, now| {
+                next < now
+            });
+            After::Draw
+        }
+        KeyCode::Char('h' | '?') => {
+            view.is_helping = !view.is_helping;
+            After::Draw
+        }
+        _ => After::Nothing,
+    }
+}
+
+fn next_interval<'a>(
+    now: Duration,
+    mut choices: impl Iterator<Item = &'a u64>,
+    is_next: impl Fn(Duration, Duration) -> bool,
+) -> Duration {
+    let next = choices.find(|choice| is_next(Duration::from_millis(**choice), now));
+    next.map_or(now, |choice| Duration::from_millis(*choice))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::screen::tests::{machine, view};
+    use super::*;
+
+    fn press(code: KeyCode, view: &mut View) -> After {
+        pressed(KeyEvent::new(code, KeyModifiers::NONE), view)
+    }
+
+    #[test]
+    fn keys_end_choose_and_change() {
+        let mut view = view(machine(2));
+        for code in [KeyCode::Char('q'), KeyCode::Esc] {
+            assert_eq!(press(code, &mut view), After::End);
+        }
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(pressed(interrupt, &mut view), After::End);
+        assert_eq!(press(KeyCode::Char('c'), &mut view), After::Nothing);
+        assert_eq!(press(KeyCode::Down, &mut view), After::Draw);
+        assert_eq!(view.selected, 1);
+        press(KeyCode::Tab, &mut view);
+        assert_eq!(view.selected, 0);
+        press(KeyCode::Up, &mut view);
+        assert_eq!(view.selected, 1);
+        for _ in 0..20 {
+            press(KeyCode::Char('+'), &mut view);
+        }
+        assert_eq!(view.interval, Duration::from_secs(10));
+        for _ in 0..20 {
+            press(KeyCode::Char('-'), &mut view);
+        }
+        assert_eq!(view.interval, Duration::from_millis(100));
+        press(KeyCode::Char('?'), &mut view);
+        assert!(view.is_helping);
+    }
+
+    #[test]
+    fn without_a_gpu_there_is_none_to_choose() {
+        let mut view = view(machine(0));
+        assert_eq!(press(KeyCode::Down, &mut view), After::Nothing);
+        assert_eq!(view.selected, 0);
+    }
+}

@@ -1,0 +1,189 @@
+//! Numbers as the screen and the table write them; what is not known is `-`.
+
+use std::time::Duration;
+
+use holdall_data::words::thousands;
+use holdall_device::cuda::gpus::GpuReading;
+use holdall_train::budget::show_bytes;
+
+use super::run::{RunReading, State};
+
+pub const UNKNOWN: &str = "-";
+
+/// `3.1/8.0 GiB`: both in the larger one's unit.
+pub fn of_bytes(used: Option<u64>, total: Option<u64>) -> String {
+    let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+    match (used, total) {
+        (Some(used), Some(total)) if total < 1 << 30 => {
+            let mib = |bytes: u64| bytes as f64 / (1u64 << 20) as f64;
+            format!("{:.0}/{:.0} MiB", mib(used), mib(total))
+        }
+        (Some(used), Some(total)) => format!("{:.1}/{:.1} GiB", gib(used), gib(total)),
+        (Some(used), None) => show_bytes(used),
+        (None, Some(total)) => format!("{UNKNOWN}/{:.1} GiB", gib(total)),
+        (None, None) => UNKNOWN.to_owned(),
+    }
+}
+
+pub fn percent(value: Option<f64>) -> String {
+    value.map_or(UNKNOWN.to_owned(), |value| format!("{value:.0}%"))
+}
+
+/// `115/220 W`.
+pub fn power(gpu: &GpuReading) -> String {
+    match (gpu.power_watts, gpu.power_limit_watts) {
+        (Some(draw), Some(limit)) => format!("{draw:.0}/{limit:.0} W"),
+        (Some(draw), None) => format!("{draw:.0} W"),
+        (None, _) => UNKNOWN.to_owned(),
+    }
+}
+
+pub fn temperature(gpu: &GpuReading) -> String {
+    gpu.temperature_celsius
+        .map_or(UNKNOWN.to_owned(), |degrees| format!("{degrees} °C"))
+}
+
+pub fn gpu_name(gpu: &GpuReading) -> &str {
+    let name = gpu.name.as_deref().unwrap_or("does not answer");
+    name.strip_prefix("NVIDIA ").unwrap_or(name)
+}
+
+/// `500 ms`, `1 s`, `2.5 s`.
+pub fn interval(interval: Duration) -> String {
+    match interval.as_millis() {
+        milliseconds @ 0..1000 => format!("{milliseconds} ms"),
+        _ => format!("{} s", (interval.as_secs_f64() * 10.0).round() / 10.0),
+    }
+}
+
+/// `45 s`, `10 min`.
+pub fn span(seconds: f64) -> String {
+    match seconds.max(0.0) {
+        seconds if seconds < 120.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 7_200.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3_600.0),
+    }
+}
+
+/// How far a run is: `epoch 3/20, step 412/1,640`.
+pub fn progress(run: &RunReading) -> String {
+    let of = |done: u64, all: Option<u64>| match all {
+        Some(all) => format!("{}/{}", thousands(done as usize), thousands(all as usize)),
+        None => thousands(done as usize),
+    };
+    match (run.epoch, run.step) {
+        (Some(epoch), Some(step)) => {
+            format!(
+                "epoch {}, step {}",
+                of(epoch, run.epochs),
+                of(step, run.steps)
+            )
+        }
+        _ => "no step yet".to_owned(),
+    }
+}
+
+/// `running (evaluate)`, `stopped 12 min ago`.
+pub fn state(run: &RunReading) -> String {
+    let ago = run
+        .quiet_s
+        .map_or(String::new(), |seconds| format!(" {} ago", span(seconds)));
+    match (run.state, run.phase) {
+        (State::Running, Some(phase)) => format!("running ({})", phase.name()),
+        (State::Running, None) => "running".to_owned(),
+        (State::Finished, _) => format!("finished{ago}"),
+        (State::Failed, _) => format!("failed{ago}"),
+        (State::Stopped, _) => format!("stopped{ago}"),
+    }
+}
+
+/// What a run's numbers are called, and what they are, the most important first; what is not known is left out. Each fits into
+/// half of the narrowest screen.
+pub fn facts(run: &RunReading) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    let mut add = |name: &'static str, value: Option<String>| {
+        facts.extend(value.map(|value| (name, value)));
+    };
+    add("loss", run.loss.map(|loss| format!("{loss:.3}")));
+    let pairs = run.contrastive.zip(run.contrastive_chance);
+    add(
+        "contrastive",
+        pairs.map(|(loss, chance)| format!("{loss:.3} (chance {chance:.3})")),
+    );
+    let speed = run.samples_per_s;
+    add("speed", speed.map(|speed| format!("{speed:.0} samples/s")));
+    let waited = run.waited_for_data;
+    add(
+        "data wait",
+        waited.map(|share| format!("{:.1}%", 100.0 * share)),
+    );
+    add("memory", memory(run));
+    add("plan", plan(run));
+    add("", how(run));
+    add(
+        "left",
+        run.left_s.map(|seconds| format!("about {}", span(seconds))),
+    );
+    add("scores", scores(run));
+    facts
+}
+
+fn memory(run: &RunReading) -> Option<String> {
+    let planned = run.planned_bytes?;
+    Some(match (run.used_bytes, run.state) {
+        (None, _) => format!("{} planned", show_bytes(planned)),
+        (used, State::Running) => format!("{} planned", of_bytes(used, Some(planned))),
+        (used, _) => format!("peak {} planned", of_bytes(used, Some(planned))),
+    })
+}
+
+fn plan(run: &RunReading) -> Option<String> {
+    Some(match (run.batch_size?, run.gradient_accumulation) {
+        (batch, None | Some(1)) => format!("batch {batch}"),
+        (batch, Some(times)) => {
+            let all = run.effective_batch.unwrap_or(batch.saturating_mul(times));
+            format!("batch {batch} x {times} = {all}")
+        }
+    })
+}
+
+fn how(run: &RunReading) -> Option<String> {
+    let recompute = run.recompute.as_ref();
+    let recompute = recompute.map(|recompute| format!("recompute {recompute}"));
+    let all: Vec<String> = [run.precision.clone(), recompute]
+        .into_iter()
+        .flatten()
+        .collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+fn scores(run: &RunReading) -> Option<String> {
+    let evaluation = run.evaluation.as_ref()?;
+    let percent =
+        |name: &str, share: Option<f64>| share.map(|share| format!("{name} {:.1}%", 100.0 * share));
+    let scores = [
+        percent("labels", evaluation.label_top1),
+        percent("R@1", evaluation.image_to_text.r1),
+    ];
+    let scores: Vec<String> = scores.into_iter().flatten().collect();
+    (!scores.is_empty()).then(|| scores.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn units_are_the_larger_ones() {
+        assert_eq!(of_bytes(Some(3 * GIB), Some(8 * GIB)), "3.0/8.0 GiB");
+        assert_eq!(of_bytes(Some(1 << 20), Some(512 << 20)), "1/512 MiB");
+        assert_eq!(of_bytes(None, Some(8 * GIB)), "-/8.0 GiB");
+        assert_eq!(of_bytes(None, None), "-");
+        assert_eq!(interval(Duration::from_millis(500)), "500 ms");
+        assert_eq!(interval(Duration::from_millis(2500)), "2.5 s");
+        assert_eq!(interval(Duration::from_secs(1)), "1 s");
+        assert_eq!(percent(None), "-");
+    }
+}

@@ -1,0 +1,189 @@
+//! The machine without its GPUs: processors, memory, disks. Linux tells all of it; elsewhere what is not known is `None`.
+
+use std::path::Path;
+use std::time::Duration;
+
+/// One look at the machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostReading {
+    /// What it is called.
+    pub name: Option<String>,
+    /// Share of the processors' time that was used since the look before, 0 to 100.
+    pub cpu_percent: Option<f64>,
+    /// Processes that wanted to run, over 1, 5 and 15 minutes.
+    pub load: Option<[f64; 3]>,
+    /// Threads that may run at once.
+    pub num_threads: Option<usize>,
+    pub memory_total_bytes: Option<u64>,
+    pub memory_available_bytes: Option<u64>,
+    /// What a container allows, where that is less than there is.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+/// Looks at the machine again and again: how busy it was is what changed in between.
+#[derive(Debug, Default)]
+pub struct HostWatch {
+    before: Option<Ticks>,
+}
+
+/// The processors' time since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticks {
+    idle: u64,
+    all: u64,
+}
+
+impl HostWatch {
+    /// A look that can be compared with one a moment ago.
+    pub fn primed(moment: Duration) -> HostWatch {
+        let watch = HostWatch { before: ticks() };
+        std::thread::sleep(moment);
+        watch
+    }
+
+    /// Looks.
+    pub fn read(&mut self) -> HostReading {
+        let now = ticks();
+        let cpu_percent = self.before.zip(now).and_then(busy_percent);
+        self.before = now.or(self.before);
+        let memory_total_bytes = holdall_device::cpu::total_bytes();
+        HostReading {
+            name: read("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()),
+            cpu_percent,
+            load: read("/proc/loadavg").and_then(|text| load(&text)),
+            num_threads: num_threads(),
+            memory_total_bytes,
+            memory_available_bytes: holdall_device::cpu::available_bytes(),
+            memory_limit_bytes: memory_limit_bytes()
+                .filter(|limit| memory_total_bytes.is_none_or(|total| *limit < total)),
+        }
+    }
+}
+
+/// Threads that may run at once: cores, less what a container or an affinity takes away.
+pub fn num_threads() -> Option<usize> {
+    std::thread::available_parallelism().ok().map(usize::from)
+}
+
+/// Cores that are switched on, whoever may use them.
+pub fn num_cores() -> Option<usize> {
+    count_of_ranges(&read("/sys/devices/system/cpu/online")?)
+}
+
+/// What a container's memory may grow to.
+pub fn memory_limit_bytes() -> Option<u64> {
+    // Of version 2: a group is bounded by all that it is in. In a container its own is the root.
+    let groups = read("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
+    let own = own.unwrap_or("/").trim_start_matches('/');
+    let newer = Path::new(own)
+        .ancestors()
+        .map(|group| Path::new("/sys/fs/cgroup").join(group).join("memory.max"));
+    // Of version 1, where "no limit" is a number near the largest.
+    let older = "/sys/fs/cgroup/memory/memory.limit_in_bytes".into();
+    newer
+        .chain([older])
+        .filter_map(|file| read(file)?.trim().parse().ok())
+        .filter(|limit| *limit < 1 << 60)
+        .min()
+}
+
+/// What could still be written in a folder by whoever asks.
+#[cfg(unix)]
+pub fn disk_free_bytes(folder: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    disk.f_bavail.checked_mul(disk.f_frsize)
+}
+
+// Windows has its own call for this; until it is written and tried there, nobody is told a wrong number.
+#[cfg(not(unix))]
+pub fn disk_free_bytes(_folder: &Path) -> Option<u64> {
+    None
+}
+
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+fn ticks() -> Option<Ticks> {
+    parse_ticks(&read("/proc/stat")?)
+}
+
+/// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guests are counted in user already.
+fn parse_ticks(text: &str) -> Option<Ticks> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let fields = line.split_whitespace().take(8);
+    let fields: Vec<u64> = fields
+        .map(|field| field.parse().ok())
+        .collect::<Option<_>>()?;
+    Some(Ticks {
+        idle: fields.get(3)? + fields.get(4)?,
+        all: fields.iter().sum(),
+    })
+}
+
+fn busy_percent((before, now): (Ticks, Ticks)) -> Option<f64> {
+    // Waiting for a disk may be counted back.
+    let all = now.all.checked_sub(before.all).filter(|all| *all > 0)?;
+    let idle = now.idle.saturating_sub(before.idle).min(all);
+    Some(100.0 * (all - idle) as f64 / all as f64)
+}
+
+fn load(text: &str) -> Option<[f64; 3]> {
+    let numbers = text.split_whitespace().take(3);
+    let numbers: Vec<f64> = numbers
+        .map(|number| number.parse().ok())
+        .collect::<Option<_>>()?;
+    numbers.try_into().ok()
+}
+
+/// `0-3,8` is five.
+fn count_of_ranges(text: &str) -> Option<usize> {
+    let count = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        Some(last.checked_sub(first)? + 1)
+    };
+    text.trim().split(',').map(count).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_busy_is_what_changed() {
+        let before = parse_ticks("cpu  100 0 50 800 50 0 0 0 7 0\ncpu0 1 2 3").unwrap();
+        assert_eq!(
+            before,
+            Ticks {
+                idle: 850,
+                all: 1000
+            }
+        );
+        let now = parse_ticks("cpu  160 0 65 825 50 0 0 0 9 0\n").unwrap();
+        assert_eq!(busy_percent((before, now)), Some(75.0));
+        assert_eq!(busy_percent((now, now)), None);
+        assert_eq!(busy_percent((now, before)), None);
+        assert_eq!(parse_ticks("cpu 1 x"), None);
+        assert_eq!(parse_ticks(""), None);
+    }
+
+    #[test]
+    fn ranges_and_load() {
+        assert_eq!(count_of_ranges("0-3,8\n"), Some(5));
+        assert_eq!(count_of_ranges("0"), Some(1));
+        assert_eq!(count_of_ranges("3-1"), None);
+        assert_eq!(load("0.5 1.25 2 1/99 1234\n"), Some([0.5, 1.25, 2.0]));
+        assert_eq!(load("0.5"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_machine_tells() {
+        let reading = HostWatch::default().read();
+        assert!(reading.memory_available_bytes <= reading.memory_total_bytes);
+        assert!(reading.load.is_some() && reading.num_threads.is_some());
+        assert!(disk_free_bytes(Path::new("/")).is_some());
+    }
+}

@@ -1,0 +1,295 @@
+//! `holdall monitor`: once for pipes, and on a terminal that it leaves as it was.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::typed::{BAD_INPUT, DONE, holdall, holdall_words};
+
+fn keys(value: &Value) -> Vec<&str> {
+    value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect()
+}
+
+/// A run of the past: two whole lines, and one that a kill has cut.
+fn run_in(folder: &Path) -> String {
+    let line = |step: u32, loss: f64| {
+        format!(
+            "{{\"kind\":\"step\",\"step\":{step},\"epoch\":1,\"loss\":{loss},\"samples\":64,\"seconds\":0.5,\"waited_for_data\":0.1}}\n"
+        )
+    };
+    let metrics = format!("{}{}{{\"kind\":\"st", line(1, 4.0), line(2, 3.25));
+    fs::write(folder.join("metrics.jsonl"), metrics).unwrap();
+    fs::write(folder.join("summary.json"), "{\"steps\":2}").unwrap();
+    let plan = "{\"device\":\"cpu\",\"effective_batch\":64,\"chosen\":{\"batch_size\":16,\"gradient_accumulation\":4,\
+                \"precision\":\"f32\",\"recompute\":\"none\",\"process_bytes\":104857600}}";
+    fs::write(folder.join("plan.json"), plan).unwrap();
+    folder.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn once_is_a_table_on_stdout() {
+    let answer = holdall("monitor --once").exits(DONE);
+    assert_eq!(answer.stderr, "");
+    assert!(answer.stdout.starts_with("Host: CPU "), "{}", answer.stdout);
+    let has_gpu = answer.stdout.contains("temperature");
+    assert!(
+        has_gpu || answer.stdout.contains("`holdall doctor`"),
+        "{}",
+        answer.stdout
+    );
+}
+
+#[test]
+fn without_a_terminal_it_prints_once_and_says_so() {
+    let answer = holdall("monitor").exits(DONE);
+    assert!(answer.stdout.starts_with("Host: "), "{}", answer.stdout);
+    assert!(
+        answer.stderr.contains("not a terminal"),
+        "{}",
+        answer.stderr
+    );
+}
+
+#[test]
+fn json_is_one_object_with_the_keys_that_help_names() {
+    let answer = holdall("monitor --json").exits(DONE);
+    assert_eq!(answer.stderr, "");
+    let json = answer.json();
+    assert_eq!(keys(&json), ["time", "host", "gpus", "no_gpu", "run"]);
+    assert_eq!(
+        keys(&json["host"]),
+        [
+            "name",
+            "cpu_percent",
+            "load",
+            "num_threads",
+            "memory_total_bytes",
+            "memory_available_bytes",
+            "memory_limit_bytes"
+        ]
+    );
+    let gpus = json["gpus"].as_array().unwrap();
+    assert_eq!(gpus.is_empty(), json["no_gpu"].is_string());
+}
+
+#[test]
+fn a_run_that_is_named_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_in(folder.path());
+    let json = holdall_words(["monitor", &run, "--json"])
+        .exits(DONE)
+        .json();
+    let shown = &json["run"];
+    assert_eq!(shown["step"], 2);
+    assert_eq!(shown["loss"], 3.25);
+    assert_eq!(shown["samples_per_s"], 128.0);
+    assert_eq!(shown["waited_for_data"], 0.2);
+    assert_eq!(shown["planned_bytes"], 104_857_600);
+    let text = holdall_words(["monitor", &run, "--once"])
+        .exits(DONE)
+        .stdout;
+    for words in [
+        "step 2",
+        "3.250",
+        "128 samples/s",
+        "batch 16 x 4 = 64",
+        "planned",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
+fn what_is_no_run_and_no_time_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().to_str().unwrap();
+    let answer = holdall_words(["monitor", empty]).exits(BAD_INPUT);
+    assert!(
+        answer.stderr.contains("expected the folder of a run"),
+        "{}",
+        answer.stderr
+    );
+    assert!(answer.stderr.contains("hint: "), "{}", answer.stderr);
+    for interval in ["0", "-1", "soon", "2h"] {
+        let answer = holdall_words(["monitor", "--once", &format!("--interval={interval}")])
+            .exits(BAD_INPUT);
+        assert!(
+            answer.stderr.contains("hint: --interval"),
+            "{}",
+            answer.stderr
+        );
+    }
+    holdall("monitor --once --interval 500ms").exits(DONE);
+}
+
+#[cfg(unix)]
+mod on_a_terminal {
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::typed::program;
+
+    /// What takes longer has hung.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// A terminal of its own, gone with the test.
+    struct Terminal {
+        server: String,
+        folder: tempfile::TempDir,
+    }
+
+    impl Drop for Terminal {
+        fn drop(&mut self) {
+            let _ = self.tmux(&["kill-server"]);
+        }
+    }
+
+    impl Terminal {
+        /// 80 x 24, with `holdall monitor RUN` running; `None` where there is no tmux.
+        fn watching(name: &str) -> Option<Terminal> {
+            if Command::new("tmux").arg("-V").output().is_err() {
+                eprintln!("SKIPPED: tmux is not here, so the monitor is not tried on a terminal");
+                return None;
+            }
+            let folder = tempfile::tempdir().unwrap();
+            run_in(folder.path());
+            let terminal = Terminal {
+                server: format!("holdall-{name}-{}", std::process::id()),
+                folder,
+            };
+            // tmux takes a command as one text; what is in it comes by the environment.
+            let script = "stty -a > \"$RUN/before\"; \"$HOLDALL\" monitor \"$RUN\"; echo \"ended with $?\"; \
+                          stty -a > \"$RUN/after\"; sleep 600";
+            let started = Command::new("tmux")
+                .args([
+                    "-L",
+                    &terminal.server,
+                    "-f",
+                    "/dev/null",
+                    "new-session",
+                    "-d",
+                    "-x",
+                    "80",
+                    "-y",
+                    "24",
+                    script,
+                ])
+                .env("HOLDALL", program())
+                .env("RUN", terminal.folder.path())
+                .env("TERM", "screen-256color")
+                .env("SHELL", "/bin/sh")
+                .status()
+                .unwrap();
+            assert!(started.success());
+            Some(terminal)
+        }
+
+        fn tmux(&self, words: &[&str]) -> String {
+            let mut command = Command::new("tmux");
+            let output = command
+                .args(["-L", &self.server])
+                .args(words)
+                .output()
+                .unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        }
+
+        /// The screen, once it is as expected.
+        fn shows(&self, expected: impl Fn(&str) -> bool) -> String {
+            let started = Instant::now();
+            loop {
+                let screen = self.tmux(&["capture-pane", "-p"]);
+                if expected(&screen) {
+                    return screen;
+                }
+                assert!(started.elapsed() < LIMIT, "hangs at\n{screen}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        /// Nothing of the monitor is left: neither its screen, nor its settings, nor a hidden cursor.
+        fn is_clean(&self) {
+            self.shows(|screen| screen.contains("ended with 0") && !screen.contains("q quit"));
+            let flags = self.tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
+            assert_eq!(flags.trim(), "0 1");
+            self.shows(|_| fs::metadata(self.file("after")).is_ok_and(|file| file.len() > 0));
+            let settings = |name| fs::read_to_string(self.file(name)).unwrap();
+            // What stty says of rows and columns is of the window, which was resized.
+            let without_size =
+                |text: String| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(
+                without_size(settings("before")),
+                without_size(settings("after"))
+            );
+        }
+    }
+
+    #[test]
+    fn it_is_drawn_resized_and_ended_by_q() {
+        let Some(terminal) = Terminal::watching("q") else {
+            return;
+        };
+        let screen =
+            terminal.shows(|screen| screen.contains("q quit") && screen.contains("128 samples/s"));
+        assert!(screen.starts_with(" holdall monitor"), "{screen}");
+        for words in [
+            "Host",
+            "GPUs",
+            "3.250",
+            "data wait",
+            "batch 16 x 4 = 64",
+            "every 1 s",
+        ] {
+            assert!(screen.contains(words), "{words}\n{screen}");
+        }
+        terminal.tmux(&["resize-window", "-x", "200", "-y", "50"]);
+        terminal.shows(|screen| {
+            screen
+                .lines()
+                .nth(49)
+                .is_some_and(|last| last.contains("q quit"))
+        });
+        terminal.tmux(&["resize-window", "-x", "20", "-y", "5"]);
+        terminal.shows(|screen| {
+            screen
+                .lines()
+                .nth(4)
+                .is_some_and(|last| last.contains("q quit"))
+        });
+        terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
+        terminal.shows(|screen| {
+            screen
+                .lines()
+                .nth(23)
+                .is_some_and(|last| last.contains("q quit"))
+        });
+        terminal.tmux(&["send-keys", "+"]);
+        terminal.shows(|screen| screen.contains("every 2 s"));
+        terminal.tmux(&["send-keys", "h"]);
+        terminal.shows(|screen| screen.contains("Tab choose a GPU"));
+        terminal.tmux(&["send-keys", "q"]);
+        terminal.is_clean();
+    }
+
+    #[test]
+    fn ctrl_c_leaves_the_terminal_as_it_was() {
+        let Some(terminal) = Terminal::watching("interrupt") else {
+            return;
+        };
+        terminal.shows(|screen| screen.contains("q quit"));
+        terminal.tmux(&["send-keys", "C-c"]);
+        terminal.is_clean();
+    }
+}
