@@ -129,7 +129,7 @@ impl Recorder {
     /// The run does something else now.
     pub(crate) fn enter(&self, phase: Phase) {
         let mut book = self.shared.book();
-        if std::mem::replace(&mut book.sample.phase, Some(phase)) != Some(phase) {
+        if book.sample.phase.replace(phase) != Some(phase) {
             drop(book);
             self.shared.look();
         }
@@ -331,5 +331,87 @@ fn sample(shared: &Shared) {
         }
         drop(book);
         shared.look();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdall_device::Device;
+    use holdall_device::cpu::Cpu;
+
+    use super::*;
+
+    fn recorder() -> Recorder {
+        Recorder::new(Device::on_cpu(Cpu::new(Some(1))).gauge())
+    }
+
+    fn step(number: u64) -> StepLine {
+        StepLine {
+            kind: "step",
+            step: number,
+            epoch: 1,
+            loss: 1.0,
+            contrastive: 1.0,
+            contrastive_chance: 1.0,
+            label: None,
+            label_chance: None,
+            gradient_norm: 1.0,
+            lr: 1e-3,
+            lr_head: None,
+            loss_scale: 1.0,
+            samples: 6,
+            samples_digest: String::new(),
+            seconds: 2.0,
+            waited_for_data: 0.5,
+        }
+    }
+
+    /// Speed is of the steps that ended since a line told it, whatever the time between the lines.
+    #[test]
+    fn steps_are_told_once() {
+        let recorder = recorder();
+        recorder.add_step(&step(1), 0);
+        recorder.add_step(&step(2), 0);
+        recorder.enter(Phase::Train);
+        recorder.enter(Phase::Train);
+        recorder.enter(Phase::Save);
+        let [start, train, save] = &recorder.last_samples()[..] else {
+            panic!("a line per phase: {:?}", recorder.last_samples())
+        };
+        assert_eq!((start.phase, start.step), (Some(Phase::Start), None));
+        let told = (train.step, train.samples_per_s, train.waited_for_data);
+        assert_eq!(told, (Some(2), Some(3.0), Some(0.25)));
+        assert_eq!((save.samples_per_s, save.waited_for_data), (None, None));
+    }
+
+    /// What was seen before there was a log is in it, and the thread ends with its owner.
+    #[test]
+    fn a_log_begins_with_what_was_seen_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = recorder();
+        recorder.enter(Phase::Plan);
+        let sampler = recorder.open(folder.path(), 0, 0);
+        recorder.enter(Phase::Warmup);
+        for _ in 0..2 * NUM_KEPT {
+            recorder.end_epoch();
+        }
+        drop(sampler);
+        assert_eq!(Arc::strong_count(&recorder.shared), 1);
+        let text = std::fs::read_to_string(folder.path().join(memory_log::FILE_NAME)).unwrap();
+        let texts: Vec<&str> = text.lines().collect();
+        let lines: Vec<MemorySample> = texts
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert!(lines.len() >= 2 * NUM_KEPT + 3);
+        assert!(lines.is_sorted_by_key(|line| line.phase));
+        let kept = recorder.last_samples();
+        assert_eq!(kept.len(), NUM_KEPT);
+        let kept: Vec<String> = kept
+            .iter()
+            .map(|sample| serde_json::to_string(sample).unwrap())
+            .collect();
+        assert_eq!(kept, texts[texts.len() - NUM_KEPT..]);
+        assert!(recorder.take_notices().is_empty());
     }
 }

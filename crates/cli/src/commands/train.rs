@@ -229,8 +229,8 @@ pub fn train(
     let begun = failing_into(&failure, || {
         match Trainer::begin(ready, folder, &mut say) {
             // What was asked for and cannot be had is no failure of the run.
-            Err(TrainError::Config(text)) => Ok(Err(TrainError::Config(text))),
-            begun => begun.map(Ok),
+            Err(error @ TrainError::Config(_)) => Ok(Err(error.into())),
+            begun => Ok(anyhow::Ok(begun?)),
         }
     });
     let mut trainer = begun??;
@@ -256,13 +256,13 @@ pub fn train(
     // The plan may be another since its memory was reserved.
     let failure = FailureFile::new(trainer.ready(), &out, command);
     if tensorboard {
-        failing_into(&failure, || trainer.write_tensorboard())?;
+        failing_into(&failure, || Ok(trainer.write_tensorboard()?))?;
     }
     let mut watcher = Watcher::new(&trainer);
     let outcome = failing_into(&failure, || {
         let outcome = trainer.run(stop, &mut |event| watcher.tell(event));
         watcher.finish();
-        outcome
+        Ok(outcome?)
     });
     // Its memory goes back first: what a report takes is no part of the plan.
     drop(trainer);
@@ -276,10 +276,7 @@ pub fn train(
 }
 
 /// Does a part of a run; where that fails, `failure.json` says how.
-fn failing_into<T>(
-    failure: &FailureFile,
-    work: impl FnOnce() -> Result<T, TrainError>,
-) -> Result<T, TrainError> {
+fn failing_into<T>(failure: &FailureFile, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let save = |error: &str| {
         if let Some(path) = failure.write(error) {
             tell(&format!("What led to it: {}", path.display()));
@@ -288,7 +285,7 @@ fn failing_into<T>(
     // A panic ends the run as it would have: nothing of what it left is looked at.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Err(error)) => {
-            save(&error.to_string());
+            save(&format!("{error:#}"));
             Err(error)
         }
         Ok(done) => done,
