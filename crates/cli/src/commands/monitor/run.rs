@@ -279,7 +279,8 @@ impl RunWatch {
                 .ok()
         };
         // Whichever is newer is how it ended.
-        let has_failed = written("failure.json") > written("summary.json");
+        let has_failed = written("failure.json")
+            .is_some_and(|failed| written("summary.json").is_none_or(|done| failed >= done));
         let plan = self.plan.read().cloned().unwrap_or_default();
         let summary = self.summary.read().cloned();
         let state = match (&training, &summary) {

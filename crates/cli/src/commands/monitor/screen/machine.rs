@@ -21,6 +21,10 @@ const MEMORY: Color = Color::Cyan;
 const POWER: Color = Color::Yellow;
 const HEAT: Color = Color::Red;
 
+/// Characters of a GPU's name that are shown, and of its bar.
+const LONGEST_NAME: usize = 32;
+const LONGEST_BAR: usize = 60;
+
 /// A curve over time shows at least so many seconds.
 const LEAST_SPAN_S: f64 = 60.0;
 /// More than this on a GPU is somebody's, seen or not.
@@ -170,12 +174,15 @@ fn gpu_line(gpu: &GpuReading, is_selected: bool, width: u16) -> Line<'static> {
         format!("  {:>9}", words::power(gpu)),
         format!("  {:>5} ", words::temperature(gpu)),
     ];
-    let bar_width = usize::from(width / 7).clamp(4, 40);
+    let bar_width = usize::from(width / 7).clamp(4, 12);
     let fixed: usize = numbers.iter().map(|text| text.chars().count()).sum();
     let room = usize::from(width).saturating_sub(fixed + bar_width + 6);
-    let name: String = gpu_name(gpu).chars().take(room.max(4)).collect();
+    // Names are as long as they are; the bar takes what is left.
+    let name_room = room.min(LONGEST_NAME);
+    let bar_width = (bar_width + room - name_room).min(LONGEST_BAR);
+    let name: String = gpu_name(gpu).chars().take(name_room.max(4)).collect();
     let marker = if is_selected { ">" } else { " " };
-    let head = format!("{marker}{:>2} {name:<room$}  ", gpu.index);
+    let head = format!("{marker}{:>2} {name:<name_room$}  ", gpu.index);
     let mut spans = vec![match is_selected {
         true => Span::from(head).bold(),
         false => Span::from(head),

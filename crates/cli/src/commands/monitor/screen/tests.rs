@@ -158,8 +158,7 @@ fn a_large_terminal_has_more_curves() {
             "samples/s",
             "  7 GeForce",
             "this run",
-            "batch 8 x 16 = 128, bf16",
-            "0.4% waiting for data",
+            "batch 8 x 16 = 128",
         ],
     );
     assert_has(
