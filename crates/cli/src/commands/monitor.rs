@@ -57,6 +57,9 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
     // The terminal is restored on the way out, by a panic too.
     let mut terminal = ratatui::try_init().map_err(unusable)?;
     let ended = watch(&mut terminal, monitor, stop);
+    // Some terminals keep rows of a screen that grew when they leave it: then they keep empty ones.
+    let _ = terminal.clear();
+    let _ = terminal.set_cursor_position((0, 0));
     let restored = ratatui::try_restore();
     ended.map_err(unusable)?;
     restored.map_err(unusable)?;

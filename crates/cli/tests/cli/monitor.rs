@@ -221,7 +221,7 @@ mod on_a_terminal {
 
         /// Nothing of the monitor is left: neither its screen, nor its settings, nor a hidden cursor.
         fn is_clean(&self) {
-            self.shows(|screen| screen.contains("ended with 0") && !screen.contains("q quit"));
+            self.shows(|screen| screen.contains("ended with 0") && !screen.contains("Host"));
             let flags = self.tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
             assert_eq!(flags.trim(), "0 1");
             self.shows(|_| fs::metadata(self.file("after")).is_ok_and(|file| file.len() > 0));
@@ -289,6 +289,14 @@ mod on_a_terminal {
             return;
         };
         terminal.shows(|screen| screen.contains("q quit"));
+        // A screen that grew meanwhile leaves no rows behind either.
+        terminal.tmux(&["resize-window", "-x", "200", "-y", "50"]);
+        terminal.shows(|screen| {
+            screen
+                .lines()
+                .nth(49)
+                .is_some_and(|last| last.contains("q quit"))
+        });
         terminal.tmux(&["send-keys", "C-c"]);
         terminal.is_clean();
     }
