@@ -97,6 +97,12 @@ impl Collected {
         Ok(())
     }
 
+    /// Samples whose rows are not there, rising.
+    pub fn missing(&self) -> impl Iterator<Item = u32> {
+        let is_there = |sample: u32| self.seen[sample as usize / 64] >> (sample % 64) & 1 == 1;
+        (0..self.num_samples as u32).filter(move |&sample| !is_there(sample))
+    }
+
     /// Takes what another process has collected.
     ///
     /// # Errors
@@ -117,10 +123,11 @@ impl Collected {
         for &sample in left_out {
             self.mark(sample)?;
         }
-        let missing = |sample: u32| self.seen[sample as usize / 64] >> (sample % 64) & 1 == 0;
-        let mut missing = (0..self.num_samples as u32).filter(|&sample| missing(sample));
-        if let Some(first) = missing.next() {
-            let count = 1 + missing.count();
+        let (first, count) = {
+            let mut missing = self.missing();
+            (missing.next(), 1 + missing.count())
+        };
+        if let Some(first) = first {
             return Err(InputError::SampleMissing { first, count });
         }
         let mut order: Vec<u32> = (0..self.samples.len() as u32).collect();

@@ -182,10 +182,11 @@ pub fn evaluate(
         caption_features.extend_from_slice(features);
         go_on(samples.len() + caption_features.len() / projection, total)
     })?;
-    let left_out: Vec<u32> = skipped.iter().map(|skipped| skipped.sample).collect();
+    // What cannot be read: found now and named in `skipped`, or known from before.
+    let left_out: Vec<u32> = picture_features.missing().collect();
     let pictures = picture_features
         .in_order(&left_out)
-        .expect("a loader gives each sample, or says why not");
+        .expect("all others are there");
     let caption_of: Vec<u32> = pictures
         .samples
         .iter()
