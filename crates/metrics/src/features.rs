@@ -2,6 +2,7 @@
 //!
 //! f32, f16 and bf16 become f32 without loss, so that everything past this file knows f32 alone.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::slice::HalfFloatSliceExt;
@@ -54,9 +55,17 @@ impl<'a> Meter<'a> {
         }
     }
 
-    fn count(&self, row_bytes: usize) {
-        // A page at least.
-        let bytes = row_bytes.max(4096) as u64;
+    /// A row is read. Systems bring in what lies around a page too, up to a huge page of it; what lies within the same as the thread's last
+    /// row is there already.
+    fn count(&self, row: &[u8]) {
+        thread_local! {
+            static LAST: Cell<usize> = const { Cell::new(usize::MAX) };
+        }
+        let around = row.as_ptr().addr() / AROUND;
+        if LAST.replace(around) == around {
+            return;
+        }
+        let bytes = (row.len() + AROUND) as u64;
         let before = self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > self.most_bytes {
             self.read_bytes.store(0, Ordering::Relaxed);
@@ -64,6 +73,9 @@ impl<'a> Meter<'a> {
         }
     }
 }
+
+/// What becomes resident with a page.
+const AROUND: usize = 2 << 20;
 
 impl std::fmt::Debug for Meter<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -168,13 +180,11 @@ impl<'a> Features<'a> {
         let after = self.segments.partition_point(|(first, _)| *first <= row);
         let (first, segment) = self.segments[after - 1];
         let row_bytes = self.dimension * segment.element.num_bytes();
+        let bytes = &segment.bytes[(row - first) * row_bytes..][..row_bytes];
         if let Some(meter) = self.meter {
-            meter.count(row_bytes);
+            meter.count(bytes);
         }
-        Segment {
-            bytes: &segment.bytes[(row - first) * row_bytes..][..row_bytes],
-            ..segment
-        }
+        Segment { bytes, ..segment }
     }
 
     /// A row as f32: where it lies if it lies there as f32, else in `room`.
@@ -236,15 +246,20 @@ mod tests {
     #[test]
     fn pages_are_given_back_in_time() {
         let calls = AtomicU64::new(0);
-        let meter = Meter::new(3 * 4096, || {
+        let meter = Meter::new(3 * (AROUND + 8) as u64, || {
             calls.fetch_add(1, Ordering::Relaxed);
         });
-        let values = [0.0; 20];
+        // Far from each other, every second one.
+        let values = vec![0.0; 8 * AROUND];
         let features = Features::of(&values, 2).metered(&meter);
-        features.read(0, &mut [0.0; 6]);
-        assert_eq!(calls.load(Ordering::Relaxed), 0);
-        features.read(3, &mut [0.0; 10]);
-        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        let rows = (0..8).map(|row| row * 2 * AROUND / 8 + 1);
+        for (read, row) in rows.enumerate() {
+            let mut room = vec![];
+            assert_eq!(features.row(row, &mut room), [0.0; 2]);
+            assert_eq!(features.row(row + 1, &mut room), [0.0; 2]);
+            // Three fit; the fourth is one too many, and so is every fourth after it.
+            assert_eq!(calls.load(Ordering::Relaxed), (read as u64 + 1) / 4);
+        }
     }
 
     #[test]

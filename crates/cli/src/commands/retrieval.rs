@@ -138,7 +138,10 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
     let meter = mapped_bytes.map(|bytes| given.meter(bytes));
     let job = Job {
         queries: &metered(given.queries.features(), &meter),
-        gallery: &metered(given.gallery(), &meter),
+        gallery: &match given.gallery_stays(mapped_bytes) {
+            true => given.gallery(),
+            false => metered(given.gallery(), &meter),
+        },
         pairs: &given.pairs,
     };
     let mut forecast = match device.is_gpu() {

@@ -86,12 +86,16 @@ impl Given {
         self.gallery_files.give_back();
     }
 
+    /// Whether the gallery takes so little of what mapped files may that it need not be given back.
+    pub fn gallery_stays(&self, mapped_bytes: Option<u64>) -> bool {
+        mapped_bytes.is_none_or(|bytes| self.gallery_files.num_bytes() <= bytes / 2)
+    }
+
     /// Counts what is read of the files, so that no more than `mapped_bytes` of them are resident. A gallery that takes little
     /// of that stays: it is read in no order.
     pub fn meter(&self, mapped_bytes: u64) -> Meter<'_> {
-        let gallery_bytes = self.gallery_files.num_bytes();
-        match gallery_bytes <= mapped_bytes / 2 {
-            true => Meter::new((mapped_bytes - gallery_bytes) / 2, || {
+        match self.gallery_stays(Some(mapped_bytes)) {
+            true => Meter::new((mapped_bytes - self.gallery_files.num_bytes()) / 2, || {
                 self.queries.give_back();
             }),
             false => Meter::new(mapped_bytes / 2, || self.give_back()),
