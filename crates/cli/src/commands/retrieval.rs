@@ -286,6 +286,8 @@ fn explained(error: RetrievalError, given: &Given, limit: Option<(u64, Shares)>)
             }
             None => does_not_fit(limit_bytes, needed_bytes),
         },
+        // Nothing is wrong with the files.
+        RetrievalError::Device(text) => TrainError::Device(DeviceError::Failed(text)).into(),
         error => config(format!("{error}\nhint: check the files that were given")),
     }
 }

@@ -457,7 +457,8 @@ impl<'a> Ranks<'a> {
         let num_open = counted[2] as usize;
         if num_open > OPEN {
             return Err(DeviceError::Memory(format!(
-                "f64 leaves {num_open} comparisons open, the list holds {OPEN}"
+                "features too much alike: f64 leaves {num_open} comparisons open, the list of the card holds {OPEN}\n\
+                 hint: `--device cpu` needs no list"
             )));
         }
         let open: Vec<u64> = self.fetch(open, num_open)?;
