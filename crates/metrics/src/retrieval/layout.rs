@@ -10,9 +10,7 @@ use holdall_device::cpu::digits::{COLUMNS, ROWS};
 /// How a job fits into memory: whatever the scores would take, they are counted tile by tile and never held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What all scores at once would take, as f32.
-    pub matrix_bytes: u64,
-    /// What is held instead: thresholds, counts, packed features and the threads' own, at most.
+    /// What is held: thresholds, counts, packed features and the threads' own, at most.
     pub held_bytes: u64,
     pub(super) tiles: Tiles,
 }
@@ -109,7 +107,6 @@ impl Sizes {
             tiles.gallery = packed.min(COLUMNS + more);
         }
         Ok(Layout {
-            matrix_bytes: self.queries as u64 * self.gallery as u64 * size_of::<f32>() as u64,
             held_bytes: self.bytes(options, tiles),
             tiles,
         })
