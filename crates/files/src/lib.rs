@@ -1,0 +1,29 @@
+//! Files that are whole or not there, and are what they seem.
+//!
+//! ```text
+//! write:  NAME.partial, written and on disk -> renamed to NAME -> the folder on disk
+//! read:   opened without waiting -> a regular file, no larger than allowed -> read
+//! ```
+//!
+//! A process killed at any of these points leaves the old file or the new one, never a mixture; a machine that loses power, too.
+
+mod open;
+mod write;
+
+pub use open::{open_regular, read_regular};
+pub use write::{partial, sync_folder, write_whole, write_whole_by};
+
+use std::path::Path;
+
+/// Bytes that may still be written in a folder by whoever asks; `None` where the system does not tell.
+#[cfg(unix)]
+pub fn free_bytes(folder: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    disk.f_bavail.checked_mul(disk.f_frsize)
+}
+
+// Windows has its own call for this; until it is written and tried there, nobody is told a wrong number.
+#[cfg(not(unix))]
+pub fn free_bytes(_folder: &Path) -> Option<u64> {
+    None
+}
