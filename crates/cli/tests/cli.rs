@@ -8,6 +8,8 @@ mod analyze;
 mod bad_input;
 #[path = "cli/broken.rs"]
 mod broken;
+#[path = "cli/campaign.rs"]
+mod campaign;
 #[path = "cli/cards.rs"]
 mod cards;
 #[path = "cli/config.rs"]

@@ -178,26 +178,57 @@ impl RunFiles {
 }
 
 /// The same lines in the same order, none lost, none doubled.
-#[track_caller]
-pub fn assert_same_lines(found: &RunFiles, expected: &RunFiles) {
+pub fn same_lines(found: &RunFiles, expected: &RunFiles) -> Result<(), String> {
     let [found, expected] = [found, expected].map(RunFiles::untimed_lines);
     for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        assert_eq!(found, expected, "line {}", index + 1);
+        if found != expected {
+            return Err(format!(
+                "line {}: expected {expected}, found {found}",
+                index + 1
+            ));
+        }
     }
-    assert_eq!(found.len(), expected.len());
+    match found.len() == expected.len() {
+        true => Ok(()),
+        false => Err(format!(
+            "expected {} lines, found {}",
+            expected.len(),
+            found.len()
+        )),
+    }
 }
 
 /// The same weights, bit by bit, and the same last scores.
-#[track_caller]
-pub fn assert_same_model(found: &RunFiles, expected: &RunFiles) {
+pub fn same_model(found: &RunFiles, expected: &RunFiles) -> Result<(), String> {
     for file in ["model/model.safetensors", "model/head.safetensors"] {
-        let [found, expected] = [found, expected].map(|run| fs::read(run.file(file)).unwrap());
-        assert!(found == expected, "{file} differs");
+        let [found, expected] = [found, expected].map(|run| fs::read(run.file(file)));
+        if found.map_err(|error| format!("{file}: {error}"))? != expected.unwrap() {
+            return Err(format!("{file} differs"));
+        }
     }
     let [found, expected] = [found, expected].map(|run| run.json("summary.json"));
     for key in ["metrics", "best", "steps", "epochs", "stopped_early"] {
-        assert_eq!(found[key], expected[key], "{key}");
+        if found[key] != expected[key] {
+            let [found, expected] = [&found[key], &expected[key]];
+            return Err(format!("{key}: expected {expected}, found {found}"));
+        }
     }
+    Ok(())
+}
+
+/// All that two runs have in common if they are the same run.
+pub fn same_results(found: &RunFiles, expected: &RunFiles) -> Result<(), String> {
+    same_lines(found, expected).and_then(|()| same_model(found, expected))
+}
+
+#[track_caller]
+pub fn assert_same_lines(found: &RunFiles, expected: &RunFiles) {
+    same_lines(found, expected).unwrap();
+}
+
+#[track_caller]
+pub fn assert_same_model(found: &RunFiles, expected: &RunFiles) {
+    same_model(found, expected).unwrap();
 }
 
 /// The whole size of what is otherwise sampled, where HOLDALL_FULL_SIZE is set.

@@ -1,7 +1,7 @@
 //! One graph on two devices: how a case is written down, run and compared.
 
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use half::{bf16, f16};
 use holdall_device::cpu::{Cpu, CpuTarget, Element};
@@ -114,7 +114,8 @@ impl Gpu {
                     std::env::var_os("HOLDALL_REQUIRE_GPU").is_none(),
                     "HOLDALL_REQUIRE_GPU is set: {missing}"
                 );
-                say(&format!("SKIPPED: no GPU: {missing}"));
+                static ONCE: Once = Once::new();
+                ONCE.call_once(|| say(&format!("SKIPPED: no GPU: {missing}")));
                 None
             }
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use holdall_device::{Arithmetic, Device, Wish};
 use holdall_models::config::ClipConfig;
-use holdall_plan::{Plan, Recompute, Request, Variant, plan};
+use holdall_plan::{Phase, Plan, Recompute, Request, Variant, plan};
 use holdall_train::batch::Batch;
 use holdall_train::optimizer::Moment;
 use holdall_train::step::Step;
@@ -66,7 +66,17 @@ const fn case(
 use Arithmetic::{Bf16, F16, F32, Tf32};
 use Recompute::{Blocks, Cheap, None as Nothing};
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 27] = [
+    case("small", F32, 3, Split(1, Nothing, 3)),
+    case("small", Bf16, 4, Split(1, Cheap, 0)),
+    case("small", F16, 64, Split(1, Blocks, 64)),
+    case("small", Bf16, 96, Split(2, Nothing, 48)),
+    case("small", Tf32, 10, Split(2, Blocks, 1)),
+    case("small", Bf16, 30, Split(3, Nothing, 10)),
+    case("small", F32, 90, Split(3, Cheap, 30)),
+    case("small", F16, 1, Split(1, Nothing, 1)),
+    case(BASE_32, Bf16, 12, Split(1, Blocks, 12)),
+    case(BASE_32, F16, 6, Split(3, Nothing, 0)),
     case("small", F32, 32, Split(8, Nothing, 4)),
     case("small", Bf16, 2048, Split(512, Cheap, 0)),
     case("small", F16, 1000, Split(256, Blocks, 2)),
@@ -128,6 +138,14 @@ impl Case {
         config.sorted_ids = device.wants_sorted_ids();
         let Plan { chosen, step, .. } = self.plan(&device, &config);
         let (planned_bytes, before_bytes) = (step.process_bytes, device.held_bytes());
+        let arena_bytes = step.arena_bytes;
+        let captured: usize = Phase::ALL
+            .iter()
+            .map(|&phase| {
+                let times = if phase.has_slot() { step.kept } else { 1 };
+                times * step.programs[phase].instructions.len()
+            })
+            .sum();
         let variant = chosen.variant();
         let mut step = Step::new(&device, config.clone(), step, &variant).unwrap();
         draw_weights(&device, &mut step, &config.model, 0);
@@ -152,6 +170,8 @@ impl Case {
                 chosen.weight_copies
             ),
             "before_bytes": before_bytes,
+            "arena_bytes": arena_bytes,
+            "captured": captured,
             "planned_bytes": planned_bytes,
             "peak_bytes": device.peak_bytes(),
         })
@@ -203,10 +223,13 @@ fn what_is_held_is_what_was_forecast() {
         };
         let (planned, peak) = (bytes("planned_bytes"), bytes("peak_bytes"));
         let line = format!(
-            "{:10.1}{:10.1}{:9.2} %  {} {} {}: {}",
+            "{:10.1}{:10.1}{:9.2} %  {:.1} before, arena {:.1}, {} captured: {} {} {}: {}",
             mib(planned),
             mib(peak),
             100.0 * peak as f64 / planned as f64,
+            mib(bytes("before_bytes")),
+            mib(bytes("arena_bytes")),
+            found["captured"],
             case.model,
             case.arithmetic.name(),
             case.effective_batch,
