@@ -296,9 +296,9 @@ impl Machine {
     }
 
     /// A contiguous tensor that outlives programs; waits for what still runs.
-    pub fn read<T: Element>(&self, place: &Place) -> Cow<'_, [T]> {
+    pub fn read<T: Element>(&self, place: &Place) -> Result<Cow<'_, [T]>, DeviceError> {
         match &self.kind {
-            Kind::Cpu(arena) => Cow::Borrowed(arena.read(place, 0)),
+            Kind::Cpu(arena) => Ok(Cow::Borrowed(arena.read(place, 0))),
             Kind::Cuda(machine) => machine.read(place),
         }
     }

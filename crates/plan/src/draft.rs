@@ -51,7 +51,7 @@ pub struct Draft {
     pub(crate) by_role: HashMap<Role, u64>,
     pub(crate) alignment: u64,
     pub(crate) overhead_bytes: u64,
-    pub(crate) one_part_in: u64,
+    pub(crate) page_bytes: u64,
     pub(crate) coupled: bool,
     pub(crate) towers: Towers,
 }
@@ -136,7 +136,7 @@ pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
         by_role,
         alignment,
         overhead_bytes: target.overhead_bytes(packing_bytes),
-        one_part_in: target.one_part_of_arena_in(),
+        page_bytes: target.page_bytes(),
     }
 }
 
@@ -167,6 +167,9 @@ fn locals_of(
     (phase, towers): (Phase, Towers),
 ) -> Locals {
     let mut locals = Locals::default();
+    if !nodes.is_empty() {
+        locals.replay_bytes = target.replay_program_bytes();
+    }
     let mut lanes = Lanes::new(nodes, towers);
     let read = storages_read(graph, nodes);
     let mut spans: HashMap<StorageId, (usize, usize)> = HashMap::new();
@@ -347,7 +350,7 @@ impl Draft {
             times * self.local(phase).replay_bytes
         });
         let beside = self.overhead_bytes + replays.sum::<u64>();
-        arena_bytes + arena_bytes / self.one_part_in + beside
+        arena_bytes.next_multiple_of(self.page_bytes) + beside
     }
 
     /// Finds offsets.

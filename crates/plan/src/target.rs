@@ -36,8 +36,13 @@ pub trait Target: Sync {
         0
     }
 
-    /// What comes on top in proportion to the arena: one part in so many.
-    fn one_part_of_arena_in(&self) -> u64;
+    /// What a program costs outside the arena beside its nodes, likewise.
+    fn replay_program_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The arena is reserved in pages of so many bytes.
+    fn page_bytes(&self) -> u64;
 
     /// What the product library allocates by itself while the node runs.
     fn packing_bytes(&self, node: NodeView<'_>) -> u64;

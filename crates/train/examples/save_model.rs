@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     save_weights(&step, &out, shard_bytes)?;
     // Features of the weights as saved.
     step.gradients(&device, &batch, 1.0)?;
-    let [image, text] = step.features();
+    let [image, text] = step.features()?;
     let width = setup.step.model.projection_dim;
     let mut channels_first = Vec::with_capacity(floats.len());
     for sample in floats.chunks(size * size * 3) {

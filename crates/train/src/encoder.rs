@@ -118,8 +118,11 @@ impl Encoder<'_> {
             .input_rows(&place, pictures.iter().chain(padding));
         self.run(device, Phase::EvaluateFirst)?;
         Ok(EncodedPictures {
-            features: self.read_rows(self.reach.features[PICTURES], rows),
-            logits: self.reach.logits.map(|logits| self.read_rows(logits, rows)),
+            features: self.read_rows(self.reach.features[PICTURES], rows)?,
+            logits: match self.reach.logits {
+                Some(logits) => Some(self.read_rows(logits, rows)?),
+                None => None,
+            },
         })
     }
 
@@ -163,7 +166,7 @@ impl Encoder<'_> {
                 }
             });
         self.run(device, Phase::EvaluateSecond)?;
-        Ok(self.read_rows(self.reach.features[CAPTIONS], rows))
+        self.read_rows(self.reach.features[CAPTIONS], rows)
     }
 
     fn run(&mut self, device: &Device, phase: Phase) -> Result<(), DeviceError> {
@@ -175,16 +178,16 @@ impl Encoder<'_> {
     }
 
     /// The first rows of a value.
-    fn read_rows(&self, value: ValueId, rows: usize) -> Cow<'_, [f32]> {
-        let all = self.machine.read(&self.plan.place(value));
+    fn read_rows(&self, value: ValueId, rows: usize) -> Result<Cow<'_, [f32]>, DeviceError> {
+        let all = self.machine.read(&self.plan.place(value))?;
         let count = rows * (all.len() / self.reach.batch);
-        match all {
+        Ok(match all {
             Cow::Borrowed(all) => Cow::Borrowed(&all[..count]),
             Cow::Owned(mut all) => {
                 all.truncate(count);
                 Cow::Owned(all)
             }
-        }
+        })
     }
 }
 

@@ -123,8 +123,8 @@ pub fn save_weights(
     let head = match (by_name("head.weight"), by_name("head.bias")) {
         (Some(weight), Some(bias)) => Some(Head {
             num_labels: bias.num_values(),
-            weight: weight.read().into_owned(),
-            bias: bias.read().into_owned(),
+            weight: weight.read()?.into_owned(),
+            bias: bias.read()?.into_owned(),
         }),
         _ => None,
     };

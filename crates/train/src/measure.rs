@@ -83,7 +83,6 @@ pub(crate) fn choose(
     if plans.len() == 1 {
         return Ok(plans.remove(0));
     }
-    let before = device.held_bytes().unwrap_or(0);
     let samples = plans[0].effective_batch.min(MOST_SAMPLES);
     let (model, tokens) = (&setup.step.model, setup.step.num_tokens);
     let batch = Batch::random(model, samples, tokens, setup.step.num_labels, setup.seed);
@@ -92,9 +91,9 @@ pub(crate) fn choose(
         &mut |plan| run_for_real(setup, device, plan, &batch),
         tell,
     )?;
-    // What they have made the driver load stays loaded.
-    let grown = device.held_bytes().unwrap_or(0).saturating_sub(before);
-    match winner(plans, &timings, grown, setup.budget_bytes) {
+    // What they have made the driver load stays loaded, and memory of their captured programs is kept for the next ones.
+    let held = device.held_bytes().unwrap_or(0);
+    match winner(plans, &timings, held, setup.budget_bytes) {
         Some(plan) => {
             if let Some(remembered) = &remembered {
                 remembered.write(&timings);
@@ -139,20 +138,24 @@ fn race(
     Ok(timings)
 }
 
-/// The fastest by its time that fits into the budget while the process holds `grown` bytes more than was foreseen. It
-/// takes over what the first knows of other ways.
+/// The fastest by its time that fits into the budget where the process holds `held` bytes without an arena. It takes over what
+/// the first knows of other ways.
 fn winner(
     plans: Vec<Plan>,
     timings: &[Timing],
-    grown: u64,
+    held: u64,
     budget_bytes: Option<u64>,
 ) -> Option<Plan> {
     let place = |plan: &Plan| {
         let choice = plan.chosen.choice();
         timings.iter().position(|timing| timing.choice == choice)
     };
-    let fits =
-        |plan: &Plan| budget_bytes.is_none_or(|budget| plan.step.process_bytes + grown <= budget);
+    let unforeseen =
+        |plan: &Plan| (held + plan.step.arena_bytes).saturating_sub(plan.step.process_bytes);
+    let fits = |plan: &Plan| {
+        let process_bytes = plan.step.process_bytes + unforeseen(plan);
+        budget_bytes.is_none_or(|budget| process_bytes <= budget)
+    };
     let fitting = plans.iter().enumerate().filter(|(_, plan)| fits(plan));
     let (index, _) = fitting
         .filter_map(|(index, plan)| Some((index, place(plan)?)))
@@ -171,7 +174,8 @@ fn winner(
             plan
         }
     };
-    hold_more(&mut plan, grown);
+    let more = unforeseen(&plan);
+    hold_more(&mut plan, more);
     tell_times(&mut plan, timings);
     Some(plan)
 }

@@ -12,6 +12,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::io;
 
 use holdall_device::{Device, DeviceError, Machine};
 use holdall_graph::{Parameter, ValueId};
@@ -100,7 +101,7 @@ pub struct Stored<'a> {
 
 impl<'a> Stored<'a> {
     /// Its elements.
-    pub fn read(&self) -> Cow<'a, [f32]> {
+    pub fn read(&self) -> Result<Cow<'a, [f32]>, DeviceError> {
         self.machine.read(&self.place)
     }
 }
@@ -110,8 +111,8 @@ impl Values for Stored<'_> {
         self.place.shape.num_elements()
     }
 
-    fn values(&self) -> Cow<'_, [f32]> {
-        self.read()
+    fn values(&self) -> io::Result<Cow<'_, [f32]>> {
+        self.read().map_err(io::Error::other)
     }
 }
 
@@ -177,7 +178,7 @@ impl Step {
     }
 
     /// A parameter's elements.
-    pub fn weight(&self, parameter: &Parameter) -> Cow<'_, [f32]> {
+    pub fn weight(&self, parameter: &Parameter) -> Result<Cow<'_, [f32]>, DeviceError> {
         self.stored_weight(parameter).read()
     }
 
@@ -187,14 +188,17 @@ impl Step {
     }
 
     /// A parameter's gradient, as the last [`Step::gradients`] left it; `None` where it is frozen.
-    pub fn gradient(&self, parameter: &Parameter) -> Option<Cow<'_, [f32]>> {
-        let value = self.plan.graph.parameter_gradient(parameter)?;
-        Some(self.machine.read(&self.plan.place_of(&value)))
+    pub fn gradient(&self, parameter: &Parameter) -> Result<Option<Cow<'_, [f32]>>, DeviceError> {
+        let value = self.plan.graph.parameter_gradient(parameter);
+        value
+            .map(|value| self.machine.read(&self.plan.place_of(&value)))
+            .transpose()
     }
 
     /// Features of the last batch: pictures, captions; rows as in the batch.
-    pub fn features(&self) -> [Cow<'_, [f32]>; 2] {
-        self.reach.features.map(|value| self.stored(value).read())
+    pub fn features(&self) -> Result<[Cow<'_, [f32]>; 2], DeviceError> {
+        let [pictures, captions] = self.reach.features.map(|value| self.stored(value).read());
+        Ok([pictures?, captions?])
     }
 
     fn stored(&self, value: ValueId) -> Stored<'_> {
@@ -214,7 +218,7 @@ impl Step {
         self.begin(batch, loss_scale);
         on_its_threads(device, || self.run_passes(device, batch));
         let launched = self.wait()?;
-        Ok(self.losses(&launched))
+        self.losses(&launched)
     }
 
     /// Gradients of `batch`, and the update.
@@ -244,8 +248,8 @@ impl Step {
     /// Waits for what [`Step::launch`] began, and tells what became of it.
     pub fn finish(&mut self) -> Result<StepReport, DeviceError> {
         let launched = self.wait()?;
-        let (contrastive, label) = self.losses(&launched);
-        let norm = self.stored(self.reach.norm).read();
+        let (contrastive, label) = self.losses(&launched)?;
+        let norm = self.stored(self.reach.norm).read()?;
         Ok(StepReport {
             contrastive,
             label,
@@ -312,16 +316,16 @@ impl Step {
             .expect("a step is launched before it is finished"))
     }
 
-    fn losses(&self, launched: &Launched) -> (LossSum, LossSum) {
-        let sums = self.stored(self.reach.sums).read();
+    fn losses(&self, launched: &Launched) -> Result<(LossSum, LossSum), DeviceError> {
+        let sums = self.stored(self.reach.sums).read()?;
         let loss = |index: usize, count: f64| LossSum {
             sum: f64::from(sums[index]),
             count,
         };
-        (
+        Ok((
             loss(CONTRASTIVE, launched.samples),
             loss(LABEL, launched.labelled),
-        )
+        ))
     }
 
     fn run_passes(&mut self, device: &Device, batch: &Batch) {
@@ -544,11 +548,12 @@ impl Step {
     }
 
     /// Copies of all parameters by name: for comparing and saving.
-    pub fn named_weights(&self) -> HashMap<String, Vec<f32>> {
-        self.parameters()
-            .iter()
-            .map(|parameter| (parameter.name.clone(), self.weight(parameter).into_owned()))
-            .collect()
+    pub fn named_weights(&self) -> Result<HashMap<String, Vec<f32>>, DeviceError> {
+        let named = self.parameters().iter().map(|parameter| {
+            let weight = self.weight(parameter)?;
+            Ok((parameter.name.clone(), weight.into_owned()))
+        });
+        named.collect()
     }
 }
 

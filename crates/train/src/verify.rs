@@ -149,17 +149,17 @@ fn gradients(
     let scale = loss_scale(config.arithmetic);
     let (contrastive, label) = step.gradients(device, batch, scale)?;
     let unscaled = (1.0 / scale) as f32;
-    let tensors = step
-        .parameters()
-        .iter()
-        .filter_map(|parameter| {
-            let mut gradient = step.gradient(parameter)?.into_owned();
-            if scale != 1.0 {
-                gradient.iter_mut().for_each(|value| *value *= unscaled);
-            }
-            Some((parameter.name.clone(), gradient))
-        })
-        .collect();
+    let mut tensors = Vec::new();
+    for parameter in step.parameters() {
+        let Some(gradient) = step.gradient(parameter)? else {
+            continue;
+        };
+        let mut gradient = gradient.into_owned();
+        if scale != 1.0 {
+            gradient.iter_mut().for_each(|value| *value *= unscaled);
+        }
+        tensors.push((parameter.name.clone(), gradient));
+    }
     Ok(Gradients {
         loss: config.contrastive_weight * contrastive.mean() + config.label_weight * label.mean(),
         tensors,

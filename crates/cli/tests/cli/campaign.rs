@@ -14,6 +14,8 @@
 mod attempt;
 #[path = "campaign/budgets.rs"]
 mod budgets;
+#[path = "campaign/cards.rs"]
+mod cards;
 #[path = "campaign/corruption.rs"]
 mod corruption;
 #[path = "campaign/file_system.rs"]
@@ -60,7 +62,8 @@ fn all_go_well<T: Sync>(
 ) {
     let (next, faults) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
-        for _ in 0..at_full_size(2, 1) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..at_full_size(cores.min(6), 1) {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);

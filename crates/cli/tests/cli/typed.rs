@@ -29,6 +29,16 @@ pub fn test_device() -> String {
     std::env::var("HOLDALL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())
 }
 
+/// Hides GPUs from a command that does not ask for the one that is tested: what these tests expect is the CPU's, on machines
+/// with a GPU too.
+pub fn hide_cards(command: &mut Command) {
+    let device = test_device();
+    let is_for_a_card = device != "cpu" && command.get_args().any(|word| *word == *device);
+    if !is_for_a_card {
+        command.env("CUDA_VISIBLE_DEVICES", "");
+    }
+}
+
 /// What a command answered.
 pub struct Answer {
     pub typed: String,
@@ -71,12 +81,7 @@ pub fn start<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Running {
     let mut command = Command::new(&program);
     command.args(words);
     let typed = format!("{command:?}").replace(&*program.to_string_lossy(), "holdall");
-    let device = test_device();
-    let is_for_a_card = device != "cpu" && command.get_args().any(|word| *word == *device);
-    if !is_for_a_card {
-        // What these tests expect is the CPU's, on machines with a GPU too.
-        command.env("CUDA_VISIBLE_DEVICES", "");
-    }
+    hide_cards(&mut command);
     // Files, not pipes: nobody has to read along while the time is watched.
     let [stdout, stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
     let process = command

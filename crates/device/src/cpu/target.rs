@@ -168,8 +168,8 @@ impl Target for CpuTarget {
         self.baseline_bytes + largest_packing_bytes + RESERVE_BYTES
     }
 
-    fn one_part_of_arena_in(&self) -> u64 {
-        256
+    fn page_bytes(&self) -> u64 {
+        4096
     }
 
     fn packing_bytes(&self, node: NodeView<'_>) -> u64 {

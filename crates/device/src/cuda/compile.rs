@@ -28,7 +28,9 @@ pub enum CompileError {
     #[error(transparent)]
     Missing(#[from] Missing),
     /// NVRTC lacks a function: it is not NVRTC, or too old.
-    #[error("libnvrtc cannot be used: {reason}")]
+    #[error(
+        "libnvrtc cannot be used: {reason}\nhint: `holdall doctor` says which file it is; installing NVRTC again may help"
+    )]
     Unusable {
         /// What the loader said.
         reason: String,

@@ -1,6 +1,6 @@
 //! The driver's calls, each checked, each thing it gives freed with its owner.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -472,12 +472,16 @@ impl Module {
         Ok(Module { raw })
     }
 
-    pub fn function(&self, name: &str) -> Option<Function> {
-        let text = CString::new(name).ok()?;
+    /// A kernel; `None` where this module has none of that name.
+    pub fn function(&self, name: &CStr) -> Result<Option<Function>, DeviceError> {
         let mut raw = null_mut();
         // SAFETY: the module is alive; the handle is written to a local.
-        let result = unsafe { sys::cuModuleGetFunction(&mut raw, self.raw, text.as_ptr()) };
-        (result == CUresult::CUDA_SUCCESS).then_some(Function { raw })
+        let result = unsafe { sys::cuModuleGetFunction(&mut raw, self.raw, name.as_ptr()) };
+        if result == CUresult::CUDA_ERROR_NOT_FOUND {
+            return Ok(None);
+        }
+        check(result, "cuModuleGetFunction")?;
+        Ok(Some(Function { raw }))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Our own kernels: compiled for the card at first use, kept on disk, loaded before anything is planned.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 
-use super::compile;
+use super::compile::{self, CACHE_VARIABLE};
 use super::driver::{Argument, Follows, Function, Module, Stream};
 use super::progress::told_if_slow;
 use crate::DeviceError;
@@ -101,9 +102,7 @@ impl Kernels {
         if let Some(&function) = functions.get(name) {
             return Ok(function);
         }
-        let found = self.modules.iter().find_map(|module| module.function(name));
-        let function = found
-            .ok_or_else(|| DeviceError::Failed(format!("there is no kernel called {name}")))?;
+        let function = find(&self.modules, name)?;
         functions.insert(name, function);
         Ok(function)
     }
@@ -119,4 +118,18 @@ impl Kernels {
         self.function(name)?
             .launch(stream, grid, block, self.follows, arguments)
     }
+}
+
+/// The kernel of that name in whichever module has it.
+pub(super) fn find(modules: &[Module], name: &str) -> Result<Function, DeviceError> {
+    let text = CString::new(name).expect("names of kernels have no zero byte");
+    for module in modules {
+        if let Some(function) = module.function(&text)? {
+            return Ok(function);
+        }
+    }
+    Err(DeviceError::Failed(format!(
+        "expected a kernel called {name}, found none in what was compiled\n\
+         hint: empty the cache folder ({CACHE_VARIABLE}, or ~/.cache/holdall) and run again; if it stays, please report it"
+    )))
 }

@@ -188,22 +188,15 @@ impl CudaMachine {
         (self.arena.address + place.offset, elements)
     }
 
-    /// Copies a tensor to the host. After a failure the numbers are zeros: [`CudaMachine::wait`] tells.
-    pub fn read<T: Element>(&self, place: &Place) -> Cow<'_, [T]> {
+    /// Copies a tensor to the host.
+    pub fn read<T: Element>(&self, place: &Place) -> Result<Cow<'_, [T]>, DeviceError> {
         let (address, elements) = self.address::<T>(place);
         let mut values: Vec<T> = zeros(elements);
-        let read = self
-            .compute
-            .download(
-                values.as_mut_ptr().cast(),
-                address,
-                elements * size_of::<T>(),
-            )
-            .and_then(|()| self.compute.wait());
-        if read.is_err() {
-            values = zeros(elements);
-        }
-        Cow::Owned(values)
+        let bytes = elements * size_of::<T>();
+        self.compute
+            .download(values.as_mut_ptr().cast(), address, bytes)?;
+        self.compute.wait()?;
+        Ok(Cow::Owned(values))
     }
 
     pub fn write<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {

@@ -84,8 +84,12 @@ pub fn count() -> Result<usize, DeviceError> {
 impl Cuda {
     /// Opens the GPU with this number.
     pub fn open(ordinal: usize) -> Result<Cuda, DeviceError> {
-        let found =
-            libraries::load().map_err(|missing| DeviceError::Missing(missing.to_string()))?;
+        let found = libraries::load().map_err(|missing| match missing {
+            Missing::Driver { .. } => DeviceError::Missing(format!(
+                "{missing}\nhint: `holdall doctor` says what was found; `--device cpu` needs no GPU"
+            )),
+            missing => DeviceError::Missing(missing.to_string()),
+        })?;
         let there = driver::count()?;
         if ordinal >= there {
             return Err(DeviceError::Missing(format!(

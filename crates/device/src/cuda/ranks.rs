@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use super::Cuda;
 use super::compile;
 use super::driver::{Argument, Buffer, Event, Follows, Function, Module, Stream};
+use super::kernels;
 use super::progress::told_if_slow;
 use crate::DeviceError;
 
@@ -157,10 +158,7 @@ impl<'a> Ranks<'a> {
         });
         let image = compiled.map_err(|error| DeviceError::Failed(error.to_string()))?;
         let module = Module::new(&image)?;
-        let function = |name: &str| {
-            let missing = || DeviceError::Failed(format!("there is no kernel called {name}"));
-            module.function(name).ok_or_else(missing)
-        };
+        let function = |name: &str| kernels::find(std::slice::from_ref(&module), name);
         let count = function(count)?;
         let stages = cuda.context.shared_bytes()? / STAGE_BYTES;
         let stages = stages.clamp(1, MOST_STAGES);

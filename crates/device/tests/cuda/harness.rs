@@ -601,12 +601,12 @@ fn encoded(contents: &Contents, dtype: DType) -> Encoded {
 /// Reads between programs.
 pub fn get(machine: &Machine, place: &Place) -> Vec<f64> {
     let bits = |convert: fn(u16) -> f64| {
-        let values = machine.read::<u16>(place);
+        let values = machine.read::<u16>(place).unwrap();
         values.iter().map(|&bits| convert(bits)).collect()
     };
     match place.dtype {
         DType::F32 => {
-            let values = machine.read::<f32>(place);
+            let values = machine.read::<f32>(place).unwrap();
             values.iter().map(|&value| f64::from(value)).collect()
         }
         DType::F16 => bits(|bits| f16::from_bits(bits).to_f64()),

@@ -30,8 +30,8 @@ pub trait Values {
     /// How many.
     fn num_values(&self) -> usize;
 
-    /// All of them.
-    fn values(&self) -> Cow<'_, [f32]>;
+    /// All of them; an error where the device does not give them out.
+    fn values(&self) -> io::Result<Cow<'_, [f32]>>;
 }
 
 impl Values for &[f32] {
@@ -39,8 +39,8 @@ impl Values for &[f32] {
         self.len()
     }
 
-    fn values(&self) -> Cow<'_, [f32]> {
-        Cow::Borrowed(self)
+    fn values(&self) -> io::Result<Cow<'_, [f32]>> {
+        Ok(Cow::Borrowed(self))
     }
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn write_safetensors<V: Values>(
     const VALUES_AT_ONCE: usize = 1 << 18;
     let mut buffer = Vec::new();
     for (_, _, values) in tensors {
-        for values in values.values().chunks(VALUES_AT_ONCE) {
+        for values in values.values()?.chunks(VALUES_AT_ONCE) {
             buffer.clear();
             buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             file.write_all(&buffer)?;

@@ -120,7 +120,9 @@ fn what_has_no_memory_is_left_out_and_other_failures_are_told() {
 fn the_fastest_measured_wins_and_knows_what_else_there_is() {
     let plans = up_to(&setup(&cpu()), None, 3).unwrap();
     let timings = [timing(&plans[1], 10.0), timing(&plans[0], 12.0)];
-    let won = winner(plans.clone(), &timings, 1000, None).unwrap();
+    // A thousand bytes more than the second was planned to hold beside its arena.
+    let held = plans[1].step.process_bytes - plans[1].step.arena_bytes + 1000;
+    let won = winner(plans.clone(), &timings, held, None).unwrap();
     assert_eq!(won.chosen.choice(), plans[1].chosen.choice());
     assert_eq!(won.chosen.step_ms, 10.0);
     assert!(won.chosen.measured);
@@ -128,6 +130,11 @@ fn the_fastest_measured_wins_and_knows_what_else_there_is() {
         won.step.process_bytes,
         plans[1].chosen.process_bytes + 1000,
         "what grew is counted"
+    );
+    let foreseen = winner(plans.clone(), &timings, 1000, None).unwrap();
+    assert_eq!(
+        foreseen.step.process_bytes, plans[1].chosen.process_bytes,
+        "what was foreseen is not counted twice"
     );
     let beaten = &won.alternatives[0];
     assert_eq!(beaten.choice(), plans[0].chosen.choice());
@@ -142,7 +149,7 @@ fn the_fastest_measured_wins_and_knows_what_else_there_is() {
     let none = winner(plans.clone(), &[], 0, None);
     assert!(none.is_none(), "nothing could be run");
     let smallest = plans.iter().map(|plan| plan.chosen.process_bytes).min();
-    assert!(winner(plans, &timings, 1, smallest).is_none());
+    assert!(winner(plans, &timings, held + (1 << 40), smallest).is_none());
 }
 
 #[test]

@@ -38,7 +38,11 @@ fn three_steps_have_the_same_bits_on_any_number_of_threads() {
             .map(|p| {
                 (
                     p.name.clone(),
-                    step.weight(p).iter().map(|w| w.to_bits()).collect(),
+                    step.weight(p)
+                        .unwrap()
+                        .iter()
+                        .map(|w| w.to_bits())
+                        .collect(),
                 )
             })
             .collect();

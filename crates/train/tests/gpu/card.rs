@@ -228,12 +228,13 @@ impl<'a> Run<'a> {
     /// Weights and moments.
     pub fn state(&self) -> Bits {
         let parameters = self.step.parameters().iter();
-        let weights = parameters.map(|one| (one.name.clone(), bits(&self.step.weight(one))));
+        let weights =
+            parameters.map(|one| (one.name.clone(), bits(&self.step.weight(one).unwrap())));
         let moments = self.step.moments().flat_map(|(parameter, pair)| {
             let mut which = ["first moment", "second moment"].into_iter();
             pair.map(|stored| {
                 let name = format!("{} of {}", which.next().unwrap(), parameter.name);
-                (name, bits(&stored.read()))
+                (name, bits(&stored.read().unwrap()))
             })
         });
         weights.chain(moments).collect()

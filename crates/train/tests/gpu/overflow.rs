@@ -23,10 +23,10 @@ fn grown_too_far() -> LossScaler {
 fn computed(step: &mut Step, device: &Device, batch: &Batch) -> Bits {
     step.gradients(device, batch, 1024.0).unwrap();
     let features = ["image features", "text features"].into_iter();
-    let features = features.zip(step.features());
+    let features = features.zip(step.features().unwrap());
     let features = features.map(|(name, values)| (name.to_owned(), bits(&values)));
     let gradients = step.parameters().iter().map(|parameter| {
-        let gradient = step.gradient(parameter).unwrap();
+        let gradient = step.gradient(parameter).unwrap().unwrap();
         (format!("gradient of {}", parameter.name), bits(&gradient))
     });
     features.chain(gradients).collect()

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::typed::program;
+use crate::typed::{hide_cards, program};
 
 /// A command that takes longer has hung.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -83,7 +83,6 @@ impl Attempt<'_> {
         let mut command = Command::new(program());
         command
             .args(&self.words)
-            .env("CUDA_VISIBLE_DEVICES", "")
             .env("COLUMNS", "100")
             .env("LD_PRELOAD", library)
             .env("HOLDALL_FAULT_CALLS", &calls)
@@ -92,6 +91,7 @@ impl Attempt<'_> {
             .stdin(Stdio::null())
             .stdout(fs::File::create(&stdout).unwrap())
             .stderr(fs::File::create(&stderr).unwrap());
+        hide_cards(&mut command);
         if let Some(under) = self.under {
             command.env("HOLDALL_FAULT_UNDER", under);
         }

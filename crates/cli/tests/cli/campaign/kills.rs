@@ -5,11 +5,17 @@ use std::time::{Duration, Instant};
 
 use super::{Dice, all_go_well, came_out_as, copy_folder};
 use crate::training::{Home, RunFiles, at_full_size};
-use crate::typed::{DONE, Running, start};
+use crate::typed::{DONE, Running, start, test_device};
 
-const BEGIN: &str = "--batch-size 4 --gradient-accumulation 2 --epochs 2 --lr 1e-3 --set train.save_every=2 --device cpu";
-const EXTEND: &str = "--epochs 3 --device cpu";
+const BEGIN: &str =
+    "--batch-size 4 --gradient-accumulation 2 --epochs 2 --lr 1e-3 --set train.save_every=2";
+const EXTEND: &str = "--epochs 3";
 const NUM_CARS: usize = 32;
+
+/// Options, and the device that is tested.
+fn on_device(options: &str) -> String {
+    format!("{options} --device {}", test_device())
+}
 
 /// Kills a run after `delay`; says whether it was still running.
 fn kill_after(mut running: Running, delay: Duration) -> bool {
@@ -65,9 +71,9 @@ impl Campaign {
     fn go_on(&self, run: &RunFiles, half: usize) -> Running {
         let name = run.path.file_name().unwrap().to_str().unwrap();
         match (half, run.file("config.yml").is_file()) {
-            (0, false) => self.home.start(name, BEGIN),
-            (0, true) => start(run.resume_words("--device cpu")),
-            _ => start(run.resume_words(EXTEND)),
+            (0, false) => self.home.start(name, &on_device(BEGIN)),
+            (0, true) => start(run.resume_words(&on_device(""))),
+            _ => start(run.resume_words(&on_device(EXTEND))),
         }
     }
 }
@@ -77,11 +83,11 @@ fn campaign_of_kills() {
     let home = Home::with_cars(NUM_CARS);
     fs::write(home.path("cars/images/000007.jpg"), "no picture").unwrap();
     let began = Instant::now();
-    let base = home.trained("base", BEGIN);
+    let base = home.trained("base", &on_device(BEGIN));
     let longest = began.elapsed();
     let expected = home.run_named("expected");
     copy_folder(&base.path, &expected.path);
-    expected.resume(EXTEND).exits(DONE);
+    expected.resume(&on_device(EXTEND)).exits(DONE);
     let campaign = Campaign {
         home,
         base,
@@ -89,9 +95,11 @@ fn campaign_of_kills() {
         longest,
     };
     let all = std::sync::atomic::AtomicUsize::new(0);
-    let lives: Vec<Life> = (0..at_full_size(400, 4))
-        .map(|seed| Life { seed })
-        .collect();
+    let num_lives = match test_device() == "cpu" {
+        true => at_full_size(400, 4),
+        false => at_full_size(24, 4),
+    };
+    let lives: Vec<Life> = (0..num_lives).map(|seed| Life { seed }).collect();
     all_go_well("lives with kills", &lives, |life, index| {
         let kills = campaign.survives(life, index)?;
         all.fetch_add(kills, std::sync::atomic::Ordering::Relaxed);
