@@ -29,6 +29,18 @@ pub enum Kind {
     OtherProcesses,
     /// Steps got slow as memory filled up.
     Spill,
+    /// The process held more than it may.
+    OverBudget,
+    /// The driver cannot reach the GPU.
+    GpuError,
+    /// A kernel or a call failed.
+    CudaError,
+    /// An allocation failed.
+    OutOfMemory,
+    /// Losses that are no numbers.
+    Diverged,
+    /// The run ended with an error.
+    Failed,
 }
 
 impl Kind {
@@ -44,6 +56,12 @@ impl Kind {
             Kind::WaitingForData => "waiting for data",
             Kind::OtherProcesses => "other processes",
             Kind::Spill => "spill to host memory",
+            Kind::OverBudget => "over the budget",
+            Kind::GpuError => "GPU error",
+            Kind::CudaError => "CUDA error",
+            Kind::OutOfMemory => "out of memory",
+            Kind::Diverged => "diverged",
+            Kind::Failed => "failed",
         }
     }
 }
@@ -123,6 +141,19 @@ pub struct Analysis {
     pub findings: Vec<Finding>,
     /// What was read.
     pub log: LogSummary,
+}
+
+impl Analysis {
+    /// The worst finding first, and the verdict that goes with it.
+    pub(super) fn judge(&mut self) {
+        self.findings
+            .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        self.verdict = match self.findings.first().map(|finding| finding.severity) {
+            None => Verdict::Healthy,
+            Some(Severity::Warning) => Verdict::Warning,
+            Some(Severity::Problem) => Verdict::Problem,
+        };
+    }
 }
 
 impl Finding {

@@ -7,5 +7,6 @@ mod counting;
 mod draw;
 mod hostile;
 mod large;
+mod leaks;
 mod real;
 mod verdicts;
