@@ -200,7 +200,8 @@ impl Finding {
 pub(super) fn place(log: &DeviceLog, sample: &Sample) -> String {
     match (sample.step, sample.time, log.first.time) {
         (Some(step), _, _) => format!("at step {}", crate::words::thousands(step)),
-        (None, Some(time), Some(first)) if time >= first => {
+        (None, Some(time), Some(first)) if time == first => "at the first sample".to_owned(),
+        (None, Some(time), Some(first)) if time > first => {
             format!("{} into the log", crate::words::show_duration(time - first))
         }
         _ => format!("at line {}", crate::words::thousands(sample.line)),

@@ -9,7 +9,7 @@
 use super::device::{DeviceLog, PhaseLog};
 use super::finding::{Finding, Kind, Severity};
 use super::pace::Pace;
-use super::points::{Points, Unit, of_many_epochs, of_samples, whole_epochs};
+use super::points::{Points, Unit, gains_by_place, of_many_epochs, of_samples, whole_epochs};
 use super::series::Channel;
 use super::trend::{Trend, median, raw_growth, t_975, trend};
 use crate::words::{counted, percent, show_bytes, show_duration};
@@ -25,6 +25,10 @@ const LEAST_BYTES: f64 = 4e6;
 const LEAST_OF_HOST: f64 = 0.05;
 const LEAST_HOST_BYTES: f64 = 256e6;
 const FEWEST_SAMPLES: u64 = 24;
+/// Of the growth: where the interval reaches further down it says too little to be told.
+const LEAST_SURE: f64 = 0.4;
+/// Of the growth from epoch to epoch: what places within them may differ by.
+const UNEVEN: f64 = 0.3;
 /// With fewer whole epochs, a step up from one to the next may be anything.
 const FEWEST_EPOCHS: usize = 4;
 
@@ -39,6 +43,18 @@ struct Rate {
 }
 
 impl Rate {
+    /// Beside what places of an epoch gain over the one before: half of it at least, or it is no leak. Where they differ, the places
+    /// are right, since teeth and warm-up are not in them.
+    fn beside(self, gain: f64) -> Option<Rate> {
+        let is_apart = (self.middle - gain).abs() > 0.1 * gain;
+        (gain >= 0.5 * self.middle).then_some(Rate {
+            middle: if is_apart { gain } else { self.middle },
+            low: self.low.min(gain),
+            high: self.high.max(gain),
+            ..self
+        })
+    }
+
     /// With the length of an epoch known so well only.
     fn widened(self, share: f64) -> Rate {
         let more = share * self.middle.abs();
@@ -80,12 +96,79 @@ fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Opt
         (_, Some(limit)) => LEAST_BYTES.max(LEAST_SHARE * limit),
         (_, None) => LEAST_BYTES.max(LEAST_OF_LEVEL * level),
     };
-    let rate = match of_many_epochs(phase_log, channel, pace.axis) {
-        Some(points) => of_points(&points, least),
-        None => of_few_epochs(phase_log, channel, &pace, least, notes)
-            .or_else(|| of_points(&of_samples(phase_log, channel, pace.axis)?, least)),
+    let told = match of_many_epochs(phase_log, channel, pace.axis) {
+        Some(points) => Told::Rate(of_points(&points, least)?),
+        None => of_few_epochs(phase_log, channel, &pace, least)?,
     };
-    Some(finding(log, channel, &pace, &rate?, limit).in_phase(phase))
+    let finding = match told {
+        Told::Rate(rate) => finding(log, channel, &pace, &rate, limit),
+        Told::TooFew {
+            per_epoch,
+            num_epochs,
+        } => {
+            let message = format!(
+                "{} rose by about {} per epoch over {}: too few to be sure, at least two more epochs are needed to tell a leak \
+                 from warm-up",
+                channel.words(),
+                show_bytes(per_epoch),
+                counted(num_epochs as u64, "whole epoch"),
+            );
+            // One rise is how most runs begin.
+            if num_epochs < 3 {
+                notes.push(message);
+                return None;
+            }
+            Finding::new(Kind::Growth, Severity::Warning, message, advice(channel))
+                .at_step(log.first.step)
+                .with("bytes_per_epoch", per_epoch)
+                .with("points", num_epochs as f64)
+        }
+    };
+    Some(finding.in_phase(phase))
+}
+
+/// What can be said of growth.
+enum Told {
+    Rate(Rate),
+    /// It rises from epoch to epoch, of which there are too few for an interval.
+    TooFew {
+        per_epoch: f64,
+        num_epochs: usize,
+    },
+}
+
+/// Few epochs, or none that are known: by epochs where there are enough, else by samples, as far as epochs do not speak against it.
+fn of_few_epochs(
+    log: &PhaseLog,
+    channel: Channel,
+    pace: &Pace,
+    least: impl Fn(f64) -> f64,
+) -> Option<Told> {
+    let by_samples = || of_points(&of_samples(log, channel, pace.axis)?, &least);
+    let Some(per_epoch) = pace.per_epoch else {
+        return by_samples().map(Told::Rate);
+    };
+    let gains = gains_by_place(log, channel, pace.axis, per_epoch);
+    if gains.is_empty() {
+        return by_samples().map(Told::Rate);
+    }
+    let gain = median(gains) / per_epoch;
+    let by_epochs = whole_epochs(log, channel, pace.axis)
+        .and_then(|points| from_epoch_to_epoch(&points, gain, pace, &least));
+    match by_epochs {
+        Some(EpochToEpoch::Rate(rate)) => return Some(Told::Rate(rate)),
+        Some(EpochToEpoch::Uneven) => return None,
+        Some(EpochToEpoch::TooFew { .. }) | None => {}
+    }
+    let by_samples = by_samples().and_then(|rate| rate.beside(gain));
+    match (by_samples, by_epochs) {
+        (Some(rate), _) => Some(Told::Rate(rate)),
+        (None, Some(EpochToEpoch::TooFew { rate, num_epochs })) => Some(Told::TooFew {
+            per_epoch: rate * per_epoch,
+            num_epochs,
+        }),
+        (None, _) => None,
+    }
 }
 
 fn of_points(points: &Points, least: impl Fn(f64) -> f64) -> Option<Rate> {
@@ -97,7 +180,8 @@ fn of_points(points: &Points, least: impl Fn(f64) -> f64) -> Option<Rate> {
     let middle = trend(&points.at, &points.middles)?;
     let floor = trend(&points.at, &points.floors)?;
     let is_steady = |of: &Trend, other: &Trend| {
-        let is_certain = of.certainty >= CERTAIN && of.low > 0.0 && of.growth >= least;
+        let is_certain =
+            of.certainty >= CERTAIN && of.low > LEAST_SURE * of.growth && of.growth >= least;
         let goes_on = of.late_growth >= 0.25 * of.growth;
         // As far as the other can tell, it grows along.
         is_certain && goes_on && other.growth > 0.0 && other.high >= 0.5 * of.growth
@@ -118,18 +202,28 @@ fn of_points(points: &Points, least: impl Fn(f64) -> f64) -> Option<Rate> {
     })
 }
 
+/// What the means of whole epochs say.
+enum EpochToEpoch {
+    Rate(Rate),
+    /// Places within the epochs speak against a leak.
+    Uneven,
+    /// It rises, and might be a leak.
+    TooFew {
+        rate: f64,
+        num_epochs: usize,
+    },
+}
+
 /// From epoch to epoch: a leak adds as much each time, warm-up and a step once do not.
 ///
 /// The mean of the differences is known by their own spread (Student's t), which overstates it: what raises one difference lowers the
 /// next. Of two differences nothing is known.
-fn of_few_epochs(
-    log: &PhaseLog,
-    channel: Channel,
+fn from_epoch_to_epoch(
+    points: &Points,
+    gain: f64,
     pace: &Pace,
     least: impl Fn(f64) -> f64,
-    notes: &mut Vec<String>,
-) -> Option<Rate> {
-    let points = whole_epochs(log, channel, pace.axis)?;
+) -> Option<EpochToEpoch> {
     let num_epochs = points.at.len();
     let rates = |values: &[f64]| -> Vec<f64> {
         let steps = points.at.windows(2).zip(values.windows(2));
@@ -156,15 +250,19 @@ fn of_few_epochs(
     if !is_even || !grows {
         return None;
     }
-    if num_epochs < FEWEST_EPOCHS {
-        let per_epoch = usual * pace.per_epoch?;
-        notes.push(format!(
-            "{} rose by about {} per epoch over {}: too few to tell a leak from warm-up, at least two more epochs are needed",
-            channel.words(),
-            show_bytes(per_epoch),
-            counted(num_epochs as u64, "whole epoch"),
-        ));
-        return None;
+    // A leak raises every place of an epoch alike. Teeth that do not fit into epochs raise some and lower others, and what is left of
+    // them is little beside their height.
+    let heights = points.middles.iter().zip(&points.floors);
+    let height = median(heights.map(|(middle, floor)| middle - floor).collect());
+    let is_alike = (gain - usual).abs() <= UNEVEN * usual && usual * pace.whole >= UNEVEN * height;
+    match is_alike {
+        true if num_epochs < FEWEST_EPOCHS => {
+            let rate = usual;
+            return Some(EpochToEpoch::TooFew { rate, num_epochs });
+        }
+        false if num_epochs < FEWEST_EPOCHS => return None,
+        false => return Some(EpochToEpoch::Uneven),
+        true => {}
     }
     let count = middles.len() as f64;
     let mean = middles.iter().sum::<f64>() / count;
@@ -176,13 +274,13 @@ fn of_few_epochs(
     // Below this, differences are rounding.
     let error = (variance / count).sqrt().max(1e-9 * mean);
     let reach = t_975(count - 1.0) * error;
-    (mean - reach > 0.0).then_some(Rate {
+    (mean - reach > 0.0).then_some(EpochToEpoch::Rate(Rate {
         middle: mean,
         low: mean - reach,
         high: mean + reach,
         standard_errors: mean / error,
         num_points: num_epochs,
-    })
+    }))
 }
 
 fn finding(
@@ -229,20 +327,12 @@ fn finding(
         show_bytes(shown.high * length),
         left.map_or(String::new(), |left| until_full(left, pace))
     );
-    let advice = match channel {
-        Channel::HostRss => {
-            "look for lists, caches or logs on the host that grow with the steps; fewer loader workers hold less"
-        }
-        _ => {
-            "keep numbers, not tensors: loss.item(), detach() what goes into lists, and clear what lives past its step"
-        }
-    };
     let severity = match left {
         // Within ten times what was watched.
         Some(left) if left < 10.0 * pace.whole => Severity::Problem,
         _ => Severity::Warning,
     };
-    let mut finding = Finding::new(Kind::Growth, severity, message, advice)
+    let mut finding = Finding::new(Kind::Growth, severity, message, advice(channel))
         .at_step(log.first.step)
         .with("growth_bytes", rate.middle * pace.whole)
         .with("growth_low_bytes", rate.low * pace.whole)
@@ -266,6 +356,17 @@ fn finding(
         }
     }
     finding
+}
+
+fn advice(channel: Channel) -> &'static str {
+    match channel {
+        Channel::HostRss => {
+            "look for lists, caches or logs on the host that grow with the steps; fewer loader workers hold less"
+        }
+        _ => {
+            "keep numbers, not tensors: loss.item(), detach() what goes into lists, and clear what lives past its step"
+        }
+    }
 }
 
 fn until_full(left: f64, pace: &Pace) -> String {

@@ -87,6 +87,48 @@ pub(super) fn whole_epochs(log: &PhaseLog, channel: Channel, axis: Axis) -> Opti
     Some(Points::of(whole.chunks(1), Unit::Epoch))
 }
 
+/// What the same place in an epoch gained over the one before, for places all over it, from epoch to epoch.
+pub(super) fn gains_by_place(
+    log: &PhaseLog,
+    channel: Channel,
+    axis: Axis,
+    per_epoch: f64,
+) -> Vec<f64> {
+    let mut starts: Vec<f64> = log
+        .epochs
+        .buckets
+        .iter()
+        .filter_map(|bucket| bucket.first_along(axis))
+        .collect();
+    // The last epoch has no next one to end at.
+    starts.extend(starts.last().map(|last| last + per_epoch));
+    let spots = spots(&log.samples, channel, axis);
+    let of_epoch = |pair: &[f64]| -> Vec<(f64, f64)> {
+        let inside = spots
+            .iter()
+            .filter(|spot| (pair[0]..pair[1]).contains(&spot.at));
+        let place = |spot: &Spot<'_>| (spot.at - pair[0]) / (pair[1] - pair[0]);
+        inside.map(|spot| (place(spot), spot.stat.mean())).collect()
+    };
+    let epochs: Vec<Vec<(f64, f64)>> = starts.windows(2).map(of_epoch).collect();
+    let mut gains = Vec::new();
+    for pair in epochs.windows(2) {
+        let mut before = pair[0].iter().peekable();
+        for (place, value) in &pair[1] {
+            // The nearest of the epoch before: both are in order.
+            while let Some((at, _)) = before.peek()
+                && at + 1e-9 < *place
+            {
+                before.next();
+            }
+            if let Some((_, other)) = before.peek() {
+                gains.push(value - other);
+            }
+        }
+    }
+    gains
+}
+
 /// Many epochs: all but the first, in which things warm up.
 pub(super) fn of_many_epochs(log: &PhaseLog, channel: Channel, axis: Axis) -> Option<Points> {
     let all = spots(&log.epochs, channel, axis);

@@ -30,6 +30,8 @@ pub(super) struct Trend {
 /// Terms beside the slope.
 const MOST_TERMS: usize = 3;
 const FEWEST_POINTS: usize = 6;
+/// Of all growth: a jump that is more happened once.
+const EVENT: f64 = 0.4;
 
 /// The trend of points; `None` where there are too few.
 pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
@@ -65,20 +67,26 @@ pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
             _ => break,
         }
     }
-    let without = |is_taken: &dyn Fn(&[f64]) -> bool| -> Vec<f64> {
-        (0..n)
-            .map(|i| {
-                let taken = terms
-                    .iter()
-                    .zip(&best.coefficients[2..])
-                    .filter(|(term, _)| is_taken(term));
-                y[i] - taken.map(|(term, b)| b * term[i]).sum::<f64>()
-            })
-            .collect()
+    let coefficients = &best.coefficients[2..];
+    let jumps = terms
+        .iter()
+        .zip(coefficients)
+        .filter(|(term, _)| is_step(term));
+    let all_of_it = best.coefficients[1] + jumps.map(|(_, b)| b).sum::<f64>();
+    // A jump that is a good part of all growth is an event; one of many is how it grows.
+    let is_of_many = |term: &[f64], b: f64| is_step(term) && b <= EVENT * all_of_it;
+    let without = |is_taken: &dyn Fn(&[f64], f64) -> bool| -> Vec<f64> {
+        let rest = |i: usize| {
+            let taken = terms.iter().zip(coefficients);
+            let taken = taken.filter(|(term, b)| is_taken(term, **b));
+            y[i] - taken.map(|(term, b)| b * term[i]).sum::<f64>()
+        };
+        (0..n).map(rest).collect()
     };
-    let rest = without(&|_| true);
-    let with_steps = without(&|term| !is_step(term));
-    let num_steps = terms.iter().filter(|term| is_step(term)).count();
+    let rest = without(&|_, _| true);
+    let with_steps = without(&|term, b| !is_of_many(term, b));
+    let of_many = terms.iter().zip(coefficients);
+    let num_steps = of_many.filter(|(term, b)| is_of_many(term, **b)).count();
     let of_rest = line(&x, &rest, best.error, terms.len())?;
     let mut shown = of_rest;
     if num_steps > 0 {
@@ -88,7 +96,6 @@ pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
             fit(&x, &with_steps, &[])?.error,
             terms.len() - num_steps,
         )?;
-        // One step is an event, several are how it grows.
         shown = if num_steps > 1 { of_all } else { of_rest };
         shown.low = of_rest.low.min(of_all.low);
         shown.high = of_rest.high.max(of_all.high);

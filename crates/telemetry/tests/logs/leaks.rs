@@ -86,6 +86,11 @@ fn growth(analysis: &Analysis) -> Option<&Finding> {
     findings.find(|finding| finding.kind == Kind::Growth)
 }
 
+/// Whether it has an interval.
+fn is_sure(finding: &Finding) -> bool {
+    finding.message.contains("95% sure")
+}
+
 fn number(finding: &Finding, key: &str) -> Option<f64> {
     finding
         .evidence
@@ -109,7 +114,7 @@ fn intervals_have_the_truth_in_them() {
             for seed in 0..cases() {
                 let leak = leak(shape, epochs, seed);
                 let analysis = analysis(&leak.drawn);
-                let Some(finding) = growth(&analysis) else {
+                let Some(finding) = growth(&analysis).filter(|finding| is_sure(finding)) else {
                     continue;
                 };
                 let (key, truth) = match leak.drawn.writer {
@@ -157,7 +162,7 @@ fn per_epoch_per_step_and_per_minute_agree() {
         for seed in 0..cases() {
             let leak = leak(Shape::Steady, epochs, seed);
             let analysis = analysis(&leak.drawn);
-            let Some(finding) = growth(&analysis) else {
+            let Some(finding) = growth(&analysis).filter(|finding| is_sure(finding)) else {
                 continue;
             };
             if leak.drawn.writer != Writer::Holdall {

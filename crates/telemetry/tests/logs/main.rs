@@ -8,5 +8,6 @@ mod draw;
 mod hostile;
 mod large;
 mod leaks;
+mod messages;
 mod real;
 mod verdicts;
