@@ -676,10 +676,10 @@ pub struct VerifyArguments {
                   holdall analyze memory.jsonl --limit 24GiB\n\n\
                   Exit code 0: healthy; 1: something was found; 2: the log cannot be read.")]
 pub struct AnalyzeArguments {
-    /// memory.jsonl or the folder of a run, a CSV of nvidia-smi, JSON lines or a CSV of a script; - reads stdin
+    /// The folder of a run, its memory.jsonl, a CSV or `dmon` of nvidia-smi, JSON lines or a CSV of a script; - reads stdin
     #[arg(value_name = "LOG|RUN|-")]
     pub log: PathBuf,
-    /// What the device has, or what counts as full, where the log does not say
+    /// What counts as full, instead of what the log says the device has; more than it is a problem
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub limit: Option<u64>,
     /// Names of a CSV's columns, where it has no header

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow};
 use holdall_data::words::{counted, thousands};
 use holdall_telemetry::analyze::{
-    Analysis, AnalyzeOptions, LogSummary, Severity, Verdict, analyze,
+    Analysis, AnalyzeOptions, LogSummary, Severity, Verdict, analyze, analyze_run,
 };
 use holdall_telemetry::memory_log::FILE_NAME;
 use holdall_train::budget::show_time;
@@ -27,14 +27,14 @@ pub fn run(arguments: AnalyzeArguments) -> Result<ExitCode> {
             options.log = "stdin".to_owned();
             analyze(std::io::stdin().lock(), &options)?
         }
-        false => {
-            let path = match arguments.log.is_dir() {
-                true => arguments.log.join(FILE_NAME),
-                false => arguments.log,
-            };
+        false if arguments.log.is_dir() => {
+            let path = arguments.log.join(FILE_NAME);
             options.log = path.display().to_string();
-            analyze(open(&path)?, &options)?
+            // Opened for its message: a folder without a log is not a run's.
+            drop(open(&path)?);
+            analyze_run(&arguments.log, &options)?
         }
+        false => analyze(open(&arguments.log)?, &options)?,
     };
     if arguments.json {
         print_json(&analysis)?;

@@ -1,6 +1,8 @@
 //! What is kept of a device's samples: a fixed amount, however many there are.
 
+use super::budget::Budget;
 use super::histogram::Histogram;
+use super::progress::Progress;
 use super::series::{Channel, Per, Series};
 use crate::log::Sample;
 use crate::memory_log::Phase;
@@ -30,15 +32,19 @@ pub(super) struct DeviceLog {
     /// Of [`Channel::ALL`].
     pub levels: [Histogram; Channel::ALL.len()],
     pub tops: [Vec<Sample>; Channel::ALL.len()],
-    /// What the device has: the most that was said.
+    /// What the device has, or what the user says counts as full: the most that was said.
     pub total: Option<f64>,
+    /// What the log says the device has.
+    pub said_total: Option<f64>,
+    /// Where the process was furthest over its budget.
+    pub over_budget: Option<OverBudget>,
     pub planned: Option<f64>,
     /// What is held, as a share of the device.
     pub held_share: Histogram,
     /// What is needed: held less what a caching allocator would give back.
     pub needed_share: Histogram,
     pub busy: Busy,
-    pub waited: Mean,
+    pub waited: Waited,
     pub batch_size: Option<f64>,
     /// Seconds per step while memory is full, and while it is not.
     pub step_seconds_full: Histogram,
@@ -53,8 +59,39 @@ pub(super) struct DeviceLog {
     pub last: Sample,
     pub num_samples: u64,
     pub num_clock_backwards: u64,
+    progress: Progress,
     previous_train: Option<Sample>,
     most_held: f64,
+}
+
+/// A look at more than the process may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OverBudget {
+    pub held: f64,
+    pub limit: f64,
+    pub budget: Budget,
+    pub sample: Sample,
+}
+
+/// The share of the time that went by waiting for data.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waited {
+    seconds: f64,
+    of_seconds: f64,
+    pub count: u64,
+}
+
+impl Waited {
+    fn add(&mut self, share: f64, seconds: f64) {
+        self.seconds += share * seconds;
+        self.of_seconds += seconds;
+        self.count += 1;
+    }
+
+    /// Of at least so many samples.
+    pub fn of(&self, fewest: u64) -> Option<f64> {
+        (self.count >= fewest && self.of_seconds > 0.0).then(|| self.seconds / self.of_seconds)
+    }
 }
 
 /// A phase's samples, one by one and by epoch.
@@ -113,11 +150,13 @@ impl DeviceLog {
             levels: std::array::from_fn(|_| Histogram::new()),
             tops: [const { Vec::new() }; Channel::ALL.len()],
             total: None,
+            said_total: None,
+            over_budget: None,
             planned: None,
             held_share: Histogram::new(),
             needed_share: Histogram::new(),
             busy: Busy::default(),
-            waited: Mean::default(),
+            waited: Waited::default(),
             batch_size: None,
             step_seconds_full: Histogram::new(),
             step_seconds_free: Histogram::new(),
@@ -128,6 +167,7 @@ impl DeviceLog {
             last: *first,
             num_samples: 0,
             num_clock_backwards: 0,
+            progress: Progress::default(),
             previous_train: None,
             most_held: 0.0,
         }
@@ -136,7 +176,8 @@ impl DeviceLog {
     /// Takes a sample; `limit` is what the user says the device has.
     pub fn add(&mut self, sample: &Sample, limit: Option<f64>) {
         self.num_samples += 1;
-        self.all.add(sample);
+        let position = self.progress.next(sample);
+        self.all.add(sample, &position);
         let slot = sample
             .phase
             .map_or(Phase::ALL.len(), |phase| phase as usize);
@@ -146,23 +187,18 @@ impl DeviceLog {
                 epochs: Series::new(Per::Epoch),
             })
         });
-        phase.samples.add(sample);
-        phase.epochs.add(sample);
+        phase.samples.add(sample, &position);
+        phase.epochs.add(sample, &position);
         for channel in Channel::ALL {
             if let Some(value) = channel.of(sample) {
                 self.levels[channel as usize].add(value);
                 keep_top(&mut self.tops[channel as usize], channel, sample, value);
             }
         }
-        let total = limit.or(sample.total);
-        self.total = match (self.total, total) {
-            (Some(known), Some(total)) => Some(known.max(total)),
-            (known, total) => known.or(total),
-        };
-        self.planned = match (self.planned, sample.planned) {
-            (Some(known), Some(planned)) => Some(known.max(planned)),
-            (known, planned) => known.or(planned),
-        };
+        self.said_total = larger(self.said_total, sample.total);
+        self.total = limit.or(self.said_total);
+        self.planned = larger(self.planned, sample.planned);
+        self.add_to_budget(sample, limit);
         self.batch_size = sample.batch_size.or(self.batch_size);
         if let (Some(now), Some(before)) = (sample.allocated, self.last.allocated)
             && self.num_samples > 1
@@ -172,10 +208,48 @@ impl DeviceLog {
                 .add((now - before).abs() / now.max(before).max(1.0));
         }
         let seconds = self.seconds_since_last(sample);
+        self.add_waiting(sample, seconds);
         if is_training(sample) {
-            self.add_training(sample, seconds);
+            self.add_training(sample, seconds, limit.is_some());
         }
         self.last = *sample;
+    }
+
+    fn add_to_budget(&mut self, sample: &Sample, limit: Option<f64>) {
+        let process = larger(sample.process_peak, sample.process);
+        let over = match (limit, sample.budget) {
+            (Some(limit), _) => held_of_budget(sample).map(|held| (held, limit, Budget::Limit)),
+            (None, Some(budget)) => process.map(|held| (held, budget, Budget::Log)),
+            (None, None) => None,
+        };
+        let Some((held, limit, budget)) = over.filter(|(held, limit, _)| held > limit) else {
+            return;
+        };
+        let most = self.over_budget.map_or(0.0, |over| over.held - over.limit);
+        if held - limit > most {
+            self.over_budget = Some(OverBudget {
+                held,
+                limit,
+                budget,
+                sample: *sample,
+            });
+        }
+    }
+
+    /// The wait is told of the steps since the sample before, whatever the run does now; only evaluations wait for other data.
+    fn add_waiting(&mut self, sample: &Sample, seconds: f64) {
+        if sample.phase == Some(Phase::Evaluate) {
+            return;
+        }
+        let of_step = || seconds_per_step(self.previous_train.as_ref()?, sample);
+        let share = sample
+            .waited
+            .or_else(|| Some((sample.data_seconds? / of_step()?).clamp(0.0, 1.0)));
+        if let Some(share) = share {
+            let seconds = Some(seconds).filter(|seconds| *seconds > 0.0);
+            self.waited
+                .add(share, sample.step_seconds.or(seconds).unwrap_or(1.0));
+        }
     }
 
     fn seconds_since_last(&mut self, sample: &Sample) -> f64 {
@@ -192,14 +266,18 @@ impl DeviceLog {
         now - before
     }
 
-    fn add_training(&mut self, sample: &Sample, seconds: f64) {
-        let held = held(sample);
+    fn add_training(&mut self, sample: &Sample, seconds: f64, is_budget: bool) {
+        let held = match is_budget {
+            true => held_of_budget(sample),
+            false => held(sample),
+        };
         let share = |bytes: f64| self.total.map(|total| bytes / total);
         let held_share = held.and_then(share);
         if let Some(held_share) = held_share {
             self.held_share.add(held_share);
         }
-        if let Some(needed) = needed(sample).and_then(share) {
+        let needed = needed(sample).filter(|_| !is_budget).or(held);
+        if let Some(needed) = needed.and_then(share) {
             self.needed_share.add(needed);
         }
         self.most_held = self.most_held.max(held.unwrap_or(0.0));
@@ -207,9 +285,6 @@ impl DeviceLog {
             held.is_none_or(|held| held > LOADED_BYTES && held > LOADED * self.most_held);
         if let Some(utilization) = sample.utilization {
             self.busy.add(sample, utilization, is_loaded, seconds);
-        }
-        if let Some(waited) = sample.waited {
-            self.waited.add(waited);
         }
         let of_step = sample
             .step_seconds
@@ -288,6 +363,22 @@ fn held(sample: &Sample) -> Option<f64> {
         .or(sample.process)
         .or(sample.allocated_peak)
         .or(sample.allocated)
+}
+
+/// What the run itself holds, as near as the log tells it: that is what a budget is about.
+fn held_of_budget(sample: &Sample) -> Option<f64> {
+    larger(sample.process_peak, sample.process)
+        .or(sample.reserved)
+        .or(sample.allocated_peak)
+        .or(sample.allocated)
+        .or(sample.used)
+}
+
+fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.max(other)),
+        (one, other) => one.or(other),
+    }
 }
 
 fn needed(sample: &Sample) -> Option<f64> {

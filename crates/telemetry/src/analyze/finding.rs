@@ -29,6 +29,18 @@ pub enum Kind {
     OtherProcesses,
     /// Steps got slow as memory filled up.
     Spill,
+    /// The process held more than it may.
+    OverBudget,
+    /// The driver cannot reach the GPU.
+    GpuError,
+    /// A kernel or a call failed.
+    CudaError,
+    /// An allocation failed.
+    OutOfMemory,
+    /// Losses that are no numbers.
+    Diverged,
+    /// The run ended with an error.
+    Failed,
 }
 
 impl Kind {
@@ -44,6 +56,12 @@ impl Kind {
             Kind::WaitingForData => "waiting for data",
             Kind::OtherProcesses => "other processes",
             Kind::Spill => "spill to host memory",
+            Kind::OverBudget => "over the budget",
+            Kind::GpuError => "GPU error",
+            Kind::CudaError => "CUDA error",
+            Kind::OutOfMemory => "out of memory",
+            Kind::Diverged => "diverged",
+            Kind::Failed => "failed",
         }
     }
 }
@@ -125,6 +143,19 @@ pub struct Analysis {
     pub log: LogSummary,
 }
 
+impl Analysis {
+    /// The worst finding first, and the verdict that goes with it.
+    pub(super) fn judge(&mut self) {
+        self.findings
+            .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        self.verdict = match self.findings.first().map(|finding| finding.severity) {
+            None => Verdict::Healthy,
+            Some(Severity::Warning) => Verdict::Warning,
+            Some(Severity::Problem) => Verdict::Problem,
+        };
+    }
+}
+
 impl Finding {
     pub(super) fn new(
         kind: Kind,
@@ -169,7 +200,8 @@ impl Finding {
 pub(super) fn place(log: &DeviceLog, sample: &Sample) -> String {
     match (sample.step, sample.time, log.first.time) {
         (Some(step), _, _) => format!("at step {}", crate::words::thousands(step)),
-        (None, Some(time), Some(first)) if time >= first => {
+        (None, Some(time), Some(first)) if time == first => "at the first sample".to_owned(),
+        (None, Some(time), Some(first)) if time > first => {
             format!("{} into the log", crate::words::show_duration(time - first))
         }
         _ => format!("at line {}", crate::words::thousands(sample.line)),

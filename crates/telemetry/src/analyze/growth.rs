@@ -2,11 +2,16 @@
 //!
 //! Like is compared with like: samples of one phase, epoch by epoch where epochs are known; else cycle by cycle where memory
 //! goes up and down; else block by block. A leak raises the middle of each as well as its floor, and goes on to the end.
+//!
+//! Growth is a rate along one axis, steps where the log has them. Per epoch, per step and per minute are that one rate, by the
+//! measured length of an epoch and of a step.
 
 use super::device::{DeviceLog, PhaseLog};
 use super::finding::{Finding, Kind, Severity};
-use super::series::{Channel, Series, Stat};
-use super::trend::{Trend, median, quantile, raw_growth, trend};
+use super::pace::Pace;
+use super::points::{Points, Unit, gains_by_place, of_many_epochs, of_samples, whole_epochs};
+use super::series::Channel;
+use super::trend::{Trend, median, raw_growth, t_975, trend};
 use crate::words::{counted, percent, show_bytes, show_duration};
 
 /// Standard errors above nothing; with less, about one log in a thousand would be a false alarm by chance alone.
@@ -20,23 +25,45 @@ const LEAST_BYTES: f64 = 4e6;
 const LEAST_OF_HOST: f64 = 0.05;
 const LEAST_HOST_BYTES: f64 = 256e6;
 const FEWEST_SAMPLES: u64 = 24;
-const FEWEST_CYCLES: usize = 6;
-const MOST_POINTS: usize = 40;
+/// Of the growth: where the interval reaches further down it says too little to be told.
+const LEAST_SURE: f64 = 0.4;
+/// Of the growth from epoch to epoch: what places within them may differ by.
+const UNEVEN: f64 = 0.3;
+/// With fewer whole epochs, a step up from one to the next may be anything.
+const FEWEST_EPOCHS: usize = 4;
 
-/// What is compared, from the first to the last.
-struct Points {
-    middles: Vec<f64>,
-    floors: Vec<f64>,
-    unit: Unit,
-    /// How much of the log lies between the first and the last of them.
-    share: f64,
+/// A rate along the axis, and where it is with 95% certainty.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    middle: f64,
+    low: f64,
+    high: f64,
+    standard_errors: f64,
+    num_points: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
-    Epoch,
-    Cycle,
-    Block,
+impl Rate {
+    /// Beside what places of an epoch gain over the one before: half of it at least, or it is no leak. Where they differ, the places
+    /// are right, since teeth and warm-up are not in them.
+    fn beside(self, gain: f64) -> Option<Rate> {
+        let is_apart = (self.middle - gain).abs() > 0.1 * gain;
+        (gain >= 0.5 * self.middle).then_some(Rate {
+            middle: if is_apart { gain } else { self.middle },
+            low: self.low.min(gain),
+            high: self.high.max(gain),
+            ..self
+        })
+    }
+
+    /// With the length of an epoch known so well only.
+    fn widened(self, share: f64) -> Rate {
+        let more = share * self.middle.abs();
+        Rate {
+            low: self.low - more,
+            high: self.high + more,
+            ..self
+        }
+    }
 }
 
 pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
@@ -55,29 +82,106 @@ pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
             }
             continue;
         }
-        findings.extend(of_channel(log, channel));
+        findings.extend(of_channel(log, channel, notes));
     }
     findings
 }
 
-fn of_channel(log: &DeviceLog, channel: Channel) -> Option<Finding> {
+fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Option<Finding> {
     let (phase, phase_log) = log.main_phase(channel)?;
-    let points = points(phase_log, channel)?;
-    let level = median(points.middles.clone());
+    let pace = Pace::of(phase_log)?;
     let limit = log.total.filter(|_| channel != Channel::HostRss);
-    let least = match (channel, limit) {
+    let least = |level: f64| match (channel, limit) {
         (Channel::HostRss, _) => LEAST_HOST_BYTES.max(LEAST_OF_HOST * level),
         (_, Some(limit)) => LEAST_BYTES.max(LEAST_SHARE * limit),
         (_, None) => LEAST_BYTES.max(LEAST_OF_LEVEL * level),
     };
+    let told = match of_many_epochs(phase_log, channel, pace.axis) {
+        Some(points) => Told::Rate(of_points(&points, least)?),
+        None => of_few_epochs(phase_log, channel, &pace, least)?,
+    };
+    let finding = match told {
+        Told::Rate(rate) => finding(log, channel, &pace, &rate, limit),
+        Told::TooFew {
+            per_epoch,
+            num_epochs,
+        } => {
+            let message = format!(
+                "{} rose by about {} per epoch over {}: too few to be sure, at least two more epochs are needed to tell a leak \
+                 from warm-up",
+                channel.words(),
+                show_bytes(per_epoch),
+                counted(num_epochs as u64, "whole epoch"),
+            );
+            // One rise is how most runs begin.
+            if num_epochs < 3 {
+                notes.push(message);
+                return None;
+            }
+            Finding::new(Kind::Growth, Severity::Warning, message, advice(channel))
+                .at_step(log.first.step)
+                .with("bytes_per_epoch", per_epoch)
+                .with("points", num_epochs as f64)
+        }
+    };
+    Some(finding.in_phase(phase))
+}
+
+/// What can be said of growth.
+enum Told {
+    Rate(Rate),
+    /// It rises from epoch to epoch, of which there are too few for an interval.
+    TooFew {
+        per_epoch: f64,
+        num_epochs: usize,
+    },
+}
+
+/// Few epochs, or none that are known: by epochs where there are enough, else by samples, as far as epochs do not speak against it.
+fn of_few_epochs(
+    log: &PhaseLog,
+    channel: Channel,
+    pace: &Pace,
+    least: impl Fn(f64) -> f64,
+) -> Option<Told> {
+    let by_samples = || of_points(&of_samples(log, channel, pace.axis)?, &least);
+    let Some(per_epoch) = pace.per_epoch else {
+        return by_samples().map(Told::Rate);
+    };
+    let gains = gains_by_place(log, channel, pace.axis, per_epoch);
+    if gains.is_empty() {
+        return by_samples().map(Told::Rate);
+    }
+    let gain = median(gains) / per_epoch;
+    let by_epochs = whole_epochs(log, channel, pace.axis)
+        .and_then(|points| from_epoch_to_epoch(&points, gain, pace, &least));
+    match by_epochs {
+        Some(EpochToEpoch::Rate(rate)) => return Some(Told::Rate(rate)),
+        Some(EpochToEpoch::Uneven) => return None,
+        Some(EpochToEpoch::TooFew { .. }) | None => {}
+    }
+    let by_samples = by_samples().and_then(|rate| rate.beside(gain));
+    match (by_samples, by_epochs) {
+        (Some(rate), _) => Some(Told::Rate(rate)),
+        (None, Some(EpochToEpoch::TooFew { rate, num_epochs })) => Some(Told::TooFew {
+            per_epoch: rate * per_epoch,
+            num_epochs,
+        }),
+        (None, _) => None,
+    }
+}
+
+fn of_points(points: &Points, least: impl Fn(f64) -> f64) -> Option<Rate> {
+    let least = least(median(points.middles.clone()));
     // Most logs end here: warm-up and steps taken away, less is left, not more.
-    if raw_growth(&points.middles) < 0.5 * least {
+    if raw_growth(&points.at, &points.middles) < 0.5 * least {
         return None;
     }
-    let middle = trend(&points.middles)?;
-    let floor = trend(&points.floors)?;
+    let middle = trend(&points.at, &points.middles)?;
+    let floor = trend(&points.at, &points.floors)?;
     let is_steady = |of: &Trend, other: &Trend| {
-        let is_certain = of.certainty >= CERTAIN && of.low > 0.0 && of.growth >= least;
+        let is_certain =
+            of.certainty >= CERTAIN && of.low > LEAST_SURE * of.growth && of.growth >= least;
         let goes_on = of.late_growth >= 0.25 * of.growth;
         // As far as the other can tell, it grows along.
         is_certain && goes_on && other.growth > 0.0 && other.high >= 0.5 * of.growth
@@ -88,294 +192,196 @@ fn of_channel(log: &DeviceLog, channel: Channel) -> Option<Finding> {
         Unit::Cycle if is_steady(&floor, &middle) => floor,
         _ => return None,
     };
-    Some(finding(log, channel, &points, &shown, limit).in_phase(phase))
+    let span = points.at.last()? - points.at.first()?;
+    (span > 0.0).then(|| Rate {
+        middle: shown.growth / span,
+        low: shown.low / span,
+        high: shown.high / span,
+        standard_errors: shown.certainty,
+        num_points: points.at.len(),
+    })
+}
+
+/// What the means of whole epochs say.
+enum EpochToEpoch {
+    Rate(Rate),
+    /// Places within the epochs speak against a leak.
+    Uneven,
+    /// It rises, and might be a leak.
+    TooFew {
+        rate: f64,
+        num_epochs: usize,
+    },
+}
+
+/// From epoch to epoch: a leak adds as much each time, warm-up and a step once do not.
+///
+/// The mean of the differences is known by their own spread (Student's t), which overstates it: what raises one difference lowers the
+/// next. Of two differences nothing is known.
+fn from_epoch_to_epoch(
+    points: &Points,
+    gain: f64,
+    pace: &Pace,
+    least: impl Fn(f64) -> f64,
+) -> Option<EpochToEpoch> {
+    let num_epochs = points.at.len();
+    let rates = |values: &[f64]| -> Vec<f64> {
+        let steps = points.at.windows(2).zip(values.windows(2));
+        steps
+            .map(|(at, value)| (value[1] - value[0]) / (at[1] - at[0]))
+            .collect()
+    };
+    let mut middles = rates(&points.middles);
+    let mut floors = rates(&points.floors);
+    // Things warm up in the first epoch.
+    if middles.len() > FEWEST_EPOCHS {
+        middles.remove(0);
+        floors.remove(0);
+    }
+    if middles.is_empty() || middles.iter().any(|rate| !rate.is_finite()) {
+        return None;
+    }
+    let usual = median(middles.clone());
+    let is_even = middles
+        .iter()
+        .all(|rate| (0.5 * usual..=1.5 * usual).contains(rate));
+    let least = least(median(points.middles.clone()));
+    let grows = usual > 0.0 && usual * pace.whole >= least && floors.iter().all(|rate| *rate > 0.0);
+    if !is_even || !grows {
+        return None;
+    }
+    // A leak raises every place of an epoch alike. Teeth that do not fit into epochs raise some and lower others, and what is left of
+    // them is little beside their height.
+    let heights = points.middles.iter().zip(&points.floors);
+    let height = median(heights.map(|(middle, floor)| middle - floor).collect());
+    let is_alike = (gain - usual).abs() <= UNEVEN * usual && usual * pace.whole >= UNEVEN * height;
+    match is_alike {
+        true if num_epochs < FEWEST_EPOCHS => {
+            let rate = usual;
+            return Some(EpochToEpoch::TooFew { rate, num_epochs });
+        }
+        false if num_epochs < FEWEST_EPOCHS => return None,
+        false => return Some(EpochToEpoch::Uneven),
+        true => {}
+    }
+    let count = middles.len() as f64;
+    let mean = middles.iter().sum::<f64>() / count;
+    let variance = middles
+        .iter()
+        .map(|rate| (rate - mean).powi(2))
+        .sum::<f64>()
+        / (count - 1.0);
+    // Below this, differences are rounding.
+    let error = (variance / count).sqrt().max(1e-9 * mean);
+    let reach = t_975(count - 1.0) * error;
+    (mean - reach > 0.0).then_some(EpochToEpoch::Rate(Rate {
+        middle: mean,
+        low: mean - reach,
+        high: mean + reach,
+        standard_errors: mean / error,
+        num_points: num_epochs,
+    }))
 }
 
 fn finding(
     log: &DeviceLog,
     channel: Channel,
-    points: &Points,
-    trend: &Trend,
+    pace: &Pace,
+    rate: &Rate,
     limit: Option<f64>,
 ) -> Finding {
-    let growth = trend.growth / points.share;
-    let seconds = log.seconds.sum;
-    let epochs = log
-        .last
-        .epoch
-        .zip(log.first.epoch)
-        .map(|(last, first)| last.saturating_sub(first))
-        .filter(|epochs| *epochs >= 2);
-    // The rate in what the log counts in.
-    let (rate, unit_growth) = match (epochs, seconds > 0.0) {
-        (Some(epochs), _) => (" per epoch".to_owned(), growth / epochs as f64),
-        (None, true) => (" per hour".to_owned(), growth / seconds * 3600.0),
-        (None, false) => (" over the log".to_owned(), growth),
+    // The rate in what the log counts in, and beside it in what else it counts in.
+    let epoch = pace.per_epoch.map(|epoch| (" per epoch", epoch));
+    let minute = pace
+        .seconds
+        .map(|seconds| 60.0 / seconds)
+        .map(|minute| (" per minute", minute));
+    let step = pace
+        .steps
+        .map(|steps| 1.0 / steps)
+        .map(|step| (" per step", step));
+    let mut units = [epoch, minute, step].into_iter().flatten();
+    let (unit, length) = units.next().unwrap_or((" over the log", pace.whole));
+    let shown = match epoch {
+        Some(_) => rate.widened(pace.epoch_error),
+        None => *rate,
     };
-    let of_card = limit.map_or(String::new(), |limit| {
-        format!(" ({} of the device)", percent(unit_growth / limit))
-    });
-    // In lengths of this log.
+    let beside: Vec<String> = limit
+        .map(|limit| format!("{} of the device", percent(rate.middle * length / limit)))
+        .into_iter()
+        .chain(units.map(|(unit, length)| format!("{}{unit}", show_bytes(rate.middle * length))))
+        .collect();
+    let beside = match beside.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", beside.join(", ")),
+    };
+    // How far along the axis until there is no more room.
     let left = limit
         .zip(log.all.most(channel))
-        .map(|(limit, most)| (limit - most).max(0.0) / growth);
-    let until = left.map(|left| until_full(left, epochs, seconds));
-    let [low, high] = [trend.low, trend.high].map(|bound| bound / trend.growth);
+        .map(|(limit, most)| (limit - most).max(0.0) / rate.middle);
     let message = format!(
-        "{} grows by {}{rate}{of_card}, 95% sure of {} to {}{}",
+        "{} grows by {}{unit}{beside}, 95% sure of {} to {}{unit}{}",
         channel.words(),
-        show_bytes(unit_growth),
-        show_bytes(unit_growth * low),
-        show_bytes(unit_growth * high),
-        until.unwrap_or_default()
+        show_bytes(shown.middle * length),
+        show_bytes(shown.low * length),
+        show_bytes(shown.high * length),
+        left.map_or(String::new(), |left| until_full(left, pace))
     );
-    let advice = match channel {
-        Channel::HostRss => {
-            "look for lists, caches or logs on the host that grow with the steps; fewer loader workers hold less"
-        }
-        _ => {
-            "keep numbers, not tensors: loss.item(), detach() what goes into lists, and clear what lives past its step"
-        }
-    };
     let severity = match left {
         // Within ten times what was watched.
-        Some(left) if left < 10.0 => Severity::Problem,
+        Some(left) if left < 10.0 * pace.whole => Severity::Problem,
         _ => Severity::Warning,
     };
-    let mut finding = Finding::new(Kind::Growth, severity, message, advice)
+    let mut finding = Finding::new(Kind::Growth, severity, message, advice(channel))
         .at_step(log.first.step)
-        .with("growth_bytes", growth)
-        .with("growth_low_bytes", growth * low)
-        .with("growth_high_bytes", growth * high)
-        .with("standard_errors", trend.certainty)
-        .with("points", points.middles.len() as f64);
+        .with("growth_bytes", rate.middle * pace.whole)
+        .with("growth_low_bytes", rate.low * pace.whole)
+        .with("growth_high_bytes", rate.high * pace.whole)
+        .with("standard_errors", rate.standard_errors)
+        .with("points", rate.num_points as f64);
+    let of_epoch = rate.widened(pace.epoch_error);
+    for (unit, rate) in [(epoch, &of_epoch), (minute, rate), (step, rate)] {
+        if let Some((unit, length)) = unit {
+            let name = unit.trim_start().replace(' ', "_");
+            finding = finding
+                .with(&format!("bytes_{name}"), rate.middle * length)
+                .with(&format!("bytes_{name}_low"), rate.low * length)
+                .with(&format!("bytes_{name}_high"), rate.high * length);
+        }
+    }
     if let Some(left) = left {
-        finding = finding.with("logs_until_full", left);
-        if seconds > 0.0 {
+        finding = finding.with("logs_until_full", left / pace.whole);
+        if let Some(seconds) = pace.seconds {
             finding = finding.with("seconds_until_full", left * seconds);
         }
     }
     finding
 }
 
-fn until_full(left: f64, epochs: Option<u64>, seconds: f64) -> String {
-    let epochs = epochs.map(|epochs| left * epochs as f64);
-    match (epochs, seconds > 0.0) {
+fn advice(channel: Channel) -> &'static str {
+    match channel {
+        Channel::HostRss => {
+            "look for lists, caches or logs on the host that grow with the steps; fewer loader workers hold less"
+        }
+        _ => {
+            "keep numbers, not tensors: loss.item(), detach() what goes into lists, and clear what lives past its step"
+        }
+    }
+}
+
+fn until_full(left: f64, pace: &Pace) -> String {
+    let epochs = pace.per_epoch.map(|epoch| left / epoch);
+    let seconds = pace.seconds.map(|seconds| left * seconds);
+    match (epochs, seconds) {
         _ if left <= 0.0 => "; full already".to_owned(),
-        (Some(epochs), true) => format!(
-            "; full in about {epochs:.0} epochs, {}",
-            show_duration(left * seconds)
-        ),
-        (Some(epochs), false) => format!("; full in about {epochs:.0} epochs"),
-        (None, true) => format!("; full in about {}", show_duration(left * seconds)),
-        (None, false) => format!("; full after about {left:.1} times this log"),
-    }
-}
-
-fn points(log: &PhaseLog, channel: Channel) -> Option<Points> {
-    of_epochs(&log.epochs, channel).or_else(|| of_samples(&log.samples, channel))
-}
-
-/// Epochs but the first, in which things warm up, and the last, which may be cut short.
-fn of_epochs(epochs: &Series, channel: Channel) -> Option<Points> {
-    const FEWEST_PER_EPOCH: u64 = 3;
-    let stats: Vec<&Stat> = epochs.stats(channel).collect();
-    let num_inner = stats.len().checked_sub(2)?;
-    if num_inner < FEWEST_CYCLES || epochs.count(channel) < FEWEST_PER_EPOCH * stats.len() as u64 {
-        return None;
-    }
-    let num_all = stats.len();
-    let stats = &stats[1..=num_inner];
-    let in_each = stats.len().div_ceil(MOST_POINTS);
-    let groups = stats.chunks_exact(in_each);
-    let mean =
-        |group: &[&Stat]| group.iter().map(|stat| stat.mean()).sum::<f64>() / group.len() as f64;
-    let floor = |group: &[&Stat]| {
-        group
-            .iter()
-            .map(|stat| stat.least)
-            .fold(f64::INFINITY, f64::min)
-    };
-    Some(Points {
-        middles: groups.clone().map(mean).collect(),
-        floors: groups.map(floor).collect(),
-        unit: Unit::Epoch,
-        share: (num_inner / in_each - 1) as f64 * in_each as f64 / (num_all - 1) as f64,
-    })
-}
-
-fn of_samples(samples: &Series, channel: Channel) -> Option<Points> {
-    let stats: Vec<&Stat> = samples.stats(channel).collect();
-    let stats = while_running(&stats);
-    let means: Vec<f64> = stats.iter().map(|stat| stat.mean()).collect();
-    let resets = resets(&means);
-    if !resets.is_empty() {
-        return of_cycles(stats, &resets);
-    }
-    let in_each = stats
-        .len()
-        .div_ceil(MOST_POINTS)
-        .max(stats.len().min(120) / 30)
-        .max(1);
-    let groups = stats.chunks_exact(in_each);
-    let middle = |group: &[&Stat]| median(group.iter().map(|stat| stat.mean()).collect());
-    let floor = |group: &[&Stat]| {
-        let mut leasts: Vec<f64> = group.iter().map(|stat| stat.least).collect();
-        quantile(&mut leasts, 0.25)
-    };
-    Some(Points {
-        middles: groups.clone().map(middle).collect(),
-        floors: groups.map(floor).collect(),
-        unit: Unit::Block,
-        share: 1.0 - in_each as f64 / stats.len() as f64,
-    })
-}
-
-/// Without the ends at which next to nothing is held: a capture from outside begins before the run and ends after it.
-fn while_running<'a, 'b>(stats: &'a [&'b Stat]) -> &'a [&'b Stat] {
-    let mut means: Vec<f64> = stats.iter().map(|stat| stat.mean()).collect();
-    let little = 0.3 * quantile(&mut means, 0.95);
-    let is_running = |stat: &&Stat| stat.mean() >= little;
-    let first = stats.iter().position(is_running).unwrap_or(0);
-    let last = stats.iter().rposition(is_running).unwrap_or(0);
-    &stats[first..=last.max(first)]
-}
-
-/// Whole cycles, from one reset to the next. Of too few nothing can be told: the last tooth always grows.
-fn of_cycles(stats: &[&Stat], resets: &[usize]) -> Option<Points> {
-    let cycles = || resets.windows(2).map(|pair| &stats[pair[0]..pair[1]]);
-    if cycles().count() < FEWEST_CYCLES {
-        return None;
-    }
-    Some(Points {
-        middles: cycles()
-            .map(|cycle| median(cycle.iter().map(|stat| stat.mean()).collect()))
-            .collect(),
-        floors: cycles()
-            .map(|cycle| {
-                cycle
-                    .iter()
-                    .map(|stat| stat.least)
-                    .fold(f64::INFINITY, f64::min)
-            })
-            .collect(),
-        unit: Unit::Cycle,
-        share: (resets[resets.len() - 2] - resets[0]) as f64 / stats.len() as f64,
-    })
-}
-
-/// Where memory falls by a good part of its whole range, and by far more than noise: the lowest points of such falls. Dips, which
-/// are over soon, are none: an evaluation that needs less is no beginning of a new cycle.
-fn resets(means: &[f64]) -> Vec<usize> {
-    let smooth = without_single_points(means);
-    let changes = smooth
-        .windows(2)
-        .map(|pair| (pair[1] - pair[0]).abs())
-        .collect();
-    let noise = median(changes);
-    let mut sorted = smooth.clone();
-    let range = quantile(&mut sorted, 0.98) - quantile(&mut sorted, 0.02);
-    let enough = (0.4 * range).max(8.0 * noise);
-    if enough <= 0.0 {
-        return Vec::new();
-    }
-    let mut falls = falls(&smooth, enough);
-    // What falls at the very end may be anything.
-    let end = smooth.len() - (smooth.len() / 30).max(5).min(smooth.len());
-    falls.retain(|fall| fall.from < end);
-    let ends = falls
-        .iter()
-        .skip(1)
-        .map(|fall| fall.from)
-        .chain([smooth.len()]);
-    let lengths = falls.iter().zip(ends).map(|(fall, end)| {
-        let below = fall.until.unwrap_or(end).min(end) - fall.from;
-        below as f64 / (end - fall.from).max(1) as f64
-    });
-    match median(lengths.collect()) < 0.4 {
-        true => Vec::new(),
-        false => falls.iter().map(|fall| fall.lowest_at).collect(),
-    }
-}
-
-/// From a height down, and how long it took to come back.
-struct Fall {
-    from: usize,
-    lowest_at: usize,
-    /// Where three quarters of it were made good.
-    until: Option<usize>,
-}
-
-fn falls(smooth: &[f64], enough: f64) -> Vec<Fall> {
-    let mut falls: Vec<Fall> = Vec::new();
-    let (mut highest, mut highest_at) = (f64::NEG_INFINITY, 0);
-    let mut lowest = f64::INFINITY;
-    let mut is_falling = false;
-    // Of the last fall, what makes three quarters of it good.
-    let mut recovered = f64::INFINITY;
-    for (at, &value) in smooth.iter().enumerate() {
-        if let Some(fall) = falls.last_mut() {
-            if is_falling && value < lowest {
-                lowest = value;
-                fall.lowest_at = at;
-                recovered = lowest + 0.75 * (highest - lowest);
-            } else if is_falling && value > lowest + 0.25 * enough {
-                is_falling = false;
-                (highest, highest_at) = (value, at);
-            }
-            if fall.until.is_none() && value >= recovered {
-                fall.until = Some(at);
-            }
+        (Some(epochs), Some(seconds)) => {
+            format!(
+                "; full in about {epochs:.0} epochs, {}",
+                show_duration(seconds)
+            )
         }
-        if is_falling {
-            continue;
-        }
-        if value >= highest {
-            (highest, highest_at) = (value, at);
-        } else if value < highest - enough {
-            is_falling = true;
-            lowest = value;
-            recovered = lowest + 0.75 * (highest - lowest);
-            falls.push(Fall {
-                from: highest_at,
-                lowest_at: at,
-                until: None,
-            });
-        }
-    }
-    falls
-}
-
-/// Medians of five: single points out of line are no cycle.
-fn without_single_points(means: &[f64]) -> Vec<f64> {
-    let n = means.len();
-    if n < 5 {
-        return means.to_vec();
-    }
-    let around = |at: usize| &means[at.saturating_sub(2)..(at + 3).min(n)];
-    (0..n).map(|at| median(around(at).to_vec())).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resets_of_a_sawtooth_and_none_of_a_line() {
-        let sawtooth: Vec<f64> = (0..200).map(|i| f64::from(i % 20)).collect();
-        assert_eq!(resets(&sawtooth).len(), 9);
-        let dips: Vec<f64> = (0..200)
-            .map(|i| if i % 20 < 4 { 1.0 } else { 9.0 })
-            .collect();
-        assert_eq!(resets(&dips), [0usize; 0]);
-        let line: Vec<f64> = (0..200)
-            .map(|i| f64::from(i) + f64::from((i * 7) % 5))
-            .collect();
-        assert_eq!(resets(&line), [0usize; 0]);
-        let mut spike = vec![5.0; 100];
-        spike[50] = 50.0;
-        assert_eq!(resets(&spike), [0usize; 0]);
-        assert_eq!(resets(&[1.0]), [0usize; 0]);
-        assert_eq!(resets(&[]), [0usize; 0]);
+        (Some(epochs), None) => format!("; full in about {epochs:.0} epochs"),
+        (None, Some(seconds)) => format!("; full in about {}", show_duration(seconds)),
+        (None, None) => format!("; full after about {:.1} times this log", left / pace.whole),
     }
 }

@@ -16,7 +16,9 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     if share < NEAR {
         return None;
     }
+    let has_own_limit = log.said_total != log.total;
     if let (Some(planned), Some(most)) = (log.planned, log.all.most(Channel::Process))
+        && !has_own_limit
         && most <= planned * WITHIN_PLAN
     {
         return None;

@@ -3,7 +3,9 @@
 //! Every sample goes into a few hundred buckets and some histograms per device (`DeviceLog`); each verdict has a file that looks at those
 //! when the log is over. A verdict is only given with numbers that bear it out, and with one line of what to do.
 
+mod budget;
 mod device;
+mod failed;
 mod finding;
 mod fragmentation;
 mod growth;
@@ -11,6 +13,11 @@ mod histogram;
 mod idle;
 mod limit;
 mod others;
+mod pace;
+mod points;
+mod progress;
+mod run_folder;
+mod sawtooth;
 mod series;
 mod spike;
 mod spill;
@@ -23,9 +30,10 @@ use std::io::Read;
 use self::device::DeviceLog;
 use crate::error::TelemetryError;
 use crate::log::Log;
-use crate::words::{counted, thousands};
+use crate::words::{counted, show_bytes, thousands};
 
 pub use self::finding::{Analysis, Finding, Kind, LogSummary, Severity, Verdict};
+pub use self::run_folder::analyze_run;
 pub use crate::log::{Format, Skipped};
 
 /// Devices that are followed; more are counted.
@@ -38,7 +46,7 @@ pub struct AnalyzeOptions {
     pub log: String,
     /// Columns of a CSV without a header.
     pub columns: Option<Vec<String>>,
-    /// What the device has, where the log does not say or a smaller budget counts.
+    /// What counts as full, whatever the log says the device has.
     pub limit_bytes: Option<u64>,
 }
 
@@ -69,7 +77,10 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
         };
         devices[last].add(&sample, limit);
     }
-    if num_samples == 0 {
+    let mut findings: Vec<Finding> = Vec::new();
+    findings.extend(log.troubles().iter().map(failed::of_lines));
+    findings.extend(failed::of_losses(log.losses()));
+    if num_samples == 0 && findings.is_empty() {
         return Err(log.nothing());
     }
     let mut notes = log.notes().to_vec();
@@ -79,7 +90,14 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
             counted(num_of_more_devices, "sample")
         ));
     }
-    let mut findings: Vec<Finding> = Vec::new();
+    if let (Some(limit), Some(total)) = (limit, devices.iter().find_map(|device| device.said_total))
+    {
+        notes.push(format!(
+            "--limit: {} counts as full, not the {} that the log says the device has",
+            show_bytes(limit),
+            show_bytes(total)
+        ));
+    }
     for device in &devices {
         let mut of_device = judge(device, &mut notes);
         if devices.len() > 1 {
@@ -89,18 +107,12 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
         }
         findings.extend(of_device);
     }
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    let verdict = match findings.first().map(|finding| finding.severity) {
-        None => Verdict::Healthy,
-        Some(Severity::Warning) => Verdict::Warning,
-        Some(Severity::Problem) => Verdict::Problem,
-    };
     let seconds = devices
         .iter()
         .filter(|device| device.seconds.count > 0)
         .map(|device| device.seconds.sum);
-    Ok(Analysis {
-        verdict,
+    let mut analysis = Analysis {
+        verdict: Verdict::Healthy,
         findings,
         log: LogSummary {
             name: options.log.clone(),
@@ -117,7 +129,9 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
             columns: log.columns().to_vec(),
             notes,
         },
-    })
+    };
+    analysis.judge();
+    Ok(analysis)
 }
 
 fn judge(device: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
@@ -134,12 +148,20 @@ fn judge(device: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
     }
     let mut findings = growth::find(device, notes);
     findings.extend(spill::find(device));
-    findings.extend(limit::find(device));
+    let over_budget = budget::find(device);
+    if over_budget.is_none() {
+        findings.extend(limit::find(device));
+    }
+    findings.extend(over_budget);
     findings.extend(spike::find(device));
     findings.extend(fragmentation::find(device, notes));
     findings.extend(others::find(device));
     findings.extend(idle::find(device));
-    findings.extend(waiting::find(device));
-    findings.extend(underused::find(device));
+    let waiting = waiting::find(device);
+    // A larger batch would wait longer.
+    if waiting.is_none() {
+        findings.extend(underused::find(device));
+    }
+    findings.extend(waiting);
     findings
 }

@@ -3,6 +3,7 @@
 //! A bucket takes one sample, or one epoch. When there are too many, neighbours are merged and each takes twice as much from
 //! then on: memory is constant, every sample counts, and a short log is kept as it is.
 
+use super::progress::{Axis, Position};
 use crate::log::Sample;
 
 /// What is followed.
@@ -100,23 +101,36 @@ pub(super) struct Bucket {
     /// Samples or epochs in it.
     size: u64,
     num_samples: u64,
+    pub first_epoch: Option<u64>,
     epoch: Option<u64>,
+    first: Position,
+    /// Sums and counts along each axis.
+    along: [(f64, u64); Axis::ALL.len()],
     stats: [Stat; Channel::ALL.len()],
 }
 
 impl Bucket {
-    fn new(sample: &Sample) -> Bucket {
+    fn new(sample: &Sample, position: &Position) -> Bucket {
         Bucket {
             first_step: sample.step,
             size: 1,
             num_samples: 0,
+            first_epoch: sample.epoch,
             epoch: sample.epoch,
+            first: *position,
+            along: [(0.0, 0); Axis::ALL.len()],
             stats: [Stat::NONE; Channel::ALL.len()],
         }
     }
 
-    fn add(&mut self, sample: &Sample) {
+    fn add(&mut self, sample: &Sample, position: &Position) {
         self.num_samples += 1;
+        for ((sum, count), axis) in self.along.iter_mut().zip(Axis::ALL) {
+            if let Some(at) = position.along(axis) {
+                *sum += at;
+                *count += 1;
+            }
+        }
         for (stat, channel) in self.stats.iter_mut().zip(Channel::ALL) {
             if let Some(value) = channel.of(sample) {
                 stat.add(value);
@@ -128,9 +142,28 @@ impl Bucket {
         self.size += next.size;
         self.num_samples += next.num_samples;
         self.epoch = next.epoch;
+        for ((sum, count), (more, of)) in self.along.iter_mut().zip(&next.along) {
+            *sum += more;
+            *count += of;
+        }
         for (stat, other) in self.stats.iter_mut().zip(&next.stats) {
             stat.merge(other);
         }
+    }
+
+    pub fn num_samples(&self) -> u64 {
+        self.num_samples
+    }
+
+    /// The middle of its samples, where nearly all have a place on the axis.
+    pub fn middle_along(&self, axis: Axis) -> Option<f64> {
+        let (sum, count) = self.along[axis as usize];
+        (count > 0 && count * 10 >= self.num_samples * 9).then(|| sum / count as f64)
+    }
+
+    /// Where it begins.
+    pub fn first_along(&self, axis: Axis) -> Option<f64> {
+        self.first.along(axis)
     }
 
     pub fn stat(&self, channel: Channel) -> Option<&Stat> {
@@ -169,7 +202,7 @@ impl Series {
         }
     }
 
-    pub fn add(&mut self, sample: &Sample) {
+    pub fn add(&mut self, sample: &Sample, position: &Position) {
         if self.per == Per::Epoch && sample.epoch.is_none() {
             return;
         }
@@ -180,17 +213,17 @@ impl Series {
         match (self.buckets.last_mut(), self.per) {
             (Some(last), Per::Sample) if last.size < full => {
                 last.size += 1;
-                last.add(sample);
+                last.add(sample, position);
                 return;
             }
             (Some(last), Per::Epoch) if last.epoch == sample.epoch => {
-                last.add(sample);
+                last.add(sample, position);
                 return;
             }
             (Some(last), Per::Epoch) if last.size < full => {
                 last.size += 1;
                 last.epoch = sample.epoch;
-                last.add(sample);
+                last.add(sample, position);
                 return;
             }
             _ => {}
@@ -198,8 +231,8 @@ impl Series {
         if self.buckets.len() == MOST_BUCKETS {
             self.halve();
         }
-        let mut bucket = Bucket::new(sample);
-        bucket.add(sample);
+        let mut bucket = Bucket::new(sample, position);
+        bucket.add(sample, position);
         self.buckets.push(bucket);
     }
 
@@ -254,7 +287,7 @@ mod tests {
             (Per::Epoch, 35),
         ] {
             let mut series = Series::new(per);
-            (0..length).for_each(|number| series.add(&sample(number)));
+            (0..length).for_each(|number| series.add(&sample(number), &Position::default()));
             assert!(series.buckets.len() <= MOST_BUCKETS);
             assert_eq!(series.count(Channel::Used), length);
             let samples: u64 = series.buckets.iter().map(|bucket| bucket.num_samples).sum();
@@ -270,7 +303,7 @@ mod tests {
             assert_eq!(series.stats(Channel::Reserved).count(), 0);
         }
         let mut series = Series::new(Per::Epoch);
-        (0..35).for_each(|number| series.add(&sample(number)));
+        (0..35).for_each(|number| series.add(&sample(number), &Position::default()));
         assert_eq!(series.buckets.len(), 4);
     }
 }

@@ -8,8 +8,10 @@
 //!
 //! The terms `g` are taken in greedily, as long as each earns its two parameters (BIC), and `c` is what grows beside them.
 //! Residuals are weighted by Huber, so that a few odd points do not count for more than a few points. The variance of `c` is
-//! widened by the residuals' autocorrelation. The slope that is reported is Theil and Sen's, the median of the slopes of all pairs of
-//! points, of what is left when the terms `g` are taken away.
+//! widened by the residuals' autocorrelation, and its interval is Student's with as many degrees of freedom as that leaves. The slope
+//! that is reported is Theil and Sen's, the median of the slopes of all pairs of points, of what is left when the terms `g` are taken
+//! away. A leak that comes in jumps, one per epoch, is steps too: where steps were taken away the interval reaches to the slope with
+//! them left in.
 
 /// A slope over the whole of the points, from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,14 +30,16 @@ pub(super) struct Trend {
 /// Terms beside the slope.
 const MOST_TERMS: usize = 3;
 const FEWEST_POINTS: usize = 6;
+/// Of all growth: a jump that is more happened once.
+const EVENT: f64 = 0.4;
 
-/// The trend of points at equal distances; `None` where there are too few.
-pub(super) fn trend(y: &[f64]) -> Option<Trend> {
+/// The trend of points; `None` where there are too few.
+pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
     let n = y.len();
     if n < FEWEST_POINTS {
         return None;
     }
-    let x: Vec<f64> = (0..n).map(|i| i as f64 / (n - 1) as f64).collect();
+    let x = normalized(at)?;
     let mut terms: Vec<Vec<f64>> = Vec::new();
     let mut best = fit(&x, y, &terms)?;
     let candidates = candidates(&x);
@@ -63,32 +67,106 @@ pub(super) fn trend(y: &[f64]) -> Option<Trend> {
             _ => break,
         }
     }
-    let rest: Vec<f64> = (0..n)
-        .map(|i| {
-            let others = terms.iter().zip(&best.coefficients[2..]);
-            y[i] - others.map(|(term, b)| b * term[i]).sum::<f64>()
-        })
-        .collect();
-    let (growth, spread) = theil_sen(&rest)?;
-    let error = best.error.max(spread);
+    let coefficients = &best.coefficients[2..];
+    let jumps = terms
+        .iter()
+        .zip(coefficients)
+        .filter(|(term, _)| is_step(term));
+    let all_of_it = best.coefficients[1] + jumps.map(|(_, b)| b).sum::<f64>();
+    // A jump that is a good part of all growth is an event; one of many is how it grows.
+    let is_of_many = |term: &[f64], b: f64| is_step(term) && b <= EVENT * all_of_it;
+    let without = |is_taken: &dyn Fn(&[f64], f64) -> bool| -> Vec<f64> {
+        let rest = |i: usize| {
+            let taken = terms.iter().zip(coefficients);
+            let taken = taken.filter(|(term, b)| is_taken(term, **b));
+            y[i] - taken.map(|(term, b)| b * term[i]).sum::<f64>()
+        };
+        (0..n).map(rest).collect()
+    };
+    let rest = without(&|_, _| true);
+    let with_steps = without(&|term, b| !is_of_many(term, b));
+    let of_many = terms.iter().zip(coefficients);
+    let num_steps = of_many.filter(|(term, b)| is_of_many(term, **b)).count();
+    let of_rest = line(&x, &rest, best.error, terms.len())?;
+    let mut shown = of_rest;
+    if num_steps > 0 {
+        let of_all = line(
+            &x,
+            &with_steps,
+            fit(&x, &with_steps, &[])?.error,
+            terms.len() - num_steps,
+        )?;
+        shown = if num_steps > 1 { of_all } else { of_rest };
+        shown.low = of_rest.low.min(of_all.low);
+        shown.high = of_rest.high.max(of_all.high);
+    }
+    let rest = if num_steps > 1 { &with_steps } else { &rest };
     Some(Trend {
-        growth,
-        low: growth - 1.96 * error,
-        high: growth + 1.96 * error,
-        certainty: best.coefficients[1].min(growth) / error.max(f64::MIN_POSITIVE),
-        late_growth: late_growth(&rest),
+        growth: shown.growth,
+        low: shown.low,
+        high: shown.high,
+        certainty: best.coefficients[1].min(of_rest.growth) / of_rest.error,
+        late_growth: late_growth(&x, rest),
     })
 }
 
-/// Theil-Sen's growth, of warm-up and all.
-pub(super) fn raw_growth(y: &[f64]) -> f64 {
-    theil_sen(y).map_or(0.0, |(growth, _)| growth)
+/// A line without anything beside it.
+#[derive(Clone, Copy)]
+struct Line {
+    growth: f64,
+    error: f64,
+    low: f64,
+    high: f64,
 }
 
-fn late_growth(y: &[f64]) -> f64 {
-    let late = &y[y.len() / 2..];
-    let share = (late.len() - 1) as f64 / (y.len() - 1) as f64;
-    theil_sen(late).map_or(0.0, |(growth, _)| growth / share)
+fn line(x: &[f64], y: &[f64], fit_error: f64, num_terms: usize) -> Option<Line> {
+    let (growth, spread) = theil_sen(x, y)?;
+    let error = fit_error.max(spread).max(f64::MIN_POSITIVE);
+    let free = y.len() as f64 - 2.0 - 2.0 * num_terms as f64;
+    let reach = t_975(free) * error;
+    Some(Line {
+        growth,
+        error: error * t_975(free) / t_975(f64::INFINITY),
+        low: growth - reach,
+        high: growth + reach,
+    })
+}
+
+fn is_step(term: &[f64]) -> bool {
+    term.iter().all(|value| *value == 0.0 || *value == 1.0)
+}
+
+/// From 0 to 1, in order.
+fn normalized(at: &[f64]) -> Option<Vec<f64>> {
+    let (first, last) = (*at.first()?, *at.last()?);
+    (last > first).then(|| at.iter().map(|at| (at - first) / (last - first)).collect())
+}
+
+/// Theil-Sen's growth, of warm-up and all.
+pub(super) fn raw_growth(at: &[f64], y: &[f64]) -> f64 {
+    let of_line = normalized(at).and_then(|x| theil_sen(&x, y));
+    of_line.map_or(0.0, |(growth, _)| growth)
+}
+
+fn late_growth(x: &[f64], y: &[f64]) -> f64 {
+    let half = y.len() / 2;
+    theil_sen(&x[half..], &y[half..]).map_or(0.0, |(growth, _)| growth)
+}
+
+/// Student's t that 97.5% do not exceed: tabulated for few degrees of freedom, else by Cornish and Fisher's expansion.
+pub(super) fn t_975(free: f64) -> f64 {
+    const FEW: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
+    const Z: f64 = 1.959_964;
+    match free {
+        f if f < 1.5 => FEW[0],
+        f if f < 2.5 => FEW[1],
+        f if f < 3.5 => FEW[2],
+        f if f < 4.5 => FEW[3],
+        f => {
+            Z + (Z.powi(3) + Z) / (4.0 * f)
+                + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * f * f)
+        }
+    }
 }
 
 fn candidates(x: &[f64]) -> Vec<Vec<f64>> {
@@ -202,12 +280,14 @@ fn solve(matrix: &mut [Vec<f64>]) -> Option<()> {
 }
 
 /// The median slope over the whole, and its standard error by Sen's ranks.
-fn theil_sen(y: &[f64]) -> Option<(f64, f64)> {
+fn theil_sen(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     let n = y.len();
     let mut slopes: Vec<f64> = Vec::with_capacity(n * n.saturating_sub(1) / 2);
     for i in 0..n {
         for j in i + 1..n {
-            slopes.push((y[j] - y[i]) / (j - i) as f64);
+            if x[j] > x[i] {
+                slopes.push((y[j] - y[i]) / (x[j] - x[i]));
+            }
         }
     }
     if slopes.is_empty() {
@@ -219,8 +299,7 @@ fn theil_sen(y: &[f64]) -> Option<(f64, f64)> {
     let spread = 1.96 * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
     let at = |rank: f64| slopes[(rank.max(0.0) as usize).min(slopes.len() - 1)];
     let (low, high) = (at((pairs - spread) / 2.0), at((pairs + spread) / 2.0));
-    let whole = n - 1.0;
-    Some((at(pairs / 2.0) * whole, (high - low) / (2.0 * 1.96) * whole))
+    Some((at(pairs / 2.0), (high - low) / (2.0 * 1.96)))
 }
 
 /// The middle one; 0 of none.
@@ -249,6 +328,29 @@ mod tests {
             .collect()
     }
 
+    fn evenly(y: &[f64]) -> Option<Trend> {
+        let at: Vec<f64> = (0..y.len()).map(|i| 3.0 * i as f64).collect();
+        trend(&at, y)
+    }
+
+    #[test]
+    fn students_t() {
+        for (free, expected) in [
+            (1.0, 12.706),
+            (2.0, 4.303),
+            (5.0, 2.571),
+            (10.0, 2.228),
+            (30.0, 2.042),
+            (1e9, 1.96),
+        ] {
+            assert!(
+                (t_975(free) / expected - 1.0).abs() < 0.02,
+                "{free}: {}",
+                t_975(free)
+            );
+        }
+    }
+
     #[test]
     fn a_line_is_found_beside_warm_up_and_steps() {
         for (name, y) in [
@@ -260,7 +362,7 @@ mod tests {
                 points(|x| x + if (0.5..0.52).contains(&x) { 9.0 } else { 0.0 }),
             ),
         ] {
-            let trend = trend(&y).unwrap();
+            let trend = evenly(&y).unwrap();
             assert!((trend.growth - 1.0).abs() < 0.1, "{name}: {trend:?}");
             assert!(
                 trend.low > 0.8 && trend.certainty > 8.0,
@@ -281,13 +383,13 @@ mod tests {
             ),
             ("falling", points(|x| -x)),
         ] {
-            let trend = trend(&y).unwrap();
+            let trend = evenly(&y).unwrap();
             assert!(
                 trend.certainty < 4.0 || trend.growth < 0.05,
                 "{name}: {trend:?}"
             );
         }
-        assert_eq!(trend(&[1.0, 2.0, 3.0]), None);
-        assert!(trend(&[7.0; 20]).unwrap().certainty.abs() < 1e-6);
+        assert_eq!(evenly(&[1.0, 2.0, 3.0]), None);
+        assert!(evenly(&[7.0; 20]).unwrap().certainty.abs() < 1e-6);
     }
 }

@@ -1,4 +1,5 @@
-//! Underused: most of the memory is free while the GPU waits between small batches.
+//! Underused: most of the memory is free while the GPU waits between small batches. One that waits for data is another verdict: no
+//! batch makes data come faster.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Kind, Severity};
@@ -49,7 +50,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
             percent(share * factor)
         ),
         None => format!(
-            "try {factor:.0} times the batch size, with less accumulation: it should fit in {} of the device",
+            "where it does not wait for data, try {factor:.0} times the batch size, with less accumulation: it should fit in {} of the device",
             percent(share * factor)
         ),
     };

@@ -2,7 +2,7 @@
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Kind, Severity};
-use super::idle::{FEWEST_SAMPLES, utilization_otherwise};
+use super::idle::utilization_otherwise;
 use crate::words::percent;
 
 /// Of the time, where the log says how long it waited.
@@ -12,22 +12,29 @@ const MOST: f64 = 0.4;
 const BUSY: f64 = 70.0;
 const HARDLY_BUSY: f64 = 35.0;
 
+/// Samples that say how long they waited; the first of a run always waits.
+const FEWEST_THAT_SAY: u64 = 3;
+const OF_DATA: &str = "more loader workers and prefetch, smaller or pre-decoded files; `holdall bench loader` times them alone; \
+                       a larger batch would only wait longer";
+
+/// Where the log says how long it waited, that share of the time.
+pub(super) fn of_share(waited: f64) -> Option<Finding> {
+    if waited < MUCH {
+        return None;
+    }
+    let severity = if waited >= MOST {
+        Severity::Problem
+    } else {
+        Severity::Warning
+    };
+    let message = format!("{} of the time was spent waiting for data", percent(waited));
+    let finding = Finding::new(Kind::WaitingForData, severity, message, OF_DATA);
+    Some(finding.with("waited_share", waited))
+}
+
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
-    let of_data = "more loader workers and prefetch, smaller or pre-decoded files; `holdall bench loader` times them alone";
-    if let Some(waited) = log.waited.of(FEWEST_SAMPLES / 2) {
-        if waited < MUCH {
-            return None;
-        }
-        let severity = if waited >= MOST {
-            Severity::Problem
-        } else {
-            Severity::Warning
-        };
-        let message = format!("{} of the time was spent waiting for data", percent(waited));
-        return Some(
-            Finding::new(Kind::WaitingForData, severity, message, of_data)
-                .with("waited_share", waited),
-        );
+    if let Some(waited) = log.waited.of(FEWEST_THAT_SAY) {
+        return of_share(waited);
     }
     let utilization = utilization_otherwise(log)?;
     let count = log.busy.utilization.count as f64;
@@ -48,7 +55,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         "the GPU is busy {utilization:.0}% of the time{gaps}: it waits for data or for the host"
     );
     Some(
-        Finding::new(Kind::WaitingForData, severity, message, of_data)
+        Finding::new(Kind::WaitingForData, severity, message, OF_DATA)
             .with("gpu_utilization", utilization)
             .with("nothing_to_do_share", nothing),
     )

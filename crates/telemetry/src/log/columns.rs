@@ -9,6 +9,8 @@ use super::values::unit_bytes;
 pub(super) enum Meaning {
     Time,
     Step,
+    /// The position in its epoch, of a script that also counts steps, or of one that does not.
+    BatchIndex,
     Epoch,
     Phase,
     /// Which device; where a line has several, the higher rank names it.
@@ -31,10 +33,15 @@ pub(super) enum Meaning {
     /// The same as a share.
     Waited,
     BatchSize,
+    /// The most the process has held, by the system's high-water mark.
+    ProcessPeak,
+    /// What the process may hold.
+    Budget,
+    Loss,
 }
 
 impl Meaning {
-    pub const COUNT: usize = 20;
+    pub const COUNT: usize = 24;
 
     pub fn index(self) -> usize {
         match self {
@@ -58,6 +65,10 @@ impl Meaning {
             Meaning::DataTime => 17,
             Meaning::Waited => 18,
             Meaning::BatchSize => 19,
+            Meaning::BatchIndex => 20,
+            Meaning::ProcessPeak => 21,
+            Meaning::Budget => 22,
+            Meaning::Loss => 23,
         }
     }
 
@@ -69,6 +80,8 @@ impl Meaning {
                 | Meaning::Total
                 | Meaning::Free
                 | Meaning::Process
+                | Meaning::ProcessPeak
+                | Meaning::Budget
                 | Meaning::Allocated
                 | Meaning::AllocatedPeak
                 | Meaning::Reserved
@@ -100,6 +113,10 @@ impl Meaning {
             Meaning::DataTime => "time waiting for data",
             Meaning::Waited => "share of time waiting for data",
             Meaning::BatchSize => "batch size",
+            Meaning::BatchIndex => "position in the epoch",
+            Meaning::ProcessPeak => "the process's peak",
+            Meaning::Budget => "budget of the process",
+            Meaning::Loss => "loss",
         }
     }
 }
@@ -111,6 +128,8 @@ pub(super) struct Column {
     /// What a number is multiplied with; `None` where the name has no unit and it must be guessed.
     pub scale: Option<f64>,
 }
+
+const PERCENT: [&str; 3] = ["percent", "pct", "percentage"];
 
 /// What a name means, if anything that matters here.
 pub(super) fn column(name: &str) -> Option<Column> {
@@ -138,10 +157,12 @@ pub(super) fn column(name: &str) -> Option<Column> {
         // `samples_per_s` is no time.
         true
     });
+    let is_percent = words.iter().any(|word| PERCENT.contains(&word.as_str()));
     let meaning = meaning(name.trim(), &words, scale.is_some(), has_time_unit)?;
     let scale = match meaning {
         _ if meaning.is_bytes() => scale,
         Meaning::StepTime | Meaning::DataTime => Some(seconds),
+        Meaning::Waited if is_percent => Some(0.01),
         _ => Some(1.0),
     };
     Some(Column { meaning, scale })
@@ -150,11 +171,20 @@ pub(super) fn column(name: &str) -> Option<Column> {
 fn meaning(name: &str, words: &[String], has_bytes: bool, has_time_unit: bool) -> Option<Meaning> {
     let has = |any: &[&str]| words.iter().any(|word| any.contains(&word.as_str()));
     let is = |all: &[&str]| words.len() == all.len() && words.iter().zip(all).all(|(a, b)| a == b);
-    if has(&["waited"]) || is(&["data", "wait", "share"]) {
+    let is_share = has(&PERCENT) || has(&["share", "ratio", "fraction"]);
+    if has(&["waited"])
+        || (has(&["data", "loader", "dataloader"]) && has(&["wait", "waiting"]) && is_share)
+    {
         return Some(Meaning::Waited);
+    }
+    if words.last().is_some_and(|word| word == "loss") {
+        // Between validations theirs is NaN in many a script.
+        let is_held_out = has(&["val", "valid", "validation", "eval", "evaluation", "test"]);
+        return (!is_held_out).then_some(Meaning::Loss);
     }
     let other = [
         "percent",
+        "percentage",
         "pct",
         "ratio",
         "fraction",
@@ -185,6 +215,8 @@ fn meaning(name: &str, words: &[String], has_bytes: bool, has_time_unit: bool) -
     let is_step = has(&["step", "steps", "iter", "iteration", "batch", "it"]);
     if has(&["data", "dataloader", "loader"])
         && (has(&["time", "wait", "waiting"]) || has_time_unit)
+        || is(&["wait", "time"])
+        || (is(&["fetch", "time"]) || is(&["wait", "s"]) || is(&["wait", "ms"]))
     {
         return Some(Meaning::DataTime);
     }
@@ -222,10 +254,13 @@ fn meaning(name: &str, words: &[String], has_bytes: bool, has_time_unit: bool) -
         || is(&["iteration"])
         || is(&["iter"])
         || is(&["it"])
-        || is(&["batch", "idx"])
-        || is(&["batch"])
     {
         return Some(Meaning::Step);
+    }
+    if is(&["batch"])
+        || (words.len() == 2 && has(&["batch"]) && has(&["idx", "index", "id", "number"]))
+    {
+        return Some(Meaning::BatchIndex);
     }
     if has(&["epoch"]) {
         return Some(Meaning::Epoch);
@@ -266,6 +301,9 @@ fn meaning(name: &str, words: &[String], has_bytes: bool, has_time_unit: bool) -
         let is_other = is_peak || has(&["total", "free", "available"]);
         return (!is_other).then_some(Meaning::HostRss);
     }
+    if is(&["budget"]) && has_bytes {
+        return Some(Meaning::Budget);
+    }
     if has(&["arena", "budget", "limit", "min", "avg"]) {
         return None;
     }
@@ -294,7 +332,11 @@ fn meaning(name: &str, words: &[String], has_bytes: bool, has_time_unit: bool) -
         return Some(Meaning::Free);
     }
     if has(&["process", "proc"]) && is_of_gpu {
-        return Some(Meaning::Process);
+        return Some(if is_peak {
+            Meaning::ProcessPeak
+        } else {
+            Meaning::Process
+        });
     }
     if is_memory || is(&["used"]) || (has(&["used", "gpu", "cuda"]) && has_bytes) {
         return Some(if is_peak {
@@ -389,7 +431,12 @@ mod tests {
             ("batch_time_s", Meaning::StepTime, Some(1.0)),
             ("data_time", Meaning::DataTime, Some(1.0)),
             ("waited_for_data", Meaning::Waited, Some(1.0)),
+            ("data_wait_percent", Meaning::Waited, Some(0.01)),
             ("global_step", Meaning::Step, Some(1.0)),
+            ("batch_idx", Meaning::BatchIndex, Some(1.0)),
+            ("process_peak_bytes", Meaning::ProcessPeak, Some(1.0)),
+            ("budget_bytes", Meaning::Budget, Some(1.0)),
+            ("train/loss", Meaning::Loss, Some(1.0)),
             ("iter", Meaning::Step, Some(1.0)),
             ("epoch", Meaning::Epoch, Some(1.0)),
             ("batch_size", Meaning::BatchSize, Some(1.0)),
@@ -401,7 +448,8 @@ mod tests {
         for name in [
             "",
             "name",
-            "loss",
+            "loss_scale",
+            "val_loss",
             "lr",
             "temperature.gpu",
             "utilization.memory [%]",
@@ -444,6 +492,10 @@ mod tests {
             "data_time",
             "waited_for_data",
             "batch_size",
+            "batch_idx",
+            "process_peak_bytes",
+            "budget_bytes",
+            "loss",
         ] {
             let index = column(name)
                 .unwrap_or_else(|| panic!("{name}"))

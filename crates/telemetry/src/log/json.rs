@@ -117,7 +117,7 @@ fn object_of(line: &[u8]) -> Option<&[u8]> {
     Some(&line[..=end])
 }
 
-/// Writes null for NaN and Infinity outside of strings; whether there was any.
+/// Writes NaN and Infinity as text, outside of strings; whether there was any.
 fn patch(text: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let mut is_in_string = false;
@@ -129,7 +129,9 @@ fn patch(text: &[u8], out: &mut Vec<u8>) -> bool {
             .into_iter()
             .find(|word| !is_in_string && rest.starts_with(word));
         if let Some(word) = number {
-            out.extend(b"null");
+            out.push(b'"');
+            out.extend(word);
+            out.push(b'"');
             at += word.len();
             is_patched = true;
             continue;

@@ -5,9 +5,11 @@
 
 mod columns;
 mod csv;
+mod dmon;
 mod json;
 mod lines;
 mod record;
+mod trouble;
 mod values;
 
 use std::io::{Chain, Cursor, Read};
@@ -16,12 +18,14 @@ use serde::Serialize;
 
 use self::columns::Meaning;
 use self::csv::CsvReader;
+use self::dmon::DmonReader;
 use self::json::JsonReader;
 use self::lines::Lines;
 use self::record::{Guess, Raw};
 use crate::error::{TelemetryError, failed};
 
 pub(crate) use self::record::Sample;
+pub(crate) use self::trouble::{Trouble, TroubleLines};
 
 /// How much is looked at before the first line is read for good.
 const WINDOW_BYTES: u64 = 1 << 17;
@@ -36,10 +40,14 @@ pub enum Format {
     Holdall,
     /// `nvidia-smi --query-gpu=... --format=csv`.
     NvidiaSmi,
+    /// `nvidia-smi dmon`.
+    NvidiaSmiDmon,
     /// JSON lines of a script.
     JsonLines,
     /// A CSV of a script.
     Csv,
+    /// None of these, but it says that something failed.
+    Text,
 }
 
 impl Format {
@@ -48,8 +56,10 @@ impl Format {
         match self {
             Format::Holdall => "memory.jsonl of a Holdall run",
             Format::NvidiaSmi => "nvidia-smi CSV",
+            Format::NvidiaSmiDmon => "nvidia-smi dmon",
             Format::JsonLines => "JSON lines",
             Format::Csv => "CSV",
+            Format::Text => "text",
         }
     }
 }
@@ -78,6 +88,46 @@ impl Skipped {
 enum Parser {
     Json(JsonReader),
     Csv(CsvReader),
+    Dmon(DmonReader),
+    /// Nothing that can be read, but lines that say what failed.
+    Text,
+}
+
+impl Parser {
+    fn read(&mut self, line: &[u8], raw: &mut Raw) -> Result<csv::Read, String> {
+        let text = || std::str::from_utf8(line).map_err(|_| "no UTF-8".to_owned());
+        match self {
+            Parser::Json(json) => json.read(line, raw).map(|()| csv::Read::Cells),
+            Parser::Csv(csv) => csv.read(text()?, raw),
+            Parser::Dmon(dmon) => dmon.read(text()?, raw),
+            Parser::Text => Err("no numbers in it".to_owned()),
+        }
+    }
+}
+
+/// Losses that are no numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OddLosses {
+    pub count: u64,
+    /// The first of those that the log ends with, or the first of all.
+    pub first: Option<(u64, Option<u64>)>,
+    pub num_finite: u64,
+    /// Whether the last loss of the log is one.
+    pub is_last: bool,
+}
+
+impl OddLosses {
+    pub fn add(&mut self, is_finite: bool, line: u64, step: Option<u64>) {
+        if is_finite {
+            self.num_finite += 1;
+        } else {
+            self.count += 1;
+            if !self.is_last {
+                self.first = Some((line, step));
+            }
+        }
+        self.is_last = !is_finite;
+    }
 }
 
 /// A log that is read sample by sample.
@@ -91,6 +141,9 @@ pub(crate) struct Log<R> {
     skipped: Skipped,
     notes: Vec<String>,
     columns: Vec<String>,
+    troubles: Vec<TroubleLines>,
+    losses: OddLosses,
+    last_step: Option<u64>,
 }
 
 impl<R: Read> Log<R> {
@@ -118,6 +171,9 @@ impl<R: Read> Log<R> {
             skipped: Skipped::default(),
             notes,
             columns: Vec::new(),
+            troubles: Vec::new(),
+            losses: OddLosses::default(),
+            last_step: None,
         };
         log.guess_units(&window);
         log.lines.restart(window);
@@ -127,11 +183,12 @@ impl<R: Read> Log<R> {
     /// Reads the window once for the size of numbers whose names have no unit.
     fn guess_units(&mut self, window: &[u8]) {
         let mut raw = Raw::new(Guess::default());
-        let mut csv = match &self.parser {
-            Parser::Csv(csv) => Some(csv.clone()),
-            Parser::Json(_) => None,
+        let mut parser = match &self.parser {
+            Parser::Json(_) => Parser::Json(JsonReader::default()),
+            Parser::Csv(csv) => Parser::Csv(csv.clone()),
+            // Its units are its own.
+            Parser::Dmon(_) | Parser::Text => return,
         };
-        let mut json = JsonReader::default();
         for line in window.split(|&byte| byte == b'\n').take(512) {
             raw.clear();
             let line = line.trim_ascii();
@@ -139,14 +196,7 @@ impl<R: Read> Log<R> {
                 continue;
             }
             // What cannot be read is counted when it is read for good.
-            match &mut csv {
-                Some(csv) => {
-                    let _ = std::str::from_utf8(line).map(|line| csv.read(line, &mut raw));
-                }
-                None => {
-                    let _ = json.read(line, &mut raw);
-                }
-            }
+            let _ = parser.read(line, &mut raw);
         }
         let guess = raw.guess().decided();
         if let Some(unit) = guess.unit() {
@@ -174,37 +224,50 @@ impl<R: Read> Log<R> {
             if line.bytes.is_empty() || matches!(line.bytes, b"[" | b"]") {
                 continue;
             }
+            if let Some(what) = trouble::trouble(line.bytes) {
+                add_trouble(&mut self.troubles, what, &line, self.last_step);
+            }
             self.raw.clear();
-            let read = match &mut self.parser {
-                Parser::Json(json) => json
-                    .read(line.bytes, &mut self.raw)
-                    .map(|()| csv::Read::Cells),
-                // A number may have lost its last digits, and nothing would show it.
-                Parser::Csv(_) if !line.is_ended && self.num_samples > 0 => {
-                    Err("cut off: no line end".to_owned())
-                }
-                Parser::Csv(csv) => match std::str::from_utf8(line.bytes) {
-                    Ok(text) => csv.read(text, &mut self.raw),
-                    Err(_) => Err("no UTF-8".to_owned()),
-                },
+            let is_of_cells = matches!(self.parser, Parser::Csv(_) | Parser::Dmon(_));
+            // A number may have lost its last digits, and nothing would show it.
+            let read = if is_of_cells && !line.is_ended && self.num_samples > 0 {
+                Err("cut off: no line end".to_owned())
+            } else {
+                self.parser.read(line.bytes, &mut self.raw)
             };
             match read {
                 Err(reason) => self.skipped.add(line.number, || reason),
                 Ok(csv::Read::Header) => {}
-                Ok(csv::Read::Cells) => match self.raw.sample(line.number) {
-                    None => self.skipped.add(line.number, || {
-                        "no memory and no utilization in it".to_owned()
-                    }),
-                    Some(sample) => {
-                        self.num_samples += 1;
-                        if self.num_samples == 1 {
-                            self.columns = self.understood();
-                        }
-                        return Ok(Some((sample, &self.raw.device)));
+                Ok(csv::Read::Cells) => {
+                    self.last_step = self.raw.step().or(self.last_step);
+                    if let Some(is_finite) = self.raw.has_finite_loss() {
+                        self.losses.add(is_finite, line.number, self.last_step);
                     }
-                },
+                    match self.raw.sample(line.number) {
+                        None => self.skipped.add(line.number, || {
+                            "no memory and no utilization in it".to_owned()
+                        }),
+                        Some(sample) => {
+                            self.num_samples += 1;
+                            if self.num_samples == 1 {
+                                self.columns = self.understood();
+                            }
+                            return Ok(Some((sample, &self.raw.device)));
+                        }
+                    }
+                }
             }
         }
+    }
+
+    /// What tools say failed, one entry for each kind.
+    pub fn troubles(&self) -> &[TroubleLines] {
+        &self.troubles
+    }
+
+    /// Losses that are no numbers.
+    pub fn losses(&self) -> &OddLosses {
+        &self.losses
     }
 
     /// What a log without one sample is answered with.
@@ -250,6 +313,8 @@ impl<R: Read> Log<R> {
                     false => Format::Csv,
                 }
             }
+            Parser::Dmon(_) => Format::NvidiaSmiDmon,
+            Parser::Text => Format::Text,
         }
     }
 
@@ -264,6 +329,11 @@ impl<R: Read> Log<R> {
         match &self.parser {
             Parser::Json(json) => json.understood().map(show).collect(),
             Parser::Csv(csv) => csv.understood().map(show).collect(),
+            Parser::Dmon(dmon) => dmon
+                .understood()
+                .map(|(name, words)| format!("{name}: {words}"))
+                .collect(),
+            Parser::Text => Vec::new(),
         }
     }
 
@@ -280,6 +350,24 @@ impl<R: Read> Log<R> {
     /// What was guessed.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+}
+
+fn add_trouble(
+    troubles: &mut Vec<TroubleLines>,
+    what: Trouble,
+    line: &lines::Line<'_>,
+    step: Option<u64>,
+) {
+    match troubles.iter_mut().find(|known| known.what == what) {
+        Some(known) => known.count += 1,
+        None => troubles.push(TroubleLines {
+            what,
+            first_line: line.number,
+            text: trouble::excerpt(line.bytes),
+            count: 1,
+            step,
+        }),
     }
 }
 
@@ -320,12 +408,31 @@ fn sniff(
         }
         return Ok(Parser::Csv(csv.in_mebibytes()));
     }
+    let dmon = lines
+        .iter()
+        .take(16)
+        .find_map(|line| DmonReader::of_header(line));
+    if let Some(dmon) = dmon {
+        if !dmon.has_memory() {
+            notes.push(
+                "dmon shows memory with -s m (`nvidia-smi dmon -s pucm`): without it only how busy the GPU is can be judged"
+                    .to_owned(),
+            );
+        }
+        return Ok(Parser::Dmon(dmon));
+    }
+    let says_what_failed = lines
+        .iter()
+        .any(|line| trouble::trouble(line.as_bytes()).is_some());
     if lines
         .iter()
         .take(8)
-        .any(|line| line.starts_with("| NVIDIA-SMI") || line.starts_with("# gpu"))
+        .any(|line| line.starts_with("| NVIDIA-SMI"))
     {
-        return Err(TelemetryError::Screen { log: log() });
+        return match says_what_failed {
+            true => Ok(Parser::Text),
+            false => Err(TelemetryError::Screen { log: log() }),
+        };
     }
     let is_json = |line: &&&str| line.starts_with('{') || line.starts_with("[{");
     let num_json = lines.iter().filter(is_json).count();
@@ -351,6 +458,9 @@ fn sniff(
             found.join(", ")
         ));
         return Ok(Parser::Csv(csv));
+    }
+    if says_what_failed {
+        return Ok(Parser::Text);
     }
     Err(TelemetryError::NoHeader {
         log: log(),

@@ -1,7 +1,7 @@
 //! A line's numbers: first as they stand there, then as a sample in bytes and seconds, with what makes no sense left out.
 
 use super::columns::{Column, Meaning};
-use super::values::{is_unknown, number_and_unit, timestamp, unit_bytes};
+use super::values::{is_not_finite, is_unknown, number_and_unit, timestamp, unit_bytes};
 use crate::memory_log::Phase;
 
 /// One look at one device.
@@ -17,6 +17,10 @@ pub(crate) struct Sample {
     pub used: Option<f64>,
     pub total: Option<f64>,
     pub process: Option<f64>,
+    /// The high-water mark of the process.
+    pub process_peak: Option<f64>,
+    /// What the process may hold.
+    pub budget: Option<f64>,
     pub allocated: Option<f64>,
     pub allocated_peak: Option<f64>,
     pub reserved: Option<f64>,
@@ -26,6 +30,8 @@ pub(crate) struct Sample {
     pub utilization: Option<f64>,
     pub samples_per_second: Option<f64>,
     pub step_seconds: Option<f64>,
+    /// Seconds of the step that went by waiting for data.
+    pub data_seconds: Option<f64>,
     /// 0 to 1.
     pub waited: Option<f64>,
     pub batch_size: Option<f64>,
@@ -39,6 +45,7 @@ pub(super) struct Raw {
     pub device: String,
     device_rank: u8,
     guess: Guess,
+    has_odd_loss: bool,
 }
 
 /// Of names without a unit: what their numbers were, so that it can be told from the largest.
@@ -96,6 +103,7 @@ impl Raw {
             device: String::new(),
             device_rank: 0,
             guess,
+            has_odd_loss: false,
         }
     }
 
@@ -104,6 +112,27 @@ impl Raw {
         self.phase = None;
         self.device.clear();
         self.device_rank = 0;
+        self.has_odd_loss = false;
+    }
+
+    /// Whether the line's losses are numbers; `None` where it has none.
+    pub fn has_finite_loss(&self) -> Option<bool> {
+        match self.has_odd_loss {
+            true => Some(false),
+            false => self.is_known(Meaning::Loss.index()).then_some(true),
+        }
+    }
+
+    /// The step that the line is of.
+    pub fn step(&self) -> Option<u64> {
+        self.count(Meaning::Step)
+            .or_else(|| self.count(Meaning::BatchIndex))
+    }
+
+    fn count(&self, meaning: Meaning) -> Option<u64> {
+        self.numbers[meaning.index()]
+            .filter(|n| (0.0..1e15).contains(n))
+            .map(|n| n as u64)
     }
 
     pub fn guess(&self) -> &Guess {
@@ -117,6 +146,7 @@ impl Raw {
 
     pub fn set_number(&mut self, column: Column, number: f64) {
         match column.meaning {
+            Meaning::Loss if !number.is_finite() => self.has_odd_loss = true,
             _ if !number.is_finite() => {}
             Meaning::Device(rank) if (0.0..1e9).contains(&number) => {
                 self.set_device(rank, &format!("{}", number.trunc()));
@@ -135,6 +165,7 @@ impl Raw {
 
     pub fn set_text(&mut self, column: Column, text: &str) {
         match column.meaning {
+            Meaning::Loss if is_not_finite(text) => self.has_odd_loss = true,
             _ if is_unknown(text) => {}
             Meaning::Phase => self.phase = self.phase.or(phase(text)),
             Meaning::Device(rank) => self.set_device(rank, text.trim()),
@@ -177,11 +208,6 @@ impl Raw {
         const MOST_BYTES: f64 = 1e15;
         let number = |meaning: Meaning| self.numbers[meaning.index()];
         let bytes = |meaning| number(meaning).filter(|bytes| (0.0..MOST_BYTES).contains(bytes));
-        let count = |meaning| {
-            number(meaning)
-                .filter(|n| (0.0..1e15).contains(n))
-                .map(|n| n as u64)
-        };
         let positive = |meaning| number(meaning).filter(|n| (1e-9..1e12).contains(n));
         let total = bytes(Meaning::Total).filter(|total| *total > 0.0);
         let used = bytes(Meaning::Used).or_else(|| {
@@ -189,16 +215,20 @@ impl Raw {
             total.map(|total| (total - free).max(0.0))
         });
         let step_seconds = positive(Meaning::StepTime);
-        let data_share = || Some(number(Meaning::DataTime)? / step_seconds?);
+        let data_seconds =
+            number(Meaning::DataTime).filter(|seconds| (0.0..1e12).contains(seconds));
+        let data_share = || data_share(data_seconds?, step_seconds?);
         let sample = Sample {
             line,
             time: number(Meaning::Time).filter(|time| time.abs() < 1e12),
-            step: count(Meaning::Step),
-            epoch: count(Meaning::Epoch),
+            step: self.step(),
+            epoch: self.count(Meaning::Epoch),
             phase: self.phase,
             used,
             total,
             process: bytes(Meaning::Process),
+            process_peak: bytes(Meaning::ProcessPeak),
+            budget: bytes(Meaning::Budget).filter(|budget| *budget > 0.0),
             allocated: bytes(Meaning::Allocated),
             allocated_peak: bytes(Meaning::AllocatedPeak),
             reserved: bytes(Meaning::Reserved),
@@ -207,6 +237,7 @@ impl Raw {
             utilization: number(Meaning::Utilization).filter(|u| (0.0..=100.0).contains(u)),
             samples_per_second: positive(Meaning::SamplesPerSecond),
             step_seconds,
+            data_seconds,
             waited: number(Meaning::Waited)
                 .or_else(data_share)
                 .filter(|share| (0.0..=1.0).contains(share)),
@@ -225,6 +256,12 @@ impl Raw {
     }
 }
 
+/// Most scripts count the wait as part of the step's time; where it is longer than that, it is counted beside it.
+fn data_share(data: f64, step: f64) -> Option<f64> {
+    let whole = if data <= step { step } else { data + step };
+    (whole > 0.0).then(|| data / whole)
+}
+
 /// Clocks count in seconds, or in smaller parts of them since 1970.
 fn seconds(number: f64) -> f64 {
     match number.abs() {
@@ -235,23 +272,53 @@ fn seconds(number: f64) -> f64 {
     }
 }
 
+/// By the words of a name: scripts write `train`, `val_epoch`, `after_backward`, `checkpoint saved`.
 fn phase(text: &str) -> Option<Phase> {
-    /// Longer than any of the names below.
-    const LONGEST: usize = 16;
-    let text = text.trim();
+    const LONGEST: usize = 48;
+    const WORDS: [(Phase, &[&str]); 6] = [
+        (
+            Phase::Evaluate,
+            &["eval", "val", "valid", "validat", "test", "infer"],
+        ),
+        (Phase::Save, &["save", "saving", "checkpoint", "ckpt"]),
+        (Phase::Warmup, &["warmup", "warm"]),
+        (Phase::Plan, &["plan"]),
+        (
+            Phase::Train,
+            &[
+                "train",
+                "epoch",
+                "fit",
+                "step",
+                "batch",
+                "forward",
+                "backward",
+                "optimizer",
+                "optim",
+                "zero",
+                "loss",
+            ],
+        ),
+        (
+            Phase::Start,
+            &["start", "init", "load", "setup", "baseline", "model"],
+        ),
+    ];
     if text.len() > LONGEST {
         return None;
     }
-    Some(match text.to_ascii_lowercase().as_str() {
-        "train" | "training" | "fit" | "step" => Phase::Train,
-        "evaluate" | "eval" | "evaluation" | "val" | "valid" | "validation" | "validate"
-        | "test" => Phase::Evaluate,
-        "save" | "saving" | "checkpoint" => Phase::Save,
-        "warmup" | "warm-up" | "warm_up" => Phase::Warmup,
-        "plan" => Phase::Plan,
-        "start" | "init" | "load" | "setup" => Phase::Start,
-        _ => return None,
-    })
+    let text = text.to_ascii_lowercase();
+    let words = || text.split(|c: char| !c.is_ascii_alphanumeric());
+    // A word or its beginning: `validation`, `initial`.
+    let has = |beginnings: &[&str]| {
+        words().any(|word| {
+            beginnings
+                .iter()
+                .any(|beginning| word.starts_with(beginning))
+        })
+    };
+    let found = WORDS.iter().find(|(_, beginnings)| has(beginnings));
+    found.map(|(phase, _)| *phase)
 }
 
 #[cfg(test)]
@@ -301,5 +368,56 @@ mod tests {
         raw.clear();
         raw.set_number(column("step").unwrap(), 3.0);
         assert_eq!(raw.sample(7), None);
+    }
+
+    #[test]
+    fn phases_as_scripts_name_them() {
+        for (text, expected) in [
+            ("train", Some(Phase::Train)),
+            ("after_backward", Some(Phase::Train)),
+            ("before_optimizer_step", Some(Phase::Train)),
+            ("Validation", Some(Phase::Evaluate)),
+            ("val_epoch_end", Some(Phase::Evaluate)),
+            ("test", Some(Phase::Evaluate)),
+            ("checkpoint", Some(Phase::Save)),
+            ("warm-up", Some(Phase::Warmup)),
+            ("model_loaded", Some(Phase::Start)),
+            ("plan", Some(Phase::Plan)),
+            ("3", None),
+            ("", None),
+        ] {
+            assert_eq!(phase(text), expected, "{text}");
+        }
+    }
+
+    /// Steps over the whole run and batches within an epoch, in either order; neither takes the phase away.
+    #[test]
+    fn the_global_step_counts_and_the_batch_is_a_position() {
+        for names in [["batch_idx", "global_step"], ["global_step", "batch_idx"]] {
+            let mut raw = Raw::new(Guess::default());
+            raw.set_text(column("phase").unwrap(), "train");
+            raw.set_number(column("allocated_mb").unwrap(), 1.0);
+            for name in names {
+                let number = if name == "batch_idx" { 7.0 } else { 207.0 };
+                raw.set_number(column(name).unwrap(), number);
+            }
+            let sample = raw.sample(1).unwrap();
+            assert_eq!((sample.step, sample.phase), (Some(207), Some(Phase::Train)));
+        }
+        let mut raw = Raw::new(Guess::default());
+        raw.set_number(column("allocated_mb").unwrap(), 1.0);
+        raw.set_number(column("batch_idx").unwrap(), 7.0);
+        assert_eq!(raw.sample(1).unwrap().step, Some(7));
+    }
+
+    #[test]
+    fn the_wait_is_part_of_the_step_or_beside_it() {
+        for (data, step, share) in [(0.63, 1.0, 0.63), (1.5, 0.5, 0.75), (0.0, 1.0, 0.0)] {
+            let mut raw = Raw::new(Guess::default());
+            raw.set_number(column("used_mb").unwrap(), 1.0);
+            raw.set_number(column("data_time").unwrap(), data);
+            raw.set_number(column("step_time").unwrap(), step);
+            assert_eq!(raw.sample(1).unwrap().waited, Some(share), "{data} {step}");
+        }
     }
 }

@@ -24,6 +24,14 @@ pub(super) fn number_and_unit(text: &str) -> Option<(f64, String)> {
     (unit.len() <= 16).then(|| (number, unit.to_ascii_lowercase()))
 }
 
+/// What Python writes for a number that is none, or too large.
+pub(super) fn is_not_finite(text: &str) -> bool {
+    let text = text.trim().trim_start_matches(['-', '+']);
+    ["nan", "inf", "infinity"]
+        .iter()
+        .any(|word| text.eq_ignore_ascii_case(word))
+}
+
 /// Cells in which tools say that they do not know.
 pub(super) fn is_unknown(text: &str) -> bool {
     if text.starts_with(|c: char| c.is_ascii_digit()) {
@@ -44,6 +52,8 @@ pub(super) fn is_unknown(text: &str) -> bool {
             | "-"
             | "not supported"
             | "unknown error"
+            | "gpu is lost"
+            | "gpu requires reset"
             | "err!"
             | "insufficient permissions"
             | "requested functionality has been deprecated"

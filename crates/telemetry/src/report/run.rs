@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::ReportError;
 use super::thin::{Curve, six_digits, smoothed};
-use crate::analyze::{AnalyzeOptions, analyze};
+use crate::analyze::{AnalyzeOptions, analyze_run};
 use crate::memory_log;
 
 /// A JSON file that is longer than this is none of ours.
@@ -186,14 +186,16 @@ impl Run {
     }
 }
 
-/// What `analyze` says of the memory log, where there is one.
+/// What `analyze` says of the run, where it has a memory log.
 fn analysis(run: &Path, notes: &mut Vec<String>) -> Option<Value> {
-    let file = fs::File::open(run.join(memory_log::FILE_NAME)).ok()?;
+    if !run.join(memory_log::FILE_NAME).exists() {
+        return None;
+    }
     let options = AnalyzeOptions {
         log: memory_log::FILE_NAME.to_owned(),
         ..AnalyzeOptions::default()
     };
-    match analyze(file, &options) {
+    match analyze_run(run, &options) {
         Ok(analysis) => serde_json::to_value(analysis).ok(),
         Err(error) => {
             notes.push(error.to_string().replace("\nhint", "; hint"));

@@ -56,6 +56,8 @@ pub enum Writer {
     Smi,
     /// A script's JSON lines: allocated, reserved, steps.
     Torch,
+    /// `nvidia-smi dmon -s pum -o DT`: no total, a header every 20 lines.
+    Dmon,
 }
 
 /// One look, in shares of the card.
@@ -95,8 +97,18 @@ impl Drawn {
     }
 
     pub fn healthy_of(writer: Writer, dice: &mut Dice) -> Drawn {
-        let card_gib = dice.pick(&[8.0, 12.0, 16.0, 24.0, 48.0, 80.0, 141.0]);
         let (num_epochs, per_epoch) = (10 + dice.below(20), 24 + dice.below(40));
+        Drawn::healthy_for(writer, num_epochs, per_epoch, dice)
+    }
+
+    /// For so many epochs of so many looks.
+    pub fn healthy_for(
+        writer: Writer,
+        num_epochs: usize,
+        per_epoch: usize,
+        dice: &mut Dice,
+    ) -> Drawn {
+        let card_gib = dice.pick(&[8.0, 12.0, 16.0, 24.0, 48.0, 80.0, 141.0]);
         let level = dice.between(0.55, 0.85);
         let noise = if dice.chance(0.2) {
             0.0
@@ -197,7 +209,7 @@ impl Drawn {
                     look.waited
                         .map_or("null".to_owned(), |waited| waited.to_string()),
                 ),
-                Writer::Smi => {
+                Writer::Smi | Writer::Dmon => {
                     let is_empty = at < before || at + after >= self.looks.len();
                     let (held, utilization) = match is_empty {
                         true => (0.0, 0.0),
@@ -205,16 +217,25 @@ impl Drawn {
                     };
                     let time = look.time - 1.7e9;
                     let (minutes, seconds) = ((time / 60.0) as u64, time % 60.0);
-                    writeln!(
-                        out,
-                        "2026/03/{:02} {:02}:{:02}:{seconds:06.3}, 0, {} MiB, {} MiB, {:.0} %",
-                        1 + minutes / 1440,
-                        minutes / 60 % 24,
-                        minutes % 60,
-                        bytes(held + look.others) >> 20,
-                        bytes(1.0) >> 20,
-                        utilization
-                    )
+                    let (day, hour, minute) = (1 + minutes / 1440, minutes / 60 % 24, minutes % 60);
+                    let used = bytes(held + look.others) >> 20;
+                    if self.writer == Writer::Dmon {
+                        if at % 20 == 0 {
+                            out += "#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem    enc    dec     fb   bar1\n\
+                                    #YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %      %      %     MB     MB\n";
+                        }
+                        writeln!(
+                            out,
+                            " 202603{day:02}   {hour:02}:{minute:02}:{:02}      0    297     61      - {utilization:6.0}     72      0      0 {used:6}      5",
+                            seconds as u64
+                        )
+                    } else {
+                        writeln!(
+                            out,
+                            "2026/03/{day:02} {hour:02}:{minute:02}:{seconds:06.3}, 0, {used} MiB, {} MiB, {utilization:.0} %",
+                            bytes(1.0) >> 20,
+                        )
+                    }
                 }
                 Writer::Torch => writeln!(
                     out,

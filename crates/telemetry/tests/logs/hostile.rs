@@ -32,7 +32,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Pieces that logs are made of, and some that they should not be.
-const PIECES: [&str; 24] = [
+const PIECES: [&str; 29] = [
     "\n",
     "\r\n",
     ",",
@@ -57,6 +57,11 @@ const PIECES: [&str; 24] = [
     "\u{0}",
     "[N/A]",
     "%",
+    "# gpu sm fb\n",
+    "#Idx % MB\n",
+    " - ",
+    "GPU is lost",
+    "\"loss\": NaN, ",
 ];
 
 fn mutated(seed: &[u8], dice: &mut Dice) -> Vec<u8> {
@@ -97,7 +102,7 @@ fn mutated_logs() {
         number("HOLDALL_FUZZ_CASES", 4_000),
     );
     let mut seeds: Vec<Vec<u8>> = Vec::new();
-    for writer in [Writer::Holdall, Writer::Smi, Writer::Torch] {
+    for writer in [Writer::Holdall, Writer::Smi, Writer::Torch, Writer::Dmon] {
         let mut drawn = Drawn::healthy_of(writer, &mut Dice::new(seed));
         drawn.looks.truncate(40);
         seeds.push(drawn.text().into_bytes());
@@ -157,14 +162,15 @@ fn nothing_in_it() {
 
 #[test]
 fn a_last_line_that_was_cut_off_is_left_out() {
-    for writer in [Writer::Holdall, Writer::Smi, Writer::Torch] {
+    for writer in [Writer::Holdall, Writer::Smi, Writer::Torch, Writer::Dmon] {
         let drawn = Drawn::healthy_of(writer, &mut Dice::new(1));
         let text = drawn.text();
         let whole = read(&text).unwrap();
         for cut in [1, 2, 9, 30] {
             let part = read(&text[..text.len() - cut]).unwrap();
             assert_eq!(part.verdict, Verdict::Healthy, "{:?}", part.findings);
-            let is_whole = writer != Writer::Smi && cut == 1;
+            let is_of_cells = matches!(writer, Writer::Smi | Writer::Dmon);
+            let is_whole = !is_of_cells && cut == 1;
             assert_eq!(
                 part.log.samples,
                 whole.log.samples - u64::from(!is_whole),
@@ -206,7 +212,7 @@ fn nan_and_clocks_that_go_back_change_no_verdict() {
         let mut lines: Vec<String> = drawn.text().lines().map(str::to_owned).collect();
         for (at, line) in lines.iter_mut().enumerate() {
             match at % 7 {
-                0 => *line = line.replace("\"epoch\"", "\"loss\": NaN, \"epoch\""),
+                0 => *line = line.replace("\"epoch\"", "\"val_loss\": NaN, \"epoch\""),
                 1 => *line = line.replace("\"time\":1", "\"time\":-1"),
                 2 => *line = line.replace("\"step\"", "\"lr\": -Infinity, \"step\""),
                 3 => *line = format!("  {line}\r"),

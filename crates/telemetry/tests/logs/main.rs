@@ -7,5 +7,7 @@ mod counting;
 mod draw;
 mod hostile;
 mod large;
+mod leaks;
+mod messages;
 mod real;
 mod verdicts;

@@ -113,13 +113,13 @@ fn drifting(dice: &mut Dice, drawn: &mut Drawn, per_epoch: f64) {
 }
 
 /// Up within each of `num_teeth`, back down at its end.
-fn sawtooth(dice: &mut Dice, drawn: &mut Drawn, num_teeth: f64) {
+pub fn sawtooth(dice: &mut Dice, drawn: &mut Drawn, num_teeth: f64) {
     let height = dice.between(0.02, 0.2);
     drawn.each(|_, look| look.held -= height);
     drawn.add(|at, _| height * (at * num_teeth).fract());
 }
 
-fn warm_up(dice: &mut Dice, drawn: &mut Drawn) {
+pub fn warm_up(dice: &mut Dice, drawn: &mut Drawn) {
     let height = dice.between(0.02, 0.4);
     match dice.below(5) {
         // The largest batch until now, of batches of many sizes: records get rarer, and never end.
@@ -307,22 +307,35 @@ fn near_the_limit() {
 
 #[test]
 fn underused() {
-    assert_detected(
-        "underused",
-        Kind::Underused,
-        &[Kind::WaitingForData],
-        |dice| {
-            let mut drawn = Drawn::healthy(dice);
-            let goal = dice.between(0.03, 0.2);
-            let busy = dice.between(10.0, 60.0);
-            drawn.each(|_, look| {
-                look.reserved *= goal / 0.9;
-                look.held *= goal / 0.9;
-                look.utilization *= busy / 100.0;
-            });
-            drawn
-        },
-    );
+    assert_detected("underused", Kind::Underused, &[], |dice| {
+        // Where the GPU is not busy, only a log that says it did not wait for data tells that batches are too small.
+        let writer = dice.pick(&[Writer::Holdall, Writer::Torch]);
+        let mut drawn = Drawn::healthy_of(writer, dice);
+        scaled_down(dice, &mut drawn);
+        drawn.each(|_, look| look.waited = Some(0.02));
+        drawn
+    });
+}
+
+fn scaled_down(dice: &mut Dice, drawn: &mut Drawn) {
+    let goal = dice.between(0.03, 0.2);
+    let busy = dice.between(10.0, 60.0);
+    drawn.each(|_, look| {
+        look.reserved *= goal / 0.9;
+        look.held *= goal / 0.9;
+        look.utilization *= busy / 100.0;
+    });
+}
+
+/// Most of the memory is free and the GPU is not busy: a larger batch may only wait longer, so none is suggested.
+#[test]
+fn a_gpu_that_waits_is_not_told_to_take_larger_batches() {
+    assert_detected("starved", Kind::WaitingForData, &[], |dice| {
+        let writer = dice.pick(&[Writer::Holdall, Writer::Smi, Writer::Dmon]);
+        let mut drawn = Drawn::healthy_of(writer, dice);
+        scaled_down(dice, &mut drawn);
+        drawn
+    });
 }
 
 #[test]
@@ -348,7 +361,7 @@ fn idle() {
 #[test]
 fn waiting_for_data() {
     assert_detected("waiting for data", Kind::WaitingForData, &[], |dice| {
-        let writer = dice.pick(&[Writer::Holdall, Writer::Smi]);
+        let writer = dice.pick(&[Writer::Holdall, Writer::Smi, Writer::Dmon]);
         let mut drawn = Drawn::healthy_of(writer, dice);
         let share = dice.between(0.35, 0.8);
         let says_so = dice.chance(0.5) && writer == Writer::Holdall;
