@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
@@ -95,16 +96,7 @@ impl Setup {
             }
         }
         let budget_bytes = resolve_budget(config.memory, site)?;
-        if let (Some(budget), Some(total)) = (budget_bytes, site.total_bytes())
-            && budget > total
-        {
-            notes.push(format!(
-                "Memory: {} is more than {} has ({})",
-                show_bytes(budget),
-                site.noun(),
-                show_bytes(total)
-            ));
-        }
+        notes.extend(notes_on_memory(site, budget_bytes));
         let mut step = StepConfig::new(model, labels);
         step.num_tokens = tokens;
         step.contrastive_weight = config.losses.contrastive;
@@ -330,6 +322,32 @@ fn resolve_precision(
             Ok(Arithmetic::F32)
         }
     }
+}
+
+/// What bounds the memory there, where that is not the machine; and whether the budget is above it.
+fn notes_on_memory(site: Site<'_>, budget_bytes: Option<u64>) -> Vec<String> {
+    let (Some(total), Some(bound)) = (site.total_bytes(), site.bound()) else {
+        return Vec::new();
+    };
+    let mut notes = Vec::new();
+    if bound != Bound::Machine {
+        let (total, bound) = (show_bytes(total), bound.noun());
+        notes.push(format!("Memory: {total} ({bound})"));
+    }
+    if let Some(budget) = budget_bytes.filter(|&budget| budget > total) {
+        let (budget, total) = (show_bytes(budget), show_bytes(total));
+        notes.push(match bound {
+            Bound::Machine => format!(
+                "warning: memory: {budget} is more than {} has ({total})",
+                site.noun()
+            ),
+            bound => format!(
+                "warning: memory: {budget} is more than can be had ({total}, {}): the system may end the run",
+                bound.noun()
+            ),
+        });
+    }
+    notes
 }
 
 /// What a budget is in bytes there; `None` where it is open and the system does not tell.
