@@ -28,8 +28,8 @@ const HALF_SPEED_ROWS: f64 = 24.0;
 /// Code that a step is the first to run, of this program and of the system's libraries: measured as 0.9 to 1.5 MiB, by where the
 /// linker put it and how much of the file was in the page cache.
 const CODE_BYTES: u64 = 2 << 20;
-/// What a thread's stack and heap grow by when it first computes: measured as 8 to 30 KiB.
-const THREAD_BYTES: u64 = 32 << 10;
+/// What a thread's stack and heap grow by when it first computes: measured over 16 threads.
+const THREAD_BYTES: u64 = 8 << 10;
 
 impl CpuTarget {
     /// A target for a pool of `num_threads`, with the memory that the process holds now as a baseline.
