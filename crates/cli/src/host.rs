@@ -16,7 +16,7 @@ pub struct HostReading {
     pub num_threads: Option<usize>,
     pub memory_total_bytes: Option<u64>,
     pub memory_available_bytes: Option<u64>,
-    /// What a container allows, where that is less than there is.
+    /// What a container or `ulimit` allows, where that is less than there is.
     pub memory_limit_bytes: Option<u64>,
 }
 
@@ -46,16 +46,17 @@ impl HostWatch {
         let now = ticks();
         let cpu_percent = self.before.zip(now).and_then(busy_percent);
         self.before = now.or(self.before);
-        let memory_total_bytes = holdall_device::cpu::total_bytes();
+        let memory = holdall_device::cpu::host_memory();
         HostReading {
             name: read("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()),
             cpu_percent,
             load: read("/proc/loadavg").and_then(|text| load(&text)),
             num_threads: num_threads(),
-            memory_total_bytes,
-            memory_available_bytes: holdall_device::cpu::available_bytes(),
-            memory_limit_bytes: memory_limit_bytes()
-                .filter(|limit| memory_total_bytes.is_none_or(|total| *limit < total)),
+            memory_total_bytes: memory.map(|memory| memory.machine_bytes),
+            memory_available_bytes: memory.map(|memory| memory.machine_available_bytes),
+            memory_limit_bytes: memory
+                .filter(|memory| memory.total_bytes < memory.machine_bytes)
+                .map(|memory| memory.total_bytes),
         }
     }
 }
@@ -68,24 +69,6 @@ pub fn num_threads() -> Option<usize> {
 /// Cores that are switched on, whoever may use them.
 pub fn num_cores() -> Option<usize> {
     count_of_ranges(&read("/sys/devices/system/cpu/online")?)
-}
-
-/// What a container's memory may grow to.
-pub fn memory_limit_bytes() -> Option<u64> {
-    // Of version 2: a group is bounded by all that it is in. In a container its own is the root.
-    let groups = read("/proc/self/cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
-    let own = own.unwrap_or("/").trim_start_matches('/');
-    let newer = Path::new(own)
-        .ancestors()
-        .map(|group| Path::new("/sys/fs/cgroup").join(group).join("memory.max"));
-    // Of version 1, where "no limit" is a number near the largest.
-    let older = "/sys/fs/cgroup/memory/memory.limit_in_bytes".into();
-    newer
-        .chain([older])
-        .filter_map(|file| read(file)?.trim().parse().ok())
-        .filter(|limit| *limit < 1 << 60)
-        .min()
 }
 
 /// What could still be written in a folder by whoever asks.

@@ -16,7 +16,13 @@ use clap::Parser;
 
 use arguments::{BenchCommand, Command, DataCommand, Holdall};
 
+/// What the product library packs goes where the plan has counted it.
+#[global_allocator]
+static ALLOCATOR: holdall_device::cpu::PackingAllocator =
+    holdall_device::cpu::PackingAllocator::new();
+
 fn main() -> ExitCode {
+    holdall_device::cpu::steady_allocator();
     let holdall = Holdall::parse();
     holdall_device::cuda::on_progress(screen::tell);
     let result = match holdall.command {

@@ -38,6 +38,9 @@ mod interrupted;
 mod json_keys;
 #[path = "cli/killed.rs"]
 mod killed;
+#[cfg(target_os = "linux")]
+#[path = "cli/limits.rs"]
+mod limits;
 #[path = "cli/memory.rs"]
 mod memory;
 #[path = "cli/monitor.rs"]

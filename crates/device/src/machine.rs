@@ -98,11 +98,13 @@ impl Device {
                 Err(missing) => (None, vec![missing.to_string()]),
             },
         };
-        Ok(Device {
-            cpu: Cpu::new(num_threads),
-            gpu,
-            notes,
-        })
+        let cpu = Cpu::open(num_threads).map_err(|cause| {
+            DeviceError::Failed(format!(
+                "no threads to compute with: {cause}\n\
+                 hint: fewer --num-threads, or raise the limits on processes and memory (ulimit -u, ulimit -v)"
+            ))
+        })?;
+        Ok(Device { cpu, gpu, notes })
     }
 
     /// Programs run on a thread pool.
@@ -226,7 +228,7 @@ impl Device {
             Some(gpu) => gpu.held_bytes(),
             None => {
                 cpu::give_back_freed();
-                cpu::resident_bytes()
+                cpu::resident_bytes_exactly()
             }
         }
     }
@@ -282,7 +284,10 @@ impl Machine {
         cpu::give_back_freed();
         let kind = match device.gpu() {
             Some(gpu) => Kind::Cuda(Box::new(CudaMachine::new(gpu, plan, arithmetic)?)),
-            None => Kind::Cpu(Arena::new(plan.arena_bytes)?),
+            None => {
+                device.cpu().touch_slabs(plan.packing_bytes);
+                Kind::Cpu(Arena::new(plan.arena_bytes)?)
+            }
         };
         Ok(Machine { kind, arithmetic })
     }

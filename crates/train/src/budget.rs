@@ -15,8 +15,9 @@ pub enum Memory {
     Percent(f64),
 }
 
-/// On `auto`, what is left to others.
+/// On `auto`, what is left to others; in small containers one part in [`AUTO_RESERVE_PART`].
 const AUTO_RESERVE_BYTES: u64 = 256 << 20;
+const AUTO_RESERVE_PART: u64 = 16;
 
 const UNITS: [(&str, u64); 9] = [
     ("KiB", 1 << 10),
@@ -97,7 +98,8 @@ impl Memory {
     pub fn resolve(self, total_bytes: u64, free_bytes: u64) -> u64 {
         match self {
             Memory::Auto => {
-                (total_bytes / 100 * 95).min(free_bytes.saturating_sub(AUTO_RESERVE_BYTES))
+                let reserve = AUTO_RESERVE_BYTES.min(total_bytes / AUTO_RESERVE_PART);
+                (total_bytes / 100 * 95).min(free_bytes.saturating_sub(reserve))
             }
             Memory::Bytes(bytes) => bytes,
             Memory::Percent(percent) => (total_bytes as f64 * percent / 100.0) as u64,
@@ -164,6 +166,7 @@ mod tests {
         let gib = 1 << 30;
         assert_eq!(Memory::Auto.resolve(100 * gib, 200 * gib), 95 * gib);
         assert_eq!(Memory::Auto.resolve(100 * gib, gib), gib - (256 << 20));
+        assert_eq!(Memory::Auto.resolve(gib / 4, gib / 4), gib / 4 - gib / 64);
         assert_eq!(Memory::Percent(50.0).resolve(100 * gib, gib), 50 * gib);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
@@ -95,16 +96,7 @@ impl Setup {
             }
         }
         let budget_bytes = resolve_budget(config.memory, site)?;
-        if let (Some(budget), Some(total)) = (budget_bytes, site.total_bytes())
-            && budget > total
-        {
-            notes.push(format!(
-                "Memory: {} is more than {} has ({})",
-                show_bytes(budget),
-                site.noun(),
-                show_bytes(total)
-            ));
-        }
+        notes.extend(notes_on_memory(site, budget_bytes));
         let mut step = StepConfig::new(model, labels);
         step.num_tokens = tokens;
         step.contrastive_weight = config.losses.contrastive;
@@ -157,27 +149,28 @@ impl Setup {
             Site::Here(device) if !device.is_gpu() => device,
             _ => return planned(0),
         };
-        let before = device.held_bytes().unwrap_or(0);
-        let mut made = match planned(0) {
-            // Refusals count what planning leaves behind too, and what differs from start to start: what they offer must
-            // fit when it is typed.
-            Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => planned(START_TO_START_BYTES)?,
-            made => made?,
-        };
-        // Planning itself leaves traces in the process: the forecast starts from what it holds now. What no longer fits is
-        // planned again, once, with that in view.
-        let held = device.held_bytes().unwrap_or(0);
-        let grown = held.saturating_sub(before);
-        if let Some(budget) = self.budget_bytes
-            && made.step.process_bytes + grown > budget
-        {
-            drop(made);
-            // Asking gives back what was freed.
-            device.held_bytes();
-            return planned(0);
+        // Planning leaves traces in the process, and the plan itself takes room: what the process holds once it is made counts.
+        // Where that no longer fits, planning begins again with it in view.
+        let held = || device.held_bytes().unwrap_or(0);
+        let mut foreseen = 0;
+        for _ in 0..MOST_PLANS {
+            let before = held();
+            let mut made = match planned(foreseen) {
+                // Refusals count it too, and what differs from start to start: what they offer must fit when it is typed.
+                Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => {
+                    planned(foreseen.max(START_TO_START_BYTES))?
+                }
+                made => made?,
+            };
+            let grown = held().saturating_sub(before);
+            hold_more(&mut made, grown.saturating_sub(foreseen));
+            let process_bytes = made.step.process_bytes;
+            if self.budget_bytes.is_none_or(|budget| process_bytes <= budget) {
+                return Ok(made);
+            }
+            foreseen = grown + (128 << 10);
         }
-        hold_more(&mut made, grown);
-        Ok(made)
+        planned(foreseen)
     }
 
     /// Reserves the arena and fills the weights. Returns what was reserved: where memory has gone meanwhile, that is another
@@ -269,7 +262,10 @@ fn check_patterns(step: &StepConfig) -> Result<(), TrainError> {
 }
 
 /// How much the memory that a process holds after planning may differ between two starts.
-const START_TO_START_BYTES: u64 = 1 << 20;
+const START_TO_START_BYTES: u64 = 3 << 19;
+
+/// How often a run is planned until its own plan fits into it.
+const MOST_PLANS: usize = 3;
 
 /// The folder that `name` is, or has in the local Hugging Face cache; else a preset.
 pub(crate) fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError> {
@@ -330,6 +326,32 @@ fn resolve_precision(
             Ok(Arithmetic::F32)
         }
     }
+}
+
+/// What bounds the memory there, where that is not the machine; and whether the budget is above it.
+fn notes_on_memory(site: Site<'_>, budget_bytes: Option<u64>) -> Vec<String> {
+    let (Some(total), Some(bound)) = (site.total_bytes(), site.bound()) else {
+        return Vec::new();
+    };
+    let mut notes = Vec::new();
+    if bound != Bound::Machine {
+        let (total, bound) = (show_bytes(total), bound.noun());
+        notes.push(format!("Memory: {total} ({bound})"));
+    }
+    if let Some(budget) = budget_bytes.filter(|&budget| budget > total) {
+        let (budget, total) = (show_bytes(budget), show_bytes(total));
+        notes.push(match bound {
+            Bound::Machine => format!(
+                "warning: memory: {budget} is more than {} has ({total})",
+                site.noun()
+            ),
+            bound => format!(
+                "warning: memory: {budget} is more than can be had ({total}, {}): the system may end the run",
+                bound.noun()
+            ),
+        });
+    }
+    notes
 }
 
 /// What a budget is in bytes there; `None` where it is open and the system does not tell.

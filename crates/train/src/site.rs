@@ -1,5 +1,6 @@
 //! Where a run is planned for: the device at hand, or a card that is somewhere else.
 
+use holdall_device::cpu::{self, Bound};
 use holdall_device::cuda::CudaTarget;
 use holdall_device::cuda::cards::Card;
 use holdall_device::{Arithmetic, Device, DeviceError};
@@ -84,6 +85,14 @@ impl Site<'_> {
         match self {
             Site::Here(device) => device.available_bytes(),
             Site::Card(card) => Some(card.usable_bytes()),
+        }
+    }
+
+    /// Who says how much memory there is; `None` where the system does not tell.
+    pub fn bound(self) -> Option<Bound> {
+        match self {
+            Site::Here(device) if !device.is_gpu() => Some(cpu::host_memory()?.bound),
+            _ => Some(Bound::Machine),
         }
     }
 

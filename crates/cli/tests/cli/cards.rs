@@ -82,7 +82,7 @@ fn a_faster_card_has_a_faster_plan_and_more_memory_never_a_slower_one() {
 #[test]
 fn more_than_the_card_has_is_said() {
     let answer = holdall(&format!("{CLIP} --gpu rtx-4060 --memory 12GiB")).exits(DONE);
-    let note = "Memory: 12.00 GiB is more than rtx-4060 has (7.72 GiB)";
+    let note = "warning: memory: 12.00 GiB is more than rtx-4060 has (7.72 GiB)";
     assert!(answer.stderr.contains(note), "{}", answer.stderr);
 }
 

@@ -57,6 +57,11 @@ pub fn holdall_words<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Ans
     start(words).answer()
 }
 
+/// Types a command in an environment with these variables.
+pub fn holdall_with(variables: &[(&str, &str)], line: &str) -> Answer {
+    start_with(variables, line.split_whitespace()).answer()
+}
+
 /// A command that has been typed and has not answered yet.
 pub struct Running {
     typed: String,
@@ -77,9 +82,16 @@ impl Drop for Process {
 
 /// Types a command word by word, and does not wait for it.
 pub fn start<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Running {
+    start_with(&[], words)
+}
+
+fn start_with<W: AsRef<OsStr>>(
+    variables: &[(&str, &str)],
+    words: impl IntoIterator<Item = W>,
+) -> Running {
     let program = program();
     let mut command = Command::new(&program);
-    command.args(words);
+    command.args(words).envs(variables.iter().copied());
     let typed = format!("{command:?}").replace(&*program.to_string_lossy(), "holdall");
     hide_cards(&mut command);
     // Files, not pipes: nobody has to read along while the time is watched.

@@ -5,6 +5,7 @@ use holdall_graph::ops::attention::Attention;
 use rayon::prelude::*;
 
 use super::operands::{Operands, Rows};
+use super::packing::Packing;
 use super::product::{Factor, small_product};
 use super::real::{Real, dot, exp_in_place, largest, sum, vectorised};
 
@@ -63,12 +64,29 @@ impl Heads {
     }
 }
 
-/// Scratch of the thread that runs this task: `rows` of `width`, one matrix per thread.
-fn thread_scratch<T: Real>(o: &Operands<'_>, num_matrices: usize, keys: usize) -> [Rows<T>; 2] {
-    let thread = rayon::current_thread_index().unwrap_or(0);
+/// Elements of scratch: so many matrices of scores per thread.
+pub(super) fn scratch_elements(num_threads: usize, num_matrices: usize, keys: usize) -> usize {
+    num_threads * num_matrices * QUERY_TILE * keys
+}
+
+/// Scratch of the thread that runs this task: matrices of scores, and where its products pack.
+fn thread_scratch<T: Real>(
+    o: &Operands<'_>,
+    num_matrices: usize,
+    keys: usize,
+) -> ([Rows<T>; 2], Packing) {
+    let (thread, num_threads) = (
+        rayon::current_thread_index().unwrap_or(0),
+        rayon::current_num_threads(),
+    );
     let all = o.workspace::<T>(keys);
     let matrix = |index| all.slice((thread * num_matrices + index) * QUERY_TILE, QUERY_TILE);
-    [matrix(0), matrix(num_matrices - 1)]
+    let elements = scratch_elements(num_threads, num_matrices, keys);
+    let packing = o.packing(elements * size_of::<T>());
+    (
+        [matrix(0), matrix(num_matrices - 1)],
+        packing.share(thread, num_threads),
+    )
 }
 
 pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
@@ -82,7 +100,7 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
         .into_par_iter()
         .for_each(|task| {
             let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
-            let [scores, _] = thread_scratch::<T>(o, 1, heads.keys);
+            let ([scores, _], packing) = thread_scratch::<T>(o, 1, heads.keys);
             let length =
                 lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
             let q = heads.of(q, sample, index, heads.queries);
@@ -98,6 +116,7 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     heads.scale,
                     Factor::Plain(q),
                     Factor::Transposed(k),
+                    packing,
                 );
                 vectorised(|| {
                     for row in 0..rows {
@@ -126,6 +145,7 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     1.0,
                     Factor::Plain(scores),
                     Factor::Plain(v),
+                    packing,
                 );
             }
         });
@@ -165,7 +185,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
         .into_par_iter()
         .for_each(|task| {
             let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
-            let [p, dp] = thread_scratch::<T>(o, 2, heads.keys);
+            let ([p, dp], packing) = thread_scratch::<T>(o, 2, heads.keys);
             let length =
                 lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
             let of_queries = |all| heads.of(all, sample, index, heads.queries);
@@ -182,6 +202,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     heads.scale,
                     Factor::Plain(q),
                     Factor::Transposed(k),
+                    packing,
                 );
                 small_product(
                     dp,
@@ -189,6 +210,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     1.0,
                     Factor::Plain(dout),
                     Factor::Transposed(v),
+                    packing,
                 );
                 vectorised(|| {
                     for row in 0..rows {
@@ -205,6 +227,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     1.0,
                     Factor::Transposed(p),
                     Factor::Plain(dout),
+                    packing,
                 );
                 vectorised(|| {
                     for row in 0..rows {
@@ -220,6 +243,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     heads.scale,
                     Factor::Plain(dp),
                     Factor::Plain(k),
+                    packing,
                 );
                 small_product(
                     dk,
@@ -227,6 +251,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     heads.scale,
                     Factor::Transposed(dp),
                     Factor::Plain(q),
+                    packing,
                 );
             }
         });

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use super::elements::for_rows;
 use super::operands::{Operands, Rows};
+use super::packing::Packing;
 use super::product::{Factor, product};
 use super::real::{Real, exp_in_place, largest, sum, vectorised};
 
@@ -28,12 +29,14 @@ struct Scratch<T> {
     row_sum: Rows<T>,
     column_peak: Rows<T>,
     column_sum: Rows<T>,
+    packing: Packing,
 }
 
 fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> Scratch<T> {
     let tile = tile.min(rows);
     let tiles = o.workspace::<T>(tile);
-    let flat = o.workspace::<T>(scratch_elements(rows, tile));
+    let elements = scratch_elements(rows, tile);
+    let flat = o.workspace::<T>(elements).slice(0, 1);
     let vector = |index: usize| flat.columns(2 * tile * tile + index * rows, rows);
     Scratch {
         scores: tiles.slice(0, tile),
@@ -43,6 +46,7 @@ fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> Scratch<T> {
         row_sum: vector(2),
         column_peak: vector(3),
         column_sum: vector(4),
+        packing: o.packing(elements * size_of::<T>()),
     }
 }
 
@@ -53,19 +57,20 @@ fn tiles(rows: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// Scores of a tile, as the top-left corner of the tile buffer.
 fn scores<T: Real>(
-    buffer: Rows<T>,
+    s: &Scratch<T>,
     scale: f64,
     [image, text]: [Rows<T>; 2],
     (i, rows): (usize, usize),
     (j, columns): (usize, usize),
 ) -> Rows<T> {
-    let tile = buffer.slice(0, rows).columns(0, columns);
+    let tile = s.scores.slice(0, rows).columns(0, columns);
     product(
         tile,
         Write::Overwrite,
         scale,
         Factor::Plain(image.slice(i, rows)),
         Factor::Transposed(text.slice(j, columns)),
+        s.packing,
     );
     tile
 }
@@ -84,7 +89,7 @@ pub(super) fn forward<T: Real>(tile: usize, o: &Operands<'_>) {
     }
     for (i, num_rows) in tiles(rows, tile) {
         for (j, num_columns) in tiles(rows, tile) {
-            let tile = scores(s.scores, scale, features, (i, num_rows), (j, num_columns));
+            let tile = scores(&s, scale, features, (i, num_rows), (j, num_columns));
             if i == j {
                 for row in 0..num_rows {
                     s.diagonal.row_mut(0)[i + row] = tile.row(row)[row];
@@ -202,7 +207,7 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
     let mut dscale = 0.0;
     for (i, num_rows) in tiles(rows, tile) {
         for (j, num_columns) in tiles(rows, tile) {
-            let tile = scores(s.scores, scale, features, (i, num_rows), (j, num_columns));
+            let tile = scores(&s, scale, features, (i, num_rows), (j, num_columns));
             let gradient = s.again.slice(0, num_rows).columns(0, num_columns);
             // Per row, its share of the temperature's gradient; added up in order below.
             let shares = s.row_sum.row_per_element();
@@ -246,6 +251,7 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
                 scale,
                 Factor::Plain(gradient),
                 Factor::Plain(features[1].slice(j, num_columns)),
+                s.packing,
             );
             product(
                 dtext.slice(j, num_columns),
@@ -253,6 +259,7 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
                 scale,
                 Factor::Transposed(gradient),
                 Factor::Plain(features[0].slice(i, num_rows)),
+                s.packing,
             );
         }
     }

@@ -14,7 +14,15 @@ use super::real::{Real, vectorised};
 /// Elements of a strip: half of a common second-level cache in f32.
 const STRIP_ELEMENTS: usize = 1 << 18;
 /// Partial sums of a bias gradient.
-pub(super) const BIAS_PARTS: usize = 16;
+const BIAS_PARTS: usize = 16;
+
+/// Scratch of the partial sums.
+pub(super) fn bias_parts_bytes(bias: bool, width: usize) -> usize {
+    match bias {
+        true => BIAS_PARTS * width * size_of::<f64>(),
+        false => 0,
+    }
+}
 
 /// Rows of a strip: a function of the shape alone. Never under 256, or packing would cost more than it saves.
 pub(super) fn strip_rows(rows: usize, width: usize) -> usize {
@@ -35,7 +43,9 @@ pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
     let residual = op.residual.then(|| o.input::<T>(o.num_inputs() - 1));
     let (y, _) = o.result::<T>(0);
     let z = op.activation.and_then(|_| o.output::<T>(1)).map(|(z, _)| z);
-    let scratch = o.workspace::<T>(row_scratch_elements(x.width, y.width));
+    let scratch_elements = row_scratch_elements(x.width, y.width);
+    let scratch = o.workspace::<T>(scratch_elements);
+    let packing = o.packing(scratch_elements * size_of::<T>());
     for (start, rows) in strips(y.rows, y.width) {
         let y = y.slice(start, rows);
         let z = z.map(|z| z.slice(start, rows));
@@ -49,6 +59,7 @@ pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
             x,
             Factor::Transposed(weight),
             scratch,
+            packing,
         );
         match op.activation {
             Some(activation) => {
@@ -107,7 +118,9 @@ fn finish<T: Real>(y: Rows<T>, bias: Option<Rows<T>>, residual: Option<Rows<T>>)
 pub(super) fn input_grad<T: Real>(op: &LinearInputGrad, o: &Operands<'_>) {
     let (dz, weight) = (o.input::<T>(0), o.input::<T>(1));
     let (dx, mode) = o.result::<T>(0);
-    let scratch = o.workspace::<T>(row_scratch_elements(dz.width, dx.width));
+    let scratch_elements = row_scratch_elements(dz.width, dx.width);
+    let scratch = o.workspace::<T>(scratch_elements);
+    let packing = o.packing(scratch_elements * size_of::<T>());
     for (start, rows) in strips(dx.rows, dx.width) {
         let dx = dx.slice(start, rows);
         row_product(
@@ -116,6 +129,7 @@ pub(super) fn input_grad<T: Real>(op: &LinearInputGrad, o: &Operands<'_>) {
             dz.slice(start, rows),
             Factor::Plain(weight),
             scratch,
+            packing,
         );
         if let Some(activation) = op.activation {
             let z = o.input::<T>(2).slice(start, rows);
@@ -141,7 +155,8 @@ pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
     if op.weight {
         let (dweight, mode) = o.result::<T>(0);
         let (left, right) = (Factor::Transposed(dz), Factor::Plain(x));
-        product(dweight, mode, 1.0, left, right);
+        let packing = o.packing(bias_parts_bytes(op.bias, dz.width));
+        product(dweight, mode, 1.0, left, right, packing);
     }
     if op.bias {
         let (dbias, _) = o.result::<T>(usize::from(op.weight));

@@ -10,10 +10,12 @@ pub mod digits;
 mod elements;
 mod embedding;
 mod layer_norm;
+mod limits;
 mod linear;
 mod losses;
 mod memory;
 mod operands;
+mod packing;
 pub mod product;
 mod real;
 mod target;
@@ -24,9 +26,11 @@ use holdall_graph::{DType, Op};
 use holdall_plan::{Instruction, Program};
 
 pub use arena::{Arena, ArenaError};
+pub use limits::{Bound, HostMemory, available_bytes, host_memory, total_bytes};
 pub use memory::{
-    available_bytes, give_back_freed, peak_resident_bytes, resident_bytes, total_bytes,
+    give_back_freed, peak_resident_bytes, resident_bytes, resident_bytes_exactly, steady_allocator,
 };
+pub use packing::PackingAllocator;
 pub use target::CpuTarget;
 
 pub use real::Element;
@@ -40,19 +44,32 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A pool of `num_threads`, or one per core.
-    pub fn new(num_threads: Option<usize>) -> Cpu {
+    /// A pool of `num_threads`, or of as many as may run at once: cores, less what an affinity or a container takes away.
+    pub fn open(num_threads: Option<usize>) -> Result<Cpu, rayon::ThreadPoolBuildError> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(num_threads.unwrap_or(0))
             .thread_name(|index| format!("holdall-cpu-{index}"))
-            .build()
-            .expect("the system gives a process its threads");
-        Cpu { pool }
+            .build()?;
+        Ok(Cpu { pool })
+    }
+
+    /// The same where threads are sure to be had.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn new(num_threads: Option<usize>) -> Cpu {
+        Cpu::open(num_threads).expect("the system gives a process its threads")
     }
 
     /// Threads in the pool.
     pub fn num_threads(&self) -> usize {
         self.pool.current_num_threads()
+    }
+
+    /// Makes what a plan counts as the product library's own memory resident, before step 0.
+    pub(crate) fn touch_slabs(&self, packing_bytes: u64) {
+        let each = packing_bytes as usize / self.num_threads();
+        self.pool.broadcast(|_| packing::touch_slab(each));
     }
 
     /// Runs `work` on the pool. Programs that run inside do not pass through the pool's queue again, so they

@@ -8,6 +8,7 @@ use holdall_graph::Write;
 use holdall_plan::{Instruction, Place};
 
 use super::arena::ArenaPointer;
+use super::packing::Packing;
 use super::real::Element;
 
 /// A matrix whose rows are contiguous and evenly spaced.
@@ -207,5 +208,13 @@ impl<'a> Operands<'a> {
             width,
             stride: width,
         }
+    }
+    /// Scratch behind the first `own_bytes`, which the kernel itself uses: for its products to pack in.
+    pub fn packing(&self, own_bytes: usize) -> Packing {
+        let all = self.workspace::<u8>(1);
+        assert!(own_bytes <= all.rows, "scratch as planned");
+        // SAFETY: within the arena, as checked; the plan gives the scratch to this instruction alone, and the kernel keeps to
+        // what lies before.
+        unsafe { Packing::new(all.pointer.add(own_bytes), all.rows - own_bytes) }
     }
 }

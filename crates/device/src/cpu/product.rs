@@ -1,8 +1,7 @@
 //! Matrix products by the `gemm` crate.
 //!
-//! `gemm` packs operands into buffers that it allocates itself on every call. They are the one thing in a step
-//! that is not in the arena: [`is_running`] lets a test count them apart, and `packing_bytes` puts them into the
-//! forecast.
+//! `gemm` packs operands into buffers that it asks the allocator for on every call: [`Packing`](super::packing) answers with
+//! scratch of the arena, and [`is_running`] lets a test count what is allocated nevertheless.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +10,7 @@ use gemm::Parallelism;
 use holdall_graph::Write;
 
 use super::operands::Rows;
+use super::packing::Packing;
 use super::real::Real;
 
 static PARALLEL_PRODUCTS: AtomicUsize = AtomicUsize::new(0);
@@ -48,9 +48,10 @@ pub(super) fn product<T: Real>(
     alpha: f64,
     left: Factor<T>,
     right: Factor<T>,
+    packing: Packing,
 ) {
     PARALLEL_PRODUCTS.fetch_add(1, Ordering::Relaxed);
-    run(y, mode, alpha, left, right, Parallelism::Rayon(0));
+    packing.offer(|| run(y, mode, alpha, left, right, Parallelism::Rayon(0)));
     PARALLEL_PRODUCTS.fetch_sub(1, Ordering::Relaxed);
 }
 
@@ -61,9 +62,10 @@ pub(super) fn small_product<T: Real>(
     alpha: f64,
     left: Factor<T>,
     right: Factor<T>,
+    packing: Packing,
 ) {
     PRODUCTS.with(|count| count.set(count.get() + 1));
-    run(y, mode, alpha, left, right, Parallelism::None);
+    packing.offer(|| run(y, mode, alpha, left, right, Parallelism::None));
     PRODUCTS.with(|count| count.set(count.get() - 1));
 }
 
@@ -86,10 +88,11 @@ pub(super) fn row_product<T: Real>(
     left: Rows<T>,
     right: Factor<T>,
     scratch: Rows<T>,
+    packing: Packing,
 ) {
     let least = least_rows(y.width);
     if y.rows >= least {
-        return product(y, mode, 1.0, Factor::Plain(left), right);
+        return product(y, mode, 1.0, Factor::Plain(left), right, packing);
     }
     let (inner, width) = (left.width, y.width);
     let scratch = scratch.flat();
@@ -104,7 +107,8 @@ pub(super) fn row_product<T: Real>(
             padded_y.row_mut(row).fill(T::ZERO);
         }
     }
-    product(padded_y, mode, 1.0, Factor::Plain(padded_left), right);
+    let left = Factor::Plain(padded_left);
+    product(padded_y, mode, 1.0, left, right, packing);
     for row in 0..y.rows {
         y.row_mut(row).copy_from_slice(padded_y.row(row));
     }
@@ -145,48 +149,5 @@ fn run<T: Real>(
             false,
             parallelism,
         );
-    }
-}
-
-/// Rows and columns of the kernel's register tile (the widest that `gemm` has).
-const PANEL: [usize; 2] = [64, 6];
-
-/// Which factors of a product lie transposed in memory: decides what `gemm` packs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// `x W^T`.
-    RightTransposed,
-    /// `dz W`.
-    Plain,
-    /// `dz^T x`.
-    LeftTransposed,
-}
-
-/// What `gemm` allocates for a product of `m x k` by `k x n` with a row-major result: panels of the operands that do
-/// not lie as its kernel reads them.
-pub(super) fn packing_bytes(kind: Kind, [m, k, n]: [usize; 3], element_bytes: usize) -> u64 {
-    // A row-major result is computed as the transpose of a column-major one: the factors change places.
-    let (m, n) = (n, m);
-    let sizes = gemm_common::cache::kernel_params(m, n, k, PANEL[0], PANEL[1], element_bytes);
-    let right = match kind {
-        Kind::LeftTransposed if m > 2 * PANEL[0] => sizes.kc * sizes.nc.next_multiple_of(PANEL[1]),
-        _ => 0,
-    };
-    let left = match kind {
-        Kind::RightTransposed if m <= 2 * sizes.mc => sizes.kc * m.next_multiple_of(PANEL[0]),
-        _ if m <= 2 * sizes.mc && !m.is_multiple_of(16) => sizes.kc * m.next_multiple_of(PANEL[0]),
-        _ => 0,
-    };
-    ((right + left) * element_bytes) as u64
-}
-
-/// What a thread's own buffer holds of the left factor, where it is not packed as a whole. The buffer is as large as the
-/// second-level cache and stays, but only what is written to becomes resident.
-pub(super) fn slab_bytes(kind: Kind, [m, k, n]: [usize; 3], element_bytes: usize) -> u64 {
-    let (m, n) = (n, m);
-    let sizes = gemm_common::cache::kernel_params(m, n, k, PANEL[0], PANEL[1], element_bytes);
-    match kind {
-        Kind::RightTransposed if m <= 2 * sizes.mc => 0,
-        _ => (sizes.kc * sizes.mc.min(m.next_multiple_of(PANEL[0])) * element_bytes) as u64,
     }
 }

@@ -3,8 +3,8 @@
 use holdall_graph::{NodeView, Op, Shape};
 use holdall_plan::Target;
 
-use super::attention::QUERY_TILE;
-use super::product::Kind;
+use super::attention::{self, QUERY_TILE};
+use super::packing::{self, Kind, Packed, Threads};
 use super::{contrastive, layer_norm, linear, memory, product, update};
 
 /// Sizes and times on this machine's cores.
@@ -25,9 +25,11 @@ pub struct CpuTarget {
 const SECONDS_PER_NODE: f64 = 12e-6;
 /// Rows at which a product reaches half of its full speed.
 const HALF_SPEED_ROWS: f64 = 24.0;
-/// Stacks, the allocator's own pages, pages of the binary that are first touched later, and what the run itself needs for its
-/// records. What is left of it at the peak varies by about 3 MiB from run to run.
-const RESERVE_BYTES: u64 = 5 << 20;
+/// Code that a step is the first to run, of this program and of the system's libraries: measured as 0.9 to 1.5 MiB, by where the
+/// linker put it and how much of the file was in the page cache.
+const CODE_BYTES: u64 = 2 << 20;
+/// What a thread's stack and heap grow by when it first computes: measured over 16 threads.
+const THREAD_BYTES: u64 = 8 << 10;
 
 impl CpuTarget {
     /// A target for a pool of `num_threads`, with the memory that the process holds now as a baseline.
@@ -35,7 +37,7 @@ impl CpuTarget {
         let wide = super::real::has_wide_vectors();
         CpuTarget {
             num_threads,
-            baseline_bytes: memory::resident_bytes().unwrap_or(32 << 20),
+            baseline_bytes: memory::resident_bytes_exactly().unwrap_or(32 << 20),
             flops_per_second: if wide { 95e9 } else { 45e9 },
             element_flops_per_second: if wide { 12e9 } else { 6e9 },
             bytes_per_second: 8e9 * num_threads.min(4) as f64,
@@ -55,16 +57,16 @@ impl CpuTarget {
     }
 
     /// The products of a node: which kind, and `m x k` by `k x n`.
-    fn products(&self, node: NodeView<'_>) -> Vec<(Kind, [usize; 3])> {
+    fn products(&self, node: NodeView<'_>, part: Part) -> Vec<(Kind, [usize; 3])> {
         match &node.node.op {
             Op::Linear(_) => {
                 let (x, weight) = (node.input(0), node.input(1));
-                let rows = linear::strip_rows(x.rows(), weight.rows());
+                let rows = strip_rows(x.rows(), weight.rows(), part);
                 vec![(Kind::RightTransposed, [rows, x.width(), weight.rows()])]
             }
             Op::LinearInputGrad(_) => {
                 let (dz, weight) = (node.input(0), node.input(1));
-                let rows = linear::strip_rows(dz.rows(), weight.width());
+                let rows = strip_rows(dz.rows(), weight.width(), part);
                 vec![(Kind::Plain, [rows, dz.width(), weight.width()])]
             }
             Op::LinearWeightGrad(_) => {
@@ -72,37 +74,86 @@ impl CpuTarget {
                 vec![(Kind::LeftTransposed, [dz.width(), dz.rows(), x.width()])]
             }
             Op::Contrastive(op) => {
-                let (image, tile) = (node.input(0), op.tile.min(node.input(0).rows()));
-                vec![(Kind::RightTransposed, [tile, image.width(), tile])]
+                let image = node.input(0);
+                let tiles = tile_sizes(image.rows(), op.tile, part).into_iter();
+                let product = |(i, j)| (Kind::RightTransposed, [i, image.width(), j]);
+                tiles.map(product).collect()
             }
             Op::ContrastiveGrad(op) => {
-                let (image, tile) = (node.input(1), op.tile.min(node.input(1).rows()));
-                vec![
-                    (Kind::RightTransposed, [tile, image.width(), tile]),
-                    (Kind::Plain, [tile, tile, image.width()]),
-                    (Kind::LeftTransposed, [tile, tile, image.width()]),
-                ]
+                let image = node.input(1);
+                let tiles = tile_sizes(image.rows(), op.tile, part).into_iter();
+                let products = |(i, j)| {
+                    [
+                        (Kind::RightTransposed, [i, image.width(), j]),
+                        (Kind::Plain, [i, j, image.width()]),
+                        (Kind::LeftTransposed, [j, i, image.width()]),
+                    ]
+                };
+                tiles.flat_map(products).collect()
             }
             Op::Attention(op) => {
-                self.attention_products(op.num_heads, node.input(0), node.input(1))
+                attention_products(op.num_heads, [node.input(0), node.input(1)], part)
             }
             Op::AttentionGrad(op) => {
-                self.attention_products(op.forward.num_heads, node.input(1), node.input(2))
+                attention_products(op.forward.num_heads, [node.input(1), node.input(2)], part)
             }
             _ => Vec::new(),
         }
     }
 
-    /// Small products, one per thread at a time.
-    fn attention_products(&self, heads: usize, q: Shape, k: Shape) -> Vec<(Kind, [usize; 3])> {
-        let (queries, keys) = (q.dims()[1].min(QUERY_TILE), k.dims()[1]);
-        let width = q.width() / heads;
-        vec![
-            (Kind::RightTransposed, [queries, width, keys]),
-            (Kind::Plain, [queries, keys, width]),
-            (Kind::LeftTransposed, [keys, queries, width]),
-        ]
+    /// What the node's products pack, and how many threads pack panels at a time.
+    fn packed(&self, node: NodeView<'_>) -> (Packed, usize) {
+        let element = node.graph.compute().bytes();
+        let (threads, at_a_time) = match &node.node.op {
+            Op::Attention(_) | Op::AttentionGrad(_) => (Threads::One, self.num_threads),
+            _ => (Threads::All, 1),
+        };
+        let parts = [Part::Whole, Part::Last].into_iter();
+        let products = parts.flat_map(|part| self.products(node, part));
+        let each = products.map(|(kind, shape)| Packed::new(kind, shape, element, threads));
+        (each.fold(Packed::default(), Packed::max), at_a_time)
     }
+}
+
+/// Where rows come in strips or tiles: which of them. What `gemm` packs does not always grow with the number of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    Last,
+}
+
+/// Rows of a strip; the last is filled up where it has few.
+fn strip_rows(rows: usize, width: usize, part: Part) -> usize {
+    let strip = linear::strip_rows(rows, width);
+    match part {
+        Part::Whole => strip,
+        Part::Last => (rows % strip.max(1)).max(product::least_rows(width)),
+    }
+}
+
+/// Rows and columns of a tile of scores.
+fn tile_sizes(rows: usize, tile: usize, part: Part) -> Vec<(usize, usize)> {
+    let tile = tile.min(rows).max(1);
+    let last = rows % tile;
+    match part {
+        Part::Whole => vec![(tile, tile)],
+        Part::Last => vec![(tile, last), (last, tile), (last, last)],
+    }
+}
+
+/// Small products, one per thread at a time.
+fn attention_products(heads: usize, [q, k]: [Shape; 2], part: Part) -> Vec<(Kind, [usize; 3])> {
+    let (queries, keys) = (q.dims()[1], k.dims()[1]);
+    let queries = match part {
+        Part::Whole => queries.min(QUERY_TILE),
+        Part::Last => queries % QUERY_TILE,
+    };
+    let width = q.width() / heads;
+    vec![
+        (Kind::RightTransposed, [queries, width, keys]),
+        (Kind::Plain, [queries, keys, width]),
+        (Kind::LeftTransposed, [keys, queries, width]),
+    ]
 }
 
 impl Target for CpuTarget {
@@ -121,13 +172,15 @@ impl Target for CpuTarget {
                 let weight = node.input(1);
                 product::row_scratch_elements(weight.rows(), weight.width()) * element
             }
-            Op::LinearWeightGrad(op) if op.bias => {
-                linear::BIAS_PARTS * node.input(0).width() * size_of::<f64>()
-            }
+            Op::LinearWeightGrad(op) => linear::bias_parts_bytes(op.bias, node.input(0).width()),
             Op::LayerNormGrad(_) => layer_norm::PARTS * 3 * node.input(0).width() * element,
-            Op::Attention(_) => self.num_threads * QUERY_TILE * node.input(1).dims()[1] * element,
+            Op::Attention(_) => {
+                let keys = node.input(1).dims()[1];
+                attention::scratch_elements(self.num_threads, 1, keys) * element
+            }
             Op::AttentionGrad(_) => {
-                2 * self.num_threads * QUERY_TILE * node.input(2).dims()[1] * element
+                let keys = node.input(2).dims()[1];
+                attention::scratch_elements(self.num_threads, 2, keys) * element
             }
             Op::CrossEntropy(_) => {
                 let logits = node.input(0);
@@ -148,13 +201,18 @@ impl Target for CpuTarget {
             }
             _ => 0,
         };
-        bytes as u64
+        let panels = match self.packed(node) {
+            (Packed { panel_bytes: 0, .. }, _) => 0,
+            // Scratch may begin anywhere: up to one alignment is skipped.
+            (packed, at_a_time) => packed.panel_bytes * at_a_time + packing::ALIGNMENT,
+        };
+        (bytes + panels) as u64
     }
 
     fn seconds(&self, node: NodeView<'_>) -> f64 {
         let cost = node.graph.cost(node.node);
         let threads = self.num_threads as f64;
-        let products = self.products(node);
+        let products = self.products(node, Part::Whole);
         let smallest = products.iter().flat_map(|(_, shape)| shape).min();
         let smallest = smallest.copied().unwrap_or(64) as f64;
         let speed = self.flops_per_second * smallest / (smallest + HALF_SPEED_ROWS);
@@ -165,7 +223,8 @@ impl Target for CpuTarget {
     }
 
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
-        self.baseline_bytes + largest_packing_bytes + RESERVE_BYTES
+        let threads = self.num_threads as u64 * THREAD_BYTES;
+        self.baseline_bytes + largest_packing_bytes + CODE_BYTES + threads
     }
 
     fn page_bytes(&self) -> u64 {
@@ -173,17 +232,12 @@ impl Target for CpuTarget {
     }
 
     fn packing_bytes(&self, node: NodeView<'_>) -> u64 {
-        let element = node.graph.compute().bytes();
-        let (buffers, threads) = match &node.node.op {
-            Op::Attention(_) | Op::AttentionGrad(_) => (self.num_threads, self.num_threads),
-            _ => (1, self.num_threads),
+        let (packed, _) = self.packed(node);
+        // A slab's first page begins where the allocator put it.
+        let pages = match packed.slab_bytes {
+            0 => 0,
+            bytes => bytes.next_multiple_of(4096) + 4096,
         };
-        let products = self.products(node);
-        let each = products.iter().map(|&(kind, shape)| {
-            let panels = product::packing_bytes(kind, shape, element);
-            let slab = product::slab_bytes(kind, shape, element);
-            panels * buffers as u64 + slab * threads as u64
-        });
-        each.max().unwrap_or(0)
+        (pages * self.num_threads) as u64
     }
 }

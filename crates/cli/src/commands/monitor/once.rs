@@ -43,7 +43,7 @@ fn show_host(readings: &Readings) -> String {
         of_bytes(readings.host_used_bytes(), host.memory_total_bytes)
     );
     if let Some(limit) = host.memory_limit_bytes {
-        text += &format!(" (a container allows {})", show_bytes(limit));
+        text += &format!(" (a limit of {})", show_bytes(limit));
     }
     text + "\n"
 }

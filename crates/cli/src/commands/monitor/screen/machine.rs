@@ -53,7 +53,7 @@ pub fn draw_host(frame: &mut Frame, area: Rect, view: &View) {
     let more: Vec<String> = threads.into_iter().chain(load).collect();
     let limit = host.memory_limit_bytes;
     let limit = limit.map_or(String::new(), |limit| {
-        format!("a container allows {}", show_bytes(limit))
+        format!("a limit of {}", show_bytes(limit))
     });
     let used = readings.host_used_bytes();
     let lines = vec![

@@ -1,0 +1,71 @@
+//! A limit on the process is to it what the machine's memory is where there is none: budgets are shares of it, one above it is
+//! warned of, and what cannot be had ends with a sentence.
+
+use std::process::{Command, Output};
+
+use crate::typed::{DOES_NOT_FIT, DONE, program};
+
+const LIMIT_KIB: u64 = 1536 << 10;
+
+/// Types a command in a shell with that limit on what may be mapped.
+fn limited(limit_kib: u64, line: &str) -> Output {
+    let script = format!("ulimit -v {limit_kib}; exec \"$0\" \"$@\"");
+    Command::new("sh")
+        .args(["-c", &script])
+        .arg(program())
+        .args(line.split(' '))
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .unwrap()
+}
+
+/// What it wrote, if it ended so.
+fn answer(output: Output, code: i32) -> (String, String) {
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert_eq!(output.status.code(), Some(code), "{stdout}\n{stderr}");
+    (stdout, stderr)
+}
+
+fn budget_bytes(stdout: &str) -> u64 {
+    let plan: serde_json::Value = serde_json::from_str(stdout).unwrap();
+    plan["budget_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn budgets_are_shares_of_the_limit() {
+    let typed = "plan small --effective-batch 8 --num-threads 2 --json";
+    let (stdout, stderr) = answer(limited(LIMIT_KIB, typed), DONE);
+    assert!(
+        stderr.contains("Memory: 1.50 GiB (limit by ulimit -v)"),
+        "{stderr}"
+    );
+    let limit = LIMIT_KIB << 10;
+    assert!(
+        (limit / 4..limit).contains(&budget_bytes(&stdout)),
+        "{stdout}"
+    );
+    let (stdout, _) = answer(limited(LIMIT_KIB, &format!("{typed} --memory 50%")), DONE);
+    assert_eq!(budget_bytes(&stdout), limit / 2);
+}
+
+#[test]
+fn a_budget_above_the_limit_is_warned_of() {
+    let typed = "plan small --effective-batch 8 --num-threads 2 --memory 4GiB";
+    let (_, stderr) = answer(limited(LIMIT_KIB, typed), DONE);
+    let warning =
+        "warning: memory: 4.00 GiB is more than can be had (1.50 GiB, limit by ulimit -v)";
+    assert!(stderr.contains(warning), "{stderr}");
+}
+
+/// 768 pictures at once without recomputation take more than 1.5 GiB.
+#[test]
+fn an_arena_that_is_refused_ends_with_a_sentence() {
+    let typed = "bench clip --small --batch-size 768 --gradient-accumulation 1 --recompute none \
+                 --num-threads 2 --memory 64GiB --steps 1 --json";
+    let (_, stderr) = answer(limited(LIMIT_KIB, typed), DOES_NOT_FIT);
+    assert!(
+        stderr.contains("error: could not reserve ") && stderr.contains("hint: "),
+        "{stderr}"
+    );
+}
