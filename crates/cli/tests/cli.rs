@@ -12,6 +12,8 @@ mod broken;
 mod cards;
 #[path = "cli/config.rs"]
 mod config;
+#[path = "cli/damaged.rs"]
+mod damaged;
 #[path = "cli/data_check.rs"]
 mod data_check;
 #[path = "cli/data_clean.rs"]
