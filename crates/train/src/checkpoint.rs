@@ -216,9 +216,12 @@ impl Checkpoint {
                         )
                     });
                     checkpoint.notes.splice(0..0, notes);
-                    checkpoint.checkpoints.is_last_sound = is_last;
+                    let checkpoints = &mut checkpoint.checkpoints;
                     if is_last {
-                        checkpoint.checkpoints.previous_best = best_of(&run.previous());
+                        checkpoints.previous_best = best_of(&run.previous());
+                    } else {
+                        checkpoints.previous_best = checkpoints.last_best.take();
+                        checkpoints.is_last_sound = false;
                     }
                     return Ok(Some(checkpoint));
                 }

@@ -537,8 +537,9 @@ impl Trainer {
     /// The same where it is better than the best so far.
     fn better(&self, lines: &[EvaluationLine]) -> Option<f64> {
         let best = self.state.best.as_ref().map(|best| best.value);
+        // What is not a number is not better than anything.
         self.decisive(lines)
-            .filter(|value| best.is_none_or(|best| best < *value))
+            .filter(|value| value.is_finite() && best.is_none_or(|best| best < *value))
     }
 
     /// Saves the model as the best one. No checkpoint names it yet.
@@ -642,19 +643,21 @@ impl Trainer {
 
 /// The pictures of the best model that a checkpoint names; those of a later one, which is no part of the run any more, are removed.
 fn put_back_examples(folder: &RunFolder, best: Option<&Best>) -> Result<(), TrainError> {
-    let path = folder.path().join(EXAMPLES_FILE);
+    if best.is_some_and(|best| best.checksum.is_none()) {
+        // Written before best models had pictures of their own.
+        return Ok(());
+    }
     let kept = best.map(|best| folder.checkpoints().join(&best.folder).join(EXAMPLES_FILE));
-    match kept.filter(|kept| kept.is_file()) {
-        Some(kept) => {
-            let json = std::fs::read(&kept).map_err(failed(&kept, "read"))?;
-            write_whole(&path, &json)
+    if let Some(kept) = kept.filter(|kept| kept.is_file()) {
+        let json = std::fs::read_to_string(&kept).map_err(failed(&kept, "read"))?;
+        return folder.write(EXAMPLES_FILE, &json);
+    }
+    let path = folder.path().join(EXAMPLES_FILE);
+    match std::fs::remove_file(&path) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            Err(failed(&path, "removed")(cause))
         }
-        None => match std::fs::remove_file(&path) {
-            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-                Err(failed(&path, "removed")(cause))
-            }
-            _ => Ok(()),
-        },
+        _ => Ok(()),
     }
 }
 

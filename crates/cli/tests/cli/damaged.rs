@@ -7,8 +7,9 @@ use std::path::Path;
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
 use crate::typed::{BAD_INPUT, DONE, FOUND};
 
-/// Two steps, a checkpoint after each.
-const TWO_STEPS: &str = "--effective-batch 8 --epochs 1 --lr 1e-3 --set train.save_every=1";
+/// Two steps, a checkpoint after each. The rate is constant, so that a longer run repeats what a shorter one did.
+const TWO_STEPS: &str = "--effective-batch 8 --epochs 1 --lr 1e-3 --set train.save_every=1 \
+                         --set train.schedule=constant --set train.warmup=0";
 
 /// A copy of a run, which goes on by itself.
 fn copy(run: &RunFiles, home: &Home, name: &str) -> RunFiles {
