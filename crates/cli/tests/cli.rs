@@ -14,6 +14,8 @@ mod campaign;
 mod cards;
 #[path = "cli/config.rs"]
 mod config;
+#[path = "cli/damaged.rs"]
+mod damaged;
 #[path = "cli/data_check.rs"]
 mod data_check;
 #[path = "cli/data_clean.rs"]

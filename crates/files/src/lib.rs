@@ -3,15 +3,22 @@
 //! ```text
 //! write:  NAME.partial, written and on disk -> renamed to NAME -> the folder on disk
 //! read:   opened without waiting -> a regular file, no larger than allowed -> read
+//! check:  a checksum, taken when it was written, compared when it is read
 //! ```
 //!
 //! A process killed at any of these points leaves the old file or the new one, never a mixture; a machine that loses power, too.
 
+mod checksum;
+mod folder;
 mod open;
 mod write;
 
+pub use checksum::{Checksum, NotAChecksum, RunningChecksum};
+pub use folder::{copy_whole, create_folders, remove_folder, repair_folder, write_whole_folder};
 pub use open::{open_regular, read_regular};
-pub use write::{partial, sync_folder, write_whole, write_whole_by};
+pub use write::{
+    partial, sync_folder, write_shared, write_whole, write_whole_by, write_whole_file,
+};
 
 use std::path::Path;
 

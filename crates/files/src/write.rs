@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a file is written before it is renamed. A fixed name: what a killed process left is overwritten, not piled up.
 pub fn partial(path: &Path) -> PathBuf {
@@ -19,18 +20,42 @@ pub fn write_whole_by(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let partial = partial(path);
-    let written = File::create(&partial).and_then(|file| {
+    write_whole_file(path, |file| {
         let mut file = BufWriter::new(file);
         fill(&mut file)?;
-        file.into_inner()
-            .map_err(io::IntoInnerError::into_error)?
-            .sync_all()
+        file.flush()
+    })
+}
+
+/// The same for whoever has to go back to the beginning of the file: `fill` gets the file itself.
+pub fn write_whole_file(
+    path: &Path,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    write_as(&partial(path), path, fill)
+}
+
+/// The same for a file that several processes may write at once, such as one of a cache: the last one wins, and each is whole.
+pub fn write_shared(path: &Path, contents: &[u8]) -> io::Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let own = path.with_added_extension(format!("{}-{count}.partial", std::process::id()));
+    write_as(&own, path, |file| file.write_all(contents))
+}
+
+fn write_as(
+    partial: &Path,
+    path: &Path,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    let written = File::create(partial).and_then(|mut file| {
+        fill(&mut file)?;
+        file.sync_all()
     });
-    let renamed = written.and_then(|()| fs::rename(&partial, path));
+    let renamed = written.and_then(|()| fs::rename(partial, path));
     if renamed.is_err() {
         // What is there is half a file, and on a full disk its bytes are needed.
-        let _ = fs::remove_file(&partial);
+        let _ = fs::remove_file(partial);
         return renamed;
     }
     sync_folder(path.parent().unwrap_or(Path::new("")))

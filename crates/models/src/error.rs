@@ -172,6 +172,24 @@ pub enum ModelError {
         found: String,
     },
 
+    /// A file is not as Holdall wrote it.
+    #[error(
+        "{}: damaged: {part}: expected {expected}, as Holdall wrote it, found {found}\n\
+         hint: the file has changed since: restore it from a backup, or train again; if it was edited on purpose, remove \
+         the holdall.json beside it, which has its checksum",
+        file.display()
+    )]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// Which part of it.
+        part: String,
+        /// What it should hold.
+        expected: String,
+        /// What it holds.
+        found: String,
+    },
+
     /// A safetensors file ends before its own header says.
     #[error(
         "{}: expected {expected_bytes} bytes, as its header says, found {found_bytes}\n\

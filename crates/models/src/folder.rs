@@ -4,6 +4,7 @@
 //! config.json
 //! model.safetensors          or   model.safetensors.index.json and the shards that it names
 //! head.safetensors           a classifier on the projection, where one was trained
+//! holdall.json               checksums of all of them, where Holdall trained it
 //! ```
 //!
 //! [`ModelFolder::open`] maps the weights and believes nothing that they say of themselves;
@@ -11,6 +12,7 @@
 //! straight from the map, so that no second copy of the weights is ever held. [`write_folder`]
 //! writes what `CLIPModel.from_pretrained` loads.
 
+mod checksums;
 mod find;
 mod stored;
 pub(crate) mod weights_file;
@@ -23,6 +25,7 @@ use safetensors::tensor::TensorInfo;
 
 use crate::config::{ClipConfig, num_values};
 use crate::error::{Misshaped, ModelError, TensorMismatch};
+pub use checksums::{CHECKSUMS_FILE, seal_folder, sealed_files, verify_folder};
 use find::{file_exists, open_weights, read_json, refuse_other_than_folder};
 pub use stored::{StoredTensor, StoredType};
 use stored::{convert, stored_type};
@@ -72,6 +75,7 @@ impl ModelFolder {
     /// tensors are those of the configuration is for [`ModelFolder::check`].
     pub fn open(path: &Path) -> Result<ModelFolder, ModelError> {
         refuse_other_than_folder(path)?;
+        checksums::check_files(path)?;
         let files = open_weights(path)?;
         let config_file = path.join(CONFIG_FILE);
         if !file_exists(&config_file)? {
@@ -164,14 +168,13 @@ impl ModelFolder {
             });
         }
         // Piece by piece, and the map's pages given back after each: reading weights costs no memory beside them.
+        let place = &self.tensors[name];
         let bytes_each = tensor.bytes.len() / values.len().max(1);
-        for (piece, values) in values.chunks_mut(PIECE).enumerate() {
-            let start = piece * PIECE * bytes_each;
-            let bytes = &tensor.bytes[start..start + values.len() * bytes_each];
+        let mut pieces = values.chunks_mut(PIECE);
+        self.files[place.file].read(name, &place.info, PIECE * bytes_each.max(1), |bytes| {
+            let values = pieces.next().expect("as many pieces as of bytes");
             convert(tensor.stored_type, bytes, values);
-            self.files[self.tensors[name].file].give_back();
-        }
-        Ok(())
+        })
     }
 
     /// The classifier that lies beside the weights, if there is one.
@@ -245,6 +248,9 @@ fn read_all(file: &WeightsFile, name: &str, info: &TensorInfo) -> Result<Vec<f32
     let stored_type = stored_type(file, name, info)?;
     let num_values = num_values(&info.shape).expect("fits: checked by WeightsFile::open");
     let mut values = vec![0.0; num_values];
-    convert(stored_type, file.bytes(info), &mut values);
+    let whole = info.data_offsets.1 - info.data_offsets.0;
+    file.read(name, info, whole.max(1), |bytes| {
+        convert(stored_type, bytes, &mut values);
+    })?;
     Ok(values)
 }

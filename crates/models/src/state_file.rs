@@ -6,14 +6,18 @@
 //! NAME.partial, written and on disk -> renamed to NAME -> the folder on disk
 //! ```
 
-use std::fs::{self, File};
+use std::io;
 use std::path::Path;
+
+use holdall_files::{Checksum, write_whole_file};
 
 use crate::error::ModelError;
 use crate::folder::weights_file::WeightsFile;
-use crate::folder::write::{NamedTensor, Values, failed, sync_folder, write_safetensors};
+use crate::folder::write::{NamedTensor, Values, failed, write_safetensors};
 
 const STATE: &str = "holdall.state";
+/// Values that are read at a time.
+const PIECE: usize = 1 << 18;
 
 /// A state, mapped.
 pub struct StateFile {
@@ -21,7 +25,7 @@ pub struct StateFile {
 }
 
 impl StateFile {
-    /// Maps a state and checks that it is whole.
+    /// Maps a state and checks that its text is as it was written. Tensors are checked as they are read.
     pub fn open(path: &Path) -> Result<StateFile, ModelError> {
         let file = WeightsFile::open(path)?;
         match file.metadata(STATE) {
@@ -41,7 +45,17 @@ impl StateFile {
             .expect("there: checked by StateFile::open")
     }
 
-    /// Copies a tensor, which has the length of `values`.
+    /// Of text and tensors together; `None` where a version of Holdall wrote it that had no checksums.
+    pub fn checksum(&self) -> Option<Checksum> {
+        self.file.checksum()
+    }
+
+    /// Compares every tensor with its checksum.
+    pub fn verify(&self) -> Result<(), ModelError> {
+        self.file.verify()
+    }
+
+    /// Copies a tensor, which has the length of `values`, and compares it with its checksum.
     pub fn read(&self, name: &str, values: &mut [f32]) -> Result<(), ModelError> {
         let tensors = self.file.tensors();
         let known = tensors.iter().find(|(known, _)| known == name);
@@ -52,53 +66,47 @@ impl StateFile {
                 num_found: tensors.len(),
             });
         };
-        let bytes = self.file.bytes(info);
-        if bytes.len() != size_of_val(values) {
+        let num_bytes = self.file.bytes(info).len();
+        if num_bytes != size_of_val(values) {
             return Err(ModelError::ValueCount {
                 tensor: name.into(),
-                expected: bytes.len() / size_of::<f32>(),
+                expected: num_bytes / size_of::<f32>(),
                 found: values.len(),
             });
         }
-        for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(size_of::<f32>())) {
-            let bytes = bytes.try_into().expect("four bytes: chunks_exact");
-            *value = f32::from_le_bytes(bytes);
-        }
-        self.file.give_back();
-        Ok(())
+        let mut pieces = values.chunks_mut(PIECE);
+        self.file
+            .read(name, info, PIECE * size_of::<f32>(), |bytes| {
+                let values = pieces.next().expect("as many pieces as of bytes");
+                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+                    *value = f32::from_le_bytes(*bytes);
+                }
+            })
     }
 }
 
-/// Writes a state over an older one, or leaves the older one as it was.
+/// Writes a state over an older one, or leaves the older one as it was. Once the new one is on disk, and before it takes the name, `keep_old`
+/// may give the old one another. Returns the checksum of text and tensors.
 pub fn write_state<V: Values>(
     path: &Path,
     text: &str,
     tensors: &[NamedTensor<V>],
-) -> Result<(), ModelError> {
-    let partial = path.with_added_extension("partial");
-    let written = write_partial(&partial, text, tensors);
-    if let Err(error) = written {
-        // What is there is no state, and on a full disk its bytes are needed.
-        let _ = fs::remove_file(&partial);
-        return Err(error);
-    }
-    fs::rename(&partial, path).map_err(failed(&partial, "rename it"))?;
-    sync_folder(path.parent().unwrap_or(Path::new(".")))
-}
-
-fn write_partial<V: Values>(
-    partial: &Path,
-    text: &str,
-    tensors: &[NamedTensor<V>],
-) -> Result<(), ModelError> {
-    let mut file = File::create(partial).map_err(failed(partial, "create it"))?;
-    let metadata = [(STATE, text.to_owned())];
-    write_safetensors(&mut file, tensors, &metadata).map_err(failed(partial, "write it"))?;
-    file.sync_all().map_err(failed(partial, "write it to disk"))
+    keep_old: impl FnOnce() -> io::Result<()>,
+) -> Result<Checksum, ModelError> {
+    let mut checksum = None;
+    let written = write_whole_file(path, |file| {
+        checksum = Some(write_safetensors(file, tensors, &[(STATE, text)])?);
+        file.sync_all()?;
+        keep_old()
+    });
+    written.map_err(failed(path, "write it"))?;
+    Ok(checksum.expect("set: the file was written"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::*;
 
     const NOTHING: &[NamedTensor<&[f32]>] = &[];
@@ -109,7 +117,7 @@ mod tests {
         let path = folder.path().join("last.safetensors");
         let values = [1.0f32, -0.0, f32::MIN_POSITIVE / 4.0];
         let tensor = ("a".into(), vec![3], values.as_slice());
-        write_state(&path, "{\"step\": 1}", &[tensor]).unwrap();
+        write_state(&path, "{\"step\": 1}", &[tensor], || Ok(())).unwrap();
         let state = StateFile::open(&path).unwrap();
         assert_eq!(state.text(), "{\"step\": 1}");
         let mut read = [0.0f32; 3];
@@ -119,7 +127,7 @@ mod tests {
         assert!(state.read("a", &mut [0.0; 2]).is_err());
         // A folder in the way of the partial file: the write fails, the state stays.
         fs::create_dir(path.with_added_extension("partial")).unwrap();
-        assert!(write_state(&path, "{}", NOTHING).is_err());
+        assert!(write_state(&path, "{}", NOTHING, || Ok(())).is_err());
         assert_eq!(StateFile::open(&path).unwrap().text(), "{\"step\": 1}");
     }
 

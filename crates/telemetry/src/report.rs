@@ -13,8 +13,6 @@ mod page;
 mod run;
 mod thin;
 
-use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -66,7 +64,7 @@ pub fn write(runs: &[PathBuf], out: &Path) -> Result<Written, ReportError> {
         .collect::<Result<Vec<_>, _>>()?;
     let notes = runs.iter().flat_map(run::Run::notes).collect();
     let html = page::render(&runs);
-    write_whole(out, html.as_bytes()).map_err(|cause| ReportError::NotWritten {
+    holdall_files::write_whole(out, html.as_bytes()).map_err(|cause| ReportError::NotWritten {
         path: out.display().to_string(),
         cause,
     })?;
@@ -76,20 +74,6 @@ pub fn write(runs: &[PathBuf], out: &Path) -> Result<Written, ReportError> {
         runs: runs.len(),
         notes,
     })
-}
-
-/// To a sibling, then renamed.
-fn write_whole(path: &Path, contents: &[u8]) -> std::io::Result<()> {
-    let partial = path.with_added_extension("partial");
-    let written = File::create(&partial).and_then(|mut file| {
-        file.write_all(contents)?;
-        file.sync_all()
-    });
-    let renamed = written.and_then(|()| fs::rename(&partial, path));
-    if renamed.is_err() {
-        let _ = fs::remove_file(&partial);
-    }
-    renamed
 }
 
 #[cfg(test)]

@@ -3,17 +3,31 @@
 //! Checkpoints lie between optimizer steps, so an accumulation window is always complete: its position is the step.
 //! What a step sees is a function of (seed, epoch, sample), so a place in the order is all that data needs. The split of the
 //! batch travels along, because sums over micro-batches round in its order.
+//!
+//! ```text
+//! checkpoints/last.safetensors         the newest; a checksum for each tensor and one for all the rest
+//! checkpoints/previous.safetensors     the one before, for the case that the newest is damaged
+//! checkpoints/best-000123/             a model folder for each best evaluation that one of the two names
+//! ```
+//!
+//! Files come first, the checkpoint that refers to them after: what a checkpoint names is there and on disk.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use holdall_data::loader::Cursor;
 use holdall_device::Device;
-use holdall_models::folder::{NamedTensor, Values};
+use holdall_files::{Checksum, remove_folder};
+use holdall_models::error::ModelError;
+use holdall_models::folder::{CHECKSUMS_FILE, NamedTensor, Values};
 use holdall_models::state_file::{StateFile, write_state};
 use serde::{Deserialize, Serialize};
 
+use crate::appended_file::Prefix;
 use crate::error::TrainError;
 use crate::report::SummaryMetrics;
+use crate::run_folder::{RunFolder, failed};
 use crate::scaler::LossScaler;
 use crate::step::{Step, Stored};
 
@@ -36,6 +50,16 @@ pub struct Best {
     pub value: f64,
     /// After which step.
     pub step: u64,
+    /// Its model, by the name of its folder in `checkpoints`.
+    #[serde(default = "unversioned_best")]
+    pub folder: String,
+    /// Of that folder's `holdall.json`; `None` for a model that was written before there were checksums.
+    #[serde(default)]
+    pub checksum: Option<String>,
+}
+
+fn unversioned_best() -> String {
+    "best".to_owned()
 }
 
 /// Where the seconds of a run went, over all processes that ran it.
@@ -100,8 +124,15 @@ pub struct State {
     pub without_improvement: usize,
     /// The last evaluation, for the summary.
     pub last_scores: Vec<SummaryMetrics>,
-    /// Length of `metrics.jsonl`.
-    pub journal_bytes: u64,
+    /// What of `metrics.jsonl` belongs to it.
+    #[serde(default)]
+    pub journal: Prefix,
+    /// The same in format 1, which had no checksums.
+    #[serde(default, skip_serializing)]
+    journal_bytes: u64,
+    /// What of `skipped.csv` belongs to it; `None` in format 1.
+    #[serde(default)]
+    pub skipped: Option<Prefix>,
     /// Where the seconds of the run went.
     pub clock: Clock,
     /// How the batch is split.
@@ -116,8 +147,31 @@ pub struct State {
     pub algorithms: Option<String>,
 }
 
-/// Changes when [`State`] does.
-pub const FORMAT: u32 = 1;
+/// Changes when [`State`] does. Format 1 had neither checksums nor versions of the best model; it is still read.
+pub const FORMAT: u32 = 2;
+
+impl State {
+    /// Of a run that has not begun.
+    pub(crate) fn new(scaler: LossScaler, split: SplitOfBatch, data_digest: String) -> State {
+        State {
+            format: FORMAT,
+            step: 0,
+            next: Next::Step,
+            scaler,
+            best: None,
+            without_improvement: 0,
+            last_scores: Vec::new(),
+            journal: Prefix::default(),
+            journal_bytes: 0,
+            skipped: Some(Prefix::default()),
+            clock: Clock::default(),
+            split,
+            data_digest,
+            cursor: None,
+            algorithms: None,
+        }
+    }
+}
 
 /// A state on disk.
 pub struct Checkpoint {
@@ -125,32 +179,109 @@ pub struct Checkpoint {
     file: StateFile,
     /// What it says.
     pub state: State,
+    /// What to tell whoever goes on from it.
+    pub notes: Vec<String>,
+    /// The names on disk, as far as they are of use.
+    checkpoints: Checkpoints,
+}
+
+/// Why a checkpoint is not used.
+enum Unusable {
+    /// It, or what it refers to, is not as it was written: the one before may do.
+    Damaged(String),
+    /// It may be sound, and somebody has to look.
+    Refused(TrainError),
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint; `None` where there is none yet.
-    pub fn open(path: &Path) -> Result<Option<Checkpoint>, TrainError> {
-        if !path.exists() {
+    /// Opens the newest checkpoint of a run that is sound, together with all that it refers to; `None` where there is none yet.
+    pub fn newest(run: &RunFolder) -> Result<Option<Checkpoint>, TrainError> {
+        let mut found: Vec<String> = Vec::new();
+        for path in [run.last(), run.previous()] {
+            if !path.try_exists().map_err(failed(&path, "looked for"))? {
+                continue;
+            }
+            match Checkpoint::open(&path, run) {
+                Ok(mut checkpoint) => {
+                    let is_last = path == run.last();
+                    if !is_last && found.is_empty() {
+                        // A kill between two renames leaves this.
+                        found.push(format!("{} is not there", run.last().display()));
+                    }
+                    let notes = found.iter().map(|found| {
+                        format!(
+                            "Warning: {found}\nGoing on from {}, step {}",
+                            path.display(),
+                            checkpoint.state.step
+                        )
+                    });
+                    checkpoint.notes.splice(0..0, notes);
+                    let checkpoints = &mut checkpoint.checkpoints;
+                    if is_last {
+                        checkpoints.previous_best = best_of(&run.previous());
+                    } else {
+                        checkpoints.previous_best = checkpoints.last_best.take();
+                        checkpoints.is_last_sound = false;
+                    }
+                    return Ok(Some(checkpoint));
+                }
+                Err(Unusable::Refused(error)) => return Err(error),
+                Err(Unusable::Damaged(why)) => found.push(why),
+            }
+        }
+        if found.is_empty() {
             return Ok(None);
         }
-        let file = StateFile::open(path)?;
-        let wrong = |found: String| {
-            TrainError::Run(format!(
-                "{}: expected a checkpoint of format {FORMAT}, found {found}\n\
-                 hint: go on with the version of holdall that wrote it, or begin a new run",
-                path.display()
-            ))
-        };
-        let state: State =
-            serde_json::from_str(file.text()).map_err(|cause| wrong(cause.to_string()))?;
-        if state.format != FORMAT {
-            return Err(wrong(format!("format {}", state.format)));
+        Err(TrainError::Run(format!(
+            "{}\nhint: no checkpoint of the run is sound: restore the files from a backup, or begin a new run; {}",
+            found.join("\n"),
+            "models in checkpoints/best-* that are sound can be used: holdall eval names those that are not"
+        )))
+    }
+
+    fn open(path: &Path, run: &RunFolder) -> Result<Checkpoint, Unusable> {
+        let (file, mut state) = read(path)?;
+        file.verify().map_err(|cause| unusable(path, cause))?;
+        let mut notes = Vec::new();
+        if state.format == 1 {
+            state.journal = Prefix {
+                bytes: state.journal_bytes,
+                checksum: None,
+            };
         }
-        Ok(Some(Checkpoint {
+        let skipped = state.skipped.clone().unwrap_or_default();
+        for (prefix, file) in [(&state.journal, run.journal()), (&skipped, run.skipped())] {
+            let checked = prefix.check(&file);
+            checked.map_err(|cause| Unusable::Damaged(without_hint(&cause)))?;
+        }
+        if let Some(best) = &state.best {
+            let folder = run.checkpoints().join(&best.folder);
+            if !folder.is_dir() {
+                notes.push(format!(
+                    "Warning: {} is not there, the best model so far: the next evaluation begins anew",
+                    folder.display()
+                ));
+                state.best = None;
+                state.without_improvement = 0;
+            } else if let Some(expected) = &best.checksum {
+                check_best(&folder.join(CHECKSUMS_FILE), expected)?;
+            }
+        }
+        let checkpoints = Checkpoints {
+            folder: run.checkpoints(),
+            checksum: file.checksum(),
+            is_last_sound: true,
+            last_best: state.best.as_ref().map(|best| best.folder.clone()),
+            previous_best: None,
+        };
+        state.format = FORMAT;
+        Ok(Checkpoint {
             path: path.to_owned(),
             file,
             state,
-        }))
+            notes,
+            checkpoints,
+        })
     }
 
     /// Puts weights and optimizer state into a step.
@@ -161,40 +292,190 @@ impl Checkpoint {
                     self.file.read(&moment_name(name, moment), values)
                 })
             })
-            .map_err(|cause| {
-                TrainError::Run(format!(
+            .map_err(|cause| match cause {
+                ModelError::Damaged { .. } => TrainError::Run(format!(
+                    "{}\nhint: it was sound a moment ago: check the memory and the disk of this machine, then try again",
+                    without_hint(&cause)
+                )),
+                cause => TrainError::Run(format!(
                     "{}: does not fit the model of this run: {cause}",
                     self.path.display()
-                ))
+                )),
             })
+    }
+
+    /// What is on disk, for whoever goes on writing there.
+    pub(crate) fn checkpoints(&self) -> Checkpoints {
+        self.checkpoints.clone()
     }
 }
 
-/// Writes a checkpoint over the one before, or leaves that one as it was.
-pub fn save(path: &Path, state: &State, step: &Step) -> Result<(), TrainError> {
-    let mut tensors: Vec<NamedTensor<Stored<'_>>> = Vec::new();
-    for parameter in step.parameters() {
-        let values = step.stored_weight(parameter);
-        tensors.push((parameter.name.clone(), vec![values.num_values()], values));
+/// The best model that the newest readable checkpoint of a run names.
+pub fn best_so_far(run: &Path) -> Option<PathBuf> {
+    let checkpoints = run.join("checkpoints");
+    let mut names = ["last.safetensors", "previous.safetensors"].into_iter();
+    let (_, state) = names.find_map(|name| read(&checkpoints.join(name)).ok())?;
+    Some(checkpoints.join(state.best?.folder))
+}
+
+fn read(path: &Path) -> Result<(StateFile, State), Unusable> {
+    let file = StateFile::open(path).map_err(|cause| unusable(path, cause))?;
+    let wrong = |found: String| {
+        Unusable::Refused(TrainError::Run(format!(
+            "{}: expected a checkpoint of format 1 to {FORMAT}, found {found}\n\
+             hint: go on with the version of holdall that wrote it, or begin a new run",
+            path.display()
+        )))
+    };
+    let state: State =
+        serde_json::from_str(file.text()).map_err(|cause| wrong(cause.to_string()))?;
+    if !(1..=FORMAT).contains(&state.format) {
+        return Err(wrong(format!("format {}", state.format)));
     }
-    for (parameter, pair) in step.moments() {
-        for (moment, values) in pair.into_iter().enumerate() {
-            let name = moment_name(&parameter.name, moment);
-            tensors.push((name, vec![values.num_values()], values));
+    if state.format > 1 && file.checksum().is_none() {
+        let text = "its header: expected checksums, found none";
+        return Err(Unusable::Damaged(format!(
+            "{}: damaged: {text}",
+            path.display()
+        )));
+    }
+    Ok((file, state))
+}
+
+fn best_of(path: &Path) -> Option<String> {
+    let (_, state) = read(path).ok()?;
+    state.best.map(|best| best.folder)
+}
+
+fn check_best(path: &Path, expected: &str) -> Result<(), Unusable> {
+    let damaged = |found: String| {
+        let path = path.display();
+        Unusable::Damaged(format!(
+            "{path}: damaged: expected checksum {expected}, as the checkpoint says, found {found}"
+        ))
+    };
+    match Checksum::of_file(path) {
+        Ok((found, _)) if found.to_string() == expected => Ok(()),
+        Ok((found, _)) => Err(damaged(found.to_string())),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Err(damaged("no file".into())),
+        Err(cause) => Err(Unusable::Refused(failed(path, "read")(cause))),
+    }
+}
+
+/// What the system cannot do now it may do later; all else is damage.
+fn unusable(path: &Path, cause: ModelError) -> Unusable {
+    match cause {
+        ModelError::Io { .. } => Unusable::Refused(TrainError::Run(format!(
+            "{}\nhint: try again; if it can never be read, move it away: the run then goes on from the checkpoint before it",
+            without_hint(&cause)
+        ))),
+        ModelError::Damaged { .. } => Unusable::Damaged(without_hint(&cause)),
+        cause => {
+            let text = without_hint(&cause);
+            let named = format!("{}: ", path.display());
+            let text = text.strip_prefix(&named).unwrap_or(&text);
+            Unusable::Damaged(format!("{named}damaged: {text}"))
         }
     }
-    let text = serde_json::to_string(state).expect("a state is plain data");
-    write_state(path, &text, &tensors).map_err(|cause| {
-        let before = if path.exists() {
-            "the checkpoint before it is untouched: free some space, then go on with --resume"
-        } else {
-            "free some space, then begin again"
+}
+
+/// An error without the advice that it would come with elsewhere.
+fn without_hint(error: &impl ToString) -> String {
+    let text = error.to_string();
+    text.split("\nhint: ").next().unwrap_or_default().to_owned()
+}
+
+/// The checkpoints of a run as they lie on disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Checkpoints {
+    folder: PathBuf,
+    /// Of the newest one: what a summary says that it belongs to.
+    checksum: Option<Checksum>,
+    /// Whether `last.safetensors` may take the place of `previous.safetensors`.
+    is_last_sound: bool,
+    /// The best models that the two name.
+    last_best: Option<String>,
+    previous_best: Option<String>,
+}
+
+impl Checkpoints {
+    /// Of a run that has none yet.
+    pub fn new(run: &RunFolder) -> Checkpoints {
+        Checkpoints {
+            folder: run.checkpoints(),
+            checksum: None,
+            is_last_sound: false,
+            last_best: None,
+            previous_best: None,
+        }
+    }
+
+    /// Of the newest one, in hexadecimal.
+    pub fn checksum(&self) -> Option<String> {
+        self.checksum.map(|checksum| checksum.to_string())
+    }
+
+    /// Writes a checkpoint and keeps the one before. Where that fails, the two from before are still there.
+    pub fn save(&mut self, state: &State, step: &Step) -> Result<(), TrainError> {
+        let mut tensors: Vec<NamedTensor<Stored<'_>>> = Vec::new();
+        for parameter in step.parameters() {
+            let values = step.stored_weight(parameter);
+            tensors.push((parameter.name.clone(), vec![values.num_values()], values));
+        }
+        for (parameter, pair) in step.moments() {
+            for (moment, values) in pair.into_iter().enumerate() {
+                let name = moment_name(&parameter.name, moment);
+                tensors.push((name, vec![values.num_values()], values));
+            }
+        }
+        let text = serde_json::to_string(state).expect("a state is plain data");
+        let [last, previous] =
+            ["last", "previous"].map(|name| self.folder.join(format!("{name}.safetensors")));
+        let keeps_last = self.is_last_sound && last.exists();
+        let written = write_state(&last, &text, &tensors, || match keeps_last {
+            true => fs::rename(&last, &previous),
+            false => Ok(()),
+        });
+        let checksum = written.map_err(|cause| {
+            if keeps_last && !last.exists() {
+                // Should that fail too, the run goes on from the other name.
+                let _ = fs::rename(&previous, &last);
+            }
+            let before = match keeps_last {
+                true => "the checkpoint before it is untouched: free some space, then go on with --resume",
+                false => "free some space, then go on with --resume",
+            };
+            TrainError::Run(format!(
+                "checkpoint of step {}: {}\nhint: {before}",
+                state.step,
+                without_hint(&cause)
+            ))
+        })?;
+        if keeps_last {
+            self.previous_best = self.last_best.take();
+        }
+        self.last_best = state.best.as_ref().map(|best| best.folder.clone());
+        self.is_last_sound = true;
+        self.checksum = Some(checksum);
+        self.remove_unnamed_bests();
+        Ok(())
+    }
+
+    /// Removes best models that no checkpoint names any more. What cannot be removed now is tried again after the next checkpoint.
+    fn remove_unnamed_bests(&self) {
+        let named = [self.last_best.as_deref(), self.previous_best.as_deref()];
+        let Ok(entries) = fs::read_dir(&self.folder) else {
+            return;
         };
-        TrainError::Run(format!(
-            "checkpoint of step {}: {cause}\nhint: {before}",
-            state.step
-        ))
-    })
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let is_best = name == "best" || name.starts_with("best-");
+            if is_best && !named.contains(&Some(&*name)) {
+                let _ = remove_folder(&entry.path());
+            }
+        }
+    }
 }
 
 fn moment_name(parameter: &str, moment: usize) -> String {

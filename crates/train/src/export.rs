@@ -4,12 +4,14 @@
 //! config.json, model.safetensors       CLIPModel.from_pretrained
 //! tokenizer.json, tokenizer_config.json, preprocessor_config.json     AutoTokenizer, CLIPImageProcessor
 //! head.safetensors, labels.json        the label head and what its outputs are called
+//! holdall.json                         checksums of all of them
 //! ```
 
 use std::fs;
 use std::path::Path;
 
-use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
+use holdall_files::{Checksum, write_whole_folder};
+use holdall_models::folder::{Head, NamedTensor, Values, seal_folder, write_folder};
 
 use holdall_graph::ops::patchify::{CLIP_MEAN, CLIP_STD};
 use holdall_models::config::ClipConfig;
@@ -48,31 +50,34 @@ impl LabelNames {
     }
 }
 
-/// Writes everything that using the model takes. The weights come last: without them a folder does not look whole.
-pub fn save_model(step: &Step, prepared: &Prepared, folder: &Path) -> Result<(), TrainError> {
-    fs::create_dir_all(folder).map_err(failed(folder, "created"))?;
+/// Writes everything that using the model takes, as a folder that is whole or not there. Returns the checksum of its `holdall.json`.
+pub fn save_model(step: &Step, prepared: &Prepared, folder: &Path) -> Result<Checksum, TrainError> {
     let unsaved = |cause: String| {
         let first = cause.lines().next().unwrap_or_default();
         TrainError::Run(format!(
             "{first}\nhint: free some space, then go on with --resume"
         ))
     };
-    let saved = prepared.text.save(folder);
-    saved.map_err(|cause| unsaved(cause.to_string()))?;
-    let write = |name: &str, json: &serde_json::Value| {
-        write_whole(&folder.join(name), format!("{json:#}\n").as_bytes())
+    let fill = |folder: &Path| {
+        let saved = prepared.text.save(folder);
+        saved.map_err(|cause| unsaved(cause.to_string()))?;
+        let write = |name: &str, json: &serde_json::Value| {
+            write_whole(&folder.join(name), format!("{json:#}\n").as_bytes())
+        };
+        write(
+            "preprocessor_config.json",
+            &preprocessor(&step.config().model),
+        )?;
+        let names = LabelNames {
+            labels: prepared.labels.clone(),
+            caption: prepared.caption_template.clone(),
+        };
+        write(LABELS_FILE, &serde_json::json!(names))?;
+        let saved = save_weights(step, folder, Some(SHARD_BYTES));
+        saved.map_err(|cause| unsaved(cause.to_string()))?;
+        seal_folder(folder).map_err(|cause| unsaved(cause.to_string()))
     };
-    write(
-        "preprocessor_config.json",
-        &preprocessor(&step.config().model),
-    )?;
-    let names = LabelNames {
-        labels: prepared.labels.clone(),
-        caption: prepared.caption_template.clone(),
-    };
-    write(LABELS_FILE, &serde_json::json!(names))?;
-    let saved = save_weights(step, folder, Some(SHARD_BYTES));
-    saved.map_err(|cause| unsaved(cause.to_string()))
+    write_whole_folder(folder, fill, |cause| failed(folder, "written")(cause))
 }
 
 /// As large as `transformers` makes them.

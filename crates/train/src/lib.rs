@@ -5,16 +5,18 @@
 //! [`reserve`] gets the memory, [`trainer`] is the loop. Follow one step:
 //! `feed` brings the [`batch`] as [`reading`] says, [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
 //! programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss scale. Beside it:
-//! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] and [`run_folder`] keep what must survive
-//! a kill, [`skipped`] what could not be read, [`report`] is what a run says, [`recorder`] what its memory did, [`failure_file`] how it failed, [`examples`] a few predictions to look at, [`export`] writes a model folder, [`verify`] certifies that the split
+//! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`] keep what must survive
+//! a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] is what a run says, [`recorder`] what its memory did, [`failure_file`] how it failed, [`examples`] a few predictions to look at, [`export`] writes a model folder, [`verify`] certifies that the split
 //! changed nothing.
 
 #![forbid(unsafe_code)]
 
+pub mod appended_file;
 pub mod batch;
 pub mod budget;
 pub mod checkpoint;
 pub mod config;
+pub mod disk_space;
 pub mod encoder;
 pub mod error;
 pub mod evaluate;

@@ -9,7 +9,6 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -301,19 +300,10 @@ impl Remembered {
             timings: timings.to_vec(),
         };
         let text = serde_json::to_string_pretty(&contents).expect("times are plain data");
-        let partial = self
-            .file
-            .with_added_extension(std::process::id().to_string());
-        let written = || {
-            fs::create_dir_all(self.file.parent().expect("a file in a folder"))?;
-            let mut file = fs::File::create(&partial)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&partial, &self.file)
-        };
-        if written().is_err() {
-            let _ = fs::remove_file(&partial);
-        }
+        let folder = self.file.parent().expect("a file in a folder");
+        // What cannot be kept is measured again.
+        let _ = fs::create_dir_all(folder)
+            .and_then(|()| holdall_files::write_shared(&self.file, text.as_bytes()));
     }
 }
 

@@ -195,6 +195,19 @@ pub struct Summary {
     pub best: Option<Best>,
     /// The last evaluation, part by part.
     pub metrics: Vec<SummaryMetrics>,
+    /// What is in `model/`.
+    pub model: Option<ModelOfRun>,
+    /// Checksum of the checkpoint that this belongs to.
+    pub checkpoint: Option<String>,
+}
+
+/// The model that a run leaves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelOfRun {
+    /// After which step.
+    pub step: u64,
+    /// Of its `holdall.json`, which has those of its files.
+    pub checksum: String,
 }
 
 /// The last scores on one part.

@@ -11,13 +11,16 @@
 //! RUN/summary.json    how it went
 //! RUN/failure.json    how it failed, if it did and has not come to its end since
 //! RUN/skipped.csv     pictures that could not be read, if there were any
-//! RUN/checkpoints/    last.safetensors, best/
+//! RUN/checkpoints/    last.safetensors, previous.safetensors, best-000123/
 //! RUN/model/          what `transformers` loads
 //! ```
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
+
+use holdall_files::{Checksum, copy_whole, create_folders, repair_folder, write_whole_folder};
+use holdall_models::folder::{CHECKSUMS_FILE, seal_folder, sealed_files, verify_folder};
 
 use crate::error::TrainError;
 use crate::failure_file;
@@ -50,10 +53,7 @@ impl RunFolder {
     /// A folder for a new run.
     pub fn create(path: &Path) -> Result<RunFolder, TrainError> {
         RunFolder::check_free(path)?;
-        let folder = RunFolder::lock(path)?;
-        let checkpoints = folder.checkpoints();
-        fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints, "created"))?;
-        Ok(folder)
+        RunFolder::lock(path)
     }
 
     /// The folder of a run that has begun.
@@ -66,13 +66,13 @@ impl RunFolder {
             )));
         }
         let folder = RunFolder::lock(path)?;
-        let checkpoints = folder.checkpoints();
-        fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints, "created"))?;
+        let model = folder.model();
+        repair_folder(&model).map_err(failed(&model, "put back"))?;
         Ok(folder)
     }
 
     fn lock(path: &Path) -> Result<RunFolder, TrainError> {
-        fs::create_dir_all(path).map_err(failed(path, "created"))?;
+        create_folders(path).map_err(failed(path, "created"))?;
         let file = path.join(".lock");
         let lock = File::create(&file).map_err(failed(&file, "created"))?;
         match lock.try_lock() {
@@ -86,6 +86,8 @@ impl RunFolder {
             // Some network file systems have no locks: the run goes on without.
             Err(fs::TryLockError::Error(_)) => {}
         }
+        let checkpoints = path.join("checkpoints");
+        create_folders(&checkpoints).map_err(failed(&checkpoints, "created"))?;
         Ok(RunFolder {
             path: path.to_owned(),
             _lock: lock,
@@ -107,9 +109,9 @@ impl RunFolder {
         self.checkpoints().join("last.safetensors")
     }
 
-    /// The model folder of the best evaluation.
-    pub fn best(&self) -> PathBuf {
-        self.checkpoints().join("best")
+    /// The state before that one.
+    pub fn previous(&self) -> PathBuf {
+        self.checkpoints().join("previous.safetensors")
     }
 
     /// The model folder of the run.
@@ -135,24 +137,43 @@ impl RunFolder {
         )
     }
 
-    /// Makes `model/` a copy of the best model.
-    pub fn publish_best(&self) -> Result<(), TrainError> {
-        let (best, model) = (self.best(), self.model());
-        let partial = self.path.join("model.partial");
-        if partial.exists() {
-            fs::remove_dir_all(&partial).map_err(failed(&partial, "removed"))?;
-        }
-        fs::create_dir(&partial).map_err(failed(&partial, "created"))?;
-        for entry in fs::read_dir(&best).map_err(failed(&best, "listed"))? {
-            let name = entry.map_err(failed(&best, "listed"))?.file_name();
-            let (from, to) = (best.join(&name), partial.join(&name));
-            fs::copy(&from, &to).map_err(failed(&to, "written"))?;
-        }
-        if model.exists() {
-            fs::remove_dir_all(&model).map_err(failed(&model, "removed"))?;
-        }
-        fs::rename(&partial, &model).map_err(failed(&partial, "renamed"))
+    /// Makes `model/` a copy of a best model, every byte of which is compared with its checksum. Returns that of the folder.
+    pub fn publish(&self, best: &Path) -> Result<Checksum, TrainError> {
+        let model = self.model();
+        let names = match sealed_files(best)? {
+            Some(mut names) => {
+                verify_folder(best)?;
+                names.push(CHECKSUMS_FILE.to_owned());
+                names
+            }
+            // Written before there were checksums.
+            None => plain_files(best).map_err(failed(best, "listed"))?,
+        };
+        let copy = |folder: &Path| {
+            for name in &names {
+                let to = folder.join(name);
+                copy_whole(&best.join(name), &to).map_err(failed(&to, "written"))?;
+            }
+            if !names.iter().any(|name| name == CHECKSUMS_FILE) {
+                seal_folder(folder)?;
+            }
+            Ok(verify_folder(folder)?)
+        };
+        write_whole_folder(&model, copy, |cause| failed(&model, "written")(cause))
     }
+}
+
+/// Files of a folder, without those that a kill left half written.
+fn plain_files(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.file_type()?.is_file() && !name.ends_with(".partial") {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// What stands in the way of a new run.
@@ -200,29 +221,9 @@ pub fn next_free(name: &str) -> PathBuf {
         .expect("numbers do not end")
 }
 
-/// Writes to a sibling, then renames: readers see the old file or the new one.
+/// Writes a file: readers see the old one or the new one.
 pub fn write_whole(path: &Path, contents: &[u8]) -> Result<(), TrainError> {
-    write_whole_by(path, |file| file.write_all(contents)).map_err(failed(path, "written"))
-}
-
-/// The same for what is too long to be held: `fill` writes it, piece by piece.
-pub fn write_whole_by(
-    path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    let partial = path.with_added_extension("partial");
-    let written = File::create(&partial).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        fill(&mut file)?;
-        file.into_inner()
-            .map_err(io::IntoInnerError::into_error)?
-            .sync_all()
-    });
-    let renamed = written.and_then(|()| fs::rename(&partial, path));
-    if renamed.is_err() {
-        let _ = fs::remove_file(&partial);
-    }
-    renamed
+    holdall_files::write_whole(path, contents).map_err(failed(path, "written"))
 }
 
 /// `PATH cannot be DONE: cause`, with what to do about it.

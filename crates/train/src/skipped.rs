@@ -1,8 +1,7 @@
 //! Pictures that could not be read: `skipped.csv` names each one, once, and a run with too many of them stops.
 
 use std::collections::HashSet;
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use holdall_data::config::{BadPictures, DataConfig};
@@ -11,6 +10,7 @@ use holdall_data::loader::Skipped;
 use holdall_data::samples::Samples;
 use serde::{Deserialize, Serialize};
 
+use crate::appended_file::{AppendedFile, Prefix};
 use crate::config::Split;
 use crate::error::TrainError;
 use crate::run_folder::failed;
@@ -52,49 +52,55 @@ pub fn reason(path: &Path, error: &DataError) -> String {
 /// What was left out so far, in this process and in earlier ones.
 pub(crate) struct SkippedFile {
     path: PathBuf,
+    file: AppendedFile,
     known: HashSet<(Split, u32)>,
 }
 
 impl SkippedFile {
-    /// Reads what earlier processes of the run wrote. A last line that was cut off is written again when its picture turns up.
-    pub fn open(path: &Path) -> Result<SkippedFile, TrainError> {
+    /// Reads what earlier processes of the run wrote, as far as the checkpoint remembers it: what came later turns up again.
+    /// `None` stands for a checkpoint that was written before they remembered it: whole lines are then believed.
+    pub fn open(path: &Path, prefix: Option<&Prefix>) -> Result<SkippedFile, TrainError> {
         let mut known = HashSet::new();
-        if path.is_file() {
-            let bytes = std::fs::read(path).map_err(failed(path, "read"))?;
-            let whole = bytes
-                .iter()
-                .rposition(|&b| b == b'\n')
-                .map_or(0, |at| at + 1);
-            let mut reader = csv::Reader::from_reader(&bytes[..whole]);
-            for line in reader.deserialize() {
-                let line: SkippedLine = line.map_err(|cause| {
-                    TrainError::Run(format!(
-                        "{}: expected part,row,image,reason, found {cause}\n\
-                         hint: the file was changed; remove it to go on",
-                        path.display()
-                    ))
-                })?;
-                known.insert((line.part, line.row));
+        let mut bytes = match std::fs::read(path) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(failed(path, "read"))?,
+        };
+        let whole = || {
+            let end = bytes.iter().rposition(|&byte| byte == b'\n');
+            let bytes = end.map_or(0, |end| end as u64 + 1);
+            Prefix {
+                bytes,
+                checksum: None,
             }
+        };
+        let mut prefix = prefix.cloned().unwrap_or_else(whole);
+        prefix.check(path)?;
+        bytes.truncate(prefix.bytes as usize);
+        let mut reader = csv::Reader::from_reader(bytes.as_slice());
+        for line in reader.deserialize() {
+            let line: SkippedLine = line.map_err(|cause| {
+                TrainError::Run(format!(
+                    "{}: expected part,row,image,reason, found {cause}\n\
+                     hint: the file was changed; remove it to go on",
+                    path.display()
+                ))
+            })?;
+            known.insert((line.part, line.row));
+        }
+        if known.is_empty() {
             // A header that nothing follows is written again with the first line.
-            let kept = if known.is_empty() { 0 } else { whole };
-            let file = OpenOptions::new().write(true).open(path);
-            file.and_then(|file| file.set_len(kept as u64))
-                .map_err(failed(path, "cut to whole lines"))?;
+            prefix = Prefix::default();
         }
         Ok(SkippedFile {
             path: path.to_owned(),
+            file: AppendedFile::open(path, &prefix)?,
             known,
         })
     }
 
-    fn append(&self, bytes: &[u8]) -> Result<(), TrainError> {
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&self.path);
-        file.and_then(|mut file| file.write_all(bytes))
-            .map_err(failed(&self.path, "written"))
+    /// Brings the file to disk and says what a checkpoint remembers of it.
+    pub fn sync(&mut self) -> Result<Prefix, TrainError> {
+        self.file.sync()
     }
 
     /// Samples of a part that earlier processes left out.
@@ -116,17 +122,17 @@ impl SkippedFile {
         skipped: &Skipped,
     ) -> Result<Option<SkippedLine>, TrainError> {
         let line = SkippedLine::new(part, samples, skipped);
-        if !self.known.insert((part, line.row)) {
+        if self.known.contains(&(part, line.row)) {
             return Ok(None);
         }
-        let is_first = self.known.len() == 1;
+        let is_first = self.known.is_empty();
         let mut writer = csv::WriterBuilder::new()
             .has_headers(is_first)
             .from_writer(Vec::new());
         writer.serialize(&line).expect("a line is plain text");
         let bytes = writer.into_inner().expect("memory does not fail");
-        // In one write, so that a kill leaves whole lines.
-        self.append(&bytes)?;
+        self.file.add(&bytes)?;
+        self.known.insert((part, line.row));
         Ok(Some(line))
     }
 
@@ -191,7 +197,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("skipped.csv");
         let samples = samples();
-        let mut file = SkippedFile::open(&path).unwrap();
+        let mut file = SkippedFile::open(&path, None).unwrap();
         let line = file
             .add(Split::Train, &samples, &missing(&samples, 3))
             .unwrap()
@@ -205,9 +211,10 @@ mod tests {
         file.add(Split::Validation, &samples, &missing(&samples, 3))
             .unwrap()
             .unwrap();
-        // Killed in the middle of a line.
-        file.append(b"train,7,\"4").unwrap();
-        let mut file = SkippedFile::open(&path).unwrap();
+        let remembered = file.sync().unwrap();
+        // Killed in the middle of a line, after one that no checkpoint remembers.
+        file.file.add(b"train,9,x.jpg,gone\ntrain,7,\"4").unwrap();
+        let mut file = SkippedFile::open(&path, Some(&remembered)).unwrap();
         assert_eq!(file.total(), 2);
         assert_eq!(file.samples(Split::Train, &samples), [3]);
         file.add(Split::Train, &samples, &missing(&samples, 4))
@@ -238,18 +245,18 @@ mod tests {
         let path = folder.path().join("skipped.csv");
         let samples = samples();
         std::fs::write(&path, "part,row,image,reason\ntrain,5,\"3").unwrap();
-        let mut file = SkippedFile::open(&path).unwrap();
+        let mut file = SkippedFile::open(&path, None).unwrap();
         file.add(Split::Train, &samples, &missing(&samples, 3))
             .unwrap()
             .unwrap();
-        assert_eq!(SkippedFile::open(&path).unwrap().total(), 1);
+        assert_eq!(SkippedFile::open(&path, None).unwrap().total(), 1);
     }
 
     #[test]
     fn too_many_stop_a_run() {
         let folder = tempfile::tempdir().unwrap();
         let samples = samples();
-        let mut file = SkippedFile::open(&folder.path().join("skipped.csv")).unwrap();
+        let mut file = SkippedFile::open(&folder.path().join("skipped.csv"), None).unwrap();
         let policy = DataConfig::default();
         let check = |file: &SkippedFile| file.check(Path::new("cars.csv"), 20, &policy);
         for sample in 0..2 {

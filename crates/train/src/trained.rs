@@ -6,6 +6,7 @@ use holdall_data::text::{TextEncoder, bucket};
 use holdall_device::Device;
 use holdall_models::folder::ModelFolder;
 
+use crate::checkpoint::best_so_far;
 use crate::encoder::Encoders;
 use crate::error::TrainError;
 use crate::export::LabelNames;
@@ -25,9 +26,8 @@ pub struct Trained {
 /// The model of a run: the finished one, or the best so far.
 pub fn model_of(path: &Path) -> Option<PathBuf> {
     let is_model = |folder: &PathBuf| folder.join("config.json").is_file();
-    [path.join("model"), path.join("checkpoints/best")]
-        .into_iter()
-        .find(is_model)
+    let finished = Some(path.join("model")).filter(is_model);
+    finished.or_else(|| best_so_far(path).filter(is_model))
 }
 
 impl Trained {

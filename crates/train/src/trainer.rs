@@ -5,9 +5,12 @@
 //!     bring the batch           a function of (seed, epoch, sample); behind a GPU, read while the step before runs
 //!     run the step              features, loss, pull back, update
 //!     write a line              metrics.jsonl
-//!     evaluate, if it is due    a line; the best model goes to checkpoints/best
+//!     evaluate, if it is due    the best model goes to checkpoints/best-STEP, then the lines are written
 //!     save, if it is due        checkpoints/last.safetensors, in one rename
+//! finish                        model/, then summary.json, which says which checkpoint it belongs to
 //! ```
+//!
+//! Files first, state after: when a write fails, the state is still that before it, and what was written is written again.
 //!
 //! A stop is heeded between steps and between the batches of an evaluation: the state is saved and the run can go on.
 
@@ -17,13 +20,12 @@ use std::time::{Duration, Instant};
 use holdall_data::loader::Skipped;
 use holdall_telemetry::memory_log::Phase;
 
-use crate::checkpoint::{Best, Clock, FORMAT, Next, State, save};
+use crate::checkpoint::{Best, Checkpoints, Clock, Next, State};
 use crate::config::{EvalEvery, SaveEvery, Split};
 use crate::error::TrainError;
 use crate::evaluate::{Unfinished, evaluate, nothing_readable};
 use crate::examples::Examples;
 use crate::export::save_model;
-use crate::failure_file;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
 use crate::optimizer::Moment;
@@ -31,16 +33,22 @@ use crate::prepare::Prepared;
 use crate::ready::{PlanReport, Ready, part};
 use crate::recorder::{Promise, Sampler};
 use crate::report::{
-    EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary, SummaryMetrics,
+    EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, SummaryMetrics,
 };
-use crate::run_folder::RunFolder;
+use crate::run_folder::{RunFolder, failed, write_whole};
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
 use crate::skipped::{SkippedFile, refused};
 use crate::step::{Step, StepReport};
 
+mod finish;
+
+pub use finish::End;
+
 /// The step whose operations are timed: caches are warm by then.
 const TIMED_STEP: u64 = 3;
+/// Pictures with what the best model makes of them.
+const EXAMPLES_FILE: &str = "samples.json";
 /// Timing takes as long as a step does: shorter runs are spared it.
 const LEAST_STEPS_TO_TIME: u64 = 20;
 
@@ -51,6 +59,9 @@ pub struct Trainer {
     step: Step,
     journal: Journal,
     state: State,
+    /// Whether weights, state and journal are of the same step: what may be saved.
+    is_between_steps: bool,
+    checkpoints: Checkpoints,
     rates: LearningRates,
     skipped: SkippedFile,
     best_metric: String,
@@ -96,6 +107,7 @@ impl Trainer {
             arena_bytes: step.arena_bytes(),
             batch_size: ready.split.batch_size,
         });
+        let mut checkpoints = Checkpoints::new(&folder);
         let state = match ready.checkpoint.take() {
             Some(checkpoint) => {
                 if checkpoint.state.data_digest != digest {
@@ -106,25 +118,15 @@ impl Trainer {
                     )));
                 }
                 checkpoint.restore(&ready.device, &mut step)?;
+                checkpoints = checkpoint.checkpoints();
                 checkpoint.state
             }
             None => {
                 ready.prepared.setup.fill(&ready.device, &mut step)?;
-                State {
-                    format: FORMAT,
-                    step: 0,
-                    next: Next::Step,
-                    scaler: LossScaler::suiting(step.config().arithmetic),
-                    best: None,
-                    without_improvement: 0,
-                    last_scores: Vec::new(),
-                    journal_bytes: 0,
-                    clock: Clock::default(),
-                    split: ready.split,
-                    data_digest: digest,
-                    cursor: None,
-                    algorithms: ready.device.algorithms(),
-                }
+                let scaler = LossScaler::suiting(step.config().arithmetic);
+                let mut state = State::new(scaler, ready.split, digest);
+                state.algorithms = ready.device.algorithms();
+                state
             }
         };
         let steps = ready.steps_per_epoch();
@@ -136,18 +138,19 @@ impl Trainer {
             )));
         }
         let config = folder.write("config.yml", &ready.config.resolved());
-        config.map_err(|error| match (error, state.step) {
-            (TrainError::Run(text), 0) => {
+        config.map_err(|error| match error {
+            TrainError::Run(text) if !folder.path().join("config.yml").exists() => {
                 TrainError::Run(text.replace("go on with --resume", "begin again"))
             }
-            (error, _) => error,
+            error => error,
         })?;
         folder.write("plan.json", &plan_json)?;
         folder.write("plan-tensors.json", &tensors_json(&ready.plan.step))?;
         let operations = operations_json(&ready.plan.step.picture, &ready.plan.step.graph, None);
         folder.write("operations.json", &operations)?;
-        let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
-        let skipped = SkippedFile::open(&folder.skipped())?;
+        let journal = Journal::open(&folder.journal(), &state.journal)?;
+        let skipped = SkippedFile::open(&folder.skipped(), state.skipped.as_ref())?;
+        put_back_examples(&folder, state.best.as_ref())?;
         let sampler = ready
             .recorder
             .open(folder.path(), state.step, state.step / steps);
@@ -164,6 +167,8 @@ impl Trainer {
             step,
             journal,
             state,
+            is_between_steps: true,
+            checkpoints,
             rates,
             skipped,
             best_metric,
@@ -225,7 +230,6 @@ impl Trainer {
                 self.ready.recorder.enter(Phase::Evaluate);
                 match self.evaluate_all(stop, watch) {
                     Ok(()) => {
-                        self.state.next = Next::Step;
                         self.ready.recorder.enter(Phase::Train);
                     }
                     Err(Unfinished::Stopped) => return self.interrupted(watch),
@@ -244,6 +248,10 @@ impl Trainer {
                     self.ready.recorder.enter(Phase::Train);
                 }
             }
+        }
+        if self.checkpoints.checksum().is_none() {
+            // A checkpoint of a format that had none cannot be referred to.
+            self.save(watch)?;
         }
         let finished = self.finish();
         self.tell_notices(watch);
@@ -282,20 +290,18 @@ impl Trainer {
         };
         let samples = self.ready.feed.batch().num_samples;
         let timing = self.time_operations(number)?;
+        self.is_between_steps = false;
         let report = self.compute(number, &moment)?;
-        let observed = self.state.scaler.observe(report.gradients);
-        observed.map_err(|diverged| TrainError::Run(format!("step {number}: {diverged}")))?;
-        self.state.step = number;
+        let mut scaler = self.state.scaler.clone();
+        let observed = scaler.observe(report.gradients);
+        observed.map_err(|diverged| {
+            // An update that overflowed was not applied.
+            self.is_between_steps = true;
+            TrainError::Run(format!("step {number}: {diverged}"))
+        })?;
         let (chosen, end) = self.ready.feed.samples();
         let samples_digest = format!("{:016x}", digest(chosen));
-        self.state.cursor = Some(end);
         let seconds = (began.elapsed() - timing).as_secs_f64();
-        for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
-            clock.samples += samples as u64;
-            clock.micro_batches += samples.div_ceil(self.ready.split.batch_size) as u64;
-            clock.waited += waited;
-            clock.computed += seconds - waited;
-        }
         let config = self.step.config();
         let has_labels = config.num_labels.is_some();
         let line = StepLine {
@@ -310,13 +316,23 @@ impl Trainer {
             gradient_norm: report.gradient_norm,
             lr: rates[0],
             lr_head: has_labels.then_some(rates[1]),
-            loss_scale: self.state.scaler.scale(),
+            loss_scale: scaler.scale(),
             samples,
             samples_digest,
             seconds,
             waited_for_data: waited,
         };
-        self.journal.add(&line)?;
+        self.journal.add(std::slice::from_ref(&line))?;
+        self.state.step = number;
+        self.state.scaler = scaler;
+        self.state.cursor = Some(end);
+        for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
+            clock.samples += samples as u64;
+            clock.micro_batches += samples.div_ceil(self.ready.split.batch_size) as u64;
+            clock.waited += waited;
+            clock.computed += seconds - waited;
+        }
+        self.is_between_steps = true;
         self.ready.recorder.add_scalars("train", number, &line);
         Ok(line)
     }
@@ -466,80 +482,85 @@ impl Trainer {
                 seconds: began.elapsed().as_secs_f64(),
             });
         }
-        // Lines are written together: a stop in between leaves none of them.
+        // Files first, then the lines in one write, then the state: a failure or a stop in between leaves an evaluation that is
+        // due, and is done again.
+        let better = self.better(&lines);
+        let best = match better {
+            Some(value) => Some(self.save_best(value, &seen)?),
+            None => None,
+        };
+        self.journal.add(&lines)?;
+        let is_best = best.is_some();
+        match best {
+            Some(best) => {
+                self.state.best = Some(best);
+                self.state.without_improvement = 0;
+            }
+            None if self.decisive(&lines).is_some() => self.state.without_improvement += 1,
+            None => {}
+        }
+        self.state.last_scores = lines.iter().map(SummaryMetrics::from).collect();
+        self.state.next = Next::Step;
         for line in &lines {
-            self.journal.add(line)?;
             let name = match line.on {
                 Split::Validation => "validation",
                 Split::Train => "evaluation_on_train",
             };
             self.ready.recorder.add_scalars(name, line.step, line);
-        }
-        let is_best = self.take_note(&lines)?;
-        if is_best {
-            self.write_examples(&seen)?;
-        }
-        for line in &lines {
             let decides = line.on == Split::Validation || lines.len() == 1;
             watch(Event::Evaluated {
                 line,
                 is_best: is_best && decides,
             });
         }
-        self.state.last_scores = lines.iter().map(SummaryMetrics::from).collect();
         Ok(())
     }
 
     /// Pictures with what the best model makes of them: that one will be in `model/`.
-    fn write_examples(&self, seen: &[(Split, Examples)]) -> Result<(), TrainError> {
+    fn examples_json(&self, seen: &[(Split, Examples)]) -> Option<String> {
         let held_out = seen.iter().find(|(on, _)| *on == Split::Validation);
-        let Some((on, examples)) = held_out.or(seen.first()) else {
-            return Ok(());
-        };
+        let (on, examples) = held_out.or(seen.first())?;
         let Prepared { labels, .. } = &self.ready.prepared;
         let samples = &part(&self.ready.prepared, *on)
             .expect("it was evaluated")
             .samples;
-        match examples.json(self.state.step, *on, samples, labels) {
-            Some(json) => self.folder.write("samples.json", &json),
-            None => Ok(()),
-        }
+        examples.json(self.state.step, *on, samples, labels)
     }
 
-    /// Compares an evaluation with the best so far, and keeps its model when it is better.
-    fn take_note(&mut self, lines: &[EvaluationLine]) -> Result<bool, TrainError> {
-        // What was held out decides, whatever else is evaluated.
+    /// The number that decides which model is the best: what was held out counts, whatever else is evaluated.
+    fn decisive(&self, lines: &[EvaluationLine]) -> Option<f64> {
         let held_out = lines.iter().find(|line| line.on == Split::Validation);
-        let value = held_out
-            .or(lines.first())
-            .and_then(|line| line.scores.metric(&self.best_metric));
-        let Some(value) = value else {
-            return Ok(false);
-        };
-        if self
-            .state
-            .best
-            .as_ref()
-            .is_some_and(|best| best.value >= value)
-        {
-            self.state.without_improvement += 1;
-            return Ok(false);
+        let decisive = held_out.or(lines.first())?;
+        decisive.scores.metric(&self.best_metric)
+    }
+
+    /// The same where it is better than the best so far.
+    fn better(&self, lines: &[EvaluationLine]) -> Option<f64> {
+        let best = self.state.best.as_ref().map(|best| best.value);
+        // What is not a number is not better than anything.
+        self.decisive(lines)
+            .filter(|value| value.is_finite() && best.is_none_or(|best| best < *value))
+    }
+
+    /// Saves the model as the best one. No checkpoint names it yet.
+    fn save_best(&self, value: f64, seen: &[(Split, Examples)]) -> Result<Best, TrainError> {
+        let step = self.state.step;
+        let name = format!("best-{step:06}");
+        let path = self.folder.checkpoints().join(&name);
+        let examples = self.examples_json(seen);
+        let checksum = save_model(&self.step, &self.ready.prepared, &path)?;
+        if let Some(json) = &examples {
+            // Beside the model's files and no part of them: a resumed run finds the pictures of the best that it goes on from.
+            write_whole(&path.join(EXAMPLES_FILE), json.as_bytes())?;
+            self.folder.write(EXAMPLES_FILE, json)?;
         }
-        self.state.without_improvement = 0;
-        self.state.best = Some(Best {
+        Ok(Best {
             metric: self.best_metric.clone(),
             value,
-            step: self.state.step,
-        });
-        save_model(&self.step, &self.ready.prepared, &self.folder.best())?;
-        Ok(true)
-    }
-
-    /// The summary, where an earlier process has brought the run to its end.
-    pub fn summary(&self) -> Option<String> {
-        let path = self.folder.path().join("summary.json");
-        let ended = self.has_ended().then_some(path)?;
-        std::fs::read_to_string(ended).ok()
+            step,
+            folder: name,
+            checksum: Some(checksum.to_string()),
+        })
     }
 
     fn has_ended(&self) -> bool {
@@ -561,9 +582,10 @@ impl Trainer {
 
     fn save(&mut self, watch: &mut dyn FnMut(Event<'_>)) -> Result<(), TrainError> {
         self.ready.recorder.enter(Phase::Save);
-        self.state.journal_bytes = self.journal.sync()?;
+        self.state.journal = self.journal.sync()?;
+        self.state.skipped = Some(self.skipped.sync()?);
         self.state.clock.all = self.seconds_before + self.resumed_at.elapsed().as_secs_f64();
-        save(&self.folder.last(), &self.state, &self.step)?;
+        self.checkpoints.save(&self.state, &self.step)?;
         watch(Event::Saved {
             step: self.state.step,
         });
@@ -576,8 +598,11 @@ impl Trainer {
             // Nobody knows what is in the memory of a device that failed: the last checkpoint stands.
             return TrainError::Run(format!("after step {}: {error}", self.state.step));
         }
-        // If that fails as well, the first failure is the one to tell.
-        let _ = self.save(watch);
+        // A step whose line could not be written is not done: the last checkpoint stands.
+        if self.is_between_steps {
+            // If that fails as well, the first failure is the one to tell.
+            let _ = self.save(watch);
+        }
         error
     }
 
@@ -614,45 +639,25 @@ impl Trainer {
         self.ready.recorder.end_epoch();
         self.tell_notices(watch);
     }
+}
 
-    /// The model folder and the summary.
-    fn finish(&mut self) -> Result<Outcome, TrainError> {
-        match &self.state.best {
-            Some(_) => self.folder.publish_best()?,
-            None => save_model(&self.step, &self.ready.prepared, &self.folder.model())?,
+/// The pictures of the best model that a checkpoint names; those of a later one, which is no part of the run any more, are removed.
+fn put_back_examples(folder: &RunFolder, best: Option<&Best>) -> Result<(), TrainError> {
+    if best.is_some_and(|best| best.checksum.is_none()) {
+        // Written before best models had pictures of their own.
+        return Ok(());
+    }
+    let kept = best.map(|best| folder.checkpoints().join(&best.folder).join(EXAMPLES_FILE));
+    if let Some(kept) = kept.filter(|kept| kept.is_file()) {
+        let json = std::fs::read_to_string(&kept).map_err(failed(&kept, "read"))?;
+        return folder.write(EXAMPLES_FILE, &json);
+    }
+    let path = folder.path().join(EXAMPLES_FILE);
+    match std::fs::remove_file(&path) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            Err(failed(&path, "removed")(cause))
         }
-        let chosen = &self.ready.plan.chosen;
-        let summary = Summary {
-            device: self.ready.device.kind(),
-            effective_batch: self.ready.split.effective_batch,
-            batch_size: chosen.batch_size,
-            gradient_accumulation: chosen.gradient_accumulation,
-            precision: chosen.precision,
-            recompute: chosen.recompute.clone(),
-            epochs: self.state.step as f64 / self.ready.steps_per_epoch() as f64,
-            steps: self.state.step,
-            stopped_early: self.state.step < self.ready.total_steps(),
-            seconds: self.state.clock.all,
-            samples_per_s: self.state.clock.samples_per_s(),
-            waited_for_data: self.state.clock.waiting(),
-            reading: self
-                .ready
-                .feed
-                .report(&self.process_clock, self.ready.device.cpu().num_threads()),
-            skipped: self.skipped.total(),
-            budget_bytes: self.ready.prepared.setup.budget_bytes,
-            planned_bytes: self.planned[0],
-            process_bytes: self.ready.device.peak_bytes(),
-            planned_arena_bytes: self.planned[1],
-            arena_bytes: self.step.arena_bytes(),
-            weights: self.ready.prepared.setup.weights.describe(),
-            best: self.state.best.clone(),
-            metrics: self.state.last_scores.clone(),
-        };
-        let json = serde_json::to_string_pretty(&summary).expect("a summary is plain data");
-        self.folder.write("summary.json", &json)?;
-        failure_file::remove(self.folder.path());
-        Ok(Outcome::Finished(Box::new(summary)))
+        _ => Ok(()),
     }
 }
 

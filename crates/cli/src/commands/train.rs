@@ -14,13 +14,14 @@ use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::checkpoint::Checkpoint;
 use holdall_train::config::RunConfig;
+use holdall_train::disk_space::DiskSpace;
 use holdall_train::failure_file::FailureFile;
 use holdall_train::measure::Choosing;
 use holdall_train::ready::Ready;
 use holdall_train::report::Outcome;
 use holdall_train::resume;
 use holdall_train::run_folder::{RunFolder, next_free};
-use holdall_train::trainer::Trainer;
+use holdall_train::trainer::{End, Trainer};
 
 use crate::arguments::TrainArguments;
 use crate::commands::{open_device_for, plan, report};
@@ -194,13 +195,14 @@ pub fn train(
     } = meant;
     let (held, checkpoint) = if resume {
         let folder = RunFolder::open(&out)?;
-        let checkpoint = Checkpoint::open(&folder.last())?;
+        let checkpoint = Checkpoint::newest(&folder)?;
         (Some(folder), checkpoint)
     } else {
         RunFolder::check_free(&out)?;
         (None, None)
     };
-    for note in &notes {
+    let of_checkpoint = checkpoint.iter().flat_map(|checkpoint| &checkpoint.notes);
+    for note in notes.iter().chain(of_checkpoint) {
         tell(note);
     }
     let begun_at = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
@@ -217,6 +219,9 @@ pub fn train(
         tell(note);
     }
     tell(plan::short(&ready).trim_end());
+    for line in disk_space(&ready, &out)? {
+        tell(&line);
+    }
     let folder = match held {
         Some(folder) => folder,
         None => RunFolder::create(&out)?,
@@ -234,24 +239,27 @@ pub fn train(
         }
     });
     let mut trainer = begun??;
-    if let Some(summary) = trainer.summary() {
-        tell(&format!(
-            "The run is complete: step {} of {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
-            trainer.steps_done(),
-            trainer.ready().total_steps()
-        ));
-        if json {
-            print(&summary)?;
+    match (trainer.end(), begun_at) {
+        (End::Complete(summary), _) => {
+            tell(&format!(
+                "The run is complete: step {} of {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
+                trainer.steps_done(),
+                trainer.ready().total_steps()
+            ));
+            if json {
+                print(&summary)?;
+            }
+            return Ok(Outcome::NothingToDo);
         }
-        return Ok(Outcome::NothingToDo);
-    }
-    match (resume, begun_at) {
-        (true, Some(step)) => tell(&format!(
+        (End::Unfinished(reason), Some(step)) => tell(&format!(
+            "All steps were done by step {step}; finishing again: {reason}"
+        )),
+        (_, Some(step)) => tell(&format!(
             "Going on after step {step} of {}",
             trainer.ready().total_steps()
         )),
-        (true, None) => tell("No checkpoint was written yet: beginning at step 0"),
-        (false, _) => {}
+        (_, None) if resume => tell("No checkpoint was written yet: beginning at step 0"),
+        (_, None) => {}
     }
     // The plan may be another since its memory was reserved.
     let failure = FailureFile::new(trainer.ready(), &out, command);
@@ -273,6 +281,33 @@ pub fn train(
         print_json(summary)?;
     }
     Ok(outcome)
+}
+
+/// Lines on what the run will need on disk; an error where it could not even begin to save.
+fn disk_space(ready: &Ready, out: &Path) -> Result<Vec<String>, TrainError> {
+    let there = out.ancestors().find(|folder| folder.is_dir());
+    let free_bytes = there
+        .or(Some(Path::new(".")))
+        .and_then(holdall_files::free_bytes);
+    let used_bytes = match ready.is_resumed() {
+        true => ["checkpoints", "model"]
+            .map(|name| folder_bytes(&out.join(name)))
+            .into_iter()
+            .sum(),
+        false => 0,
+    };
+    DiskSpace::new(ready).check(out, free_bytes, used_bytes)
+}
+
+/// Of all files in a folder and in those within it, as far as they can be seen.
+fn folder_bytes(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => folder_bytes(&entry.path()),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    });
+    bytes.sum()
 }
 
 /// Does a part of a run; where that fails, `failure.json` says how.

@@ -77,7 +77,12 @@ fn a_best_model_that_cannot_be_written() {
     let home = Home::with_cars(24);
     let words = home.words("run", "--effective-batch 8 --epochs 1");
     let answer = with_small_files(BELOW_A_MODEL, words);
-    answer.ends_with(FOUND, &["checkpoints/best/model.safetensors", "--resume"]);
+    answer.ends_with(
+        FOUND,
+        &["checkpoints/best-0000", "model.safetensors", "--resume"],
+    );
+    let left = fs::read_dir(home.run().file("checkpoints")).unwrap();
+    assert_eq!(left.count(), 0, "half a model is removed");
     home.run().resume("").exits(DONE);
 }
 

@@ -23,10 +23,17 @@ struct Moment {
     partial: Option<&'static str>,
 }
 
-const PARTIALS: [&str; 2] = [
-    "checkpoints/last.safetensors.partial",
-    "checkpoints/best/model.safetensors.partial",
-];
+const PARTIALS: [&str; 2] = ["last.safetensors.partial", "best-"];
+
+/// Whether something in `checkpoints` whose name begins so is half written.
+fn is_half_written(run: &RunFiles, name: &str) -> bool {
+    let entries = fs::read_dir(run.file("checkpoints"));
+    let mut names = entries.into_iter().flatten().flatten();
+    names.any(|entry| {
+        let found = entry.file_name().into_string().unwrap();
+        found.starts_with(name) && found.ends_with(".partial")
+    })
+}
 
 /// The latest moment on the CPU, where a run begins at once.
 const ON_CPU: Duration = Duration::from_millis(1950);
@@ -62,10 +69,10 @@ impl Moment {
     fn wait(&self, running: &mut Running, run: &RunFiles) {
         let started = Instant::now();
         // What an earlier kill left says nothing about this process.
-        let partial = self.partial.map(|name| run.file(name));
-        let partial = partial.filter(|path| !path.exists());
-        let has_come =
-            || started.elapsed() >= self.delay && partial.as_ref().is_none_or(|path| path.exists());
+        let partial = self.partial.filter(|name| !is_half_written(run, name));
+        let has_come = || {
+            started.elapsed() >= self.delay && partial.is_none_or(|name| is_half_written(run, name))
+        };
         while !has_come() && running.goes_on() {
             std::thread::sleep(Duration::from_micros(300));
         }
@@ -97,7 +104,7 @@ impl Kills {
         most: usize,
     ) {
         loop {
-            let left = PARTIALS.map(|name| run.file(name).exists());
+            let left = PARTIALS.map(|name| is_half_written(run, name));
             let mut running = if run.file("config.yml").is_file() {
                 start(run.resume_words(&on_device("")))
             } else {
@@ -116,7 +123,7 @@ impl Kills {
             }
             self.all += 1;
             for (index, name) in PARTIALS.iter().enumerate() {
-                self.in_writes[index] += usize::from(!left[index] && run.file(name).exists());
+                self.in_writes[index] += usize::from(!left[index] && is_half_written(run, name));
             }
         }
     }
@@ -168,11 +175,14 @@ fn half_written_files_are_ignored_and_overwritten() {
     let litter = littered.file("checkpoints/last.safetensors.partial");
     fs::write(&litter, "garbage").unwrap();
     fs::write(littered.file("summary.json.partial"), "garbage").unwrap();
+    let best = littered.json("summary.json")["best"]["folder"].clone();
+    let best = format!("checkpoints/{}", best.as_str().unwrap());
     fs::write(
-        littered.file("checkpoints/best/model.safetensors.partial"),
+        littered.file(&best).join("model.safetensors.partial"),
         "garbage",
     )
     .unwrap();
+    fs::create_dir(littered.file(&format!("{best}.partial"))).unwrap();
     fs::create_dir(littered.file("model.partial")).unwrap();
     fs::write(littered.file("model.partial/config.json"), "garbage").unwrap();
     for run in [&clean, &littered] {
@@ -183,6 +193,10 @@ fn half_written_files_are_ignored_and_overwritten() {
     assert!(!litter.exists());
     assert!(!littered.file("model.partial").exists());
     assert!(!littered.file("summary.json.partial").exists());
+    let names = fs::read_dir(littered.file("model")).unwrap();
+    for name in names.map(|entry| entry.unwrap().file_name().into_string().unwrap()) {
+        assert!(!name.contains("partial"), "{name} was copied");
+    }
 }
 
 /// Killed after its folder was made and before its config was in it: there is no run to go on with, so the same command

@@ -28,6 +28,7 @@ fn a_run_leaves_everything_that_its_use_takes() {
         "model/preprocessor_config.json",
         "model/labels.json",
         "model/head.safetensors",
+        "model/holdall.json",
     ] {
         let length = fs::metadata(run.file(file)).map_or(0, |file| file.len());
         assert!(length > 0, "{file}");
@@ -57,6 +58,7 @@ fn the_log_has_the_lines_that_people_look_for() {
         "Weights: RANDOM (preset small)\n",
         "Effective batch size: 8 (4 x 2)\n",
         "Batch size: 4 (as asked)\n",
+        "Disk: the run will need about ",
         "Losses at step 1: contrastive ",
         "(chance 2.079 = ln 8)",
         "Memory: planned ",

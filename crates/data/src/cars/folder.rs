@@ -64,11 +64,11 @@ pub fn write(
     let done = AtomicUsize::new(0);
     (0..config.count).into_par_iter().try_for_each(|index| {
         let path = folder.join(image_name(index));
-        replace(&path, &jpeg(&draw(index, config))?)?;
+        replace_picture(&path, &jpeg(&draw(index, config))?)?;
         on_progress(done.fetch_add(1, Ordering::Relaxed) + 1);
         Ok::<(), CarsError>(())
     })?;
-    replace(&labels, &rows)?;
+    holdall_files::write_whole(&labels, &rows).map_err(at(&labels))?;
     Ok(Written {
         labels,
         count: config.count,
@@ -127,9 +127,10 @@ fn label_rows(config: &CarsConfig) -> Result<Vec<u8>, CarsError> {
         .map_err(|error| CarsError::Rows(error.into_error().into()))
 }
 
-/// Writes a sibling, then moves it into place.
-fn replace(path: &Path, bytes: &[u8]) -> Result<(), CarsError> {
-    let sibling = path.with_extension("partial");
+/// Writes a sibling, then moves it into place. Not brought to disk one by one, which would take longer than drawing them: after a power
+/// loss they are drawn again.
+fn replace_picture(path: &Path, bytes: &[u8]) -> Result<(), CarsError> {
+    let sibling = holdall_files::partial(path);
     fs::write(&sibling, bytes).map_err(at(&sibling))?;
     fs::rename(&sibling, path).map_err(at(path))
 }

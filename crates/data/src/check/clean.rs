@@ -275,9 +275,7 @@ struct Partial {
 
 impl Partial {
     fn create(target: &Path) -> Result<Partial, DataError> {
-        let mut path = target.as_os_str().to_owned();
-        path.push(".partial");
-        let path = PathBuf::from(path);
+        let path = holdall_files::partial(target);
         let file = File::create(&path).map_err(|cause| unwritten(target, cause))?;
         Ok(Partial {
             target: target.to_owned(),
@@ -303,7 +301,9 @@ impl Partial {
     /// Whether there was one in its place.
     fn take_its_place(self) -> Result<bool, DataError> {
         let was_there = self.target.exists();
+        let folder = self.target.parent().unwrap_or(Path::new(""));
         let renamed = fs::rename(&self.path, &self.target);
+        let renamed = renamed.and_then(|()| holdall_files::sync_folder(folder));
         renamed.map_err(|cause| unwritten(&self.target, cause))?;
         Ok(was_there)
     }

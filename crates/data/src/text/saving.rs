@@ -1,9 +1,9 @@
 //! A tokenizer as a folder that `transformers` loads.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
 use std::path::Path;
 
+use holdall_files::write_whole;
 use serde_json::json;
 
 use super::TextEncoder;
@@ -58,18 +58,8 @@ impl TextEncoder {
     }
 }
 
-/// A sibling, then its name: a crash leaves the old file or the new one.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    let partial = Path::new(&name);
-    let written = || -> io::Result<()> {
-        let mut file = File::create(partial)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(partial, path)
-    };
-    written().map_err(|cause| DataError::Io {
+    write_whole(path, bytes).map_err(|cause| DataError::Io {
         path: path.to_owned(),
         action: "write it",
         cause,

@@ -6,10 +6,8 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use libloading::Library;
 
@@ -242,27 +240,12 @@ fn unseal(mut file: Vec<u8>) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// Writes beside the file, then renames: another process sees the whole file or none.
+/// Other processes see the whole file or none.
 fn keep(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let unique = format!(
-        "{}-{}.tmp",
-        std::process::id(),
-        COUNT.fetch_add(1, Ordering::Relaxed)
-    );
-    let sibling = file.with_extension(unique);
-    let written = std::fs::File::create(&sibling).and_then(|mut to| {
-        to.write_all(bytes)?;
-        to.sync_all()
-    });
-    let renamed = written.and_then(|()| std::fs::rename(&sibling, file));
-    if renamed.is_err() {
-        let _ = std::fs::remove_file(&sibling);
-    }
-    renamed
+    holdall_files::write_shared(file, bytes)
 }
 
 /// NVRTC's version, (major, minor).

@@ -27,15 +27,9 @@ fn file(cuda: &Cuda, what: &str) -> Option<PathBuf> {
 
 fn write(path: Option<PathBuf>, text: &str) {
     let Some(path) = path else { return };
-    let partial = path.with_added_extension(format!("{}", std::process::id()));
-    let made = path
-        .parent()
-        .map_or(Ok(()), std::fs::create_dir_all)
-        .and_then(|()| std::fs::write(&partial, text))
-        .and_then(|()| std::fs::rename(&partial, &path));
-    if made.is_err() {
-        let _ = std::fs::remove_file(&partial);
-    }
+    let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    // What cannot be kept is measured again.
+    let _ = folder.and_then(|()| holdall_files::write_shared(&path, text.as_bytes()));
 }
 
 pub(super) fn algorithms_to_text(chosen: &[(String, [u64; 8])]) -> String {

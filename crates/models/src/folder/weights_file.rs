@@ -8,11 +8,17 @@
 //! names neither file nor numbers, lets a name occur twice, and adds offsets that a hostile header
 //! can make overflow. After [`WeightsFile::open`] every tensor lies within the map and has
 //! the bytes that its shape and type need.
+//!
+//! Files that Holdall wrote carry checksums in the header's metadata: one per tensor, in the order of their data, and one of length
+//! field and header, taken with zeros in its own place. The header's is compared when a file is opened, a tensor's when
+//! it is read; the header's stands for the whole file, since it covers those of the tensors.
 
 use std::fmt;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use holdall_files::{Checksum, RunningChecksum};
 use memmap2::Mmap;
 use safetensors::tensor::TensorInfo;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
@@ -24,6 +30,22 @@ const LENGTH_BYTES: u64 = 8;
 /// The limit that the format's own reader has.
 const MOST_HEADER_BYTES: u64 = 100_000_000;
 
+/// Keys of the metadata. Checksums are text, as all metadata is.
+pub(super) const TENSOR_CHECKSUMS: &str = "holdall.checksums";
+pub(super) const HEADER_CHECKSUM: &str = "holdall.header_checksum";
+/// What stands in the place of the header's checksum while it is taken.
+pub(super) const NO_CHECKSUM: &str = "0000000000000000";
+
+/// Where a header has the digits of its own checksum; `None` unless there is exactly one such place.
+pub(super) fn header_checksum_place(header: &[u8]) -> Option<Range<usize>> {
+    let key = format!("\"{HEADER_CHECKSUM}\":\"");
+    let windows = header.windows(key.len()).enumerate();
+    let mut places = windows.filter(|(_, bytes)| *bytes == key.as_bytes());
+    let start = places.next()?.0 + key.len();
+    let place = start..start + Checksum::DIGITS;
+    (places.next().is_none() && place.end <= header.len()).then_some(place)
+}
+
 pub(crate) struct WeightsFile {
     path: PathBuf,
     map: Mmap,
@@ -32,6 +54,14 @@ pub(crate) struct WeightsFile {
     tensors: Vec<(String, TensorInfo)>,
     /// What the header says beside tensors.
     metadata: serde_json::Map<String, serde_json::Value>,
+    /// Of the file as it was written; `None` where another program wrote it.
+    checksums: Option<Checksums>,
+}
+
+struct Checksums {
+    header: Checksum,
+    /// In the order of their data.
+    tensors: Vec<Checksum>,
 }
 
 impl WeightsFile {
@@ -86,6 +116,7 @@ impl WeightsFile {
             expected: "a safetensors header",
             found: cause.to_string(),
         })?;
+        let checksums = checksums(path, &map[..data_start], &metadata, tensors.len())?;
         tensors.sort_by_key(|(_, info)| info.data_offsets);
         check_names(path, &tensors)?;
         check_layout(path, data_start, map.len(), &tensors)?;
@@ -95,7 +126,53 @@ impl WeightsFile {
             data_start,
             tensors,
             metadata,
+            checksums,
         })
+    }
+
+    /// Of the header, which has those of the tensors: equal for equal files. `None` where another program wrote it.
+    pub(crate) fn checksum(&self) -> Option<Checksum> {
+        self.checksums.as_ref().map(|checksums| checksums.header)
+    }
+
+    /// Compares a tensor with its checksum, where there is one, while `read` gets its bytes: pieces of at most so many, one after the
+    /// other. Pages that were read are given back.
+    pub(crate) fn read(
+        &self,
+        name: &str,
+        info: &TensorInfo,
+        piece_bytes: usize,
+        mut read: impl FnMut(&[u8]),
+    ) -> Result<(), ModelError> {
+        let mut found = RunningChecksum::default();
+        for piece in self.bytes(info).chunks(piece_bytes) {
+            if self.checksums.is_some() {
+                found.add(piece);
+            }
+            read(piece);
+            self.give_back();
+        }
+        let Some(checksums) = &self.checksums else {
+            return Ok(());
+        };
+        let place = self.tensors.iter().position(|(known, _)| known == name);
+        let expected = place.map(|place| checksums.tensors[place]);
+        match expected == Some(found.value()) {
+            true => Ok(()),
+            false => Err(ModelError::Damaged {
+                file: self.path.clone(),
+                part: format!("tensor `{name}`"),
+                expected: expected.map_or("no such tensor".into(), |sum| format!("checksum {sum}")),
+                found: found.value().to_string(),
+            }),
+        }
+    }
+
+    /// Compares every tensor with its checksum.
+    pub(crate) fn verify(&self) -> Result<(), ModelError> {
+        const PIECE_BYTES: usize = 1 << 20;
+        let mut tensors = self.tensors.iter();
+        tensors.try_for_each(|(name, info)| self.read(name, info, PIECE_BYTES, |_| ()))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -126,6 +203,52 @@ impl WeightsFile {
             self.map
                 .unchecked_advise(memmap2::UncheckedAdvice::DontNeed)
         };
+    }
+}
+
+/// The checksums that a header carries, which must be right as far as the header goes.
+fn checksums(
+    path: &Path,
+    header: &[u8],
+    metadata: &serde_json::Map<String, serde_json::Value>,
+    num_tensors: usize,
+) -> Result<Option<Checksums>, ModelError> {
+    let [of_header, of_tensors] = [HEADER_CHECKSUM, TENSOR_CHECKSUMS].map(|key| metadata.get(key));
+    if of_header.is_none() && of_tensors.is_none() {
+        return Ok(None);
+    }
+    let damaged = |expected: String, found: String| ModelError::Damaged {
+        file: path.into(),
+        part: "its header".into(),
+        expected,
+        found,
+    };
+    let text = |value: Option<&serde_json::Value>| -> String {
+        let text = value.and_then(serde_json::Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let written = text(of_header).parse::<Checksum>();
+    let (Ok(written), Some(place)) = (written, header_checksum_place(header)) else {
+        let found = format!("`{HEADER_CHECKSUM}`: {of_header:?}");
+        return Err(damaged("one checksum of itself".into(), found));
+    };
+    let mut blank = header.to_vec();
+    blank[place].copy_from_slice(NO_CHECKSUM.as_bytes());
+    let found = Checksum::of(&blank);
+    if found != written {
+        return Err(damaged(format!("checksum {written}"), found.to_string()));
+    }
+    let texts = text(of_tensors);
+    let parsed: Result<Vec<Checksum>, _> = texts.split_whitespace().map(str::parse).collect();
+    match parsed {
+        Ok(tensors) if tensors.len() == num_tensors => Ok(Some(Checksums {
+            header: written,
+            tensors,
+        })),
+        _ => Err(damaged(
+            format!("{num_tensors} checksums of tensors"),
+            format!("{} words", texts.split_whitespace().count()),
+        )),
     }
 }
 

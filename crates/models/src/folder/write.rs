@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! every file -> its name + .partial, fsync
-//! remove the old model.safetensors and index          the folder now looks unfinished
+//! remove the old model.safetensors, index and checksums      the folder now looks unfinished
 //! rename shards, head, config.json into place
 //! rename model.safetensors or the index into place    the folder is whole
 //! ```
@@ -12,15 +12,17 @@
 //! stream through a small buffer: writing needs no copy of the model.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use holdall_files::{Checksum, RunningChecksum};
 use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::TensorInfo;
 use serde_json::{Map, json};
 
+use super::checksums::CHECKSUMS_FILE;
+use super::weights_file::{HEADER_CHECKSUM, NO_CHECKSUM, TENSOR_CHECKSUMS, header_checksum_place};
 use super::{CONFIG_FILE, HEAD_FILE, Head, INDEX_FILE, SINGLE_FILE, compare};
 use crate::config::{ClipConfig, num_values};
 use crate::error::ModelError;
@@ -71,13 +73,15 @@ pub fn write_folder<V: Values>(
     };
     let shards = split(tensors, shard_bytes);
     let last = if let [all] = shards.as_slice() {
-        staged.write(SINGLE_FILE, |file| write_safetensors(file, all, &[]))?;
+        staged.write(SINGLE_FILE, |file| {
+            write_safetensors(file, all, &[]).map(drop)
+        })?;
         SINGLE_FILE
     } else {
         let mut weight_map = Map::new();
         for (number, shard) in shards.iter().enumerate() {
             let name = format!("model-{:05}-of-{:05}.safetensors", number + 1, shards.len());
-            staged.write(&name, |file| write_safetensors(file, shard, &[]))?;
+            staged.write(&name, |file| write_safetensors(file, shard, &[]).map(drop))?;
             let entries = shard
                 .iter()
                 .map(|(tensor, _, _)| (tensor.clone(), json!(name)));
@@ -101,7 +105,9 @@ pub fn write_folder<V: Values>(
                 head.bias.as_slice(),
             ),
         ];
-        staged.write(HEAD_FILE, |file| write_safetensors(file, &tensors, &[]))?;
+        staged.write(HEAD_FILE, |file| {
+            write_safetensors(file, &tensors, &[]).map(drop)
+        })?;
     }
     staged.commit(last)
 }
@@ -189,13 +195,59 @@ fn num_bytes<V: Values>((_, _, values): &NamedTensor<V>) -> u64 {
     (values.num_values() * size_of::<f32>()) as u64
 }
 
+/// Writes a safetensors file: a header without checksums first, the tensors behind it, then the header again with their checksums.
 pub(crate) fn write_safetensors<V: Values>(
     file: &mut File,
     tensors: &[NamedTensor<V>],
-    metadata: &[(&str, String)],
-) -> io::Result<()> {
+    metadata: &[(&str, &str)],
+) -> io::Result<Checksum> {
+    let unknown = vec![Checksum::of(b""); tensors.len()];
+    file.write_all(&header(tensors, metadata, &unknown)?.0)?;
+    const VALUES_AT_ONCE: usize = 1 << 18;
+    let mut buffer = Vec::new();
+    let mut checksums = Vec::with_capacity(tensors.len());
+    for (_, _, values) in tensors {
+        let mut checksum = RunningChecksum::default();
+        for values in values.values()?.chunks(VALUES_AT_ONCE) {
+            buffer.clear();
+            buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            checksum.add(&buffer);
+            file.write_all(&buffer)?;
+        }
+        checksums.push(checksum.value());
+    }
+    let (header, checksum) = header(tensors, metadata, &checksums)?;
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(&header)?;
+    Ok(checksum)
+}
+
+/// Length field and header, and the checksum that it carries of itself. Its length does not depend on the checksums.
+fn header<V: Values>(
+    tensors: &[NamedTensor<V>],
+    metadata: &[(&str, &str)],
+    checksums: &[Checksum],
+) -> io::Result<(Vec<u8>, Checksum)> {
+    let checksums: Vec<String> = checksums.iter().map(Checksum::to_string).collect();
+    let checksums = checksums.join(" ");
+    // transformers refuses files that do not say which framework their layout follows. It ignores keys that it does not know.
+    let known = [
+        ("format", "pt"),
+        (TENSOR_CHECKSUMS, &checksums),
+        (HEADER_CHECKSUM, NO_CHECKSUM),
+    ];
+    // Written by hand: equal models are equal files only if the order of the keys is fixed.
+    let mut header = Vec::from(*b"{\"__metadata__\":{");
+    for (place, (key, text)) in known.iter().chain(metadata).enumerate() {
+        if place > 0 {
+            header.push(b',');
+        }
+        serde_json::to_writer(&mut header, key)?;
+        header.push(b':');
+        serde_json::to_writer(&mut header, text)?;
+    }
+    header.push(b'}');
     let mut end = 0;
-    let mut entries = Vec::with_capacity(tensors.len());
     for (name, shape, values) in tensors {
         let start = end;
         end += values.num_values() * size_of::<f32>();
@@ -204,31 +256,21 @@ pub(crate) fn write_safetensors<V: Values>(
             shape: shape.clone(),
             data_offsets: (start, end),
         };
-        entries.push((name.clone(), info));
+        header.push(b',');
+        serde_json::to_writer(&mut header, name)?;
+        header.push(b':');
+        serde_json::to_writer(&mut header, &info)?;
     }
-    // transformers refuses files that do not say which framework their layout follows.
-    let mut texts = HashMap::from([("format".to_string(), "pt".to_string())]);
-    texts.extend(
-        metadata
-            .iter()
-            .map(|(key, text)| (key.to_string(), text.clone())),
-    );
-    let metadata = Metadata::new(Some(texts), entries).map_err(io::Error::other)?;
-    let mut header = serde_json::to_vec(&metadata)?;
+    header.push(b'}');
     header.resize(header.len().next_multiple_of(8), b' ');
-    file.write_all(&(header.len() as u64).to_le_bytes())?;
-    file.write_all(&header)?;
-
-    const VALUES_AT_ONCE: usize = 1 << 18;
-    let mut buffer = Vec::new();
-    for (_, _, values) in tensors {
-        for values in values.values()?.chunks(VALUES_AT_ONCE) {
-            buffer.clear();
-            buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            file.write_all(&buffer)?;
-        }
-    }
-    Ok(())
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.append(&mut header);
+    let checksum = Checksum::of(&bytes);
+    let place = header_checksum_place(&bytes).ok_or(io::Error::other(
+        "a tensor has the name of the header's checksum",
+    ))?;
+    bytes[place].copy_from_slice(checksum.to_string().as_bytes());
+    Ok((bytes, checksum))
 }
 
 /// Files written under temporary names, which go away again if they are not committed.
@@ -254,7 +296,7 @@ impl Staged<'_> {
     fn commit(mut self, last: &str) -> Result<(), ModelError> {
         // From here on nothing cleans up: when the old model is gone, these are the only copy.
         let names = std::mem::take(&mut self.names);
-        for name in [INDEX_FILE, SINGLE_FILE] {
+        for name in [INDEX_FILE, SINGLE_FILE, CHECKSUMS_FILE] {
             remove_if_there(&self.folder.join(name))?;
         }
         if !names.iter().any(|name| name == HEAD_FILE) {
@@ -277,7 +319,7 @@ impl Staged<'_> {
 
     /// A fixed name: what a killed process left is overwritten by the next, not piled up.
     fn partial(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.partial"))
+        holdall_files::partial(&self.folder.join(name))
     }
 }
 
@@ -321,12 +363,8 @@ fn remove_if_there(path: &Path) -> Result<(), ModelError> {
 }
 
 /// A rename is only on disk once its folder is.
-pub(crate) fn sync_folder(folder: &Path) -> Result<(), ModelError> {
-    if cfg!(unix) {
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(failed(folder, "write it to disk"))?;
-    }
-    Ok(())
+fn sync_folder(folder: &Path) -> Result<(), ModelError> {
+    holdall_files::sync_folder(folder).map_err(failed(folder, "write it to disk"))
 }
 
 pub(crate) fn failed(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> ModelError {

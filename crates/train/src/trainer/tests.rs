@@ -1,4 +1,5 @@
-//! Reading: the same steps whoever reads, and broken pictures where they belong.
+//! Reading: the same steps whoever reads, and broken pictures where they belong. Saving: what a failed write leaves, and which best
+//! models stay.
 
 use holdall_data::cars::{self, CarsConfig};
 use holdall_data::config::BadPictures;
@@ -7,11 +8,23 @@ use holdall_device::Device;
 use holdall_device::cpu::Cpu;
 
 use super::*;
+use crate::appended_file::Prefix;
+use crate::checkpoint::Checkpoint;
 use crate::config::{Count, RunConfig};
 use crate::measure::Choosing;
 
 /// Three steps an epoch.
 fn trainer(folder: &std::path::Path, out: &str, change: impl Fn(&mut RunConfig)) -> Trainer {
+    let run = RunFolder::create(&folder.join(out)).unwrap();
+    trainer_in(folder, run, change)
+}
+
+/// Goes on from what is in the folder.
+fn trainer_in(
+    folder: &std::path::Path,
+    run: RunFolder,
+    change: impl Fn(&mut RunConfig),
+) -> Trainer {
     let mut config = RunConfig {
         model: "small".to_owned(),
         ..RunConfig::default()
@@ -24,8 +37,8 @@ fn trainer(folder: &std::path::Path, out: &str, change: impl Fn(&mut RunConfig))
     config.train.eval_every = EvalEvery::Never;
     change(&mut config);
     let device = Device::on_cpu(Cpu::new(Some(2)));
-    let ready = Ready::new(config, device, None, Choosing::Predicted).unwrap();
-    let run = RunFolder::create(&folder.join(out)).unwrap();
+    let checkpoint = Checkpoint::newest(&run).unwrap();
+    let ready = Ready::new(config, device, checkpoint, Choosing::Predicted).unwrap();
     Trainer::begin(ready, run, &mut |_| ()).unwrap()
 }
 
@@ -142,4 +155,152 @@ fn too_many_bad_pictures_stop_a_run_that_can_go_on() {
     assert!(error.contains("3 of 22 pictures cannot be read"), "{error}");
     assert_eq!(steps.len(), 2);
     assert!(trainer.folder.last().is_file());
+}
+
+/// Lines of `metrics.jsonl` without what a clock says.
+fn lines(folder: &RunFolder) -> Vec<String> {
+    let text = std::fs::read_to_string(folder.journal()).unwrap();
+    let untimed = text.lines().map(|line| line.split(",\"seconds\":").next());
+    untimed.map(|line| line.unwrap().to_owned()).collect()
+}
+
+/// Stops after so many steps, and saves.
+fn run_until(trainer: &mut Trainer, step: u64) {
+    let stop = AtomicBool::new(false);
+    let outcome = trainer.run(&stop, &mut |event| {
+        if let Event::Step(line) = event {
+            stop.store(line.step == step, Ordering::Relaxed);
+        }
+    });
+    assert!(matches!(outcome, Ok(Outcome::Interrupted { .. })));
+}
+
+/// The weights are those after the step by then, and the journal lacks it: that is no state to save.
+#[test]
+fn a_step_whose_line_cannot_be_written_is_not_done() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let change = |config: &mut RunConfig| {
+        config.train.eval_every = EvalEvery::Steps(2);
+        config.train.eval_on = vec![Split::Train];
+    };
+    let mut whole = trainer(folder.path(), "whole", change);
+    run(&mut whole).2.unwrap();
+    let mut failing = trainer(folder.path(), "failing", change);
+    run_until(&mut failing, 3);
+    let before = std::fs::read(failing.folder.last()).unwrap();
+    let nowhere = folder.path().join("no such folder/metrics.jsonl");
+    failing.journal = Journal::open(&nowhere, &Prefix::default()).unwrap();
+    let error = run(&mut failing).2.unwrap_err().to_string();
+    assert!(error.contains("metrics.jsonl"), "{error}");
+    assert_eq!(failing.steps_done(), 3);
+    assert!(std::fs::read(failing.folder.last()).unwrap() == before);
+    let path = failing.folder.path().to_owned();
+    drop(failing);
+    let mut resumed = trainer_in(folder.path(), RunFolder::open(&path).unwrap(), change);
+    run(&mut resumed).2.unwrap();
+    assert_eq!(lines(&resumed.folder), lines(&whole.folder));
+    assert_eq!(resumed.state.best, whole.state.best);
+    let model = |trainer: &Trainer| {
+        std::fs::read(trainer.folder.model().join("model.safetensors")).unwrap()
+    };
+    assert!(model(&resumed) == model(&whole));
+}
+
+/// An evaluation whose lines cannot be written is still due, and its model is not the best.
+#[test]
+fn an_evaluation_whose_lines_cannot_be_written_is_still_due() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let mut trainer = trainer(folder.path(), "run", |config| {
+        config.train.eval_every = EvalEvery::Epoch;
+        config.train.eval_on = vec![Split::Train];
+    });
+    run_until(&mut trainer, 2);
+    let nowhere = folder.path().join("no such folder/metrics.jsonl");
+    let journal = Journal::open(&nowhere, &Prefix::default()).unwrap();
+    trainer.state.next = Next::Evaluate;
+    let journal = std::mem::replace(&mut trainer.journal, journal);
+    let stop = AtomicBool::new(false);
+    assert!(trainer.evaluate_all(&stop, &mut |_| ()).is_err());
+    assert_eq!(trainer.state.next, Next::Evaluate);
+    assert_eq!(
+        (&trainer.state.best, trainer.state.last_scores.len()),
+        (&None, 0)
+    );
+    trainer.journal = journal;
+    assert!(trainer.evaluate_all(&stop, &mut |_| ()).is_ok());
+    assert_eq!(trainer.state.next, Next::Step);
+    assert_eq!(lines(&trainer.folder).len(), 3);
+}
+
+fn bests(folder: &RunFolder) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.checkpoints()).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("best")).collect();
+    names.sort();
+    names
+}
+
+/// A best model is one of a timeline: it stays as long as a checkpoint names it, and no other takes its place.
+#[test]
+fn every_best_model_that_a_checkpoint_names_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let mut trainer = trainer(folder.path(), "run", |_| ());
+    let save_best = |trainer: &mut Trainer| {
+        let best = trainer.save_best(0.5, &[]).unwrap();
+        let path = trainer.folder.checkpoints().join(&best.folder);
+        (best, std::fs::read(path.join("model.safetensors")).unwrap())
+    };
+    run_until(&mut trainer, 1);
+    let (first, first_model) = save_best(&mut trainer);
+    trainer.state.best = Some(first.clone());
+    trainer.save(&mut |_| ()).unwrap();
+    // Written, and killed before a checkpoint names it.
+    run_until(&mut trainer, 2);
+    let (second, second_model) = save_best(&mut trainer);
+    assert_eq!(bests(&trainer.folder), ["best-000001", "best-000002"]);
+    assert!(first_model != second_model);
+    let path = trainer.folder.path().to_owned();
+    let kept = path.join("checkpoints/best-000001/model.safetensors");
+    assert!(std::fs::read(&kept).unwrap() == first_model);
+    // Going on from the last checkpoint, which knows the first alone.
+    drop(trainer);
+    let mut trainer = trainer_in(folder.path(), RunFolder::open(&path).unwrap(), |_| ());
+    assert_eq!(trainer.state.best, Some(first));
+    assert_eq!(trainer.state.step, 2);
+    trainer.save(&mut |_| ()).unwrap();
+    assert_eq!(
+        bests(&trainer.folder),
+        ["best-000001"],
+        "the other is named by nothing"
+    );
+    let (third, _) = save_best(&mut trainer);
+    assert_eq!(third, second);
+    trainer.state.best = Some(third);
+    trainer.save(&mut |_| ()).unwrap();
+    assert_eq!(
+        bests(&trainer.folder),
+        ["best-000001", "best-000002"],
+        "each is named by one"
+    );
+    assert!(std::fs::read(&kept).unwrap() == first_model);
+    trainer.save(&mut |_| ()).unwrap();
+    assert_eq!(bests(&trainer.folder), ["best-000002"]);
+    // A damaged checkpoint names nothing; the one that is gone back to keeps its best.
+    run_until(&mut trainer, 3);
+    trainer.state.best = Some(save_best(&mut trainer).0);
+    trainer.save(&mut |_| ()).unwrap();
+    drop(trainer);
+    let last = path.join("checkpoints/last.safetensors");
+    let mut bytes = std::fs::read(&last).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&last, bytes).unwrap();
+    let mut trainer = trainer_in(folder.path(), RunFolder::open(&path).unwrap(), |_| ());
+    assert_eq!(trainer.state.best, Some(second));
+    trainer.save(&mut |_| ()).unwrap();
+    assert_eq!(bests(&trainer.folder), ["best-000002"]);
+    let previous = Checkpoint::newest(&trainer.folder).unwrap().unwrap();
+    assert!(previous.notes.is_empty(), "{:?}", previous.notes);
 }

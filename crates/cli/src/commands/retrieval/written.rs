@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use holdall_data::words::counted;
+use holdall_files::write_whole_by;
 use holdall_metrics::retrieval::{Found, Neighbours, Ranked, Ties};
 use holdall_train::TrainError;
-use holdall_train::run_folder::write_whole_by;
 
 use super::given::config;
 use crate::arguments::RetrievalArguments;

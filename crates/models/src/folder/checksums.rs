@@ -1,0 +1,164 @@
+//! `holdall.json`: checksums of the files of a model folder that Holdall wrote.
+//!
+//! ```text
+//! {"files": {"config.json": {"bytes": 611, "checksum": "..."}, "model.safetensors": {...}, ...}}
+//! ```
+//!
+//! A safetensors file is represented by the checksum of its header, which has those of its tensors; they are compared as they are read,
+//! so that opening a folder does not read all of its weights. Any other file is compared when the folder is opened.
+//!
+//! A file that differs is refused, also where someone may have edited it on purpose: a changed digit in config.json gives other
+//! results, and nobody can tell an edit from a fault. Who means it removes holdall.json. A file that was removed is no
+//! fault: whoever needs it says so.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use holdall_files::{Checksum, write_whole};
+use serde::{Deserialize, Serialize};
+
+use super::find::{file_exists, read_json};
+use super::weights_file::WeightsFile;
+use super::write::failed;
+use crate::error::ModelError;
+
+/// Name of the file.
+pub const CHECKSUMS_FILE: &str = "holdall.json";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed {
+    files: BTreeMap<String, SealedFile>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SealedFile {
+    bytes: u64,
+    checksum: String,
+}
+
+/// Writes the checksums of all files that lie in a folder, and returns the checksum of what was written: equal for equal folders.
+pub fn seal_folder(folder: &Path) -> Result<Checksum, ModelError> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(failed(folder, "list it"))? {
+        let entry = entry.map_err(failed(folder, "list it"))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = entry.path();
+        if name == CHECKSUMS_FILE || name.ends_with(".partial") || !path.is_file() {
+            continue;
+        }
+        let (checksum, bytes) = checksum_of(&path)?;
+        let checksum = checksum.to_string();
+        files.insert(name, SealedFile { bytes, checksum });
+    }
+    let json = serde_json::to_string_pretty(&Sealed { files }).expect("text and numbers");
+    let text = format!("{json}\n");
+    let path = folder.join(CHECKSUMS_FILE);
+    write_whole(&path, text.as_bytes()).map_err(failed(&path, "write it"))?;
+    Ok(Checksum::of(text.as_bytes()))
+}
+
+/// Names of the files whose checksums a folder has; `None` where it has no checksums.
+pub fn sealed_files(folder: &Path) -> Result<Option<Vec<String>>, ModelError> {
+    let sealed = read(folder)?;
+    Ok(sealed.map(|(sealed, _)| sealed.files.into_keys().collect()))
+}
+
+/// Compares every byte of a folder with its checksums, none of which may be missing, and returns what
+/// [`seal_folder`] did.
+pub fn verify_folder(folder: &Path) -> Result<Checksum, ModelError> {
+    let Some((sealed, checksum)) = read(folder)? else {
+        return Err(missing(&folder.join(CHECKSUMS_FILE)));
+    };
+    for (name, expected) in &sealed.files {
+        let path = folder.join(name);
+        if !file_exists(&path)? {
+            return Err(missing(&path));
+        }
+        compare(&path, expected)?;
+        if is_weights(&path) {
+            WeightsFile::open(&path)?.verify()?;
+        }
+    }
+    Ok(checksum)
+}
+
+/// Compares the files of a folder with its checksums, where it has them. Tensors are compared as they are read.
+pub(super) fn check_files(folder: &Path) -> Result<(), ModelError> {
+    let Some((sealed, _)) = read(folder)? else {
+        return Ok(());
+    };
+    for (name, expected) in &sealed.files {
+        let path = folder.join(name);
+        if file_exists(&path)? {
+            compare(&path, expected)?;
+        }
+    }
+    Ok(())
+}
+
+fn read(folder: &Path) -> Result<Option<(Sealed, Checksum)>, ModelError> {
+    let path = folder.join(CHECKSUMS_FILE);
+    if !file_exists(&path)? {
+        return Ok(None);
+    }
+    let text = read_json(&path)?;
+    let sealed = serde_json::from_str(&text).map_err(|cause| ModelError::Damaged {
+        file: path,
+        part: "it".into(),
+        expected: "checksums of files".into(),
+        found: cause.to_string(),
+    })?;
+    Ok(Some((sealed, Checksum::of(text.as_bytes()))))
+}
+
+fn compare(path: &Path, expected: &SealedFile) -> Result<(), ModelError> {
+    let damaged = |expected: String, found: String| ModelError::Damaged {
+        file: path.into(),
+        part: "it".into(),
+        expected,
+        found,
+    };
+    let length = fs::metadata(path).map_err(failed(path, "read its size"))?;
+    if length.len() != expected.bytes {
+        return Err(damaged(
+            format!("{} bytes", expected.bytes),
+            length.len().to_string(),
+        ));
+    }
+    let (found, _) = checksum_of(path)?;
+    match found.to_string() == expected.checksum {
+        true => Ok(()),
+        false => Err(damaged(
+            format!("checksum {}", expected.checksum),
+            found.to_string(),
+        )),
+    }
+}
+
+/// Of a file and its length; of the header alone where that has the others.
+fn checksum_of(path: &Path) -> Result<(Checksum, u64), ModelError> {
+    if is_weights(path) {
+        let bytes = fs::metadata(path).map_err(failed(path, "read its size"))?;
+        if let Some(checksum) = WeightsFile::open(path)?.checksum() {
+            return Ok((checksum, bytes.len()));
+        }
+    }
+    Checksum::of_file(path).map_err(failed(path, "read it"))
+}
+
+fn is_weights(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == "safetensors")
+}
+
+fn missing(path: &Path) -> ModelError {
+    ModelError::Damaged {
+        file: path.into(),
+        part: "it".into(),
+        expected: "a file that Holdall wrote".into(),
+        found: "none".into(),
+    }
+}

@@ -1,0 +1,129 @@
+//! The end of a run: `model/` and `summary.json`, made of what the last checkpoint and the best model hold.
+//!
+//! Finishing begins when a checkpoint at the run's end is on disk, and can be repeated from it as often as it is interrupted. It is done
+//! when `summary.json` names that checkpoint, and `model/` is what the summary says, byte for byte.
+
+use holdall_files::Checksum;
+use holdall_models::folder::verify_folder;
+use serde::Deserialize;
+
+use super::Trainer;
+use crate::checkpoint::Best;
+use crate::error::TrainError;
+use crate::export::save_model;
+use crate::failure_file;
+use crate::report::{ModelOfRun, Outcome, Summary};
+
+/// Where a run stands.
+pub enum End {
+    /// There are steps to do.
+    NotReached,
+    /// All steps are done, and finishing was interrupted or undone: how that shows.
+    Unfinished(String),
+    /// Nothing is left to do. The text of `summary.json`.
+    Complete(String),
+}
+
+/// What ties a summary to a checkpoint and a model.
+#[derive(Deserialize)]
+struct Ties {
+    model: Option<ModelOfRun>,
+    checkpoint: Option<String>,
+}
+
+impl Trainer {
+    /// Whether the run is over, and everything is there that it was to leave.
+    pub fn end(&self) -> End {
+        if !self.has_ended() {
+            return End::NotReached;
+        }
+        self.summary().map_or_else(End::Unfinished, End::Complete)
+    }
+
+    /// The summary, if it and the model belong to the checkpoint; else what is wrong.
+    fn summary(&self) -> Result<String, String> {
+        let path = self.folder.path().join("summary.json");
+        let name = path.display();
+        let text = std::fs::read_to_string(&path).map_err(|cause| format!("{name}: {cause}"))?;
+        let ties: Ties = serde_json::from_str(&text).map_err(|cause| format!("{name}: {cause}"))?;
+        let newest = self.checkpoints.checksum();
+        let (Some(model), true) = (ties.model, newest.is_some() && ties.checkpoint == newest)
+        else {
+            return Err(format!("{name} is not of the last checkpoint"));
+        };
+        let folder = self.folder.model();
+        let found = verify_folder(&folder).map_err(|cause| {
+            let cause = cause.to_string();
+            cause.lines().next().unwrap_or_default().to_owned()
+        })?;
+        match found.to_string() == model.checksum {
+            true => Ok(text),
+            false => Err(format!("{} is not of {name}", folder.display())),
+        }
+    }
+
+    /// Copies the best model to `model/`.
+    fn publish(&self, best: &Best) -> Result<Checksum, TrainError> {
+        let folder = self.folder.checkpoints().join(&best.folder);
+        self.folder.publish(&folder).map_err(|cause| match cause {
+            TrainError::Model(cause) => {
+                let cause = cause.to_string();
+                TrainError::Run(format!(
+                    "{}\nhint: restore it from a backup; or remove {}, and --resume publishes the model of the last step instead",
+                    cause.lines().next().unwrap_or_default(),
+                    folder.display()
+                ))
+            }
+            cause => cause,
+        })
+    }
+
+    /// The model folder and the summary.
+    pub(super) fn finish(&mut self) -> Result<Outcome, TrainError> {
+        let (step, checksum) = match &self.state.best {
+            Some(best) => (best.step, self.publish(best)?),
+            None => {
+                let model = self.folder.model();
+                let checksum = save_model(&self.step, &self.ready.prepared, &model)?;
+                (self.state.step, checksum)
+            }
+        };
+        let chosen = &self.ready.plan.chosen;
+        let summary = Summary {
+            device: self.ready.device.kind(),
+            effective_batch: self.ready.split.effective_batch,
+            batch_size: chosen.batch_size,
+            gradient_accumulation: chosen.gradient_accumulation,
+            precision: chosen.precision,
+            recompute: chosen.recompute.clone(),
+            epochs: self.state.step as f64 / self.ready.steps_per_epoch() as f64,
+            steps: self.state.step,
+            stopped_early: self.state.step < self.ready.total_steps(),
+            seconds: self.state.clock.all,
+            samples_per_s: self.state.clock.samples_per_s(),
+            waited_for_data: self.state.clock.waiting(),
+            reading: self
+                .ready
+                .feed
+                .report(&self.process_clock, self.ready.device.cpu().num_threads()),
+            skipped: self.skipped.total(),
+            budget_bytes: self.ready.prepared.setup.budget_bytes,
+            planned_bytes: self.planned[0],
+            process_bytes: self.ready.device.peak_bytes(),
+            planned_arena_bytes: self.planned[1],
+            arena_bytes: self.step.arena_bytes(),
+            weights: self.ready.prepared.setup.weights.describe(),
+            best: self.state.best.clone(),
+            metrics: self.state.last_scores.clone(),
+            model: Some(ModelOfRun {
+                step,
+                checksum: checksum.to_string(),
+            }),
+            checkpoint: self.checkpoints.checksum(),
+        };
+        let json = serde_json::to_string_pretty(&summary).expect("a summary is plain data");
+        self.folder.write("summary.json", &json)?;
+        failure_file::remove(self.folder.path());
+        Ok(Outcome::Finished(Box::new(summary)))
+    }
+}
