@@ -341,6 +341,21 @@ pub enum DataError {
         hint: &'static str,
     },
 
+    /// A model's image processor asks for what is not known here.
+    #[error("{}: {key}: expected {expected}, found {found}\nhint: {hint}", file.display())]
+    ImageProcessor {
+        /// `preprocessor_config.json`, or what it is nested in.
+        file: PathBuf,
+        /// What of it.
+        key: String,
+        /// What it may say.
+        expected: String,
+        /// What it says.
+        found: String,
+        /// What to do.
+        hint: &'static str,
+    },
+
     /// A label head would have nothing to tell apart.
     #[error(
         "{}: column `{column}`: expected at least two labels, found {found}\n\

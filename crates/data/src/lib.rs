@@ -12,6 +12,7 @@ pub mod find;
 mod folder;
 pub mod frames;
 pub mod hostile;
+pub mod image_processor;
 pub mod loader;
 pub mod masks;
 mod natural;

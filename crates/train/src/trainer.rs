@@ -100,8 +100,8 @@ impl Trainer {
             Some(checkpoint) => {
                 if checkpoint.state.data_digest != digest {
                     return Err(TrainError::Config(format!(
-                        "{}: the rows are not those that the run began with\n\
-                         hint: restore the file to go on, or begin a new run",
+                        "{}: the rows, or the model's preprocessor_config.json, are not those that the run began with\n\
+                         hint: restore the files to go on, or begin a new run",
                         ready.prepared.csv.display()
                     )));
                 }
@@ -710,6 +710,10 @@ fn data_digest(ready: &Ready) -> u64 {
             add(&part.samples.label(sample).to_le_bytes());
         }
         add(b"end of part");
+    }
+    // Those of runs that began before there was one have none either.
+    if let Some(processor) = ready.prepared.setup.processor.differing_from_clip() {
+        add(processor.as_bytes());
     }
     digest.0
 }

@@ -57,6 +57,8 @@ says! {
         => "template `a {mkae}`: expected {mkae} to be a column", "{{ and }}";
     braces: DataError::Braces { template: "a {make".to_owned(), expected: "a closing brace", found: "none", at: 3 }
         => "`a {make`: expected a closing brace, found none at character 3", "`a photo of a {make}`";
+    image_processor: DataError::ImageProcessor { file: "m/p.json".into(), key: "resample".to_owned(), expected: "0 or 1".to_owned(), found: "7".to_owned(), hint: "3" }
+        => "m/p.json: resample: expected 0 or 1, found 7";
     empty_cell: DataError::EmptyCell { path: path(), row: 3, key: "image", expected: "a path".to_owned(), hint: "fill it in" }
         => "cars.csv, row 3: expected a path, found an empty image";
     few_labels: DataError::FewLabels { path: path(), column: "make".to_owned(), found: "only `Ford`".to_owned() }
