@@ -6,7 +6,7 @@ use std::sync::Arc;
 use holdall_data::config::TokenizerChoice;
 use holdall_data::order::balanced_class_weights;
 use holdall_data::samples::Samples;
-use holdall_data::source::{self, DataSet};
+use holdall_data::source::{self, BadRow, DataSet};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_device::cuda::cards::Card;
 use holdall_models::config::TextPooling;
@@ -99,6 +99,8 @@ pub struct Prepared {
     pub validation: Option<Part>,
     /// Where the samples are listed.
     pub csv: PathBuf,
+    /// Rows of it that are no samples.
+    pub bad_rows: Vec<BadRow>,
     /// Names of the labels.
     pub labels: Vec<String>,
     /// How captions are made from columns.
@@ -162,6 +164,7 @@ impl Prepared {
             train,
             validation,
             csv: data.csv,
+            bad_rows: data.bad_rows,
             labels: data.labels,
             caption_template: data.caption_template,
             text,

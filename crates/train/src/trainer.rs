@@ -147,7 +147,8 @@ impl Trainer {
         let operations = operations_json(&ready.plan.step.picture, &ready.plan.step.graph, None);
         folder.write("operations.json", &operations)?;
         let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
-        let skipped = SkippedFile::open(&folder.skipped())?;
+        let mut skipped = SkippedFile::open(&folder.skipped())?;
+        skipped.add_rows(&ready.prepared.bad_rows)?;
         let sampler = ready
             .recorder
             .open(folder.path(), state.step, state.step / steps);
@@ -364,8 +365,9 @@ impl Trainer {
             }
         }
         let parts = [Some(&prepared.train), prepared.validation.as_ref()];
-        let all = parts.into_iter().flatten().map(|part| part.samples.len());
-        self.skipped.check(&prepared.csv, all.sum(), &config.data)
+        let samples = parts.into_iter().flatten().map(|part| part.samples.len());
+        let all = samples.sum::<usize>() + prepared.bad_rows.len();
+        self.skipped.check(&prepared.csv, all, &config.data)
     }
 
     /// Runs a step. Behind a GPU the next one's batch, if it has been read, begins to travel meanwhile.
