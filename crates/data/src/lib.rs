@@ -18,6 +18,7 @@ pub mod masks;
 mod natural;
 pub mod order;
 pub mod picture;
+pub mod picture_record;
 pub mod samples;
 pub mod source;
 pub mod split;

@@ -30,6 +30,7 @@ pub mod prepare;
 pub mod reading;
 pub mod ready;
 pub mod recorder;
+mod replaced;
 pub mod report;
 pub mod reserve;
 pub mod resume;

@@ -117,6 +117,11 @@ impl RunFolder {
         self.path.join("model")
     }
 
+    /// Which files the pictures were when the run began.
+    pub fn pictures(&self) -> PathBuf {
+        self.path.join("pictures.bin")
+    }
+
     /// A line per picture that could not be read.
     pub fn skipped(&self) -> PathBuf {
         self.path.join("skipped.csv")

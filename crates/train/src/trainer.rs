@@ -30,6 +30,7 @@ use crate::optimizer::Moment;
 use crate::prepare::Prepared;
 use crate::ready::{PlanReport, Ready, part};
 use crate::recorder::{Promise, Sampler};
+use crate::replaced::check_pictures;
 use crate::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary, SummaryMetrics,
 };
@@ -82,6 +83,7 @@ impl Trainer {
         {
             ready.device.prefer_algorithms(algorithms);
         }
+        let is_resumed = ready.is_resumed();
         ready.recorder.enter(Phase::Warmup);
         let mut step = ready.reserve(tell)?;
         let report = PlanReport::new(
@@ -127,6 +129,14 @@ impl Trainer {
                 }
             }
         };
+        let mut skipped = SkippedFile::open(&folder.skipped())?;
+        check_pictures(
+            &folder.pictures(),
+            &ready.prepared,
+            &ready.config.data,
+            is_resumed.then_some(&skipped),
+            tell,
+        )?;
         let steps = ready.steps_per_epoch();
         if state.step > ready.total_steps() {
             return Err(TrainError::Config(format!(
@@ -147,7 +157,6 @@ impl Trainer {
         let operations = operations_json(&ready.plan.step.picture, &ready.plan.step.graph, None);
         folder.write("operations.json", &operations)?;
         let journal = Journal::open(&folder.journal(), state.journal_bytes)?;
-        let mut skipped = SkippedFile::open(&folder.skipped())?;
         skipped.add_rows(&ready.prepared.bad_rows)?;
         let sampler = ready
             .recorder
