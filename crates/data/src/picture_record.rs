@@ -22,7 +22,6 @@ use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::config::PictureCheck;
-use crate::error::DataError;
 use crate::samples::Samples;
 use crate::words::thousands;
 
@@ -150,8 +149,8 @@ pub enum Compared {
 }
 
 /// Writes down which files the pictures are.
-pub fn record(path: &Path, parts: &[&Samples], check: PictureCheck) -> Result<(), DataError> {
-    let written = holdall_files::write_whole_by(path, |file| {
+pub fn record(path: &Path, parts: &[&Samples], check: PictureCheck) -> io::Result<()> {
+    holdall_files::write_whole_by(path, |file| {
         let mut hasher = Xxh3::new();
         let mut write = |bytes: &[u8]| {
             hasher.update(bytes);
@@ -166,11 +165,6 @@ pub fn record(path: &Path, parts: &[&Samples], check: PictureCheck) -> Result<()
             }
         }
         file.write_all(&hasher.digest().to_le_bytes())
-    });
-    written.map_err(|cause| DataError::Io {
-        path: path.to_owned(),
-        action: "write it",
-        cause,
     })
 }
 
@@ -181,16 +175,11 @@ pub fn compare(
     parts: &[&Samples],
     check: PictureCheck,
     is_left_out: impl Fn(usize, u32) -> bool,
-) -> Result<Compared, DataError> {
+) -> io::Result<Compared> {
     match compare_or_fail(path, parts, check, &is_left_out) {
-        Ok(compared) => Ok(compared),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(Compared::NoRecord),
         Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Ok(Compared::Damaged),
-        Err(cause) => Err(DataError::Io {
-            path: path.to_owned(),
-            action: "read it",
-            cause,
-        }),
+        compared => compared,
     }
 }
 

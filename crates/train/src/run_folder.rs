@@ -10,7 +10,8 @@
 //! RUN/samples.json    a few held-out pictures with what the best model makes of them
 //! RUN/summary.json    how it went
 //! RUN/failure.json    how it failed, if it did and has not come to its end since
-//! RUN/skipped.csv     pictures that could not be read, if there were any
+//! RUN/skipped.csv     pictures that could not be read and rows that are no samples, if there were any
+//! RUN/pictures.bin    which files the pictures were when the run began
 //! RUN/checkpoints/    last.safetensors, best/
 //! RUN/model/          what `transformers` loads
 //! ```
@@ -21,6 +22,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::TrainError;
 use crate::failure_file;
+
+const PICTURES_FILE: &str = "pictures.bin";
 
 /// A run's folder, held by this process.
 #[derive(Debug)]
@@ -119,7 +122,7 @@ impl RunFolder {
 
     /// Which files the pictures were when the run began.
     pub fn pictures(&self) -> PathBuf {
-        self.path.join("pictures.bin")
+        self.path.join(PICTURES_FILE)
     }
 
     /// A line per picture that could not be read.
@@ -182,6 +185,7 @@ fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
         let left = name == ".lock"
             || name == failure_file::FILE_NAME
             || name.ends_with(".partial")
+            || name == PICTURES_FILE
             || (name == "checkpoints" && empty());
         if !left {
             names.push(name);
@@ -264,6 +268,10 @@ mod tests {
                 .to_string()
                 .contains("no config.yml")
         );
+        let folder = RunFolder::create(&path).unwrap();
+        // Killed before it had written its config.
+        fs::write(folder.pictures(), "").unwrap();
+        drop(folder);
         let folder = RunFolder::create(&path).unwrap();
         folder.write("config.yml", "seed: 1\n").unwrap();
         let error = RunFolder::open(&path).unwrap_err().to_string();

@@ -400,3 +400,24 @@ pub fn show_budget(bytes: u64, budget: Option<u64>) -> String {
         None => show_bytes(bytes),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers are written down twice, for pictures and for graphs; a bit between them would move every loss.
+    #[test]
+    fn the_image_processor_of_a_preset_has_the_bits_of_clip() {
+        let opened = open_model("small").unwrap();
+        let Normalization { mean, std } = Normalization::CLIP;
+        assert_eq!(
+            opened.processor.mean.map(f32::to_bits),
+            mean.map(f32::to_bits)
+        );
+        assert_eq!(
+            opened.processor.std.map(f32::to_bits),
+            std.map(f32::to_bits)
+        );
+        assert_eq!(opened.processor.differing_from_clip(), None);
+    }
+}

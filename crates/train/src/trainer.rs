@@ -27,10 +27,10 @@ use crate::failure_file;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
 use crate::optimizer::Moment;
+use crate::picture_changes::check_pictures;
 use crate::prepare::Prepared;
 use crate::ready::{PlanReport, Ready, part};
 use crate::recorder::{Promise, Sampler};
-use crate::replaced::check_pictures;
 use crate::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary, SummaryMetrics,
 };

@@ -36,7 +36,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         let rows = all.rows_where(|facts| facts.look.state == state);
         found.push((Kind::Picture(state), rows));
     }
-    let empty = all.rows_where(|facts| !facts.has_caption);
+    let empty = all.rows_where(|facts| !facts.has_caption && facts.has_fields);
     let other_fields = all.rows_where(|facts| !facts.has_fields);
     let groups = Groups::new(all);
     let leaks = groups.leaks(all);

@@ -11,6 +11,7 @@ use holdall_data::words::thousands;
 use crate::config::Split;
 use crate::error::TrainError;
 use crate::prepare::Prepared;
+use crate::run_folder::failed;
 use crate::skipped::SkippedFile;
 
 /// Records the pictures of a new run in `file`; compares those of a run that goes on, but for those that it leaves out.
@@ -39,7 +40,7 @@ pub(crate) fn check_pictures(
                 let split = [Split::Train, Split::Validation][part];
                 left_out.is_known(split, parts[part].row(sample as usize))
             };
-            match compare(file, &parts, check, is_left_out)? {
+            match compare(file, &parts, check, is_left_out).map_err(failed(file, "read"))? {
                 Compared::NoRecord => {
                     tell(
                         "Pictures: not recorded when the run began, so replaced ones cannot be told",
@@ -94,6 +95,6 @@ pub(crate) fn check_pictures(
     };
     match is_up_to_date {
         true => Ok(()),
-        false => Ok(record(file, &parts, check)?),
+        false => record(file, &parts, check).map_err(failed(file, "written")),
     }
 }
