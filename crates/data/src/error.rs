@@ -425,7 +425,7 @@ pub enum DataError {
         thousands(*num_images),
         match num_bad_rows {
             0 => String::new(),
-            bad => format!(" and {} cannot be used", counted(*bad, "row")),
+            bad => format!(" and {} cannot be used", counted(*bad as usize, "row")),
         },
         max_skipped.map_or_else(String::new, |most| format!(", `max_skipped` allows {}", percent(most)))
     )]
@@ -441,7 +441,7 @@ pub enum DataError {
         /// Rows.
         num_images: usize,
         /// Rows that name none, or say nothing.
-        num_bad_rows: usize,
+        num_bad_rows: u32,
         /// The share that may be, unless none may.
         max_skipped: Option<f64>,
         /// Where they may be instead.
