@@ -33,6 +33,8 @@ mod forecast;
 mod full_disk;
 #[path = "cli/help.rs"]
 mod help;
+#[path = "cli/image_processor.rs"]
+mod image_processor;
 #[cfg(unix)]
 #[path = "cli/interrupted.rs"]
 mod interrupted;

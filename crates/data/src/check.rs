@@ -19,6 +19,7 @@ use rayon::ThreadPoolBuilder;
 use crate::config::{DataConfig, Validation};
 use crate::error::DataError;
 use crate::source::Source;
+use crate::source::labels::Labels;
 use crate::split::held_out;
 use crate::words::thousands;
 pub use clean::{CleanFile, Cleaned, Duplicates, Gone, Reason, clean};
@@ -124,6 +125,7 @@ struct AllFacts {
 /// The rows as training would take them, before any picture is looked at.
 struct Opened {
     source: Source,
+    /// By sample: rows that are none do not count.
     label_of: Vec<i32>,
     held: Vec<bool>,
     labels: Vec<String>,
@@ -137,17 +139,20 @@ impl Opened {
         config.data.validate()?;
         let source = Source::open(&config.data, &config.csv, notes)?;
         let looked = source.look_through(&config.data.validation)?;
-        let labels = source.labels(&looked.labels)?;
+        let labels = match looked.held.is_empty() {
+            true => Labels::of_head(&[]),
+            false => source.labels(&looked.labels)?,
+        };
         let label_of = source.label_ids(looked.labels, &labels)?;
         let held = match config.data.validation {
             Validation::Fraction(share) => held_out(&label_of, share, config.seed),
             _ => looked.held,
         };
-        let mut num_rows = held.len();
+        let mut num_rows = looked.num_rows;
         let mut other = None;
         if let Validation::File(path) = &config.data.validation {
             let source = Source::open(&config.data, path, &mut Vec::new())?;
-            num_rows += source.look_through(&Validation::None)?.held.len();
+            num_rows += source.look_through(&Validation::None)?.num_rows;
             other = Some(source);
         }
         Ok(Opened {
@@ -200,17 +205,26 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
             is_kept: survey.journal.is_kept(),
         });
     };
-    if rows.len() != opened.held.len() {
-        return Err(opened.source.table.changed());
-    }
+    let (label_of, held) = by_row(&rows, &opened).ok_or_else(|| opened.source.table.changed())?;
     survey.journal.remove();
     Ok(Outcome::Done(AllFacts {
         source: opened.source,
         rows,
-        label_of: opened.label_of,
-        held: opened.held,
+        label_of,
+        held,
         labels: opened.labels,
         captions,
         other: opened.other.zip(of_other),
     }))
+}
+
+/// Labels and sides of the split, which samples have, by row; nothing if the file has other samples by now.
+fn by_row(rows: &[Facts], opened: &Opened) -> Option<(Vec<i32>, Vec<bool>)> {
+    let mut known = opened.label_of.iter().zip(&opened.held);
+    let mut of_row = |facts: &Facts| match facts.is_sample() {
+        true => known.next().map(|(label, held)| (*label, *held)),
+        false => Some((-1, false)),
+    };
+    let all: Option<(Vec<i32>, Vec<bool>)> = rows.iter().map(&mut of_row).collect();
+    all.filter(|_| known.next().is_none())
 }

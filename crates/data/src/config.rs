@@ -33,6 +33,10 @@ pub struct DataConfig {
     pub bad_pictures: BadPictures,
     /// The share of all pictures that may be skipped.
     pub max_skipped: MaxSkipped,
+    /// What becomes of a run that goes on with other pictures under the same names.
+    pub replaced_pictures: ReplacedPictures,
+    /// What such pictures are told by.
+    pub picture_check: PictureCheck,
 }
 
 impl DataConfig {
@@ -189,6 +193,30 @@ pub enum BadPictures {
     Skip,
     /// The first one is an error.
     Fail,
+}
+
+/// What becomes of a run that goes on and finds other pictures under the names that it knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplacedPictures {
+    /// It does not go on: its losses would be others, and nothing would say why.
+    #[default]
+    Fail,
+    /// It says so and goes on.
+    Warn,
+    /// Nobody looks.
+    Ignore,
+}
+
+/// What pictures are recognised by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PictureCheck {
+    /// Size and time of change: a look at each file's entry.
+    #[default]
+    Time,
+    /// The contents: every picture is read when a run begins and when it goes on.
+    Hash,
 }
 
 /// The share of all pictures that may be skipped before it is an error: `10%` or `0.1`.

@@ -326,17 +326,47 @@ pub enum DataError {
         at: usize,
     },
 
-    /// A cell that must say something is empty.
-    #[error("{}, row {row}: expected {expected}, found an empty {key}\nhint: {hint}", path.display())]
-    EmptyCell {
+    /// Rows lack what a sample needs, and may not be skipped, or not so many.
+    #[error(
+        "{}: {} of {} cannot be used, {}: {named}\n\
+         hint: `holdall data clean {}` writes a list without them{}{}",
+        path.display(),
+        thousands(*num_bad),
+        counted(*num_rows, "row"),
+        max_skipped.map_or_else(
+            || "`bad_pictures: fail` allows none".to_owned(),
+            |most| format!("`max_skipped` allows {}", percent(most))
+        ),
+        path.display(),
+        if *num_bad < *num_rows && max_skipped.is_none() { "; `bad_pictures: skip` skips them" } else { "" },
+        if *has_other_fields { "; a field with a comma or a line break needs quotes around it" } else { "" }
+    )]
+    BadRows {
         /// The CSV.
         path: PathBuf,
-        /// The line the row starts in.
-        row: u32,
-        /// `image` or `caption`.
-        key: &'static str,
-        /// What should be there.
+        /// The first of them, and what is wrong with each.
+        named: String,
+        /// How many.
+        num_bad: usize,
+        /// Of so many.
+        num_rows: usize,
+        /// The share that may be, unless none may.
+        max_skipped: Option<f64>,
+        /// Whether some have more or fewer fields than the header.
+        has_other_fields: bool,
+    },
+
+    /// A model's image processor asks for what is not known here.
+    #[error("{}: {key}: expected {expected}, found {found}\nhint: {hint}", file.display())]
+    ImageProcessor {
+        /// `preprocessor_config.json`, or what it is nested in.
+        file: PathBuf,
+        /// What of it.
+        key: String,
+        /// What it may say.
         expected: String,
+        /// What it says.
+        found: String,
         /// What to do.
         hint: &'static str,
     },
@@ -387,12 +417,16 @@ pub enum DataError {
 
     /// Files that rows name are not there.
     #[error(
-        "{}, row {row}: expected an image at {}, found nothing; {} of {} images are missing{}\n\
+        "{}, row {row}: expected an image at {}, found nothing; {} of {} images are missing{}{}\n\
          hint: {hint}",
         path.display(),
         image.display(),
         thousands(*num_missing),
         thousands(*num_images),
+        match num_bad_rows {
+            0 => String::new(),
+            bad => format!(" and {} cannot be used", counted(*bad as usize, "row")),
+        },
         max_skipped.map_or_else(String::new, |most| format!(", `max_skipped` allows {}", percent(most)))
     )]
     MissingImages {
@@ -406,6 +440,8 @@ pub enum DataError {
         num_missing: usize,
         /// Rows.
         num_images: usize,
+        /// Rows that name none, or say nothing.
+        num_bad_rows: u32,
         /// The share that may be, unless none may.
         max_skipped: Option<f64>,
         /// Where they may be instead.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::error::DataError;
-use crate::picture::{self, Binarize, CHANNELS, Limits, Scratch};
+use crate::picture::{self, Binarize, CHANNELS, Framing, Limits, Scratch};
 use crate::table::Table;
 
 /// What hostile pictures may be: small, so that a case that asks for more than it may is seen, and fuzzing is quick.
@@ -47,7 +47,7 @@ pub fn picture(bytes: &[u8]) -> Result<(), DataError> {
     let mut out = vec![0; (SIZE * SIZE) as usize * CHANNELS];
     let mut scratch = Scratch::with_limits(LIMITS);
     let path = Path::new(NAME);
-    let read = picture::evaluated_from(path, bytes, SIZE, &mut scratch, &mut out);
+    let read = picture::evaluated_from(path, bytes, Framing::clip(SIZE), &mut scratch, &mut out);
     checked(NAME, read)
 }
 

@@ -23,6 +23,7 @@ use std::time::Instant;
 
 use crate::config::{Augment, Decode};
 use crate::error::DataError;
+use crate::picture::Framing;
 use crate::samples::Samples;
 use pace::Pace;
 use queue::{Pass, Shared, work};
@@ -33,7 +34,7 @@ pub use stream::{Course, Cursor, Shard};
 /// What happens to a picture on its way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum View {
-    /// As CLIP's own image processor does it.
+    /// As the model's image processor does it.
     Evaluation,
     /// A random part: a function of (seed, epoch, sample).
     Training {
@@ -106,21 +107,21 @@ pub struct Loader<R: Send + 'static> {
     shared: Arc<Shared<R>>,
     threads: Vec<JoinHandle<()>>,
     num_rows: usize,
-    size: u32,
+    framing: Framing,
     pace: Pace,
     is_paced: bool,
 }
 
 impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
-    /// Reads pictures of `size` x `size` into `rows`, which must have their length. An error if the system has not one thread left.
-    pub fn new(rows: Vec<R>, size: u32, workers: Workers) -> io::Result<Loader<R>> {
+    /// Reads pictures into `rows`, which must have their length. An error if the system has not one thread left.
+    pub fn new(rows: Vec<R>, framing: Framing, workers: Workers) -> io::Result<Loader<R>> {
         assert!(workers.least > 0 && workers.least <= workers.most && !rows.is_empty());
         let num_rows = rows.len();
         let mut loader = Loader {
             shared: Arc::new(Shared::new(rows, workers.most, workers.ahead)),
             threads: Vec::new(),
             num_rows,
-            size,
+            framing,
             pace: Pace::new(workers.most, workers),
             is_paced: false,
         };
@@ -132,7 +133,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     pub fn begin(&mut self, samples: Arc<Samples>, course: Course, view: View) {
         let pass = Pass {
             view,
-            size: self.size,
+            framing: self.framing,
         };
         // How fast an evaluation goes says nothing about the training around it.
         self.is_paced = matches!(course, Course::Epochs { .. });

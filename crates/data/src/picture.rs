@@ -1,8 +1,8 @@
 //! Image files to square RGB pixels.
 //!
-//! Evaluation does to RGB pixels what the CLIP image processor of `transformers` does: the shorter
-//! side becomes `size` by a bicubic filter (Pillow's, a = -1/2, widened when it shrinks), then the
-//! middle is cut out. Alpha is dropped, as OpenAI's CLIP does; `transformers` 5.22 lays it over
+//! Evaluation does to RGB pixels what the CLIP image processor of `transformers` does, by the model's own
+//! preprocessor_config.json ([`Framing`]): usually the shorter side becomes `size` by a bicubic filter (Pillow's,
+//! a = -1/2, widened when it shrinks), then the middle is cut out. Alpha is dropped, as OpenAI's CLIP does; `transformers` 5.22 lays it over
 //! white. Training cuts out a random part instead. Either way only what is kept is computed, so a
 //! picture of 1 x 65535 takes no more to resize than another.
 //!
@@ -22,6 +22,7 @@
 mod augment;
 mod colours;
 mod decode;
+mod framing;
 mod geometry;
 mod jpeg;
 mod mask;
@@ -44,6 +45,7 @@ use crate::error::DataError;
 use augment::{Draw, mirror};
 use geometry::Window;
 
+pub use framing::{Filter, Framing, Resize};
 pub use mask::{Binarize, mask_from, mask_into};
 pub use pair::{PairFiles, augmented_pair_into, evaluated_pair_into};
 pub use thumbnail::thumbnail;
@@ -148,19 +150,19 @@ pub struct Occasion {
     pub sample: u64,
 }
 
-/// Writes a picture as evaluation sees it: `size` x `size` x 3 bytes, rows from the top.
+/// Writes a picture as evaluation sees it: `framing.size` squared x 3 bytes, rows from the top.
 ///
 /// # Panics
 /// If `out` has another length.
 pub fn evaluated_into(
     path: &Path,
-    size: u32,
+    framing: Framing,
     scratch: &mut Scratch,
     out: &mut [u8],
 ) -> Result<(), DataError> {
-    check_length(out, size);
+    check_length(out, framing.size);
     let decoded = decode::decode(path, scratch)?;
-    evaluate(path, decoded, size, scratch, out)
+    evaluate(path, decoded, framing, scratch, out)
 }
 
 /// As [`evaluated_into`], of a picture that is in memory; `path` is for messages.
@@ -170,38 +172,39 @@ pub fn evaluated_into(
 pub fn evaluated_from(
     path: &Path,
     bytes: &[u8],
-    size: u32,
+    framing: Framing,
     scratch: &mut Scratch,
     out: &mut [u8],
 ) -> Result<(), DataError> {
-    check_length(out, size);
+    check_length(out, framing.size);
     let decoded = decode::decode_bytes(path, bytes, scratch)?;
-    evaluate(path, decoded, size, scratch, out)
+    evaluate(path, decoded, framing, scratch, out)
 }
 
 fn evaluate(
     path: &Path,
     (width, height): (u32, u32),
-    size: u32,
+    framing: Framing,
     scratch: &mut Scratch,
     out: &mut [u8],
 ) -> Result<(), DataError> {
-    let window = geometry::middle(width, height, size);
-    resize_as_pillow(path, scratch, (width, height), window, size, out)
+    let window = geometry::middle(width, height, framing);
+    resize_as_pillow(path, scratch, (width, height), window, framing, out)
 }
 
 /// Writes a picture as training sees it on this occasion: a random part, perhaps mirrored, perhaps in other colours.
 ///
 /// # Panics
-/// If `out` is not `size` x `size` x 3 long.
+/// If `out` is not `framing.size` squared x 3 long.
 pub fn augmented_into(
     path: &Path,
-    size: u32,
+    framing: Framing,
     (augment, decode): (Augment, Decode),
     occasion: Occasion,
     scratch: &mut Scratch,
     out: &mut [u8],
 ) -> Result<(), DataError> {
+    let size = framing.size;
     check_length(out, size);
     if decode == Decode::Fast {
         let least = augment.crop;
@@ -211,25 +214,27 @@ pub fn augmented_into(
     scratch.needed = Needed::All;
     let decoded = decoded?;
     let draw = Draw::new(decoded, augment, occasion);
-    draw_into(path, decoded, draw, size, scratch, out)
+    draw_into(path, decoded, draw, framing, scratch, out)
 }
 
 fn draw_into(
     path: &Path,
     (width, height): (u32, u32),
     draw: Draw,
-    size: u32,
+    Framing { size, filter, .. }: Framing,
     scratch: &mut Scratch,
     out: &mut [u8],
 ) -> Result<(), DataError> {
     let Scratch { rgb, resizer, .. } = scratch;
-    resize(
-        path,
-        resizer,
-        (rgb, width, height),
-        draw.window,
-        (out, size, size),
-    )?;
+    match filter.convolution() {
+        None => nearest_into::<CHANNELS>(rgb, (width, height), draw.window, size, out),
+        Some(filter) => resize(
+            (path, resizer, filter),
+            (rgb, width, height),
+            draw.window,
+            (out, size, size),
+        )?,
+    }
     if draw.is_mirrored {
         mirror::<CHANNELS>(out, size);
     }
@@ -256,10 +261,14 @@ fn resize_as_pillow(
     scratch: &mut Scratch,
     (width, height): (u32, u32),
     window: Window,
-    size: u32,
+    Framing { size, filter, .. }: Framing,
     out: &mut [u8],
 ) -> Result<(), DataError> {
-    let (first, last) = window.rows_in_reach(height, size);
+    let Some(convolution) = filter.convolution() else {
+        nearest_into::<CHANNELS>(&scratch.rgb, (width, height), window, size, out);
+        return Ok(());
+    };
+    let (first, last) = window.rows_in_reach(height, size, filter);
     let num_rows = last - first;
     let across = Window {
         top: f64::from(first),
@@ -277,15 +286,13 @@ fn resize_as_pillow(
     } = scratch;
     rows.resize(size as usize * num_rows as usize * CHANNELS, 0);
     resize(
-        path,
-        resizer,
+        (path, resizer, convolution),
         (rgb, width, height),
         across,
         (rows, size, num_rows),
     )?;
     resize(
-        path,
-        resizer,
+        (path, resizer, convolution),
         (rows, size, num_rows),
         down,
         (out, size, size),
@@ -293,8 +300,7 @@ fn resize_as_pillow(
 }
 
 fn resize(
-    path: &Path,
-    resizer: &mut Resizer,
+    (path, resizer, filter): (&Path, &mut Resizer, FilterType),
     (source, source_width, source_height): (&[u8], u32, u32),
     window: Window,
     (target, target_width, target_height): (&mut [u8], u32, u32),
@@ -309,12 +315,37 @@ fn resize(
     let mut target = TypedImage::<U8x3>::from_buffer(target_width, target_height, target)
         .map_err(|cause| failed(&cause))?;
     let options = ResizeOptions::new()
-        .resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom))
+        .resize_alg(ResizeAlg::Convolution(filter))
         .crop(window.left, window.top, window.width, window.height)
         .use_alpha(false);
     resizer
         .resize_typed(&source, &mut target, &options)
         .map_err(|cause| failed(&cause))
+}
+
+/// The pixel of `N` bytes under the middle of each pixel of the result: Pillow's nearest neighbour.
+fn nearest_into<const N: usize>(
+    source: &[u8],
+    (width, height): (u32, u32),
+    window: Window,
+    size: u32,
+    out: &mut [u8],
+) {
+    let place = |start: f64, span: f64, sides: u32, at: usize| {
+        let middle = start + (at as f64 + 0.5) * span / f64::from(size);
+        // The cast saturates at 0, and rounding may reach the end.
+        (middle as u32).min(sides - 1) as usize
+    };
+    let columns: Vec<usize> = (0..size as usize)
+        .map(|at| place(window.left, window.width, width, at))
+        .collect();
+    for (at, row) in out.chunks_exact_mut(size as usize * N).enumerate() {
+        let start = place(window.top, window.height, height, at) * width as usize * N;
+        let source = &source[start..start + width as usize * N];
+        for (pixel, column) in row.chunks_exact_mut(N).zip(&columns) {
+            pixel.copy_from_slice(&source[column * N..(column + 1) * N]);
+        }
+    }
 }
 
 fn check_length(out: &[u8], size: u32) {

@@ -1,6 +1,7 @@
 //! From a config to samples: find the CSV, read it, say which columns mean what, split it, and check
 //! that every image is there. What was decided on the way is said in notes.
 
+mod bad_rows;
 pub(crate) mod labels;
 mod missing;
 #[cfg(test)]
@@ -17,6 +18,8 @@ use crate::samples::{Samples, SamplesBuilder};
 use crate::split::held_out;
 use crate::table::{Row, Table};
 use crate::words::{counted, percent, thousands};
+use bad_rows::check_rows;
+pub use bad_rows::{BadRow, RowFault};
 use labels::{Appeared, Labels};
 use missing::check_images;
 
@@ -37,6 +40,8 @@ pub struct DataSet {
     pub notes: Vec<String>,
     /// The file read.
     pub csv: PathBuf,
+    /// Rows that were left out, of this file and of a validation file.
+    pub bad_rows: Vec<BadRow>,
 }
 
 /// Reads what the config names. The seed decides which rows are held out.
@@ -64,6 +69,8 @@ fn read_source(
     let mut notes = found.notes;
     let source = Source::open(config, &found.csv, &mut notes)?;
     let mut rows = source.look_through(&config.validation)?;
+    let mut bad_rows = std::mem::take(&mut rows.bad);
+    notes.extend(check_rows(config, &found.csv, &bad_rows, rows.num_rows)?);
     let labels = match head {
         Some(names) => Labels::of_head(names),
         None => source.labels(&rows.labels)?,
@@ -73,7 +80,12 @@ fn read_source(
         rows.held = held_out(&label_of, share, seed);
     }
     let [train, mut validation] = source.samples(&label_of, &rows.held)?;
-    notes.extend(check_images(config, &source, &[&train, &validation])?);
+    notes.extend(check_images(
+        config,
+        &source,
+        &[&train, &validation],
+        bad_rows.len(),
+    )?);
     notes.extend(source.note_on_unlabelled(&label_of));
     if let (None, Some(column)) = (&config.label, guess_label(&source.table)) {
         notes.push(format!(
@@ -82,10 +94,16 @@ fn read_source(
     }
     if let Validation::File(path) = &config.validation {
         let other = Source::open(config, path, &mut Vec::new())?;
-        let rows = other.look_through(&Validation::None)?;
+        let mut rows = other.look_through(&Validation::None)?;
+        notes.extend(check_rows(config, path, &rows.bad, rows.num_rows)?);
+        let num_bad = rows.bad.len();
+        bad_rows.extend(rows.bad.drain(..).map(|bad| BadRow {
+            is_held: true,
+            ..bad
+        }));
         let label_of = other.label_ids(rows.labels, &labels)?;
         [validation, _] = other.samples(&label_of, &rows.held)?;
-        notes.extend(check_images(config, &other, &[&validation])?);
+        notes.extend(check_images(config, &other, &[&validation], num_bad)?);
     }
     notes.push(note_on_validation(config, &train, &validation, seed));
     notes.extend(note_on_overlap(&train, &validation));
@@ -99,6 +117,7 @@ fn read_source(
         label_column: config.label_column().map(str::to_owned),
         notes,
         csv: found.csv,
+        bad_rows,
     })
 }
 
@@ -129,15 +148,30 @@ impl Source {
         self.table.path().to_owned()
     }
 
-    /// A first look at every row: what a split column holds out, and the labels there are.
+    /// A first look at every row: which are no samples, and of the others what a split column holds out and the labels there
+    /// are.
     pub(crate) fn look_through(&self, validation: &Validation) -> Result<Looked, DataError> {
         let split = match validation {
             Validation::Column(name) => Some((self.table.column("validation", name)?, name)),
             _ => None,
         };
         let mut looked = Looked::default();
+        let (mut image, mut caption) = (String::new(), String::new());
         let mut rows = self.table.rows()?;
-        while let Some(row) = rows.read()? {
+        while let Some(row) = rows.read_any()? {
+            looked.num_rows += 1;
+            if let Some(fault) = self.read_row(row, &mut image, &mut caption) {
+                let is_held = split.is_some_and(|(column, name)| {
+                    self.is_held(row, column, name).ok() == Some(true)
+                });
+                looked.bad.push(BadRow {
+                    row: row.line(),
+                    is_held,
+                    image: image.clone(),
+                    fault,
+                });
+                continue;
+            }
             let is_held = match split {
                 Some((column, name)) => self.is_held(row, column, name)?,
                 None => false,
@@ -147,7 +181,7 @@ impl Source {
             looked.held.push(is_held);
         }
         match split {
-            Some((_, name)) if looked.held.iter().all(|held| *held) => {
+            Some((_, name)) if !looked.held.is_empty() && looked.held.iter().all(|held| *held) => {
                 Err(DataError::NothingToTrainOn {
                     path: self.path(),
                     column: name.clone(),
@@ -178,16 +212,11 @@ impl Source {
         let (mut image, mut caption) = (String::new(), String::new());
         let mut known = label_of.iter().zip(held);
         let mut rows = self.table.rows()?;
-        while let Some(row) = rows.read()? {
+        while let Some(row) = rows.read_any()? {
+            if self.read_row(row, &mut image, &mut caption).is_some() {
+                continue;
+            }
             let (&label, &is_held) = known.next().ok_or_else(|| self.table.changed())?;
-            self.columns.image_into(row, &mut image);
-            if image.is_empty() {
-                return Err(self.empty_image(row));
-            }
-            self.columns.caption.render_into(row, &mut caption);
-            if caption.is_empty() {
-                return Err(self.empty_caption(row));
-            }
             builders[usize::from(is_held)].push(&image, &caption, label, row.line());
         }
         if known.next().is_some() {
@@ -195,34 +224,17 @@ impl Source {
         }
         Ok(builders.map(SamplesBuilder::finish))
     }
-
-    fn empty_image(&self, row: Row<'_>) -> DataError {
-        DataError::EmptyCell {
-            path: self.path(),
-            row: row.line(),
-            key: "image",
-            expected: format!("a path in `{}`", self.table.columns()[self.columns.image]),
-            hint: "fill the cell in, or remove the row",
-        }
-    }
-
-    fn empty_caption(&self, row: Row<'_>) -> DataError {
-        DataError::EmptyCell {
-            path: self.path(),
-            row: row.line(),
-            key: "caption",
-            expected: format!("text from `{}`", self.columns.caption.text()),
-            hint: "fill the cell in, remove the row, or write a template that always says something",
-        }
-    }
 }
 
 /// What the first look at the rows found.
 #[derive(Default)]
 pub(crate) struct Looked {
     pub(crate) labels: Appeared,
-    /// By row.
+    /// By sample: rows that are none do not count.
     pub(crate) held: Vec<bool>,
+    pub(crate) bad: Vec<BadRow>,
+    /// Bad ones included.
+    pub(crate) num_rows: usize,
 }
 
 fn note_on_validation(

@@ -27,7 +27,7 @@ impl Table {
     pub fn open(path: &Path) -> Result<Table, DataError> {
         let (mut records, stamp) = rows::open(path)?;
         let columns = header(path, &mut records)?;
-        Rows::new(records, &columns, stamp).read()?;
+        Rows::new(records, &columns, stamp).read_any()?;
         Ok(Table {
             path: path.to_owned(),
             columns,

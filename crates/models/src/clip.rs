@@ -147,7 +147,7 @@ fn write_vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_b
         &[vision.num_positions(), width],
         Decay::Yes,
     );
-    let patches = graph.patchify("vision.patches", pixels, patch);
+    let patches = graph.patchify("vision.patches", pixels, patch, vision.normalization);
     let embedded_bnd = graph.linear("vision.embedded", patches, patch_weight, None, None);
     let x_btd = graph.class_token("vision.tokens", embedded_bnd, class_d, positions_td);
     let eps = vision.layer_norm_eps;

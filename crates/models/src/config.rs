@@ -16,6 +16,7 @@ mod presets;
 use std::path::Path;
 
 pub use holdall_graph::ops::activation::Activation;
+pub use holdall_graph::ops::patchify::Normalization;
 
 use crate::error::ModelError;
 
@@ -79,6 +80,8 @@ pub struct VisionConfig {
     pub activation: Activation,
     /// Added to the variance in every layer norm.
     pub layer_norm_eps: f64,
+    /// What bytes of pictures become. Not in config.json: `preprocessor_config.json` beside it says so.
+    pub normalization: Normalization,
 }
 
 impl VisionConfig {

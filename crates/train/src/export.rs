@@ -10,11 +10,9 @@
 use std::fs;
 use std::path::Path;
 
+use holdall_data::image_processor;
 use holdall_files::{Checksum, write_whole_folder};
 use holdall_models::folder::{Head, NamedTensor, Values, seal_folder, write_folder};
-
-use holdall_graph::ops::patchify::{CLIP_MEAN, CLIP_STD};
-use holdall_models::config::ClipConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -64,9 +62,10 @@ pub fn save_model(step: &Step, prepared: &Prepared, folder: &Path) -> Result<Che
         let write = |name: &str, json: &serde_json::Value| {
             write_whole(&folder.join(name), format!("{json:#}\n").as_bytes())
         };
-        write(
-            "preprocessor_config.json",
-            &preprocessor(&step.config().model),
+        let processor = prepared.setup.processor.text();
+        write_whole(
+            &folder.join(image_processor::FILE_NAME),
+            processor.as_bytes(),
         )?;
         let names = LabelNames {
             labels: prepared.labels.clone(),
@@ -82,25 +81,6 @@ pub fn save_model(step: &Step, prepared: &Prepared, folder: &Path) -> Result<Che
 
 /// As large as `transformers` makes them.
 const SHARD_BYTES: u64 = 5_000_000_000;
-
-/// What evaluation does to pictures, in the words of CLIP's image processor.
-fn preprocessor(model: &ClipConfig) -> serde_json::Value {
-    let size = model.vision.image_size;
-    serde_json::json!({
-        "image_processor_type": "CLIPImageProcessor",
-        "do_convert_rgb": true,
-        "do_resize": true,
-        "size": {"shortest_edge": size},
-        "resample": 3,
-        "do_center_crop": true,
-        "crop_size": {"height": size, "width": size},
-        "do_rescale": true,
-        "rescale_factor": 1.0 / 255.0,
-        "do_normalize": true,
-        "image_mean": CLIP_MEAN,
-        "image_std": CLIP_STD,
-    })
-}
 
 /// Writes `config.json`, `model.safetensors` (in shards where it would exceed `shard_bytes`) and, beside them, the label
 /// head. An interrupted write leaves no folder that looks complete.

@@ -53,7 +53,7 @@ impl Feed {
         let samples = prepared.train.samples.len();
         let mut feed = Feed {
             reading,
-            loader: reading.open(device, size)?,
+            loader: reading.open(device, prepared.setup.processor.framing)?,
             steps_per_epoch: samples.div_ceil(effective_batch) as u64,
             slots: [Slot::default(), Slot::default()],
             now: None,

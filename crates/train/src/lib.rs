@@ -28,6 +28,7 @@ pub mod journal;
 pub mod measure;
 mod operations;
 pub mod optimizer;
+mod picture_changes;
 pub mod prepare;
 pub mod reading;
 pub mod ready;

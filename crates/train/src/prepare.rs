@@ -6,10 +6,10 @@ use std::sync::Arc;
 use holdall_data::config::TokenizerChoice;
 use holdall_data::order::balanced_class_weights;
 use holdall_data::samples::Samples;
-use holdall_data::source::{self, DataSet};
+use holdall_data::source::{self, BadRow, DataSet};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_device::cuda::cards::Card;
-use holdall_models::config::{ClipConfig, TextPooling};
+use holdall_models::config::TextPooling;
 use holdall_plan::Plan;
 
 use crate::budget::show_bytes;
@@ -17,7 +17,7 @@ use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::export::LabelNames;
 use crate::measure::Choosing;
-use crate::setup::{Setup, Weights, open_model};
+use crate::setup::{OpenedModel, Setup, Weights, open_model};
 use crate::site::Site;
 
 /// Every caption once, as token ids, one behind the other.
@@ -99,6 +99,8 @@ pub struct Prepared {
     pub validation: Option<Part>,
     /// Where the samples are listed.
     pub csv: PathBuf,
+    /// Rows of it that are no samples.
+    pub bad_rows: Vec<BadRow>,
     /// Names of the labels.
     pub labels: Vec<String>,
     /// How captions are made from columns.
@@ -114,10 +116,10 @@ impl Prepared {
     pub fn new<'a>(config: &RunConfig, site: impl Into<Site<'a>>) -> Result<Prepared, TrainError> {
         let site = site.into();
         let data = source::read(&config.data, config.seed)?;
-        let (mut model, weights) = open_model(&config.model)?;
+        let mut opened = open_model(&config.model)?;
         let mut notes = data.notes.clone();
-        let text = text_encoder(config, &weights, &mut model, &data, &mut notes)?;
-        let positions = model.text.max_positions;
+        let text = text_encoder(config, &mut opened, &data, &mut notes)?;
+        let positions = opened.model.text.max_positions;
         let part = |samples: Samples| -> Result<Part, TrainError> {
             let tokens = TokenTable::new(&text, samples.captions(), positions)?;
             Ok(Part {
@@ -137,7 +139,7 @@ impl Prepared {
             "Tokens per caption: {tokens} of the model's {positions}"
         ));
         let labels = num_labels(config, &data.labels, data.label_column.is_some())?;
-        let mut setup = Setup::assemble(config, site, (model, weights), labels, tokens)?;
+        let mut setup = Setup::assemble(config, site, opened, labels, tokens)?;
         if let (Weights::Folder(folder), Some(_)) = (&setup.weights, labels) {
             let names = LabelNames::read(folder.path())?.map(|names| names.labels);
             let same_number = names
@@ -162,6 +164,7 @@ impl Prepared {
             train,
             validation,
             csv: data.csv,
+            bad_rows: data.bad_rows,
             labels: data.labels,
             caption_template: data.caption_template,
             text,
@@ -211,8 +214,7 @@ fn num_labels(
 /// The folder's tokenizer, the one asked for, or one trained on the captions.
 fn text_encoder(
     config: &RunConfig,
-    weights: &Weights,
-    model: &mut ClipConfig,
+    OpenedModel { model, weights, .. }: &mut OpenedModel,
     data: &DataSet,
     notes: &mut Vec<String>,
 ) -> Result<TextEncoder, TrainError> {

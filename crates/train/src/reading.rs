@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use holdall_data::loader::{Bottleneck, Course, Loaded, Loader, Skipped, View, Waits, Workers};
+use holdall_data::picture::Framing;
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
 use serde::{Deserialize, Serialize};
@@ -152,9 +153,9 @@ impl Reading {
     }
 
     /// Reserves the rows and employs the workers.
-    pub fn open(&self, device: &Device, size: usize) -> Result<Loader<HostRow>, TrainError> {
+    pub fn open(&self, device: &Device, framing: Framing) -> Result<Loader<HostRow>, TrainError> {
         let rows = device.host_rows(self.num_rows, self.row_bytes)?;
-        Loader::new(rows, size as u32, self.workers).map_err(|cause| {
+        Loader::new(rows, framing, self.workers).map_err(|cause| {
             TrainError::Run(format!(
                 "no thread to read pictures with: {cause}\nhint: raise the limit on threads (ulimit -u), or end other processes"
             ))

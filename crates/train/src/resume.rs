@@ -6,7 +6,7 @@ use crate::config::RunConfig;
 use crate::error::TrainError;
 
 /// Keys that a run may go on with, changed: how long, how fast, when to look and save, and within what.
-const MAY_CHANGE: [&str; 20] = [
+const MAY_CHANGE: [&str; 22] = [
     "train.epochs",
     "train.lr",
     "train.lr_head",
@@ -22,6 +22,8 @@ const MAY_CHANGE: [&str; 20] = [
     "train.recompute",
     "data.bad_pictures",
     "data.max_skipped",
+    "data.replaced_pictures",
+    "data.picture_check",
     "memory",
     "host_memory",
     "num_threads",

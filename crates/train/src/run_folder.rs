@@ -10,7 +10,8 @@
 //! RUN/samples.json    a few held-out pictures with what the best model makes of them
 //! RUN/summary.json    how it went
 //! RUN/failure.json    how it failed, if it did and has not come to its end since
-//! RUN/skipped.csv     pictures that could not be read, if there were any
+//! RUN/skipped.csv     pictures that could not be read and rows that are no samples, if there were any
+//! RUN/pictures.bin    which files the pictures were when the run began
 //! RUN/checkpoints/    last.safetensors, previous.safetensors, best-000123/
 //! RUN/model/          what `transformers` loads
 //! ```
@@ -24,6 +25,8 @@ use holdall_models::folder::{CHECKSUMS_FILE, seal_folder, sealed_files, verify_f
 
 use crate::error::TrainError;
 use crate::failure_file;
+
+const PICTURES_FILE: &str = "pictures.bin";
 
 /// A run's folder, held by this process.
 #[derive(Debug)]
@@ -119,6 +122,11 @@ impl RunFolder {
         self.path.join("model")
     }
 
+    /// Which files the pictures were when the run began.
+    pub fn pictures(&self) -> PathBuf {
+        self.path.join(PICTURES_FILE)
+    }
+
     /// A line per picture that could not be read.
     pub fn skipped(&self) -> PathBuf {
         self.path.join("skipped.csv")
@@ -198,6 +206,7 @@ fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
         let left = name == ".lock"
             || name == failure_file::FILE_NAME
             || name.ends_with(".partial")
+            || name == PICTURES_FILE
             || (name == "checkpoints" && empty());
         if !left {
             names.push(name);
@@ -260,6 +269,10 @@ mod tests {
                 .to_string()
                 .contains("no config.yml")
         );
+        let folder = RunFolder::create(&path).unwrap();
+        // Killed before it had written its config.
+        fs::write(folder.pictures(), "").unwrap();
+        drop(folder);
         let folder = RunFolder::create(&path).unwrap();
         folder.write("config.yml", "seed: 1\n").unwrap();
         let error = RunFolder::open(&path).unwrap_err().to_string();

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use holdall_data::image_processor::ImageProcessor;
 use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
-use holdall_models::config::ClipConfig;
+use holdall_models::config::{ClipConfig, Normalization};
 use holdall_models::folder::ModelFolder;
 use holdall_models::{hub_cache, init};
 use holdall_plan::{Candidate, Plan, PlanError, Request, Variant, plan};
@@ -46,6 +47,8 @@ pub struct Setup {
     pub step: StepConfig,
     /// Where weights come from.
     pub weights: Weights,
+    /// What pictures go through, and what is saved with the model.
+    pub processor: ImageProcessor,
     /// What the planner is asked.
     pub request: Request,
     /// The same as the user put it, a budget that nobody named rounded: what measured times are remembered by.
@@ -63,16 +66,20 @@ pub struct Setup {
 impl Setup {
     /// Opens the model and resolves the budget, without data: `labels` and `tokens` are what the config says.
     pub fn new<'a>(config: &RunConfig, site: impl Into<Site<'a>>) -> Result<Setup, TrainError> {
-        let (model, weights) = open_model(&config.model)?;
-        let tokens = config.tokens.unwrap_or(model.text.max_positions);
-        Setup::assemble(config, site.into(), (model, weights), config.labels, tokens)
+        let opened = open_model(&config.model)?;
+        let tokens = config.tokens.unwrap_or(opened.model.text.max_positions);
+        Setup::assemble(config, site.into(), opened, config.labels, tokens)
     }
 
     /// Puts together what is computed, and resolves the budget.
     pub(crate) fn assemble(
         config: &RunConfig,
         site: Site<'_>,
-        (model, weights): (ClipConfig, Weights),
+        OpenedModel {
+            model,
+            weights,
+            processor,
+        }: OpenedModel,
         labels: Option<usize>,
         tokens: usize,
     ) -> Result<Setup, TrainError> {
@@ -84,6 +91,9 @@ impl Setup {
         }
         config.validate()?;
         let mut notes = Vec::new();
+        if let Weights::Folder(_) = weights {
+            notes.push(processor.describe());
+        }
         let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
         if let (Weights::Folder(folder), Some(labels)) = (&weights, labels) {
             match folder.read_head()? {
@@ -117,6 +127,7 @@ impl Setup {
         Ok(Setup {
             step,
             weights,
+            processor,
             request,
             asked,
             budget_bytes,
@@ -267,8 +278,32 @@ const START_TO_START_BYTES: u64 = 3 << 19;
 /// How often a run is planned until its own plan fits into it.
 const MOST_PLANS: usize = 3;
 
+/// A model before anything is planned.
+pub(crate) struct OpenedModel {
+    /// Sizes, and what its pictures are normalised by.
+    pub model: ClipConfig,
+    /// Where weights come from.
+    pub weights: Weights,
+    /// What its pictures go through.
+    pub processor: ImageProcessor,
+}
+
+impl OpenedModel {
+    fn new(mut model: ClipConfig, weights: Weights, processor: ImageProcessor) -> OpenedModel {
+        model.vision.normalization = Normalization {
+            mean: processor.mean,
+            std: processor.std,
+        };
+        OpenedModel {
+            model,
+            weights,
+            processor,
+        }
+    }
+}
+
 /// The folder that `name` is, or has in the local Hugging Face cache; else a preset.
-pub(crate) fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError> {
+pub(crate) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
     let path = Path::new(name);
     let found = match path.exists() {
         true => Some(path.to_owned()),
@@ -278,12 +313,19 @@ pub(crate) fn open_model(name: &str) -> Result<(ClipConfig, Weights), TrainError
         let folder = ModelFolder::open(&path)?;
         folder.check()?;
         let config = folder.config().clone();
-        return Ok((config, Weights::Folder(Box::new(folder))));
+        let processor = ImageProcessor::read(&path, config.vision.image_size as u32)?;
+        let weights = Weights::Folder(Box::new(folder));
+        return Ok(OpenedModel::new(config, weights, processor));
     }
     match ClipConfig::preset(name) {
         Some(config) => {
             let preset = name.to_owned();
-            Ok((config, Weights::Random { preset }))
+            let processor = ImageProcessor::clip(config.vision.image_size as u32);
+            Ok(OpenedModel::new(
+                config,
+                Weights::Random { preset },
+                processor,
+            ))
         }
         None => Err(TrainError::Config(format!(
             "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
@@ -378,5 +420,26 @@ pub fn show_budget(bytes: u64, budget: Option<u64>) -> String {
     match budget {
         Some(budget) => format!("{} of {}", show_bytes(bytes), show_bytes(budget)),
         None => show_bytes(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers are written down twice, for pictures and for graphs; a bit between them would move every loss.
+    #[test]
+    fn the_image_processor_of_a_preset_has_the_bits_of_clip() {
+        let opened = open_model("small").unwrap();
+        let Normalization { mean, std } = Normalization::CLIP;
+        assert_eq!(
+            opened.processor.mean.map(f32::to_bits),
+            mean.map(f32::to_bits)
+        );
+        assert_eq!(
+            opened.processor.std.map(f32::to_bits),
+            std.map(f32::to_bits)
+        );
+        assert_eq!(opened.processor.differing_from_clip(), None);
     }
 }

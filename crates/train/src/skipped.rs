@@ -1,4 +1,5 @@
-//! Pictures that could not be read: `skipped.csv` names each one, once, and a run with too many of them stops.
+//! Pictures that could not be read, and rows that are no samples: `skipped.csv` names each one, once, and a run with too
+//! many of them stops.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -8,6 +9,7 @@ use holdall_data::config::{BadPictures, DataConfig};
 use holdall_data::error::DataError;
 use holdall_data::loader::Skipped;
 use holdall_data::samples::Samples;
+use holdall_data::source::BadRow;
 use serde::{Deserialize, Serialize};
 
 use crate::appended_file::{AppendedFile, Prefix};
@@ -105,8 +107,13 @@ impl SkippedFile {
 
     /// Samples of a part that earlier processes left out.
     pub fn samples(&self, part: Split, samples: &Samples) -> Vec<u32> {
-        let is_known = |&sample: &u32| self.known.contains(&(part, samples.row(sample as usize)));
+        let is_known = |&sample: &u32| self.is_known(part, samples.row(sample as usize));
         (0..samples.len() as u32).filter(is_known).collect()
+    }
+
+    /// Whether a row is listed.
+    pub fn is_known(&self, part: Split, row: u32) -> bool {
+        self.known.contains(&(part, row))
     }
 
     /// How many there are.
@@ -125,18 +132,38 @@ impl SkippedFile {
         if self.known.contains(&(part, line.row)) {
             return Ok(None);
         }
-        let is_first = self.known.is_empty();
-        let mut writer = csv::WriterBuilder::new()
-            .has_headers(is_first)
-            .from_writer(Vec::new());
-        writer.serialize(&line).expect("a line is plain text");
-        let bytes = writer.into_inner().expect("memory does not fail");
-        self.file.add(&bytes)?;
+        self.file.add(&written(&line, self.known.is_empty()))?;
         self.known.insert((part, line.row));
         Ok(Some(line))
     }
 
-    /// Whether the run may go on, given how many samples there are in all.
+    /// Adds rows that are no samples, those that are not listed yet.
+    pub fn add_rows(&mut self, rows: &[BadRow]) -> Result<(), TrainError> {
+        let (mut bytes, mut added) = (Vec::new(), Vec::new());
+        for bad in rows {
+            let line = SkippedLine {
+                part: match bad.is_held {
+                    true => Split::Validation,
+                    false => Split::Train,
+                },
+                row: bad.row,
+                image: bad.image.clone(),
+                reason: bad.fault.to_string(),
+            };
+            if !self.is_known(line.part, line.row) {
+                let is_first = self.known.is_empty() && added.is_empty();
+                bytes.extend(written(&line, is_first));
+                added.push((line.part, line.row));
+            }
+        }
+        if !bytes.is_empty() {
+            self.file.add(&bytes)?;
+        }
+        self.known.extend(added);
+        Ok(())
+    }
+
+    /// Whether the run may go on, given how many rows there are in all.
     pub fn check(&self, csv: &Path, all: usize, policy: &DataConfig) -> Result<(), TrainError> {
         let left_out = self.total();
         let most = policy.max_skipped.get();
@@ -152,6 +179,15 @@ impl SkippedFile {
             self.path.display(),
         )))
     }
+}
+
+/// A line as it stands in the file, with the header before the first.
+fn written(line: &SkippedLine, is_first: bool) -> Vec<u8> {
+    let mut writer = csv::WriterBuilder::new()
+        .has_headers(is_first)
+        .from_writer(Vec::new());
+    writer.serialize(line).expect("a line is plain text");
+    writer.into_inner().expect("memory does not fail")
 }
 
 /// The error of a picture that may not be left out, by the row that names it.

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use holdall_data::image_processor::ImageProcessor;
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_device::Device;
+use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 
 use crate::checkpoint::best_so_far;
@@ -11,12 +13,15 @@ use crate::encoder::Encoders;
 use crate::error::TrainError;
 use crate::export::LabelNames;
 use crate::prepare::TokenTable;
-use crate::setup::{Weights, open_model};
+use crate::setup::{OpenedModel, Weights, open_model};
 use crate::step_graph::StepConfig;
 
 /// A model with all that lies beside it.
 pub struct Trained {
     folder: ModelFolder,
+    model: ClipConfig,
+    /// What pictures go through.
+    pub processor: ImageProcessor,
     /// Names of the label head's outputs; empty where there is no head.
     pub labels: Vec<String>,
     /// Captions to ids.
@@ -41,7 +46,11 @@ impl Trained {
                  hint: holdall train --resume --out {name} goes on with it"
             )));
         }
-        let (config, weights) = open_model(&named.to_string_lossy())?;
+        let OpenedModel {
+            model,
+            weights,
+            processor,
+        } = open_model(&named.to_string_lossy())?;
         let Weights::Folder(folder) = weights else {
             return Err(TrainError::Config(format!(
                 "{name}: expected a trained model, found a preset, which has random weights\n\
@@ -49,7 +58,7 @@ impl Trained {
             )));
         };
         let tokenizer = folder.path().join("tokenizer.json");
-        let (vocabulary, positions) = (config.text.vocab_size, config.text.max_positions);
+        let (vocabulary, positions) = (model.text.vocab_size, model.text.max_positions);
         let text = TextEncoder::open(&tokenizer, vocabulary, positions)?;
         let names = LabelNames::read(folder.path())?;
         let head = folder.read_head()?;
@@ -64,6 +73,8 @@ impl Trained {
         };
         Ok(Trained {
             folder: *folder,
+            model,
+            processor,
             labels,
             text,
         })
@@ -74,28 +85,19 @@ impl Trained {
         self.folder.path()
     }
 
-    /// Width and height of its pictures.
-    pub fn image_size(&self) -> usize {
-        self.folder.config().vision.image_size
-    }
-
     /// Bytes of a picture.
     pub fn picture_bytes(&self) -> usize {
-        self.image_size() * self.image_size() * 3
+        self.model.vision.image_size.pow(2) * 3
     }
 
     /// Length of a feature.
     pub fn projection(&self) -> usize {
-        self.folder.config().projection_dim
+        self.model.projection_dim
     }
 
     /// Token ids of captions.
     pub fn tokens(&self, captions: &[String]) -> Result<TokenTable, TrainError> {
-        TokenTable::new(
-            &self.text,
-            captions,
-            self.folder.config().text.max_positions,
-        )
+        TokenTable::new(&self.text, captions, self.model.text.max_positions)
     }
 
     /// What a contrastive similarity is multiplied by.
@@ -114,7 +116,7 @@ impl Trained {
         budget_bytes: Option<u64>,
         host_bytes: u64,
     ) -> Result<Encoders, TrainError> {
-        let model = self.folder.config().clone();
+        let model = self.model.clone();
         let positions = model.text.max_positions;
         let head = self.folder.read_head()?;
         // In f32, the default of a step: what a model is worth should not depend on what a device likes best.

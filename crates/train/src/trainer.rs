@@ -29,6 +29,7 @@ use crate::export::save_model;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
 use crate::optimizer::Moment;
+use crate::picture_changes::check_pictures;
 use crate::prepare::Prepared;
 use crate::ready::{PlanReport, Ready, part};
 use crate::recorder::{Promise, Sampler};
@@ -93,6 +94,7 @@ impl Trainer {
         {
             ready.device.prefer_algorithms(algorithms);
         }
+        let is_resumed = ready.is_resumed();
         ready.recorder.enter(Phase::Warmup);
         let mut step = ready.reserve(tell)?;
         let report = PlanReport::new(
@@ -112,8 +114,8 @@ impl Trainer {
             Some(checkpoint) => {
                 if checkpoint.state.data_digest != digest {
                     return Err(TrainError::Config(format!(
-                        "{}: the rows are not those that the run began with\n\
-                         hint: restore the file to go on, or begin a new run",
+                        "{}: the rows, or the model's preprocessor_config.json, are not those that the run began with\n\
+                         hint: restore the files to go on, or begin a new run",
                         ready.prepared.csv.display()
                     )));
                 }
@@ -129,6 +131,14 @@ impl Trainer {
                 state
             }
         };
+        let mut skipped = SkippedFile::open(&folder.skipped(), state.skipped.as_ref())?;
+        check_pictures(
+            &folder.pictures(),
+            &ready.prepared,
+            &ready.config.data,
+            is_resumed.then_some(&skipped),
+            tell,
+        )?;
         let steps = ready.steps_per_epoch();
         if state.step > ready.total_steps() {
             return Err(TrainError::Config(format!(
@@ -149,7 +159,7 @@ impl Trainer {
         let operations = operations_json(&ready.plan.step.picture, &ready.plan.step.graph, None);
         folder.write("operations.json", &operations)?;
         let journal = Journal::open(&folder.journal(), &state.journal)?;
-        let skipped = SkippedFile::open(&folder.skipped(), state.skipped.as_ref())?;
+        skipped.add_rows(&ready.prepared.bad_rows)?;
         put_back_examples(&folder, state.best.as_ref())?;
         let sampler = ready
             .recorder
@@ -380,8 +390,9 @@ impl Trainer {
             }
         }
         let parts = [Some(&prepared.train), prepared.validation.as_ref()];
-        let all = parts.into_iter().flatten().map(|part| part.samples.len());
-        self.skipped.check(&prepared.csv, all.sum(), &config.data)
+        let samples = parts.into_iter().flatten().map(|part| part.samples.len());
+        let all = samples.sum::<usize>() + prepared.bad_rows.len();
+        self.skipped.check(&prepared.csv, all, &config.data)
     }
 
     /// Runs a step. Behind a GPU the next one's batch, if it has been read, begins to travel meanwhile.
@@ -715,6 +726,10 @@ fn data_digest(ready: &Ready) -> u64 {
             add(&part.samples.label(sample).to_le_bytes());
         }
         add(b"end of part");
+    }
+    // Those of runs that began before there was one have none either.
+    if let Some(processor) = ready.prepared.setup.processor.differing_from_clip() {
+        add(processor.as_bytes());
     }
     digest.0
 }

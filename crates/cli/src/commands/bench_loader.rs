@@ -10,7 +10,7 @@ use anyhow::Result;
 use holdall_data::config::{Augment, Decode};
 use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Workers};
 use holdall_data::order::Sampling;
-use holdall_data::picture::{self, Scratch};
+use holdall_data::picture::{self, Framing, Scratch};
 use holdall_data::samples::Samples;
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
 use holdall_train::evaluate::nothing_readable;
@@ -49,7 +49,8 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     let num_rows = batch * (1 + 4 * arguments.workers);
     let rows = vec![vec![0x7f_u8; row_bytes]; num_rows];
     let ahead = num_rows - batch;
-    let mut loader = Loader::new(rows, size, Workers::exactly(arguments.workers, ahead))?;
+    let workers = Workers::exactly(arguments.workers, ahead);
+    let mut loader = Loader::new(rows, Framing::clip(size), workers)?;
     let images = arguments.images.unwrap_or(samples.len()).max(1);
     tell(&format!("{} pictures, read once to warm up", samples.len()));
     let skipped = pass(&mut loader, &arguments, &samples, 0, samples.len());

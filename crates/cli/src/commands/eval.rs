@@ -44,6 +44,7 @@ struct EvalJson<'a> {
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let asked_to_stop = stop::on_interrupt();
     let trained = Trained::open(&arguments.model)?;
+    tell(&trained.processor.describe());
     let config = config(&arguments, &trained)?;
     let device = open_device(arguments.device, arguments.num_threads)?;
     let data = match trained.labels.is_empty() {
@@ -85,7 +86,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     );
     let mut encoder = encoders.encoder();
     let reading = Reading::evaluation(&device, encoder.batch(), trained.picture_bytes());
-    let mut pictures = reading.open(&device, trained.image_size())?;
+    let mut pictures = reading.open(&device, trained.processor.framing)?;
     let scores = evaluate::evaluate(
         &device,
         &mut encoder,

@@ -73,6 +73,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         array_file::check_name(path)?;
     }
     let trained = Trained::open(&arguments.model)?;
+    tell(&trained.processor.describe());
     let labels = labels(&arguments, &trained)?;
     let paths = pictures_under(&arguments.images)?;
     let device = open_device(arguments.device, arguments.num_threads)?;
@@ -95,7 +96,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let mut features = Vec::new();
     let projection = trained.projection();
     let reading = Reading::evaluation(&device, encoder.batch(), trained.picture_bytes());
-    let mut pictures = reading.open(&device, trained.image_size())?;
+    let mut pictures = reading.open(&device, trained.processor.framing)?;
     let encoded = encode_pictures(
         &device,
         &mut encoder,

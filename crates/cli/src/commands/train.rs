@@ -168,7 +168,7 @@ fn tells_apart(table: &Table, label: &str) -> Result<bool, DataError> {
     };
     let mut first = String::new();
     let mut rows = table.rows()?;
-    while let Some(row) = rows.read()? {
+    while let Some(row) = rows.read_any()? {
         match row.cell(column) {
             "" => {}
             cell if first.is_empty() => first.push_str(cell),

@@ -140,3 +140,69 @@ fn a_loader_is_timed_beside_decoding_alone() {
     }
     on("bench", Path::new("loader"), "nowhere").refused_with(&["nowhere", "hint: "]);
 }
+
+/// A row without a caption, one without an image and one with a field too many stop nothing, and every command says the same
+/// of them.
+#[test]
+fn rows_that_are_no_samples() {
+    let home = Home::with_cars(40);
+    let list = fs::read_to_string(home.csv()).unwrap();
+    let mut lines: Vec<String> = list.lines().map(str::to_owned).collect();
+    let header: Vec<&str> = list.lines().next().unwrap().split(',').collect();
+    let without = |column: &str, line: &str| {
+        // Drawn rows have no quotes.
+        let mut cells: Vec<&str> = line.split(',').collect();
+        cells[header.iter().position(|name| *name == column).unwrap()] = "";
+        cells.join(",")
+    };
+    let like = lines[5].clone();
+    lines.insert(9, without("caption", &like));
+    lines.insert(20, without("image", &like));
+    lines.insert(30, like.clone() + ",more");
+    fs::write(home.csv(), lines.join("\n") + "\n").unwrap();
+    let fields = header.len();
+    let said = format!(
+        "Careful: 3 of 43 rows cannot be used (row 10: empty caption, row 21: no image named, row 31: {} of {fields} \
+         fields): skipped, as `bad_pictures: skip` says; `holdall data clean ",
+        fields + 1
+    );
+    let planned = on(
+        "plan",
+        &home.path("cars"),
+        "--model small --effective-batch 8",
+    )
+    .exits(DONE);
+    assert!(planned.stderr.contains(&said), "{}", planned.stderr);
+    let trained = home.train("--effective-batch 8 --epochs 1").exits(DONE);
+    assert!(trained.stderr.contains(&said), "{}", trained.stderr);
+    let run = home.run();
+    assert_eq!(run.json("summary.json")["skipped"], 3);
+    let listed = fs::read_to_string(run.file("skipped.csv")).unwrap();
+    assert_eq!(listed.lines().count(), 4, "{listed}");
+    for line in [
+        "train,10,",
+        ",empty caption\n",
+        "train,21,,no image named\n",
+    ] {
+        assert!(listed.contains(line), "{listed}");
+    }
+    let evaluated = on("eval", &run.path, "").exits(DONE);
+    assert!(evaluated.stderr.contains(&said), "{}", evaluated.stderr);
+    on("train", &home.path("cars"), "--model small --out never --set data.bad_pictures=fail").refused_with(&[
+        "3 of 43 rows cannot be used, `bad_pictures: fail` allows none: row 10: empty caption, row 21: no image named",
+        "holdall data clean",
+    ]);
+    // The list that cleaning writes has none of them, and is taken from here on.
+    on("data", "clean".as_ref(), &home.csv().display().to_string()).exits(DONE);
+    let planned = on(
+        "plan",
+        &home.path("cars"),
+        "--model small --effective-batch 8",
+    )
+    .exits(DONE);
+    assert!(
+        !planned.stderr.contains("cannot be used"),
+        "{}",
+        planned.stderr
+    );
+}

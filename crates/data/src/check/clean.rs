@@ -125,6 +125,7 @@ fn write(
 /// Why each row cannot be used, if it cannot.
 fn unreadable(all: &AllFacts) -> Vec<Option<Reason>> {
     let reason = |facts: &super::Facts| match facts.look.state {
+        _ if !facts.has_fields => Some(Kind::Row(RowKind::WrongFields)),
         State::Good if facts.has_caption => None,
         State::Good => Some(Kind::Row(RowKind::EmptyCaption)),
         state => Some(Kind::Picture(state)),
@@ -238,7 +239,7 @@ fn write_files(
     let mut rows = table.rows()?;
     let header = rows.header().to_vec();
     let mut num_rows = 0;
-    while let Some(row) = rows.read()? {
+    while let Some(row) = rows.read_any()? {
         let raw = row.raw().to_vec();
         // Known once the first row is.
         let line_end = rows.line_end();

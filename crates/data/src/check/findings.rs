@@ -36,7 +36,8 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         let rows = all.rows_where(|facts| facts.look.state == state);
         found.push((Kind::Picture(state), rows));
     }
-    let empty = all.rows_where(|facts| !facts.has_caption);
+    let empty = all.rows_where(|facts| !facts.has_caption && facts.has_fields);
+    let other_fields = all.rows_where(|facts| !facts.has_fields);
     let groups = Groups::new(all);
     let leaks = groups.leaks(all);
     let small = all.rows_where(|facts| is_small(&facts.look, config.min_size));
@@ -51,6 +52,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     };
     found.extend([
         (Kind::Row(RowKind::EmptyCaption), empty),
+        (Kind::Row(RowKind::WrongFields), other_fields),
         (Kind::Row(RowKind::Leak), leaks),
         (Kind::Row(RowKind::Duplicate), groups.duplicates(all)),
         (Kind::Row(RowKind::TooSmall), small),
@@ -229,7 +231,7 @@ fn images_of(all: &AllFacts, found: &[(Kind, Vec<At>)]) -> Result<HashMap<At, St
         };
         let mut rows = source.table.rows()?;
         for row in 0..=last {
-            let text = rows.read()?.ok_or_else(|| source.table.changed())?;
+            let text = rows.read_any()?.ok_or_else(|| source.table.changed())?;
             if wanted.contains(&(sheet, row)) {
                 let mut image = String::new();
                 source.columns.image_into(text, &mut image);

@@ -32,6 +32,8 @@ pub enum Kind {
 pub enum RowKind {
     /// It says nothing.
     EmptyCaption,
+    /// It has more or fewer fields than the header.
+    WrongFields,
     /// A validation row shows a picture that is trained on.
     Leak,
     /// The same picture as an earlier row.
@@ -52,6 +54,7 @@ impl Kind {
         match self {
             Kind::Picture(state) => state.words(),
             Kind::Row(RowKind::EmptyCaption) => "empty caption",
+            Kind::Row(RowKind::WrongFields) => "wrong number of fields",
             Kind::Row(RowKind::Leak) => "in train and validation",
             Kind::Row(RowKind::Duplicate) => "duplicate",
             Kind::Row(RowKind::TooSmall) => "too small",
@@ -63,7 +66,8 @@ impl Kind {
 
     pub(super) fn severity(self) -> Severity {
         match self {
-            Kind::Picture(_) | Kind::Row(RowKind::EmptyCaption | RowKind::Leak) => {
+            Kind::Picture(_)
+            | Kind::Row(RowKind::EmptyCaption | RowKind::WrongFields | RowKind::Leak) => {
                 Severity::Problem
             }
             Kind::Row(_) => Severity::Warning,

@@ -12,7 +12,7 @@ use super::journal::{FileStamp, Journal};
 use super::look::{Look, State};
 use crate::error::DataError;
 use crate::picture::Scratch;
-use crate::source::Source;
+use crate::source::{RowFault, Source};
 use crate::table::Row;
 
 /// Rows per thread that are read ahead of the looking. Between two such batches the journal is written.
@@ -27,13 +27,20 @@ pub(super) struct Facts {
     /// Of the caption's text.
     pub(super) caption: u64,
     pub(super) has_caption: bool,
+    /// As many as the header.
+    pub(super) has_fields: bool,
     pub(super) line: u32,
 }
 
 impl Facts {
     /// Whether it could be trained on.
     pub(super) fn is_usable(&self) -> bool {
-        self.look.state == State::Good && self.has_caption
+        self.look.state == State::Good && self.is_sample()
+    }
+
+    /// Whether training takes it for a sample, before it looks at the picture.
+    pub(super) fn is_sample(&self) -> bool {
+        self.look.state != State::Unnamed && self.has_caption && self.has_fields
     }
 }
 
@@ -104,7 +111,7 @@ impl Survey<'_> {
         loop {
             let mut batch: Vec<Waiting> = Vec::with_capacity(batch_rows);
             while batch.len() < batch_rows
-                && let Some(row) = rows.read()?
+                && let Some(row) = rows.read_any()?
             {
                 let facts = described(source, row, &mut image, &mut caption);
                 if facts.has_caption {
@@ -190,8 +197,7 @@ fn see(waiting: &Waiting, journal: &Journal, scratch: &mut Scratch) -> Seen {
 
 /// What a row says; its picture is yet to be looked at.
 fn described(source: &Source, row: Row<'_>, image: &mut String, caption: &mut String) -> Facts {
-    source.columns.image_into(row, image);
-    source.columns.caption.render_into(row, caption);
+    let fault = source.read_row(row, image, caption);
     let state = match image.is_empty() {
         true => State::Unnamed,
         false => State::Missing,
@@ -202,6 +208,7 @@ fn described(source: &Source, row: Row<'_>, image: &mut String, caption: &mut St
         path: xxh3_64(path.as_os_str().as_encoded_bytes()),
         caption: xxh3_64(caption.as_bytes()),
         has_caption: !caption.is_empty(),
+        has_fields: !matches!(fault, Some(RowFault::Fields { .. })),
         line: row.line(),
     }
 }

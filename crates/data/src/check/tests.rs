@@ -169,6 +169,69 @@ fn every_defect_is_found_under_its_name() {
     assert!(!folder.0.path().join(".cars.csv.check").exists());
 }
 
+/// What training skips as a row is what a check calls unusable, and what cleaning takes out.
+#[test]
+fn training_check_and_clean_agree_on_bad_rows() {
+    let folder = Folder::new();
+    let mut csv = "image,caption,make\n".to_owned();
+    for at in 0..12 {
+        folder.write(&format!("{at}.png"), &png(40, 40, at));
+        csv += &format!(
+            "{at}.png,car {at},{}\n",
+            ["Ford", "Audi"][usize::from(at) % 2]
+        );
+        csv += match at {
+            2 => "2.png,,Ford\n",
+            4 => ",a,Audi\n",
+            6 => "6.png,a, car,Ford\n",
+            8 => "8.png\n",
+            9 => ",,Seat\n",
+            _ => "",
+        };
+    }
+    let mut config = folder.config(csv.as_bytes());
+    config.data.label = Some("make".to_owned());
+    config.data.validation = Validation::Fraction(0.25);
+    config.data.max_skipped = MaxSkipped(0.5);
+    config.data.train = Some(config.csv.clone());
+    let read = |csv: &PathBuf| {
+        let data = DataConfig {
+            train: Some(csv.clone()),
+            ..config.data.clone()
+        };
+        crate::source::read(&data, 0).unwrap()
+    };
+    let dirty = read(&config.csv);
+    let skipped: Vec<u32> = dirty.bad_rows.iter().map(|bad| bad.row).collect();
+    assert_eq!(skipped, [5, 8, 11, 14, 16]);
+    let report = checked(&config);
+    let mut unusable: Vec<u32> = found(&report)
+        .into_iter()
+        .filter(|(name, _)| ["unnamed", "empty_caption", "wrong_fields"].contains(&&**name))
+        .flat_map(|(_, rows)| rows)
+        .collect();
+    unusable.sort_unstable();
+    unusable.dedup();
+    assert_eq!(unusable, skipped);
+    assert_eq!(report.usable_rows, 12);
+    let cleaned = cleaned(&config, Duplicates::Keep);
+    let gone = cleaned.cleaned.gone.iter().flat_map(|gone| &gone.rows);
+    let mut gone: Vec<u32> = gone.copied().collect();
+    gone.sort_unstable();
+    assert_eq!(gone, skipped);
+    let clean = read(&cleaned.cleaned.path);
+    assert!(clean.bad_rows.is_empty());
+    assert_eq!(clean.labels, dirty.labels);
+    let sides = |data: &crate::DataSet| {
+        [&data.train, data.validation.as_ref().unwrap()].map(|samples| {
+            let samples =
+                (0..samples.len()).map(|at| (samples.image(at).to_owned(), samples.label(at)));
+            samples.collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(sides(&clean), sides(&dirty));
+}
+
 #[test]
 fn clean_writes_what_can_be_read_and_what_is_wanted() {
     let (_folder, config) = one_of_each();

@@ -57,16 +57,20 @@ says! {
         => "template `a {mkae}`: expected {mkae} to be a column", "{{ and }}";
     braces: DataError::Braces { template: "a {make".to_owned(), expected: "a closing brace", found: "none", at: 3 }
         => "`a {make`: expected a closing brace, found none at character 3", "`a photo of a {make}`";
-    empty_cell: DataError::EmptyCell { path: path(), row: 3, key: "image", expected: "a path".to_owned(), hint: "fill it in" }
-        => "cars.csv, row 3: expected a path, found an empty image";
+    image_processor: DataError::ImageProcessor { file: "m/p.json".into(), key: "resample".to_owned(), expected: "0 or 1".to_owned(), found: "7".to_owned(), hint: "3" }
+        => "m/p.json: resample: expected 0 or 1, found 7";
+    bad_rows: DataError::BadRows { path: path(), named: "row 7: empty caption".to_owned(), num_bad: 1, num_rows: 2, max_skipped: Some(0.1), has_other_fields: false }
+        => "cars.csv: 1 of 2 rows cannot be used, `max_skipped` allows 10%: row 7: empty caption", "`holdall data clean data/cars.csv`";
+    no_bad_rows: DataError::BadRows { path: path(), named: "row 7: 3 of 2 fields".to_owned(), num_bad: 1, num_rows: 2, max_skipped: None, has_other_fields: true }
+        => "`bad_pictures: fail` allows none: row 7: 3 of 2 fields", "`bad_pictures: skip`", "needs quotes";
     few_labels: DataError::FewLabels { path: path(), column: "make".to_owned(), found: "only `Ford`".to_owned() }
         => "column `make`: expected at least two labels, found only `Ford`", "leave `label` out";
     unknown_label: DataError::UnknownLabel { path: path(), row: 9, column: "make".to_owned(), label: "Fort".to_owned(), num_known: 2, from_head: false, nearest: Some("Ford".to_owned()) }
         => "row 9: column `make`: expected one of 2 labels of the training rows, found `Fort`", "`Ford`?";
-    missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 2400, max_skipped: None, hint: "look".to_owned() }
+    missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 2400, num_bad_rows: 0, max_skipped: None, hint: "look".to_owned() }
         => "row 2: expected an image at x/1.jpg", "3 of 2,400 images are missing\n";
-    too_many_missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 24, max_skipped: Some(0.1), hint: "look".to_owned() }
-        => "3 of 24 images are missing, `max_skipped` allows 10%";
+    too_many_missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 24, num_bad_rows: 1, max_skipped: Some(0.1), hint: "look".to_owned() }
+        => "3 of 24 images are missing and 1 row cannot be used, `max_skipped` allows 10%";
     split_value: DataError::SplitValue { path: path(), row: 4, column: "split".to_owned(), found: "later".to_owned() }
         => "row 4: column `split`", "found `later`";
     nothing_to_train_on: DataError::NothingToTrainOn { path: path(), column: "split".to_owned() }

@@ -12,14 +12,14 @@ use super::pace::Times;
 use super::stream::{Course, Cursor, Next, Place, Stream};
 use super::{Loaded, Skipped, View, seconds_since};
 use crate::error::DataError;
-use crate::picture::{Occasion, Scratch, augmented_into, evaluated_into};
+use crate::picture::{Framing, Occasion, Scratch, augmented_into, evaluated_into};
 use crate::samples::Samples;
 
 /// What is done to every picture of a course.
 #[derive(Clone, Copy)]
 pub(super) struct Pass {
     pub view: View,
-    pub size: u32,
+    pub framing: Framing,
 }
 
 enum Outcome<R> {
@@ -421,7 +421,7 @@ fn read(
     let Room { scratch, path } = room;
     samples.image_path_into(place.sample as usize, path);
     match pass.view {
-        View::Evaluation => evaluated_into(path, pass.size, scratch, out),
+        View::Evaluation => evaluated_into(path, pass.framing, scratch, out),
         View::Training {
             augment,
             decode,
@@ -432,7 +432,14 @@ fn read(
                 epoch: place.epoch,
                 sample: u64::from(place.sample),
             };
-            augmented_into(path, pass.size, (augment, decode), occasion, scratch, out)
+            augmented_into(
+                path,
+                pass.framing,
+                (augment, decode),
+                occasion,
+                scratch,
+                out,
+            )
         }
     }
 }

@@ -6,6 +6,7 @@ use image::{Rgb, RgbImage};
 
 use super::*;
 use crate::order::Sampling;
+use crate::picture::Framing;
 use crate::samples::SamplesBuilder;
 
 const SIZE: u32 = 8;
@@ -70,7 +71,7 @@ fn seen(
     workers: Workers,
     count: usize,
 ) -> Vec<Batch> {
-    let mut loader = Loader::new(rows(num_rows), SIZE, workers).unwrap();
+    let mut loader = Loader::new(rows(num_rows), Framing::clip(SIZE), workers).unwrap();
     loader.begin(Arc::clone(samples), course, view);
     let mut batch = Loaded::default();
     let mut seen = Vec::new();
@@ -144,7 +145,7 @@ fn evaluation_leaves_out_what_cannot_be_read_and_training_goes_on_behind_it() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 11, |index| [0, 4, 10].contains(&index));
     let others = pictures(tempfile::tempdir().unwrap().path(), 2, |_| false);
-    let mut loader = Loader::new(rows(6), SIZE, Workers::exactly(2, 3)).unwrap();
+    let mut loader = Loader::new(rows(6), Framing::clip(SIZE), Workers::exactly(2, 3)).unwrap();
     let mut batch = Loaded::default();
     for round in 0..2 {
         let (course, view) = training(Cursor::default(), 9);
@@ -181,7 +182,7 @@ fn evaluation_leaves_out_what_cannot_be_read_and_training_goes_on_behind_it() {
 fn what_is_known_to_be_broken_is_neither_read_nor_told_again() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 6, |index| index == 2);
-    let mut loader = Loader::new(rows(6), SIZE, Workers::exactly(1, 0)).unwrap();
+    let mut loader = Loader::new(rows(6), Framing::clip(SIZE), Workers::exactly(1, 0)).unwrap();
     loader.leave_out(&samples, [2, 5]);
     loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
     let mut batch = Loaded::default();
@@ -214,7 +215,7 @@ fn an_epoch_that_is_one_step_ends_although_something_is_missing() {
 fn time_is_accounted_for() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 30, |_| false);
-    let mut loader = Loader::new(rows(4), SIZE, Workers::exactly(2, 2)).unwrap();
+    let mut loader = Loader::new(rows(4), Framing::clip(SIZE), Workers::exactly(2, 2)).unwrap();
     loader.begin(samples, Course::Once, View::Evaluation);
     let mut batch = Loaded::default();
     while {

@@ -1,5 +1,6 @@
 //! Which part of a picture is kept.
 
+use super::framing::{Filter, Framing};
 use crate::dice::Dice;
 
 /// A rectangle of a picture, in its pixels; sides need not be whole.
@@ -12,10 +13,10 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The rows, first and past the last, that a bicubic filter looks at when it turns this window
-    /// into `size` rows: two rows to either side, more when it shrinks.
-    pub(super) fn rows_in_reach(&self, height: u32, size: u32) -> (u32, u32) {
-        let reach = 2.0 * (self.height / f64::from(size)).max(1.0) + 1.0;
+    /// The rows, first and past the last, that a filter looks at when it turns this window into `size` rows: its reach to
+    /// either side, more when it shrinks.
+    pub(super) fn rows_in_reach(&self, height: u32, size: u32, filter: Filter) -> (u32, u32) {
+        let reach = filter.reach() * (self.height / f64::from(size)).max(1.0) + 1.0;
         // Conversions saturate at 0.
         let first = (self.top - reach).floor() as u32;
         let last = (self.top + self.height + reach).ceil() as u32;
@@ -23,18 +24,17 @@ impl Window {
     }
 }
 
-/// What is left when the shorter side is resized to `size`, the longer one in proportion (rounded
-/// down), and the middle `size` x `size` pixels are cut out: here in pixels before the resizing.
-pub(super) fn middle(width: u32, height: u32, size: u32) -> Window {
-    let shorter = u64::from(width.min(height));
-    let resized = |side: u32| u64::from(side) * u64::from(size) / shorter;
-    let span = |side: u32| {
-        let resized = resized(side);
-        let start = (resized - u64::from(size)) / 2;
+/// What is left when a picture is resized and the middle `size` x `size` pixels are cut out: here in pixels before the
+/// resizing.
+pub(super) fn middle(width: u32, height: u32, framing: Framing) -> Window {
+    let [resized_width, resized_height] = framing.resize.of(width, height);
+    let span = |side: u32, resized: u64| {
+        let start = resized.saturating_sub(u64::from(framing.size)) / 2;
         let scale = f64::from(side) / resized as f64;
-        (start as f64 * scale, f64::from(size) * scale)
+        (start as f64 * scale, f64::from(framing.size) * scale)
     };
-    let ((left, width), (top, height)) = (span(width), span(height));
+    let (left, width) = span(width, resized_width);
+    let (top, height) = span(height, resized_height);
     Window {
         left,
         top,
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_middle_of_a_wide_picture() {
-        let window = middle(400, 200, 100);
+        let window = middle(400, 200, Framing::clip(100));
         let (left, top, width, height) = (100.0, 0.0, 200.0, 200.0);
         assert_eq!(
             window,
@@ -125,7 +125,7 @@ mod tests {
         fn parts_are_inside(
             width in 1u32..5000, height in 1u32..5000, size in 1u32..500, least in 0.01f64..=1.0, seed in any::<u64>(),
         ) {
-            prop_assert!(inside(middle(width, height, size), width, height));
+            prop_assert!(inside(middle(width, height, Framing::clip(size)), width, height));
             let part = random_part(width, height, least, &mut Dice::new(Purpose::Augment, &[seed]));
             prop_assert!(inside(part, width, height), "{part:?}");
         }

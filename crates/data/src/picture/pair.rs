@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use super::augment::{Draw, mirror};
-use super::geometry::{self, Window};
+use super::framing::Framing;
+use super::geometry;
 use super::mask::{Binarize, mask_into};
-use super::{Occasion, Scratch, check_length, decode, draw_into, evaluate};
+use super::{Occasion, Scratch, check_length, decode, draw_into, evaluate, nearest_into};
 use crate::config::Augment;
 use crate::error::DataError;
 
@@ -38,8 +39,9 @@ pub fn augmented_pair_into(
     check_lengths(image_out, mask_out, size);
     let decoded = decode_pair(files, scratch)?;
     let draw = Draw::new(decoded, augment, occasion);
-    draw_into(files.image, decoded, draw, size, scratch, image_out)?;
-    nearest_into(&scratch.classes, decoded, draw.window, size, mask_out);
+    let framing = Framing::clip(size);
+    draw_into(files.image, decoded, draw, framing, scratch, image_out)?;
+    nearest_into::<1>(&scratch.classes, decoded, draw.window, size, mask_out);
     if draw.is_mirrored {
         mirror::<1>(mask_out, size);
     }
@@ -59,9 +61,10 @@ pub fn evaluated_pair_into(
 ) -> Result<(), DataError> {
     check_lengths(image_out, mask_out, size);
     let decoded = decode_pair(files, scratch)?;
-    evaluate(files.image, decoded, size, scratch, image_out)?;
-    let window = geometry::middle(decoded.0, decoded.1, size);
-    nearest_into(&scratch.classes, decoded, window, size, mask_out);
+    let framing = Framing::clip(size);
+    evaluate(files.image, decoded, framing, scratch, image_out)?;
+    let window = geometry::middle(decoded.0, decoded.1, framing);
+    nearest_into::<1>(&scratch.classes, decoded, window, size, mask_out);
     Ok(())
 }
 
@@ -81,31 +84,6 @@ fn decode_pair(files: PairFiles, scratch: &mut Scratch) -> Result<(u32, u32), Da
         });
     }
     Ok(image_size)
-}
-
-/// The class under the middle of each pixel of the result: Pillow's nearest neighbour.
-fn nearest_into(
-    classes: &[u8],
-    (width, height): (u32, u32),
-    window: Window,
-    size: u32,
-    out: &mut [u8],
-) {
-    let source = |start: f64, span: f64, sides: u32, at: usize| {
-        let middle = start + (at as f64 + 0.5) * span / f64::from(size);
-        // The cast saturates at 0, and rounding may reach the end.
-        (middle as u32).min(sides - 1) as usize
-    };
-    let columns: Vec<usize> = (0..size as usize)
-        .map(|at| source(window.left, window.width, width, at))
-        .collect();
-    for (at, row) in out.chunks_exact_mut(size as usize).enumerate() {
-        let start = source(window.top, window.height, height, at) * width as usize;
-        let classes = &classes[start..start + width as usize];
-        for (value, column) in row.iter_mut().zip(&columns) {
-            *value = classes[*column];
-        }
-    }
 }
 
 fn check_lengths(image: &[u8], mask: &[u8], size: u32) {
@@ -238,7 +216,7 @@ mod tests {
             let scratch = &mut Scratch::default();
             super::super::augmented_into(
                 &pair.image,
-                SIZE,
+                Framing::clip(SIZE),
                 (augment, crate::config::Decode::Full),
                 occasion(sample),
                 scratch,

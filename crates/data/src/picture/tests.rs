@@ -13,7 +13,7 @@ fn fixture(name: &str) -> PathBuf {
 
 fn evaluated(path: &Path, size: u32) -> Result<Vec<u8>, DataError> {
     let mut out = vec![0; (size * size) as usize * CHANNELS];
-    evaluated_into(path, size, &mut Scratch::default(), &mut out)?;
+    evaluated_into(path, Framing::clip(size), &mut Scratch::default(), &mut out)?;
     Ok(out)
 }
 
@@ -27,7 +27,7 @@ fn augmented(augment: Augment, epoch: u64, sample: u64) -> Vec<u8> {
     let path = fixture("rgb.png");
     augmented_into(
         &path,
-        24,
+        Framing::clip(24),
         (augment, Decode::Full),
         occasion,
         &mut Scratch::default(),
@@ -58,7 +58,8 @@ fn pixels_are_those_of_transformers() {
         let size = case["size"].as_u64().unwrap() as u32;
         let expected = fs::read(fixture(case["expected"].as_str().unwrap())).unwrap();
         let mut out = vec![0; expected.len()];
-        if let Err(error) = evaluated_into(&fixture(name), size, &mut scratch, &mut out) {
+        let framing = Framing::clip(size);
+        if let Err(error) = evaluated_into(&fixture(name), framing, &mut scratch, &mut out) {
             wrong.push(error.to_string());
             continue;
         }
@@ -148,7 +149,7 @@ fn a_used_scratch_changes_nothing() {
     let mut scratch = Scratch::default();
     for name in ["rgb.png", "grey16.png", "rgba.png", "rgb.png", "tiny.png"] {
         let mut out = vec![0; 16 * 16 * CHANNELS];
-        evaluated_into(&fixture(name), 16, &mut scratch, &mut out).unwrap();
+        evaluated_into(&fixture(name), Framing::clip(16), &mut scratch, &mut out).unwrap();
         assert_eq!(out, evaluated(&fixture(name), 16).unwrap(), "{name}");
     }
 }
@@ -223,7 +224,15 @@ fn a_picture_that_is_cut_short_is_an_error_or_whole() {
         let lengths = (0..last).step_by(last / 150 + 1).chain(last..bytes.len());
         for length in lengths {
             let mut out = vec![0; whole.len()];
-            if evaluated_from(&path, &bytes[..length], size, &mut scratch, &mut out).is_ok() {
+            if evaluated_from(
+                &path,
+                &bytes[..length],
+                Framing::clip(size),
+                &mut scratch,
+                &mut out,
+            )
+            .is_ok()
+            {
                 let of = bytes.len();
                 assert_eq!(out, whole, "{}: {length} of {of} bytes", path.display());
             }
@@ -273,11 +282,17 @@ fn limits_are_named() {
     let mut scratch = Scratch::with_limits(limits);
     let mut out = vec![0; 8 * 8 * CHANNELS];
     let path = fixture("rgb.png");
-    let error = evaluated_into(&path, 8, &mut scratch, &mut out).unwrap_err();
+    let error = evaluated_into(&path, Framing::clip(8), &mut scratch, &mut out).unwrap_err();
     assert!(error.to_string().contains("found 83 x 57"), "{error}");
-    evaluated_into(&fixture("high.png"), 8, &mut scratch, &mut out).unwrap();
+    evaluated_into(
+        &fixture("high.png"),
+        Framing::clip(8),
+        &mut scratch,
+        &mut out,
+    )
+    .unwrap();
     scratch.limits.most_file_bytes = 1000;
-    let error = evaluated_into(&path, 8, &mut scratch, &mut out).unwrap_err();
+    let error = evaluated_into(&path, Framing::clip(8), &mut scratch, &mut out).unwrap_err();
     assert!(error.to_string().contains("a larger file"), "{error}");
 }
 
@@ -307,7 +322,7 @@ fn fast_is_near_full_and_only_where_enough_pixels_are_left() {
         let mut scratch = Scratch::default();
         augmented_into(
             &path,
-            32,
+            Framing::clip(32),
             (augment, decode),
             occasion,
             &mut scratch,

@@ -30,11 +30,13 @@ impl Missing {
     }
 }
 
-/// Images that are not there are an error, or a note where the config lets a run skip so many.
+/// Images that are not there are an error, or a note where the config lets a run skip so many and the rows that it skips
+/// anyway.
 pub(super) fn check_images(
     config: &DataConfig,
     source: &Source,
     all: &[&Samples],
+    num_bad_rows: usize,
 ) -> Result<Option<String>, DataError> {
     let found: Vec<Missing> = all.iter().map(|samples| missing_images(samples)).collect();
     let num_missing: usize = found.iter().map(|missing| missing.count).sum();
@@ -47,7 +49,8 @@ pub(super) fn check_images(
         return Ok(None);
     };
     let most = config.max_skipped.get();
-    let may_be_skipped = num_missing as f64 <= num_images as f64 * most;
+    let num_skipped = num_missing + num_bad_rows;
+    let may_be_skipped = num_skipped as f64 <= (num_images + num_bad_rows) as f64 * most;
     if config.bad_pictures == BadPictures::Skip && may_be_skipped {
         return Ok(Some(format!(
             "Careful: {} of {} pictures are missing (first: {}, row {row}, {}): skipped, as `bad_pictures: skip` says",
@@ -65,6 +68,7 @@ pub(super) fn check_images(
         image,
         num_missing,
         num_images,
+        num_bad_rows: num_bad_rows as u32,
         max_skipped: (config.bad_pictures == BadPictures::Skip).then_some(most),
     })
 }

@@ -190,12 +190,117 @@ fn labels_may_be_empty_but_not_all_the_same() {
     assert!(fails(&config).contains("found none"));
 }
 
+/// The 40 cars, and these lines after the tenth.
+fn cars_and(lines: &str) -> Folder {
+    let folder = cars();
+    let csv = fs::read_to_string(folder.0.path().join("image_labels.csv")).unwrap();
+    let tenth = csv.match_indices("\r\n").nth(10).unwrap().0 + 2;
+    let csv = format!("{}{lines}{}", &csv[..tenth], &csv[tenth..]);
+    folder.write("image_labels.csv", &csv);
+    folder
+}
+
 #[test]
-fn cells_that_must_say_something() {
-    let folder = Folder::new("image,caption\nimages/1.jpg,a\nimages/2.jpg, \n");
-    assert!(fails(&folder.config()).contains("row 3: expected text from `{caption}`"));
-    folder.write("image_labels.csv", "image,caption\n,a\n");
-    assert!(fails(&folder.config()).contains("row 2: expected a path in `image`"));
+fn a_file_with_bad_rows_is_the_file_without_them() {
+    let (folder, good) = (
+        cars_and(
+            "images/1.jpg,Ford, \r\n,Audi,a\r\nimages/2.jpg,Seat\r\nimages/3.jpg,Ford,a,b\r\n",
+        ),
+        cars(),
+    );
+    let (data, clean) = (
+        read(&labelled(&folder), 7).unwrap(),
+        read(&labelled(&good), 7).unwrap(),
+    );
+    assert_eq!(data.labels, clean.labels);
+    let pairs = [
+        (&data.train, &clean.train),
+        (
+            data.validation.as_ref().unwrap(),
+            clean.validation.as_ref().unwrap(),
+        ),
+    ];
+    for (found, expected) in pairs {
+        assert_eq!(found.len(), expected.len());
+        assert_eq!(found.labels(), expected.labels());
+        assert_eq!(found.captions(), expected.captions());
+        for sample in 0..found.len() {
+            assert_eq!(found.image(sample), expected.image(sample));
+            let row = expected.row(sample);
+            assert_eq!(found.row(sample), if row < 12 { row } else { row + 4 });
+        }
+    }
+    let bad: Vec<(u32, String)> = data
+        .bad_rows
+        .iter()
+        .map(|bad| (bad.row, bad.fault.to_string()))
+        .collect();
+    let expected = [
+        (12, "empty caption"),
+        (13, "no image named"),
+        (14, "2 of 3 fields"),
+        (15, "4 of 3 fields"),
+    ];
+    assert_eq!(bad, expected.map(|(row, fault)| (row, fault.to_owned())));
+    let notes = data.notes.join("\n");
+    let note = "Careful: 4 of 44 rows cannot be used (row 12: empty caption, row 13: no image named, row 14: 2 of 3 \
+                fields, row 15: 4 of 3 fields): skipped, as `bad_pictures: skip` says; `holdall data clean ";
+    assert!(notes.contains(note), "{notes}");
+}
+
+#[test]
+fn bad_rows_count_as_bad_pictures_do() {
+    let folder = cars_and(&"images/1.jpg,Ford,\r\n".repeat(4));
+    let mut config = folder.config();
+    assert_eq!(read(&config, 0).unwrap().bad_rows.len(), 4);
+    // Four of 44 and a missing picture of 40 are more than a tenth together.
+    fs::remove_file(folder.0.path().join("images/7.jpg")).unwrap();
+    let error = fails(&config);
+    assert!(
+        error.contains(
+            "1 of 40 images are missing and 4 rows cannot be used, `max_skipped` allows 10%"
+        ),
+        "{error}"
+    );
+    config.max_skipped = MaxSkipped(0.05);
+    let error = fails(&config);
+    assert!(
+        error.contains(
+            "4 of 44 rows cannot be used, `max_skipped` allows 5%: row 12: empty caption"
+        ),
+        "{error}"
+    );
+    assert!(error.contains("hint: `holdall data clean "), "{error}");
+    config.bad_pictures = BadPictures::Fail;
+    assert!(fails(&config).contains("`bad_pictures: fail` allows none: row 12"));
+    // Where nothing is left there is nothing to skip.
+    folder.write("image_labels.csv", "image,caption\n,a\nimages/1.jpg, \n");
+    config.bad_pictures = BadPictures::Skip;
+    config.max_skipped = MaxSkipped(1.0);
+    assert!(fails(&config).contains("2 of 2 rows cannot be used"));
+}
+
+#[test]
+fn bad_rows_of_a_split_column_and_of_a_validation_file_are_told_apart() {
+    let csv = "image,caption,split\nimages/1.jpg,a,train\nimages/2.jpg,,val\nimages/3.jpg,,train\nimages/4.jpg,b,val\n,b,\n";
+    let folder = Folder::new(csv);
+    let mut config = folder.config();
+    config.max_skipped = MaxSkipped(0.7);
+    config.validation = Validation::Column("split".to_owned());
+    let sides = |data: &DataSet| -> Vec<(u32, bool)> {
+        let bad = data.bad_rows.iter();
+        bad.map(|bad| (bad.row, bad.is_held)).collect()
+    };
+    let data = read(&config, 0).unwrap();
+    assert_eq!(sides(&data), [(3, true), (4, false), (6, false)]);
+    let held = folder.write("val.csv", "image,caption\nimages/1.jpg,\nimages/5.jpg,a\n");
+    config.validation = Validation::File(held);
+    let data = read(&config, 0).unwrap();
+    assert_eq!(
+        sides(&data),
+        [(3, false), (4, false), (6, false), (2, true)]
+    );
+    assert_eq!(data.validation.unwrap().len(), 1);
 }
 
 #[test]

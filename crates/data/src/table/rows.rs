@@ -41,6 +41,11 @@ impl<'a> Row<'a> {
         (cells.iter()).map(|cell| std::str::from_utf8(cell).unwrap_or_default())
     }
 
+    /// How many cells it has: a table's number of columns, unless it was read by [`Rows::read_any`].
+    pub fn num_fields(&self) -> usize {
+        self.cells.len()
+    }
+
     /// Its bytes as the file has them, without the end of its line.
     pub fn raw(&self) -> &'a [u8] {
         self.raw
@@ -124,21 +129,26 @@ impl Rows {
         self.records.line_end.unwrap_or(b"\n")
     }
 
-    /// The next row; none after the last.
+    /// The next row; none after the last. One with more or fewer fields than the header is an error.
     pub fn read(&mut self) -> Result<Option<Row<'_>>, DataError> {
+        let (path, expected) = (self.records.path.clone(), self.columns.len());
+        match self.read_any()? {
+            Some(row) if row.num_fields() != expected => Err(DataError::Ragged {
+                path,
+                row: row.line(),
+                expected,
+                found: row.num_fields(),
+            }),
+            row => Ok(row),
+        }
+    }
+
+    /// The next row, however many fields it has; none after the last.
+    pub fn read_any(&mut self) -> Result<Option<Row<'_>>, DataError> {
         let Some(line) = self.records.read()? else {
             self.check_end()?;
             return Ok(None);
         };
-        let found = self.records.record.len();
-        if found != self.columns.len() {
-            return Err(DataError::Ragged {
-                path: self.records.path.clone(),
-                row: line,
-                expected: self.columns.len(),
-                found,
-            });
-        }
         self.num_read += 1;
         self.records.row(line).map(Some)
     }

@@ -1,6 +1,6 @@
 //! Pictures to patches, class token, and picking one token of each sample.
 
-use holdall_graph::ops::patchify::Patchify;
+use holdall_graph::ops::patchify::{Normalization, Patchify};
 use holdall_graph::{DType, Write};
 use rayon::prelude::*;
 
@@ -13,9 +13,9 @@ const TASK_COLUMNS: usize = 64;
 
 pub(super) fn patchify<T: Real>(op: &Patchify, o: &Operands<'_>) {
     if o.input_place(0).dtype == DType::U8 {
-        let scale = op.std.map(|std| 1.0 / (255.0 * f64::from(std)));
-        let shift: [f64; 3] =
-            std::array::from_fn(|c| -f64::from(op.mean[c]) / f64::from(op.std[c]));
+        let Normalization { mean, std } = op.normalization;
+        let scale = std.map(|std| 1.0 / (255.0 * f64::from(std)));
+        let shift: [f64; 3] = std::array::from_fn(|c| -f64::from(mean[c]) / f64::from(std[c]));
         cut::<T, u8>(op.patch_size, o, |value, c| {
             T::of(f64::from(value)) * T::of(scale[c]) + T::of(shift[c])
         });

@@ -6,7 +6,7 @@
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::add::AddInto;
-use holdall_graph::ops::patchify::{CLIP_MEAN, CLIP_STD};
+use holdall_graph::ops::patchify::Normalization;
 use holdall_graph::{DType, Output, Role, ValueId};
 use holdall_plan::{Policy, Recompute};
 
@@ -292,7 +292,8 @@ fn patchify_of_bytes_and_of_numbers() {
     compare(
         |s| {
             let pixels = s.constant(&[2, 4, 6, 3]);
-            (vec![pixels], s.graph.patchify("patches", pixels, 2))
+            let patches = s.graph.patchify("patches", pixels, 2, Normalization::CLIP);
+            (vec![pixels], patches)
         },
         |known, operands| {
             (0..144)
@@ -301,20 +302,28 @@ fn patchify_of_bytes_and_of_numbers() {
         },
     );
     let bytes: Vec<u8> = (0..144u32).map(|index| (index * 37 % 256) as u8).collect();
-    compare(
-        |s| {
-            let pixels = s.given(&[2, 4, 6, 3], Contents::Bytes(bytes.clone()));
-            (vec![], s.graph.patchify("patches", pixels, 2))
-        },
-        |_, _| {
-            let normalised = |index| {
-                let (pixel, channel) = place(index);
-                let value = f64::from(bytes[pixel]) / 255.0 - f64::from(CLIP_MEAN[channel]);
-                value / f64::from(CLIP_STD[channel])
-            };
-            (0..144).map(normalised).collect()
-        },
-    );
+    let other = Normalization {
+        mean: [0.5, 0.25, 0.0],
+        std: [0.5, 0.125, 1.0],
+    };
+    for normalization in [Normalization::CLIP, other] {
+        compare(
+            |s| {
+                let pixels = s.given(&[2, 4, 6, 3], Contents::Bytes(bytes.clone()));
+                let patches = s.graph.patchify("patches", pixels, 2, normalization);
+                (vec![], patches)
+            },
+            |_, _| {
+                let Normalization { mean, std } = normalization;
+                let normalised = |index| {
+                    let (pixel, channel) = place(index);
+                    let value = f64::from(bytes[pixel]) / 255.0 - f64::from(mean[channel]);
+                    value / f64::from(std[channel])
+                };
+                (0..144).map(normalised).collect()
+            },
+        );
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Legend: `b` samples, `t` tokens, `n` patches, `v` vocabulary, `d` width.
 
+use holdall_graph::ops::patchify::Normalization;
 use holdall_graph::{DType, ValueId};
 
 use super::harness::{ALL, F32, FORMATS, Gpu, Settings, Sketch};
@@ -137,12 +138,23 @@ fn patchify_of_bytes_and_of_numbers() {
         gpu.compare(&format!("patches of {patch}, bytes"), FORMATS, |s| {
             let bytes = (0..count).map(|_| s.random.below(256) as u8).collect();
             let pixels_bhwc = s.given(&dims, DType::U8, Contents::Bytes(bytes));
-            vec![s.graph.patchify("patches", pixels_bhwc, patch)]
+            let normalization = match patch {
+                2 | 8 => Normalization {
+                    mean: [0.5, 0.25, 0.0],
+                    std: [0.5, 0.125, 1.0],
+                },
+                _ => Normalization::CLIP,
+            };
+            vec![
+                s.graph
+                    .patchify("patches", pixels_bhwc, patch, normalization),
+            ]
         });
         gpu.compare(&format!("patches of {patch}, numbers"), FORMATS, |s| {
             let values = s.numbers(count, 2.0);
             let pixels_bhwc = s.full_constant(&dims, &values);
-            vec![s.graph.patchify("patches", pixels_bhwc, patch)]
+            let clip = Normalization::CLIP;
+            vec![s.graph.patchify("patches", pixels_bhwc, patch, clip)]
         });
     }
 }
@@ -159,7 +171,9 @@ fn pictures_to_tokens() {
                 let count = dims.iter().product();
                 let bytes = (0..count).map(|_| s.random.below(256) as u8).collect();
                 let pixels_bhwc = s.given(&dims, DType::U8, Contents::Bytes(bytes));
-                let patches = s.graph.patchify("patches", pixels_bhwc, patch);
+                let patches = s
+                    .graph
+                    .patchify("patches", pixels_bhwc, patch, Normalization::CLIP);
                 let weight = s.parameter(&[64, 3 * patch * patch]);
                 let embedded = s.graph.linear("embedded", patches, weight, None, None);
                 let (class_d, positions_td) = (s.parameter(&[64]), s.parameter(&[7, 64]));

@@ -12,20 +12,36 @@ use crate::{Cost, DType, Graph, NodeView, Operation, ValueId};
 pub struct Patchify {
     /// Side of a patch in pixels.
     pub patch_size: usize,
-    /// Subtracted from each channel, for bytes.
+    /// What becomes of bytes.
+    pub normalization: Normalization,
+}
+
+/// What is subtracted from the channels of a picture, and what they are divided by, after bytes became 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Normalization {
+    /// Subtracted from each channel.
     pub mean: [f32; 3],
-    /// Divides each channel, for bytes.
+    /// Divides each channel.
     pub std: [f32; 3],
 }
 
-/// What CLIP's image processor subtracts and divides by.
-pub const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
-/// See [`CLIP_MEAN`].
-pub const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
+impl Normalization {
+    /// The numbers of OpenAI's CLIP.
+    pub const CLIP: Normalization = Normalization {
+        mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
+        std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
+    };
+}
 
 impl Graph {
     /// Patches of three-channel pictures.
-    pub fn patchify(&mut self, name: &str, pixels_bhwc: ValueId, patch_size: usize) -> ValueId {
+    pub fn patchify(
+        &mut self,
+        name: &str,
+        pixels_bhwc: ValueId,
+        patch_size: usize,
+        normalization: Normalization,
+    ) -> ValueId {
         let shape = self.shape(pixels_bhwc);
         let [batch, height, width, channels] = shape.dims() else {
             panic!("patchify {name}: pixels {shape:?}, expected [batch, height, width, channels]");
@@ -42,8 +58,7 @@ impl Graph {
         );
         let op = Patchify {
             patch_size,
-            mean: CLIP_MEAN,
-            std: CLIP_STD,
+            normalization,
         };
         self.push_new(op, vec![pixels_bhwc], &[patches]);
         patches

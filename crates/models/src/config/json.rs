@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Activation, ClipConfig, TextConfig, TextPooling, VisionConfig};
+use super::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
 use crate::error::ModelError;
 
 /// The `eos_token_id` by which Hugging Face recognises files that pool at the highest id.
@@ -150,6 +150,7 @@ fn read_vision(section: &Section) -> Result<VisionConfig, ModelError> {
         num_channels: section.size("num_channels", 3)?,
         activation: section.activation()?,
         layer_norm_eps: section.number("layer_norm_eps", 1e-5)?,
+        normalization: Normalization::CLIP,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Configurations known by name: the sizes of OpenAI's released models, and a small one.
 
-use super::{Activation, ClipConfig, TextConfig, TextPooling, VisionConfig};
+use super::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
 
 impl ClipConfig {
     /// The names that [`ClipConfig::preset`] knows.
@@ -48,6 +48,7 @@ fn base(patch_size: usize) -> ClipConfig {
             num_channels: 3,
             activation: Activation::QuickGelu,
             layer_norm_eps: 1e-5,
+            normalization: Normalization::CLIP,
         },
         projection_dim: 512,
         logit_scale_init: 2.6592,

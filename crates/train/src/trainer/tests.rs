@@ -2,7 +2,7 @@
 //! models stay.
 
 use holdall_data::cars::{self, CarsConfig};
-use holdall_data::config::BadPictures;
+use holdall_data::config::{BadPictures, PictureCheck, ReplacedPictures};
 use holdall_data::order::Order;
 use holdall_device::Device;
 use holdall_device::cpu::Cpu;
@@ -25,6 +25,15 @@ fn trainer_in(
     run: RunFolder,
     change: impl Fn(&mut RunConfig),
 ) -> Trainer {
+    let checkpoint = Checkpoint::newest(&run).unwrap();
+    Trainer::begin(ready(folder, checkpoint, change), run, &mut |_| ()).unwrap()
+}
+
+fn ready(
+    folder: &std::path::Path,
+    checkpoint: Option<Checkpoint>,
+    change: impl Fn(&mut RunConfig),
+) -> Ready {
     let mut config = RunConfig {
         model: "small".to_owned(),
         ..RunConfig::default()
@@ -37,9 +46,23 @@ fn trainer_in(
     config.train.eval_every = EvalEvery::Never;
     change(&mut config);
     let device = Device::on_cpu(Cpu::new(Some(2)));
+    Ready::new(config, device, checkpoint, Choosing::Predicted).unwrap()
+}
+
+/// Goes on with a run; what it said, or why it does not.
+fn resumed(
+    folder: &std::path::Path,
+    change: impl Fn(&mut RunConfig),
+) -> (Result<Trainer, TrainError>, String) {
+    let run = RunFolder::open(&folder.join("run")).unwrap();
     let checkpoint = Checkpoint::newest(&run).unwrap();
-    let ready = Ready::new(config, device, checkpoint, Choosing::Predicted).unwrap();
-    Trainer::begin(ready, run, &mut |_| ()).unwrap()
+    assert!(checkpoint.is_some());
+    let mut said = String::new();
+    let trainer = Trainer::begin(ready(folder, checkpoint, change), run, &mut |line| {
+        said.push_str(line);
+        said.push('\n');
+    });
+    (trainer, said)
 }
 
 fn draw(folder: &std::path::Path) {
@@ -303,4 +326,131 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     assert_eq!(bests(&trainer.folder), ["best-000002"]);
     let previous = Checkpoint::newest(&trainer.folder).unwrap().unwrap();
     assert!(previous.notes.is_empty(), "{:?}", previous.notes);
+
+/// Rows that are no samples change nothing but their own number: not a bit of a loss.
+#[test]
+fn a_list_with_bad_rows_trains_as_the_list_without_them() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let (expected, ..) = run(&mut trainer(folder.path(), "clean", |_| ()));
+    let csv = folder.path().join("data/image_labels.csv");
+    let list = std::fs::read_to_string(&csv).unwrap();
+    let mut lines: Vec<&str> = list.lines().collect();
+    let columns = lines[0].split(',').count();
+    let empty = ",".repeat(columns - 1);
+    lines.insert(9, &empty);
+    lines.insert(3, "images/000000.jpg");
+    std::fs::write(&csv, lines.join("\n") + "\n").unwrap();
+    let mut trainer = trainer(folder.path(), "run", |_| ());
+    let (found, _, outcome) = run(&mut trainer);
+    let Outcome::Finished(summary) = outcome.unwrap() else {
+        panic!("it was not stopped");
+    };
+    assert_eq!(found, expected);
+    assert_eq!(summary.skipped, 2);
+    let listed = std::fs::read_to_string(trainer.folder.skipped()).unwrap();
+    let fields = format!("train,4,images/000000.jpg,1 of {columns} fields");
+    assert_eq!(
+        listed.lines().collect::<Vec<_>>(),
+        ["part,row,image,reason", &fields, "train,11,,no image named"]
+    );
+    // Listed once, however often the run goes on.
+    drop(trainer);
+    let (trainer, _) = resumed(folder.path(), |config| config.train.epochs = 3);
+    let trainer = trainer.unwrap();
+    assert_eq!(
+        std::fs::read_to_string(trainer.folder.skipped()).unwrap(),
+        listed
+    );
+}
+
+#[test]
+fn replaced_pictures_are_noticed_when_a_run_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    run(&mut trainer(folder.path(), "run", |_| ())).2.unwrap();
+    let longer = |config: &mut RunConfig| config.train.epochs = 3;
+    let (trainer, said) = resumed(folder.path(), longer);
+    let samples = std::sync::Arc::clone(&trainer.unwrap().ready.prepared.train.samples);
+    assert_eq!(said, "");
+    // The same bytes with another time are not known to be the same, and taken for it.
+    let picture = samples.image_path(5);
+    let bytes = std::fs::read(&picture).unwrap();
+    let touch = |path: &std::path::Path, seconds: u64| {
+        let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(time).unwrap();
+    };
+    touch(&picture, 1_000_000);
+    let (trainer, said) = resumed(folder.path(), longer);
+    trainer.unwrap();
+    let touched = format!(
+        "1 of 22 pictures have the size that they had and another time of change: {}",
+        samples.image(5)
+    );
+    assert!(said.contains(&touched), "{said}");
+    // Said once; from here on the contents are recorded.
+    let hashed = |config: &mut RunConfig| {
+        longer(config);
+        config.data.picture_check = PictureCheck::Hash;
+    };
+    let (trainer, said) = resumed(folder.path(), hashed);
+    trainer.unwrap();
+    assert_eq!(said, "");
+    touch(&picture, 2_000_000);
+    let (trainer, said) = resumed(folder.path(), longer);
+    trainer.unwrap();
+    assert_eq!(said, "", "the same contents");
+    // Another picture under the name of one.
+    std::fs::copy(samples.image_path(7), &picture).unwrap();
+    let config_before = std::fs::read(folder.path().join("run/config.yml")).unwrap();
+    let (trainer, _) = resumed(folder.path(), longer);
+    let error = trainer.err().unwrap();
+    assert!(matches!(error, TrainError::Config(_)));
+    let error = error.to_string();
+    for part in [
+        "1 of 22 pictures are not those that the run began with",
+        samples.image(5),
+        "data.replaced_pictures=warn",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let config_after = std::fs::read(folder.path().join("run/config.yml")).unwrap();
+    assert_eq!(config_before, config_after, "nothing is touched");
+    let ignored = |config: &mut RunConfig| {
+        longer(config);
+        config.data.replaced_pictures = ReplacedPictures::Ignore;
+    };
+    resumed(folder.path(), ignored).0.unwrap();
+    let warned = |config: &mut RunConfig| {
+        longer(config);
+        config.data.replaced_pictures = ReplacedPictures::Warn;
+    };
+    let (trainer, said) = resumed(folder.path(), warned);
+    trainer.unwrap();
+    assert!(said.contains("1 of 22 pictures are not those"), "{said}");
+    // The run knows the new one now.
+    let (trainer, said) = resumed(folder.path(), longer);
+    trainer.unwrap();
+    assert_eq!(said, "");
+    std::fs::write(&picture, bytes).unwrap();
+    assert!(resumed(folder.path(), longer).0.is_err());
+}
+
+/// A picture that could not be read stays left out: to mend it later is no reason to stop.
+#[test]
+fn a_mended_picture_that_was_skipped_is_still_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let mut trainer = trainer(folder.path(), "run", |_| ());
+    let samples = std::sync::Arc::clone(&trainer.ready.prepared.train.samples);
+    let row = break_picture(&trainer, 10);
+    run(&mut trainer).2.unwrap();
+    drop(trainer);
+    let sample = (0..samples.len()).find(|&sample| samples.row(sample) == row);
+    let mended = samples.image_path(sample.unwrap());
+    std::fs::copy(samples.image_path(0), mended).unwrap();
+    let (trainer, said) = resumed(folder.path(), |config| config.train.epochs = 3);
+    trainer.unwrap();
+    assert_eq!(said, "");
 }

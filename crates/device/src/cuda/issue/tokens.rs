@@ -1,6 +1,6 @@
 //! Pictures to patches, class token, embeddings, and picking one token of each sample.
 
-use holdall_graph::ops::patchify::Patchify;
+use holdall_graph::ops::patchify::{Normalization, Patchify};
 use holdall_graph::{DType, Write};
 
 use super::super::driver::Argument;
@@ -27,10 +27,11 @@ pub(super) fn patchify(op: &Patchify, o: &Operands<'_, '_>) -> Result<(), Device
     if pixels.dtype != DType::U8 {
         return o.issuer.launch("patchify_f32", grid, BLOCK, &arguments);
     }
-    for std in op.std {
+    let Normalization { mean, std } = op.normalization;
+    for std in std {
         arguments.push((1.0 / (255.0 * std)).into());
     }
-    for (mean, std) in op.mean.into_iter().zip(op.std) {
+    for (mean, std) in mean.into_iter().zip(std) {
         arguments.push((-mean / std).into());
     }
     o.issuer.launch("patchify_u8", grid, BLOCK, &arguments)

@@ -1,0 +1,104 @@
+//! How evaluation makes a square of a picture: what it is resized to, by which filter, and that its middle is kept.
+
+use fast_image_resize::FilterType;
+
+/// What a picture is resized to before its middle is cut out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resize {
+    /// The shorter side becomes so many pixels, the longer one in proportion, rounded down.
+    Shorter(u32),
+    /// Both sides become so many pixels, whatever the proportions were.
+    Exactly {
+        /// Pixels across.
+        width: u32,
+        /// Pixels down.
+        height: u32,
+    },
+}
+
+impl Resize {
+    /// Width and height of a picture once it is resized.
+    pub(super) fn of(self, width: u32, height: u32) -> [u64; 2] {
+        let shorter = u64::from(width.min(height));
+        match self {
+            Resize::Shorter(size) => {
+                [width, height].map(|side| u64::from(side) * u64::from(size) / shorter)
+            }
+            Resize::Exactly { width, height } => [width, height].map(u64::from),
+        }
+    }
+}
+
+/// Pillow's filters, widened when a picture shrinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// The nearest pixel; not widened.
+    Nearest,
+    /// Lanczos over three pixels to either side.
+    Lanczos,
+    /// A triangle.
+    Bilinear,
+    /// Cubic, a = -1/2.
+    Bicubic,
+    /// The mean of a box.
+    Box,
+    /// Hamming.
+    Hamming,
+}
+
+impl Filter {
+    /// As a convolution; the nearest pixel is none.
+    pub(super) fn convolution(self) -> Option<FilterType> {
+        match self {
+            Filter::Nearest => None,
+            Filter::Lanczos => Some(FilterType::Lanczos3),
+            Filter::Bilinear => Some(FilterType::Bilinear),
+            Filter::Bicubic => Some(FilterType::CatmullRom),
+            Filter::Box => Some(FilterType::Box),
+            Filter::Hamming => Some(FilterType::Hamming),
+        }
+    }
+
+    /// Pixels that it looks at to either side, where it is not widened.
+    pub(super) fn reach(self) -> f64 {
+        match self {
+            Filter::Nearest | Filter::Box | Filter::Bilinear | Filter::Hamming => 1.0,
+            Filter::Bicubic => 2.0,
+            Filter::Lanczos => 3.0,
+        }
+    }
+
+    /// Its name in Pillow.
+    pub fn name(self) -> &'static str {
+        match self {
+            Filter::Nearest => "nearest",
+            Filter::Lanczos => "lanczos",
+            Filter::Bilinear => "bilinear",
+            Filter::Bicubic => "bicubic",
+            Filter::Box => "box",
+            Filter::Hamming => "hamming",
+        }
+    }
+}
+
+/// How a picture becomes a square.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Framing {
+    /// Pixels to a side of the square. The resized picture has at least as many.
+    pub size: u32,
+    /// What evaluation resizes pictures to; training takes a random part instead.
+    pub resize: Resize,
+    /// By which filter, in training too.
+    pub filter: Filter,
+}
+
+impl Framing {
+    /// OpenAI's: the shorter side becomes `size` by the bicubic filter, and the middle is kept.
+    pub fn clip(size: u32) -> Framing {
+        Framing {
+            size,
+            resize: Resize::Shorter(size),
+            filter: Filter::Bicubic,
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Which files the pictures of a run were when it began, so that a run that goes on notices a picture that was replaced
+//! under the same name.
+//!
+//! ```text
+//! "HOLDPIC1", what is known of each (0 size and time, 1 contents too), pictures       8 bytes each
+//! size, time of change in ns [, hash of the contents]                                 8 bytes each, per picture
+//! hash of all that                                                                    8 bytes
+//! ```
+//!
+//! Little-endian. A million pictures are 16 MB on disk and a few hundred kilobytes in memory: they are looked at and compared
+//! piece by piece. A picture that is not there is recorded too, as [`NOT_THERE`].
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use rayon::prelude::*;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::config::PictureCheck;
+use crate::samples::Samples;
+use crate::words::thousands;
+
+const MAGIC: [u8; 8] = *b"HOLDPIC1";
+const HEADER_BYTES: usize = 24;
+/// Pictures that are looked at before they are written or compared.
+const PIECE: usize = 4096;
+/// From here on, looking at files is worth more than one thread.
+const MANY: usize = 10_000;
+/// Pictures that are named; the others are counted.
+const NUM_NAMED: usize = 5;
+/// The size of a picture that is no file.
+const NOT_THERE: u64 = u64::MAX;
+
+/// A file as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    num_bytes: u64,
+    modified_ns: i64,
+    /// Hash of the contents, where it was asked for.
+    contents: Option<u64>,
+}
+
+impl Stamp {
+    fn of(path: &Path, check: PictureCheck) -> Stamp {
+        let contents = match check {
+            PictureCheck::Time => None,
+            PictureCheck::Hash => Some(hash(path)),
+        };
+        match fs::metadata(path) {
+            Ok(file) if file.is_file() => Stamp {
+                num_bytes: file.len(),
+                modified_ns: file.modified().map_or(0, |time| {
+                    match time.duration_since(UNIX_EPOCH) {
+                        Ok(after) => after.as_nanos() as i64,
+                        Err(before) => -(before.duration().as_nanos() as i64),
+                    }
+                }),
+                contents,
+            },
+            _ => Stamp {
+                num_bytes: NOT_THERE,
+                modified_ns: 0,
+                contents,
+            },
+        }
+    }
+
+    /// Whether nothing that both know differs.
+    fn looks_like(&self, before: &Stamp) -> bool {
+        let contents = self.contents.zip(before.contents);
+        self.num_bytes == before.num_bytes
+            && self.modified_ns == before.modified_ns
+            && contents.is_none_or(|(now, before)| now == before)
+    }
+
+    fn words(&self) -> [u64; 3] {
+        [
+            self.num_bytes,
+            self.modified_ns as u64,
+            self.contents.unwrap_or(0),
+        ]
+    }
+}
+
+/// Of a file's contents; 0 where it cannot be read.
+fn hash(path: &Path) -> u64 {
+    let read = || -> io::Result<u64> {
+        let (mut file, _) = holdall_files::open_regular(path)?;
+        let mut hasher = Xxh3::new();
+        let mut piece = vec![0; 1 << 16];
+        loop {
+            match file.read(&mut piece)? {
+                0 => return Ok(hasher.digest()),
+                length => hasher.update(&piece[..length]),
+            }
+        }
+    };
+    read().unwrap_or(0)
+}
+
+/// How many, and the first few in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// How many.
+    pub count: usize,
+    /// The first few: `images/7.jpg (12,345 bytes, was 9,876)`.
+    pub first: Vec<String>,
+}
+
+impl Changed {
+    fn add(&mut self, picture: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.first.len() < NUM_NAMED {
+            self.first.push(picture());
+        }
+    }
+
+    /// The first few, and how many more.
+    pub fn named(&self) -> String {
+        let more = self.count - self.first.len();
+        match more {
+            0 => self.first.join(", "),
+            _ => format!("{} and {} more", self.first.join(", "), thousands(more)),
+        }
+    }
+}
+
+/// What a record tells of the pictures now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// There is no record.
+    NoRecord,
+    /// The record is not as it was written, or not of as many pictures.
+    Damaged,
+    /// It was compared.
+    With {
+        /// What the record knows of each.
+        recorded: PictureCheck,
+        /// Pictures that are others now: another size, other contents, gone, or there at last.
+        replaced: Changed,
+        /// Pictures of the same size with another time of change, whose contents were not recorded.
+        touched: Changed,
+    },
+}
+
+/// Writes down which files the pictures are.
+pub fn record(path: &Path, parts: &[&Samples], check: PictureCheck) -> io::Result<()> {
+    holdall_files::write_whole_by(path, |file| {
+        let mut hasher = Xxh3::new();
+        let mut write = |bytes: &[u8]| {
+            hasher.update(bytes);
+            file.write_all(bytes)
+        };
+        write(&header(parts, check))?;
+        for piece in pieces(parts) {
+            for stamp in piece.stamps(check) {
+                for word in &stamp.words()[..num_words(check)] {
+                    write(&word.to_le_bytes())?;
+                }
+            }
+        }
+        file.write_all(&hasher.digest().to_le_bytes())
+    })
+}
+
+/// Compares the pictures with what was written down. With [`PictureCheck::Hash`] every picture is read; else those alone whose
+/// time of change is another and whose contents were recorded. `is_left_out` says which do not matter, by part and sample.
+pub fn compare(
+    path: &Path,
+    parts: &[&Samples],
+    check: PictureCheck,
+    is_left_out: impl Fn(usize, u32) -> bool,
+) -> io::Result<Compared> {
+    match compare_or_fail(path, parts, check, &is_left_out) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(Compared::NoRecord),
+        Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Ok(Compared::Damaged),
+        compared => compared,
+    }
+}
+
+fn compare_or_fail(
+    path: &Path,
+    parts: &[&Samples],
+    check: PictureCheck,
+    is_left_out: &dyn Fn(usize, u32) -> bool,
+) -> io::Result<Compared> {
+    let (file, metadata) = holdall_files::open_regular(path)?;
+    let mut file = Hashed {
+        file: BufReader::new(file),
+        hasher: Xxh3::new(),
+    };
+    let mut head = [0; HEADER_BYTES];
+    file.read_exact(&mut head)?;
+    let Some(recorded) = [PictureCheck::Time, PictureCheck::Hash]
+        .into_iter()
+        .find(|recorded| head == header(parts, *recorded))
+    else {
+        return Ok(Compared::Damaged);
+    };
+    let num_bytes = HEADER_BYTES + num_pictures(parts) * num_words(recorded) * 8 + 8;
+    if metadata.len() != num_bytes as u64 {
+        return Ok(Compared::Damaged);
+    }
+    let (mut replaced, mut touched) = (Changed::default(), Changed::default());
+    for piece in pieces(parts) {
+        for (stamp, sample) in piece.stamps(check).into_iter().zip(piece.start..) {
+            let before = file.stamp(recorded)?;
+            if stamp.looks_like(&before) || is_left_out(piece.part, sample as u32) {
+                continue;
+            }
+            let image = piece.samples.image(sample);
+            let contents = || match (before.contents, stamp.contents) {
+                (Some(before), Some(now)) => Some(before == now),
+                (Some(before), None) => Some(before == hash(&piece.samples.image_path(sample))),
+                (None, _) => None,
+            };
+            if stamp.num_bytes != before.num_bytes {
+                replaced.add(|| format!("{image} ({})", sizes(stamp.num_bytes, before.num_bytes)));
+            } else {
+                match contents() {
+                    Some(true) => {}
+                    Some(false) => replaced.add(|| format!("{image} (other contents)")),
+                    None => touched.add(|| image.to_owned()),
+                }
+            }
+        }
+    }
+    let digest = file.hasher.digest();
+    if file.word()? != digest {
+        return Ok(Compared::Damaged);
+    }
+    Ok(Compared::With {
+        recorded,
+        replaced,
+        touched,
+    })
+}
+
+fn sizes(now: u64, before: u64) -> String {
+    match (now, before) {
+        (NOT_THERE, _) => "gone".to_owned(),
+        (_, NOT_THERE) => "was missing".to_owned(),
+        _ => format!("{now} bytes, was {before}"),
+    }
+}
+
+/// A file whose bytes are hashed as they are read.
+struct Hashed {
+    file: BufReader<File>,
+    hasher: Xxh3,
+}
+
+impl Hashed {
+    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact(bytes)?;
+        self.hasher.update(bytes);
+        Ok(())
+    }
+
+    fn word(&mut self) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        self.read_exact(&mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn stamp(&mut self, recorded: PictureCheck) -> io::Result<Stamp> {
+        Ok(Stamp {
+            num_bytes: self.word()?,
+            modified_ns: self.word()? as i64,
+            contents: match recorded {
+                PictureCheck::Time => None,
+                PictureCheck::Hash => Some(self.word()?),
+            },
+        })
+    }
+}
+
+fn num_words(check: PictureCheck) -> usize {
+    match check {
+        PictureCheck::Time => 2,
+        PictureCheck::Hash => 3,
+    }
+}
+
+fn num_pictures(parts: &[&Samples]) -> usize {
+    parts.iter().map(|samples| samples.len()).sum()
+}
+
+fn header(parts: &[&Samples], check: PictureCheck) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    let check: u64 = match check {
+        PictureCheck::Time => 0,
+        PictureCheck::Hash => 1,
+    };
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..16].copy_from_slice(&check.to_le_bytes());
+    header[16..].copy_from_slice(&(num_pictures(parts) as u64).to_le_bytes());
+    header
+}
+
+/// Some of the samples.
+struct Piece<'a> {
+    part: usize,
+    samples: &'a Samples,
+    start: usize,
+    end: usize,
+    is_one_of_many: bool,
+}
+
+fn pieces<'a>(parts: &[&'a Samples]) -> impl Iterator<Item = Piece<'a>> {
+    let is_one_of_many = num_pictures(parts) > MANY;
+    let parts = parts.iter().enumerate();
+    parts.flat_map(move |(part, &samples)| {
+        let starts = (0..samples.len()).step_by(PIECE);
+        starts.map(move |start| Piece {
+            part,
+            samples,
+            start,
+            end: (start + PIECE).min(samples.len()),
+            is_one_of_many,
+        })
+    })
+}
+
+impl Piece<'_> {
+    fn stamps(&self, check: PictureCheck) -> Vec<Stamp> {
+        let look = |path: &mut PathBuf, sample: usize| {
+            self.samples.image_path_into(sample, path);
+            Stamp::of(path, check)
+        };
+        let all = self.start..self.end;
+        if self.is_one_of_many || check == PictureCheck::Hash {
+            all.into_par_iter().map_init(PathBuf::new, look).collect()
+        } else {
+            let mut path = PathBuf::new();
+            all.map(|sample| look(&mut path, sample)).collect()
+        }
+    }
+}

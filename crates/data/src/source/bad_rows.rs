@@ -1,0 +1,126 @@
+//! Rows that are no samples, whatever their picture is: a cell that must say something is empty, or there are more or fewer
+//! fields than the header has. Like pictures that cannot be read, they are skipped, counted, and told all at once.
+//!
+//! A file with such rows is read as if they were not in it: the others are split, numbered and drawn as they would be in
+//! the file that `holdall data clean` writes.
+
+use std::fmt::{self, Display};
+use std::path::Path;
+
+use super::Source;
+use crate::config::{BadPictures, DataConfig};
+use crate::error::DataError;
+use crate::table::Row;
+use crate::words::{counted, thousands};
+
+/// Rows that are named; the others are counted.
+const NUM_NAMED: usize = 5;
+
+/// What is wrong with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowFault {
+    /// More or fewer fields than the header.
+    Fields {
+        /// Of the header.
+        expected: usize,
+        /// Of the row.
+        found: usize,
+    },
+    /// The cell of its image is empty.
+    NoImage,
+    /// The cell of its caption is empty, or what the template makes of its cells.
+    NoCaption,
+}
+
+impl Display for RowFault {
+    /// In the words of `holdall data check`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RowFault::Fields { expected, found } => write!(out, "{found} of {expected} fields"),
+            RowFault::NoImage => out.write_str("no image named"),
+            RowFault::NoCaption => out.write_str("empty caption"),
+        }
+    }
+}
+
+/// A row that is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRow {
+    /// Its line.
+    pub row: u32,
+    /// Whether it is in a validation file, or a split column holds it out.
+    pub is_held: bool,
+    /// What it says of its image.
+    pub image: String,
+    /// What is wrong with it.
+    pub fault: RowFault,
+}
+
+impl Source {
+    /// Writes a row's image and caption over what these held; says what is wrong with it, if anything is.
+    pub(crate) fn read_row(
+        &self,
+        row: Row<'_>,
+        image: &mut String,
+        caption: &mut String,
+    ) -> Option<RowFault> {
+        self.columns.image_into(row, image);
+        self.columns.caption.render_into(row, caption);
+        let (expected, found) = (self.table.columns().len(), row.num_fields());
+        if found != expected {
+            Some(RowFault::Fields { expected, found })
+        } else if image.is_empty() {
+            Some(RowFault::NoImage)
+        } else if caption.is_empty() {
+            Some(RowFault::NoCaption)
+        } else {
+            None
+        }
+    }
+}
+
+/// Bad rows are an error, or a note where the config lets a run skip so many.
+pub(super) fn check_rows(
+    config: &DataConfig,
+    csv: &Path,
+    bad: &[BadRow],
+    num_rows: usize,
+) -> Result<Option<String>, DataError> {
+    if bad.is_empty() {
+        return Ok(None);
+    }
+    let most = config.max_skipped.get();
+    let may_be_skipped = bad.len() < num_rows && bad.len() as f64 <= num_rows as f64 * most;
+    if config.bad_pictures == BadPictures::Skip && may_be_skipped {
+        return Ok(Some(format!(
+            "Careful: {} of {} cannot be used ({}): skipped, as `bad_pictures: skip` says; `holdall data clean {}` \
+             writes a list without them",
+            thousands(bad.len()),
+            counted(num_rows, "row"),
+            named(bad),
+            csv.display()
+        )));
+    }
+    Err(DataError::BadRows {
+        path: csv.to_owned(),
+        named: named(bad),
+        num_bad: bad.len(),
+        num_rows,
+        max_skipped: (config.bad_pictures == BadPictures::Skip).then_some(most),
+        has_other_fields: bad
+            .iter()
+            .any(|bad| matches!(bad.fault, RowFault::Fields { .. })),
+    })
+}
+
+/// `row 7: empty caption, row 9: no image named, and 3 more`.
+fn named(bad: &[BadRow]) -> String {
+    let first = bad.iter().take(NUM_NAMED);
+    let mut named: Vec<String> = first
+        .map(|bad| format!("row {}: {}", bad.row, bad.fault))
+        .collect();
+    if bad.len() > NUM_NAMED {
+        named.push(format!("and {} more", thousands(bad.len() - NUM_NAMED)));
+    }
+    named.join(", ")
+}
