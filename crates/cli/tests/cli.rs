@@ -36,6 +36,8 @@ mod interrupted;
 mod json_keys;
 #[path = "cli/killed.rs"]
 mod killed;
+#[path = "cli/large_pictures.rs"]
+mod large_pictures;
 #[path = "cli/memory.rs"]
 mod memory;
 #[path = "cli/monitor.rs"]

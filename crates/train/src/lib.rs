@@ -26,6 +26,7 @@ pub mod journal;
 pub mod measure;
 mod operations;
 pub mod optimizer;
+pub mod picture_costs;
 pub mod prepare;
 pub mod reading;
 pub mod ready;

@@ -17,7 +17,7 @@ use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::export::LabelNames;
 use crate::measure::Choosing;
-use crate::setup::{Setup, Weights, open_model};
+use crate::setup::{Setup, Weights, open_model, resolve_budget, room_to_open};
 use crate::site::Site;
 
 /// Every caption once, as token ids, one behind the other.
@@ -116,7 +116,8 @@ impl Prepared {
         let data = source::read(&config.data, config.seed)?;
         let (mut model, weights) = open_model(&config.model)?;
         let mut notes = data.notes.clone();
-        let text = text_encoder(config, &weights, &mut model, &data, &mut notes)?;
+        let room = room_to_open(site, resolve_budget(config.memory, site)?);
+        let text = text_encoder(config, &weights, &mut model, &data, room, &mut notes)?;
         let positions = model.text.max_positions;
         let part = |samples: Samples| -> Result<Part, TrainError> {
             let tokens = TokenTable::new(&text, samples.captions(), positions)?;
@@ -214,6 +215,7 @@ fn text_encoder(
     weights: &Weights,
     model: &mut ClipConfig,
     data: &DataSet,
+    room: u64,
     notes: &mut Vec<String>,
 ) -> Result<TextEncoder, TrainError> {
     let (vocabulary, positions) = (model.text.vocab_size, model.text.max_positions);
@@ -222,9 +224,9 @@ fn text_encoder(
         Weights::Random { .. } => None,
     };
     let text = match (&config.data.tokenizer, in_folder) {
-        (TokenizerChoice::File(path), _) => TextEncoder::open(path, vocabulary, positions)?,
+        (TokenizerChoice::File(path), _) => TextEncoder::open(path, vocabulary, positions, room)?,
         (TokenizerChoice::Auto, Some(path)) if path.is_file() => {
-            TextEncoder::open(&path, vocabulary, positions)?
+            TextEncoder::open(&path, vocabulary, positions, room)?
         }
         (TokenizerChoice::Auto, Some(path)) => {
             return Err(TrainError::Config(format!(

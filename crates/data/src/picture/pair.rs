@@ -36,7 +36,7 @@ pub fn augmented_pair_into(
     mask_out: &mut [u8],
 ) -> Result<(), DataError> {
     check_lengths(image_out, mask_out, size);
-    let decoded = decode_pair(files, scratch)?;
+    let decoded = decode_pair(files, size, scratch)?;
     let draw = Draw::new(decoded, augment, occasion);
     draw_into(files.image, decoded, draw, size, scratch, image_out)?;
     nearest_into(&scratch.classes, decoded, draw.window, size, mask_out);
@@ -58,7 +58,7 @@ pub fn evaluated_pair_into(
     mask_out: &mut [u8],
 ) -> Result<(), DataError> {
     check_lengths(image_out, mask_out, size);
-    let decoded = decode_pair(files, scratch)?;
+    let decoded = decode_pair(files, size, scratch)?;
     evaluate(files.image, decoded, size, scratch, image_out)?;
     let window = geometry::middle(decoded.0, decoded.1, size);
     nearest_into(&scratch.classes, decoded, window, size, mask_out);
@@ -66,12 +66,16 @@ pub fn evaluated_pair_into(
 }
 
 /// The image into `scratch.rgb`, the mask into `scratch.classes`.
-fn decode_pair(files: PairFiles, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
+fn decode_pair(
+    files: PairFiles,
+    size: u32,
+    scratch: &mut Scratch,
+) -> Result<(u32, u32), DataError> {
     let mut classes = std::mem::take(&mut scratch.classes);
     let mask_size = mask_into(files.mask, files.binarize, scratch, &mut classes);
     scratch.classes = classes;
     let mask_size = mask_size?;
-    let image_size = decode::decode(files.image, scratch)?;
+    let image_size = decode::decode(files.image, size, scratch)?;
     if image_size != mask_size {
         return Err(DataError::PairSizes {
             image: files.image.to_owned(),
