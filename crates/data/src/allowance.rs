@@ -68,6 +68,11 @@ impl Allowance {
         self.shared.changed.notify_all();
     }
 
+    /// What is claimed now.
+    pub fn claimed_bytes(&self) -> u64 {
+        self.lock().claimed_bytes
+    }
+
     /// The most that was claimed at any moment.
     pub fn most_claimed_bytes(&self) -> u64 {
         self.lock().most_claimed_bytes

@@ -385,7 +385,7 @@ fn resize_as_pillow(
     let Scratch {
         rgb, rows, resizer, ..
     } = scratch;
-    decode::zeroed(rows, size as usize * num_rows as usize * CHANNELS);
+    decode::sized(rows, size as usize * num_rows as usize * CHANNELS);
     resize(
         path,
         resizer,

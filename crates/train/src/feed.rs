@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Waits};
 use holdall_device::{Device, HostRow};
@@ -78,6 +79,13 @@ impl Feed {
     pub fn allow(&mut self, decode_bytes: u64) {
         self.reading.decode_bytes = decode_bytes;
         self.loader.allowance().set_total(decode_bytes);
+    }
+
+    /// Waits until nobody decodes, or has to `stop`: what the process holds then is no picture's.
+    pub fn rest(&self, stop: &AtomicBool) {
+        while self.loader.allowance().claimed_bytes() > 0 && !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Leaves training pictures out, and begins again with the batch of the step that is at hand.

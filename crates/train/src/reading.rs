@@ -212,9 +212,10 @@ impl Reading {
     pub fn describe(&self) -> String {
         let Workers { least, most, ahead } = self.workers;
         let rows = format!(
-            "{} pictures have room in {}",
+            "{} pictures have room in {}, decoding in {}",
             self.num_rows,
-            show_bytes(self.bytes())
+            show_bytes(self.bytes()),
+            show_bytes(self.decode_bytes)
         );
         if self.takes_turns {
             return format!("Workers: {most}, between the steps; {rows}");

@@ -164,6 +164,7 @@ impl Ready {
         let plan = match device.is_gpu() {
             true => prepared.setup.plan(&device, host_bytes, choosing)?,
             false => {
+                feed.rest(stop);
                 let setup = &prepared.setup;
                 let planned = |decode_bytes: u64| {
                     setup.plan(&device, host_bytes + decode_bytes, Choosing::Predicted)

@@ -138,13 +138,18 @@ fn decode_or_panic(
     Ok(turned(rgb, width, height, orientation))
 }
 
-/// Makes a buffer of exactly so many zeros. Growing one would hold the old one beside it, and round up.
+/// Makes a buffer of exactly so many zeros: a decoder may leave pixels out.
 pub(super) fn zeroed(buffer: &mut Vec<u8>, num_bytes: usize) {
+    buffer.clear();
+    sized(buffer, num_bytes);
+}
+
+/// Makes a buffer exactly so long, for who writes all of it. Growing one would hold the old one beside it, and round up.
+pub(super) fn sized(buffer: &mut Vec<u8>, num_bytes: usize) {
     if buffer.capacity() < num_bytes {
         *buffer = Vec::new();
         *buffer = vec![0; num_bytes];
     } else {
-        buffer.clear();
         buffer.resize(num_bytes, 0);
     }
 }
@@ -199,7 +204,7 @@ pub(super) fn read_file(path: &Path, size: u32, scratch: &mut Scratch) -> Result
         Some(header) => header.num_pixels(),
         None => scratch.limits.most_pixels.min(Cost::UNKNOWN_PIXELS),
     };
-    zeroed(&mut scratch.file, cost.file as usize);
+    sized(&mut scratch.file, cost.file as usize);
     let mut num_read = 0;
     let failed = |cause| unread(path, cause);
     file.seek(SeekFrom::Start(0)).map_err(failed)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use image::metadata::Orientation;
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 
-use super::decode::{check_size, convert, zeroed};
+use super::decode::{check_size, convert, sized};
 use super::{CHANNELS, Scratch};
 use crate::error::DataError;
 
@@ -49,7 +49,7 @@ pub(super) fn decode(
         false => PixelFormat::Rgb,
     });
     let rgb = &mut scratch.rgb;
-    zeroed(rgb, decoder.output_buffer_size().map_err(failed)?);
+    sized(rgb, decoder.output_buffer_size().map_err(failed)?);
     let info = decoder.decode_image_into(rgb).map_err(failed)?;
     if is_cmyk {
         convert(rgb, 0, ink);
