@@ -55,6 +55,10 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
                 DeviceError::Failed(_) => FOUND,
             })
         }
+        Some(TrainError::DoesNotFit(_)) => {
+            tell(&format!("error: {error}"));
+            ExitCode::from(DOES_NOT_FIT)
+        }
         Some(TrainError::Run(_)) => {
             tell(&format!("error: {error}"));
             ExitCode::from(FOUND)

@@ -42,6 +42,8 @@ mod interrupted;
 mod json_keys;
 #[path = "cli/killed.rs"]
 mod killed;
+#[path = "cli/large_pictures.rs"]
+mod large_pictures;
 #[cfg(target_os = "linux")]
 #[path = "cli/limits.rs"]
 mod limits;

@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicBool;
 
 use rayon::ThreadPoolBuilder;
 
+use crate::allowance::Allowance;
 use crate::config::{DataConfig, Validation};
 use crate::error::DataError;
 use crate::source::Source;
@@ -45,6 +46,8 @@ pub struct CheckConfig {
     pub min_per_label: usize,
     /// Threads that look; none for one per core.
     pub num_workers: Option<usize>,
+    /// What decoding may take, all threads together.
+    pub allowance: Allowance,
 }
 
 /// Sides of fewer pixels show nothing.
@@ -180,6 +183,7 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
     let mut survey = Survey {
         journal,
         stop: watch.stop,
+        allowance: &config.allowance,
         on_progress: watch.on_progress,
         num_done: 0,
     };

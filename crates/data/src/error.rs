@@ -649,6 +649,59 @@ pub enum DataError {
         most_bytes: u64,
     },
 
+    /// Decoding a picture takes more than all readers together may hold.
+    #[error(
+        "{}: {width} x {height} pixels take {} to decode, and the budget leaves {} for it\n\
+         hint: scale it down before training, or give a larger budget",
+        path.display(),
+        mebibytes(*needed_bytes),
+        mebibytes(*allowed_bytes)
+    )]
+    PictureOverBudget {
+        /// The file.
+        path: PathBuf,
+        /// Pixels across.
+        width: u32,
+        /// Pixels down.
+        height: u32,
+        /// What it takes.
+        needed_bytes: u64,
+        /// What is allowed.
+        allowed_bytes: u64,
+    },
+
+    /// Opening a tokenizer takes more than the budget leaves.
+    #[error(
+        "{}: a tokenizer of {} takes {} to open, and the budget leaves {}\n\
+         hint: give a larger budget, or check that this is the model's tokenizer",
+        path.display(),
+        mebibytes(*file_bytes),
+        mebibytes(*needed_bytes),
+        mebibytes(*allowed_bytes)
+    )]
+    TokenizerOverBudget {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        file_bytes: u64,
+        /// What it takes.
+        needed_bytes: u64,
+        /// What is allowed.
+        allowed_bytes: u64,
+    },
+
+    /// The name of a picture is that of a folder, a FIFO, a socket or a device.
+    #[error(
+        "{}: {cause}\nhint: name a picture, or remove its row",
+        path.display()
+    )]
+    PictureNotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What was expected and found.
+        cause: String,
+    },
+
     /// A picture of a kind that is known and not read.
     #[error(
         "{}: expected a JPEG, PNG, WebP, BMP or TIFF of a kind that is read, found {found}\nhint: {hint}",
@@ -837,6 +890,10 @@ pub enum DataError {
         /// The other.
         second: String,
     },
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 fn mask_hint(value: u16, white: u16) -> &'static str {

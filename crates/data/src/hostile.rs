@@ -51,6 +51,11 @@ pub fn picture(bytes: &[u8]) -> Result<(), DataError> {
     checked(NAME, read)
 }
 
+/// What [`picture`] may take, the bytes themselves included, by their header.
+pub fn picture_cost(bytes: &[u8]) -> u64 {
+    picture::cost_from(bytes, Framing::clip(SIZE))
+}
+
 /// Reads bytes as a mask, strictly and with a threshold.
 pub fn mask(bytes: &[u8]) -> Result<(), DataError> {
     let mut scratch = Scratch::with_limits(LIMITS);

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod allowance;
 pub mod cars;
 pub mod check;
 pub mod columns;

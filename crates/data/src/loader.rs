@@ -7,7 +7,8 @@
 //! batch     rows handed to whoever trains; they come back with the next batch
 //! ```
 //!
-//! Rows are all the memory there is, made once: when none is free, workers wait. What comes out depends neither on how many
+//! Rows are made once: when none is free, workers wait. What decoding takes beside them comes out of one allowance: a worker waits until
+//! there is enough for its picture, and a picture that costs more than all of it is refused. What comes out depends neither on how many
 //! workers there are nor on how fast they are.
 
 mod pace;
@@ -18,9 +19,11 @@ mod tests;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use crate::allowance::Allowance;
 use crate::config::{Augment, Decode};
 use crate::error::DataError;
 use crate::picture::Framing;
@@ -110,11 +113,17 @@ pub struct Loader<R: Send + 'static> {
     framing: Framing,
     pace: Pace,
     is_paced: bool,
+    allowance: Allowance,
 }
 
 impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     /// Reads pictures into `rows`, which must have their length. An error if the system has not one thread left.
-    pub fn new(rows: Vec<R>, framing: Framing, workers: Workers) -> io::Result<Loader<R>> {
+    pub fn new(
+        rows: Vec<R>,
+        framing: Framing,
+        workers: Workers,
+        allowance: Allowance,
+    ) -> io::Result<Loader<R>> {
         assert!(workers.least > 0 && workers.least <= workers.most && !rows.is_empty());
         let num_rows = rows.len();
         let mut loader = Loader {
@@ -124,6 +133,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
             framing,
             pace: Pace::new(workers.most, workers),
             is_paced: false,
+            allowance,
         };
         loader.employ(workers.most)?;
         Ok(loader)
@@ -150,13 +160,21 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     /// # Panics
     /// If there are not as many rows, or a worker panicked.
     pub fn next(&mut self, count: usize, batch: &mut Loaded<R>) {
+        self.next_unless(&AtomicBool::new(false), count, batch);
+    }
+
+    /// As [`Loader::next`], where a wait ends when it is to `stop`: then `batch` has as many as were there.
+    ///
+    /// # Panics
+    /// If there are not as many rows, or a worker panicked.
+    pub fn next_unless(&mut self, stop: &AtomicBool, count: usize, batch: &mut Loaded<R>) {
         assert!(
             count <= self.num_rows,
             "{count} pictures at a time, of {} rows",
             self.num_rows
         );
         self.release(batch);
-        let waited = self.shared.collect(count, batch);
+        let waited = self.shared.collect(count, batch, stop);
         if self.is_paced
             && let Some(workers) = self.pace.observe(waited, &self.shared.times())
         {
@@ -187,6 +205,11 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         self.pace.restart(&self.shared.count_from_now());
     }
 
+    /// What decoding may take beside the rows.
+    pub fn allowance(&self) -> &Allowance {
+        &self.allowance
+    }
+
     /// Pictures that there is room for.
     pub fn num_rows(&self) -> usize {
         self.num_rows
@@ -201,7 +224,8 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         while self.threads.len() < workers {
             let (shared, index) = (Arc::clone(&self.shared), self.threads.len());
             let thread = std::thread::Builder::new().name(format!("reader {index}"));
-            match thread.spawn(move || work(&shared, index)) {
+            let allowance = self.allowance.clone();
+            match thread.spawn(move || work(&shared, index, &allowance)) {
                 Ok(thread) => self.threads.push(thread),
                 // Fewer are slower, and one is enough.
                 Err(_) if !self.threads.is_empty() => break,

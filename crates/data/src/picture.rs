@@ -24,6 +24,7 @@ mod colours;
 mod decode;
 mod framing;
 mod geometry;
+mod header;
 mod jpeg;
 mod mask;
 mod pair;
@@ -40,10 +41,12 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
+use crate::allowance::{Allowance, Claim, TooMuch};
 use crate::config::{Augment, Decode};
 use crate::error::DataError;
 use augment::{Draw, mirror};
 use geometry::Window;
+use header::{Cost, Header};
 
 pub use framing::{Filter, Framing, Resize};
 pub use mask::{Binarize, mask_from, mask_into};
@@ -57,16 +60,76 @@ pub const CHANNELS: usize = 3;
 #[derive(Debug, Default)]
 pub struct Scratch {
     file: Vec<u8>,
-    decoded: Vec<u8>,
     rgb: Vec<u8>,
     classes: Vec<u8>,
     rows: Vec<u8>,
     resizer: Resizer,
     limits: Limits,
     needed: Needed,
+    /// What the buffers may be; without one, whatever the limits allow.
+    claim: Option<Claim>,
 }
 
 impl Scratch {
+    /// Buffers that are part of an allowance.
+    pub fn within(allowance: &Allowance) -> Scratch {
+        Scratch {
+            claim: Some(allowance.claim()),
+            ..Scratch::default()
+        }
+    }
+
+    /// Frees the buffers, and gives back what they were allowed to be.
+    pub fn free(&mut self) {
+        self.free_buffers();
+        if let Some(claim) = &mut self.claim {
+            claim.give_back();
+        }
+    }
+
+    /// The same where others wait for it.
+    pub fn free_if_wanted(&mut self) {
+        if self.claim.as_ref().is_some_and(Claim::is_wanted) {
+            self.free();
+        }
+    }
+
+    fn free_buffers(&mut self) {
+        let buffers = [
+            &mut self.file,
+            &mut self.rgb,
+            &mut self.classes,
+            &mut self.rows,
+        ];
+        for buffer in buffers {
+            *buffer = Vec::new();
+        }
+        self.resizer.reset_internal_buffers();
+    }
+
+    /// Makes sure that the buffers, grown to what a picture costs, are within the claim.
+    fn make_room(&mut self, cost: Cost) -> Result<(), TooMuch> {
+        let kept = |buffer: &Vec<u8>| buffer.capacity() as u64;
+        let beside =
+            kept(&self.rows) + kept(&self.classes) + self.resizer.size_of_internal_buffers() as u64;
+        // What the decoder holds and what the resizer keeps are there at the same time.
+        let grown = kept(&self.file).max(cost.file) + kept(&self.rgb).max(cost.pixels);
+        let grown = grown + cost.beside + beside;
+        let Some(mut claim) = self.claim.take() else {
+            return Ok(());
+        };
+        let mut claimed = Ok(());
+        // Nothing is held while it waits.
+        if !claim.try_grow(grown) {
+            self.free_buffers();
+            if !claim.try_grow(cost.total()) {
+                claimed = claim.exchange(cost.total());
+            }
+        }
+        self.claim = Some(claim);
+        claimed
+    }
+
     /// Buffers for pictures within other limits than the usual ones.
     pub fn with_limits(limits: Limits) -> Scratch {
         Scratch {
@@ -97,10 +160,16 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What a decoder may set aside for a file of this size: its widest pixels, and as much as the file for tables.
-    fn decoder_bytes(self, file_bytes: usize) -> u64 {
-        const WIDEST_PIXEL_BYTES: u64 = 8;
-        (self.most_pixels * WIDEST_PIXEL_BYTES).saturating_add(file_bytes as u64 + (1 << 20))
+    /// What a decoder may set aside for the picture in these bytes, within these limits.
+    fn decoder_bytes(self, bytes: &[u8]) -> u64 {
+        let file_bytes = bytes.len() as u64;
+        match Header::of(bytes) {
+            Some(header) if header.num_pixels() <= self.most_pixels => {
+                // A strip of a TIFF counts as set aside where it is only read.
+                header.cost(file_bytes, None, Needed::All).beside + file_bytes
+            }
+            _ => Cost::of_no_picture(file_bytes).beside,
+        }
     }
 
     /// The most that reading one picture takes at any moment: `tests/hostile.rs` holds every reader to it.
@@ -161,7 +230,7 @@ pub fn evaluated_into(
     out: &mut [u8],
 ) -> Result<(), DataError> {
     check_length(out, framing.size);
-    let decoded = decode::decode(path, scratch)?;
+    let decoded = decode::decode(path, Some(framing), scratch)?;
     evaluate(path, decoded, framing, scratch, out)
 }
 
@@ -210,7 +279,7 @@ pub fn augmented_into(
         let least = augment.crop;
         scratch.needed = Needed::Part { least, size };
     }
-    let decoded = decode::decode(path, scratch);
+    let decoded = decode::decode(path, Some(framing), scratch);
     scratch.needed = Needed::All;
     let decoded = decoded?;
     let draw = Draw::new(decoded, augment, occasion);
@@ -244,7 +313,48 @@ fn draw_into(
 
 /// Decodes a picture and keeps none of it but its width and height: whether it can be read at all.
 pub fn probe(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
-    decode::decode(path, scratch)
+    decode::decode(path, None, scratch)
+}
+
+/// What reading a picture takes at its peak, from its header alone, and its width and height. An upper bound for whatever is done to it.
+///
+/// Where it is no picture, or none that is read, that takes little; its width is 0.
+pub fn cost(path: &Path, framing: Framing) -> Result<PictureCost, DataError> {
+    let (_, file_bytes, header) = decode::header_of(path, Limits::default())?;
+    let Some(header) = header else {
+        return Ok(PictureCost {
+            width: 0,
+            height: 0,
+            bytes: Cost::of_no_picture(file_bytes).total(),
+        });
+    };
+    decode::check_size(path, header.width, header.height, Limits::default())?;
+    Ok(PictureCost {
+        width: header.width,
+        height: header.height,
+        bytes: header.cost(file_bytes, Some(framing), Needed::All).total(),
+    })
+}
+
+/// As [`cost`], of a picture that is in memory.
+pub fn cost_from(bytes: &[u8], framing: Framing) -> u64 {
+    let file_bytes = bytes.len() as u64;
+    let cost = match Header::of(bytes) {
+        Some(header) => header.cost(file_bytes, Some(framing), Needed::All),
+        None => Cost::of_no_picture(file_bytes),
+    };
+    cost.total()
+}
+
+/// What a picture takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PictureCost {
+    /// Pixels across, as they lie in the file.
+    pub width: u32,
+    /// Pixels down.
+    pub height: u32,
+    /// Bytes, its file included.
+    pub bytes: u64,
 }
 
 impl Scratch {
@@ -284,7 +394,7 @@ fn resize_as_pillow(
     let Scratch {
         rgb, rows, resizer, ..
     } = scratch;
-    rows.resize(size as usize * num_rows as usize * CHANNELS, 0);
+    decode::sized(rows, size as usize * num_rows as usize * CHANNELS);
     resize(
         (path, resizer, convolution),
         (rgb, width, height),
@@ -318,6 +428,11 @@ fn resize(
         .resize_alg(ResizeAlg::Convolution(filter))
         .crop(window.left, window.top, window.width, window.height)
         .use_alpha(false);
+    // What is kept of an earlier picture would be doubled where it is too small.
+    let most_bytes = (window.width.ceil() as usize + 16) * target_height as usize * CHANNELS;
+    if resizer.size_of_internal_buffers() < most_bytes {
+        resizer.reset_internal_buffers();
+    }
     resizer
         .resize_typed(&source, &mut target, &options)
         .map_err(|cause| failed(&cause))

@@ -10,7 +10,7 @@ mod saving;
 mod tests;
 mod training;
 
-use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use tokenizers::Tokenizer;
@@ -19,6 +19,9 @@ use crate::error::DataError;
 
 /// Lengths that captions are padded to, the model's positions aside.
 pub const BUCKETS: [usize; 4] = [16, 32, 48, 77];
+
+/// What parsing a tokenizer takes at its peak, for each byte of its file: measured as 17.
+const PARSED_PER_BYTE: u64 = 18;
 
 /// The shortest length that captions of up to `longest` tokens are padded to; at most `positions`.
 pub fn bucket(longest: usize, positions: usize) -> usize {
@@ -42,17 +45,31 @@ pub struct TextEncoder {
 
 impl TextEncoder {
     /// Reads a `tokenizer.json` for a model with this many rows in its token embedding and this
-    /// many positions.
+    /// many positions, where that takes at most `most_bytes` of memory.
     pub fn open(
         path: &Path,
         model_vocab_size: usize,
         positions: usize,
+        most_bytes: u64,
     ) -> Result<TextEncoder, DataError> {
-        let json = fs::read(path).map_err(|cause| DataError::Io {
+        let failed = |cause: io::Error| DataError::Io {
             path: path.to_owned(),
             action: "read the tokenizer",
             cause,
-        })?;
+        };
+        let (file, metadata) = holdall_files::open_regular(path).map_err(failed)?;
+        let needed_bytes = metadata.len().saturating_mul(PARSED_PER_BYTE);
+        if needed_bytes > most_bytes {
+            return Err(DataError::TokenizerOverBudget {
+                path: path.to_owned(),
+                file_bytes: metadata.len(),
+                needed_bytes,
+                allowed_bytes: most_bytes,
+            });
+        }
+        let mut json = Vec::with_capacity(metadata.len() as usize);
+        let read = file.take(metadata.len()).read_to_end(&mut json);
+        read.map_err(failed)?;
         let folder = path.parent().map(Path::to_owned);
         let encoder = TextEncoder::from_json(path, json, folder, positions)?;
         if encoder.vocab_size > model_vocab_size {

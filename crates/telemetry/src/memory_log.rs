@@ -94,6 +94,12 @@ pub struct MemorySample {
     /// Share of the time since the line before, 0 to 1, that the device waited for data.
     #[serde(default)]
     pub waited_for_data: Option<f64>,
+    /// The most that this process has held so far, as a budget counts it: what looks in between have missed too.
+    #[serde(default)]
+    pub process_peak_bytes: Option<u64>,
+    /// What this process may hold, as the user or the machine says.
+    #[serde(default)]
+    pub budget_bytes: Option<u64>,
 }
 
 impl MemorySample {
@@ -231,7 +237,7 @@ mod tests {
             "{\"time\":1.5,\"step\":null,\"epoch\":null,\"phase\":null,\"device\":null,\"used_bytes\":null,\
              \"total_bytes\":null,\"process_bytes\":null,\"arena_bytes\":null,\"host_rss_bytes\":null,\
              \"gpu_utilization\":null,\"samples_per_s\":null,\"planned_bytes\":null,\"batch_size\":null,\
-             \"waited_for_data\":null}"
+             \"waited_for_data\":null,\"process_peak_bytes\":null,\"budget_bytes\":null}"
         );
         for phase in Phase::ALL {
             let name = serde_json::to_string(&phase).unwrap();

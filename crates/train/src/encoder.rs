@@ -211,6 +211,11 @@ impl Encoders {
         budget_bytes: Option<u64>,
         host_bytes: u64,
     ) -> Result<Encoders, TrainError> {
+        // On the CPU the pictures of a batch are part of what the budget bounds.
+        let row_bytes = match device.is_gpu() {
+            true => 0,
+            false => (config.model.vision.image_size.pow(2) * 3) as u64,
+        };
         let arithmetic = config.arithmetic;
         let target = device.target(arithmetic, host_bytes)?;
         let asked = batch.map(|batch| vec![batch]);
@@ -219,7 +224,8 @@ impl Encoders {
             let mut graph = Graph::new(arithmetic.compute());
             let reach = EncoderReach::write(&mut graph, config, batch);
             let nothing_again = Policy::uniform(Recompute::None, 0);
-            let plan = prepare(&graph, &nothing_again, &*target).pack().plan(0, 0);
+            let mut plan = prepare(&graph, &nothing_again, &*target).pack().plan(0, 0);
+            plan.process_bytes += batch as u64 * row_bytes;
             smallest = smallest.min(plan.process_bytes);
             if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {
                 let machine = Machine::new(device, &plan, arithmetic)?;
@@ -238,6 +244,11 @@ impl Encoders {
             changes: Vec::new(),
         }
         .into())
+    }
+
+    /// Counts bytes that the process may hold beside what was planned.
+    pub fn hold_more(&mut self, bytes: u64) {
+        self.plan.process_bytes += bytes;
     }
 
     /// What was planned.

@@ -20,6 +20,9 @@ pub enum TrainError {
     /// The data is not usable.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// Something that may not be left out does not fit the budget.
+    #[error("{0}")]
+    DoesNotFit(String),
     /// A run that had begun cannot go on.
     #[error("{0}")]
     Run(String),

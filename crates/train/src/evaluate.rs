@@ -155,8 +155,12 @@ pub fn evaluate(
     let mut labels = LabelCounts::default();
     let mut picture_features = Collected::new(samples.len(), projection, samples.len());
     let mut num_labels = None;
-    let skipped =
-        encode_pictures_seeing(device, encoder, pictures, samples, |read, rows, encoded| {
+    let skipped = encode_pictures_seeing(
+        device,
+        encoder,
+        (pictures, samples),
+        stop,
+        |read, rows, encoded| {
             if let Some(examples) = &mut examples {
                 examples.see_pictures(read, rows, &encoded);
             }
@@ -173,7 +177,8 @@ pub fn evaluate(
                 }
             }
             go_on(picture_features.len(), total)
-        })?;
+        },
+    )?;
     if picture_features.is_empty() {
         return Err(nothing_readable(samples, &skipped).into());
     }
@@ -280,17 +285,18 @@ pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
     ))
 }
 
-/// Encodes every picture that can be read, in the order of the samples. `each` gets the samples of a batch and what they became, and
-/// says whether to go on. Returns what could not be read.
+/// Encodes every picture that can be read, in the order of the samples, unless it is to `stop`. `each` gets the samples of a batch and what
+/// they became. Returns what could not be read.
 pub fn encode_pictures(
     device: &Device,
     encoder: &mut Encoder<'_>,
-    pictures: &mut Loader<HostRow>,
-    samples: &Arc<Samples>,
-    mut each: impl FnMut(&[u32], EncodedPictures<'_>) -> bool,
+    read: (&mut Loader<HostRow>, &Arc<Samples>),
+    stop: &AtomicBool,
+    mut each: impl FnMut(&[u32], EncodedPictures<'_>),
 ) -> Result<Vec<Skipped>, Unfinished> {
-    encode_pictures_seeing(device, encoder, pictures, samples, |read, _, encoded| {
-        each(read, encoded)
+    encode_pictures_seeing(device, encoder, read, stop, |read, _, encoded| {
+        each(read, encoded);
+        true
     })
 }
 
@@ -298,12 +304,12 @@ pub fn encode_pictures(
 fn encode_pictures_seeing(
     device: &Device,
     encoder: &mut Encoder<'_>,
-    pictures: &mut Loader<HostRow>,
-    samples: &Arc<Samples>,
+    (pictures, samples): (&mut Loader<HostRow>, &Arc<Samples>),
+    stop: &AtomicBool,
     mut each: impl FnMut(&[u32], &[HostRow], EncodedPictures<'_>) -> bool,
 ) -> Result<Vec<Skipped>, Unfinished> {
     let batch = encoder.batch().min(pictures.num_rows());
-    let read = read_once(pictures, samples, batch, |read, rows| {
+    let read = read_once(pictures, samples, batch, stop, |read, rows| {
         let encoded = encoder.pictures(device, rows)?;
         Ok::<bool, Unfinished>(each(read, rows, encoded))
     })?;

@@ -1,6 +1,8 @@
 //! Batches on their way to the step: which samples, in which rows, and what had to be left out.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Waits};
 use holdall_device::{Device, HostRow};
@@ -9,6 +11,7 @@ use crate::batch::Batch;
 use crate::checkpoint::Clock;
 use crate::config::RunConfig;
 use crate::error::TrainError;
+use crate::picture_costs::PictureCosts;
 use crate::prepare::{Part, Prepared};
 use crate::reading::{Reading, ReadingReport};
 
@@ -47,9 +50,10 @@ impl Feed {
         prepared: &Prepared,
         effective_batch: usize,
         cursor: Cursor,
+        costs: &PictureCosts,
     ) -> Result<Feed, TrainError> {
         let size = prepared.setup.step.model.vision.image_size;
-        let reading = Reading::new(config, device, effective_batch, size * size * 3)?;
+        let reading = Reading::new(config, device, effective_batch, size * size * 3, costs)?;
         let samples = prepared.train.samples.len();
         let mut feed = Feed {
             reading,
@@ -69,6 +73,34 @@ impl Feed {
     /// For the log.
     pub fn reading(&self) -> &Reading {
         &self.reading
+    }
+
+    /// What decoding may take from here on.
+    pub fn allow(&mut self, decode_bytes: u64) {
+        self.reading.decode_bytes = decode_bytes;
+        self.loader.allowance().set_total(decode_bytes);
+    }
+
+    /// Waits until nobody decodes, or has to `stop`: what the process holds then is no picture's.
+    pub fn rest(&self, stop: &AtomicBool) {
+        while self.loader.allowance().claimed_bytes() > 0 && !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Leaves training pictures out, and begins again with the batch of the step that is at hand.
+    pub fn begin_without(
+        &mut self,
+        skipped: Vec<Skipped>,
+        config: &RunConfig,
+        prepared: &Prepared,
+    ) {
+        let done = self.now.map_or(0, |number| number - 1);
+        self.lend(done);
+        self.waits = Waits::default();
+        self.leave_out(&prepared.train, skipped.iter().map(|one| one.sample));
+        self.skipped.extend(skipped);
+        self.train(config, prepared);
     }
 
     /// Optimizer steps of an epoch; the last one may be smaller.
@@ -158,30 +190,32 @@ impl Feed {
         (prepared.train.samples.len() - start).min(self.reading.batch)
     }
 
-    /// Makes the batch of a step the one at hand, and waits for it if it must. What was left out is among [`Feed::take_skipped`].
-    pub fn bring(&mut self, number: u64, prepared: &Prepared) {
+    /// Makes the batch of a step the one at hand, and waits for it if it must; whether it did, or had to `stop`. What was left out is
+    /// among [`Feed::take_skipped`].
+    pub fn bring(&mut self, number: u64, prepared: &Prepared, stop: &AtomicBool) -> bool {
         if self.now == Some(number) {
-            return;
+            return true;
         }
         if self.ahead.take() == Some(number) {
             self.slots.swap(0, 1);
             // That of the step before: its rows are needed.
             self.release(1);
-        } else {
-            self.read(number, 0, prepared);
+        } else if !self.read(number, 0, prepared, stop) {
+            return false;
         }
         self.now = Some(number);
+        true
     }
 
     /// Takes the batch of a step early, if it has been read.
     pub fn read_ahead(&mut self, number: u64, prepared: &Prepared) {
         if self.loader.has(self.count(number, prepared)) {
-            self.read(number, 1, prepared);
+            self.read(number, 1, prepared, &AtomicBool::new(false));
             self.ahead = Some(number);
         }
     }
 
-    fn read(&mut self, number: u64, slot: usize, prepared: &Prepared) {
+    fn read(&mut self, number: u64, slot: usize, prepared: &Prepared, stop: &AtomicBool) -> bool {
         let count = self.count(number, prepared);
         let Slot {
             start,
@@ -190,10 +224,15 @@ impl Feed {
         } = &mut self.slots[slot];
         batch.let_go();
         *start = self.cursor;
-        self.loader.next(count, loaded);
+        self.loader.next_unless(stop, count, loaded);
         self.skipped.append(&mut loaded.skipped);
+        // Half a batch is none: a run that is resumed reads all of it.
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
         self.cursor = loaded.end;
         batch.take(loaded, &prepared.train, &prepared.setup.step);
+        true
     }
 
     /// The batch at hand.

@@ -29,6 +29,7 @@ pub mod measure;
 mod operations;
 pub mod optimizer;
 mod picture_changes;
+pub mod picture_costs;
 pub mod prepare;
 pub mod reading;
 pub mod ready;

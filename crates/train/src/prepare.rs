@@ -17,7 +17,7 @@ use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::export::LabelNames;
 use crate::measure::Choosing;
-use crate::setup::{OpenedModel, Setup, Weights, open_model};
+use crate::setup::{OpenedModel, Setup, Weights, open_model, resolve_budget, room_to_open};
 use crate::site::Site;
 
 /// Every caption once, as token ids, one behind the other.
@@ -118,7 +118,8 @@ impl Prepared {
         let data = source::read(&config.data, config.seed)?;
         let mut opened = open_model(&config.model)?;
         let mut notes = data.notes.clone();
-        let text = text_encoder(config, &mut opened, &data, &mut notes)?;
+        let room = room_to_open(site, resolve_budget(config.memory, site)?);
+        let text = text_encoder(config, &mut opened, &data, room, &mut notes)?;
         let positions = opened.model.text.max_positions;
         let part = |samples: Samples| -> Result<Part, TrainError> {
             let tokens = TokenTable::new(&text, samples.captions(), positions)?;
@@ -216,6 +217,7 @@ fn text_encoder(
     config: &RunConfig,
     OpenedModel { model, weights, .. }: &mut OpenedModel,
     data: &DataSet,
+    room: u64,
     notes: &mut Vec<String>,
 ) -> Result<TextEncoder, TrainError> {
     let (vocabulary, positions) = (model.text.vocab_size, model.text.max_positions);
@@ -224,9 +226,9 @@ fn text_encoder(
         Weights::Random { .. } => None,
     };
     let text = match (&config.data.tokenizer, in_folder) {
-        (TokenizerChoice::File(path), _) => TextEncoder::open(path, vocabulary, positions)?,
+        (TokenizerChoice::File(path), _) => TextEncoder::open(path, vocabulary, positions, room)?,
         (TokenizerChoice::Auto, Some(path)) if path.is_file() => {
-            TextEncoder::open(&path, vocabulary, positions)?
+            TextEncoder::open(&path, vocabulary, positions, room)?
         }
         (TokenizerChoice::Auto, Some(path)) => {
             return Err(TrainError::Config(format!(

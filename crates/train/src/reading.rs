@@ -4,7 +4,9 @@
 //! they read while it computes. What the user says goes, either way.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use holdall_data::allowance::Allowance;
 use holdall_data::loader::{Bottleneck, Course, Loaded, Loader, Skipped, View, Waits, Workers};
 use holdall_data::picture::Framing;
 use holdall_data::samples::Samples;
@@ -14,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::budget::{Memory, show_bytes};
 use crate::config::RunConfig;
 use crate::error::TrainError;
+use crate::picture_costs::PictureCosts;
 
 /// Rows for pictures, and threads that fill them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub struct Reading {
     pub batch: usize,
     /// Pictures that `prefetch` counts as one.
     pub unit: usize,
+    /// What decoding may take beside the rows, all workers together.
+    pub decode_bytes: u64,
 }
 
 /// On `auto`, no more than this share of the memory that is free goes to pictures that wait.
@@ -38,8 +43,14 @@ const AUTO_SHARE: u64 = 4;
 /// On `auto`, a worker has at least so many pictures to go on with: small batches would make it stop and go.
 const ROWS_PER_WORKER: usize = 32;
 
-/// What a worker holds beside its row while it decodes a photo of 12 megapixels: its bytes, its planes, its pixels.
-const WORKER_BYTES: u64 = 72 << 20;
+/// What decoding takes: one picture at a time, and all workers at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecodeBytes {
+    /// The largest picture.
+    pub largest: u64,
+    /// The largest ones that all workers could decode at once.
+    pub together: u64,
+}
 
 /// What the machine has, as far as reading goes.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +68,7 @@ impl Reading {
         device: &Device,
         effective_batch: usize,
         row_bytes: usize,
+        costs: &PictureCosts,
     ) -> Result<Reading, TrainError> {
         let host = Host {
             num_threads: device.cpu().num_threads(),
@@ -64,7 +76,11 @@ impl Reading {
             total_bytes: holdall_device::cpu::total_bytes().unwrap_or(u64::MAX),
             free_bytes: holdall_device::cpu::available_bytes().unwrap_or(u64::MAX),
         };
-        Reading::on(host, config, effective_batch, row_bytes)
+        let decode = |workers: usize| DecodeBytes {
+            largest: costs.largest_bytes(),
+            together: costs.together_bytes(workers),
+        };
+        Reading::on(host, config, effective_batch, row_bytes, decode)
     }
 
     fn on(
@@ -72,6 +88,7 @@ impl Reading {
         config: &RunConfig,
         effective_batch: usize,
         row_bytes: usize,
+        decode: impl Fn(usize) -> DecodeBytes,
     ) -> Result<Reading, TrainError> {
         let asked = config.num_workers.exactly();
         let takes_turns = asked == Some(0) || (asked.is_none() && !host.is_gpu);
@@ -93,7 +110,7 @@ impl Reading {
             (false, None) => (2 * effective_batch).max(most * ROWS_PER_WORKER),
         };
         let bytes = |rows: usize| rows as u64 * row_bytes as u64;
-        let workers_bytes = most as u64 * WORKER_BYTES;
+        let DecodeBytes { largest, together } = decode(most);
         let is_auto = config.host_memory == Memory::Auto;
         let limit = match is_auto {
             true => host.free_bytes / AUTO_SHARE,
@@ -101,24 +118,26 @@ impl Reading {
                 .host_memory
                 .resolve(host.total_bytes, host.free_bytes),
         };
-        let room = limit.saturating_sub(workers_bytes);
         let wanted = effective_batch + ahead;
-        let fitting = (room / row_bytes as u64).min(wanted as u64) as usize;
         let is_fixed = takes_turns || config.prefetch.exactly().is_some();
+        let least_rows = if is_fixed { wanted } else { effective_batch };
+        // Rows that there must be come first, then as much decoding at once as fits, then rows to read ahead into.
+        let decode_bytes = together.min(limit.saturating_sub(bytes(least_rows)).max(largest));
+        let room = limit.saturating_sub(decode_bytes);
+        let fitting = (room / row_bytes as u64).min(wanted as u64) as usize;
         let num_rows = match is_auto {
             // A batch must fit; what the user says about the rest goes.
             true if is_fixed => wanted,
             true => fitting.max(effective_batch),
-            false if fitting < if is_fixed { wanted } else { effective_batch } => {
-                let least = if is_fixed { wanted } else { effective_batch };
-                let needed = bytes(least) + workers_bytes;
+            false if fitting < least_rows => {
+                let needed = bytes(least_rows) + decode_bytes;
                 return Err(TrainError::Config(format!(
-                    "host_memory: {}, expected at least {}: {least} pictures of {} and {most} workers of {}\n\
-                     hint: a smaller --effective-batch, fewer --num-workers, less --prefetch, or more host_memory",
+                    "host_memory: {}, expected at least {}: {least_rows} pictures of {} and {} to decode the largest\n\
+                     hint: a smaller --effective-batch, less --prefetch, smaller pictures on disk, or more host_memory",
                     show_bytes(limit),
                     show_bytes(needed),
                     show_bytes(row_bytes as u64),
-                    show_bytes(WORKER_BYTES)
+                    show_bytes(decode_bytes)
                 )));
             }
             false => fitting,
@@ -134,11 +153,17 @@ impl Reading {
             takes_turns,
             batch: effective_batch,
             unit,
+            decode_bytes,
         })
     }
 
     /// For an evaluation of `batch` pictures at a time, with the workers that suit the machine.
-    pub fn evaluation(device: &Device, batch: usize, row_bytes: usize) -> Reading {
+    pub fn evaluation(
+        device: &Device,
+        batch: usize,
+        row_bytes: usize,
+        decode_bytes: u64,
+    ) -> Reading {
         let num_threads = device.cpu().num_threads();
         let takes_turns = !device.is_gpu();
         let ahead = if takes_turns { 0 } else { 2 * batch };
@@ -149,13 +174,19 @@ impl Reading {
             takes_turns,
             batch,
             unit: batch,
+            decode_bytes,
         }
     }
 
     /// Reserves the rows and employs the workers.
     pub fn open(&self, device: &Device, framing: Framing) -> Result<Loader<HostRow>, TrainError> {
-        let rows = device.host_rows(self.num_rows, self.row_bytes)?;
-        Loader::new(rows, framing, self.workers).map_err(|cause| {
+        let mut rows = device.host_rows(self.num_rows, self.row_bytes)?;
+        // Touched now, so that all of them are in the process when a plan counts what it holds.
+        for row in &mut rows {
+            row.as_mut().fill(0);
+        }
+        let allowance = Allowance::new(self.decode_bytes);
+        Loader::new(rows, framing, self.workers, allowance).map_err(|cause| {
             TrainError::Run(format!(
                 "no thread to read pictures with: {cause}\nhint: raise the limit on threads (ulimit -u), or end other processes"
             ))
@@ -182,9 +213,10 @@ impl Reading {
     pub fn describe(&self) -> String {
         let Workers { least, most, ahead } = self.workers;
         let rows = format!(
-            "{} pictures have room in {}",
+            "{} pictures have room in {}, decoding in {}",
             self.num_rows,
-            show_bytes(self.bytes())
+            show_bytes(self.bytes()),
+            show_bytes(self.decode_bytes)
         );
         if self.takes_turns {
             return format!("Workers: {most}, between the steps; {rows}");
@@ -200,14 +232,18 @@ pub fn read_once<E>(
     loader: &mut Loader<HostRow>,
     samples: &Arc<Samples>,
     batch: usize,
+    stop: &AtomicBool,
     mut each: impl FnMut(&[u32], &[HostRow]) -> Result<bool, E>,
 ) -> Result<Option<Vec<Skipped>>, E> {
     loader.begin(Arc::clone(samples), Course::Once, View::Evaluation);
     let mut loaded = Loaded::default();
     let mut skipped = Vec::new();
     loop {
-        loader.next(batch, &mut loaded);
+        loader.next_unless(stop, batch, &mut loaded);
         skipped.append(&mut loaded.skipped);
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         if loaded.rows.is_empty() {
             return Ok(Some(skipped));
         }
@@ -303,6 +339,7 @@ mod tests {
     use crate::config::Count;
 
     const PICTURE: usize = 224 * 224 * 3;
+    const LARGEST: u64 = 50 << 20;
 
     fn host(is_gpu: bool) -> Host {
         Host {
@@ -317,7 +354,11 @@ mod tests {
         let mut config = RunConfig::default();
         config.train.batch_size = Some(8);
         change(&mut config);
-        Reading::on(host(is_gpu), &config, 128, PICTURE)
+        let decode = |workers: usize| DecodeBytes {
+            largest: LARGEST,
+            together: workers as u64 * LARGEST,
+        };
+        Reading::on(host(is_gpu), &config, 128, PICTURE, decode)
     }
 
     #[test]
@@ -361,10 +402,13 @@ mod tests {
                 config.host_memory = Memory::Bytes(bytes);
             })
         };
-        let least = 2 * WORKER_BYTES + (128 * PICTURE) as u64;
-        assert_eq!(within(least).unwrap().num_rows, 128);
-        let more = within(least + 10 * PICTURE as u64).unwrap();
-        assert_eq!((more.num_rows, more.workers.ahead), (138, 10));
+        let least = LARGEST + (128 * PICTURE) as u64;
+        let one = within(least).unwrap();
+        assert_eq!((one.num_rows, one.decode_bytes), (128, LARGEST));
+        // The second worker's picture comes first, then rows to read ahead into.
+        let more = within(least + LARGEST + 10 * PICTURE as u64).unwrap();
+        let found = (more.num_rows, more.workers.ahead, more.decode_bytes);
+        assert_eq!(found, (138, 10, 2 * LARGEST));
         let error = within(least - 1).unwrap_err().to_string();
         assert!(
             error.contains("host_memory: ") && error.contains("hint: "),

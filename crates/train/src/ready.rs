@@ -1,5 +1,8 @@
 //! A run that is planned and has not begun: everything is read, checked and counted, nothing is reserved.
 
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
 use holdall_data::loader::Cursor;
 use holdall_device::Device;
 use holdall_plan::Plan;
@@ -15,9 +18,11 @@ use crate::evaluate;
 use crate::examples::EXAMPLES_BYTES;
 use crate::feed::Feed;
 use crate::measure::Choosing;
+use crate::picture_costs::{self, PictureCosts};
 use crate::prepare::{Part, Prepared};
 use crate::recorder::Recorder;
 use crate::site::Site;
+use crate::skipped::SkippedFile;
 use crate::step::Step;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
@@ -92,6 +97,19 @@ impl Ready {
         checkpoint: Option<Checkpoint>,
         choosing: Choosing<'_>,
     ) -> Result<Ready, TrainError> {
+        let never = AtomicBool::new(false);
+        let ready = Ready::new_unless(&never, config, device, checkpoint, choosing)?;
+        Ok(ready.expect("nobody stopped it"))
+    }
+
+    /// As [`Ready::new`], unless it is to `stop`: then there is none.
+    pub fn new_unless(
+        stop: &AtomicBool,
+        config: RunConfig,
+        device: Device,
+        checkpoint: Option<Checkpoint>,
+        choosing: Choosing<'_>,
+    ) -> Result<Option<Ready>, TrainError> {
         let recorder = Recorder::new(device.gauge());
         let mut prepared = Prepared::new(&config, &device)?;
         let request = &mut prepared.setup.request;
@@ -110,11 +128,29 @@ impl Ready {
         });
         let per_epoch = prepared.train.samples.len().div_ceil(effective_batch) as u64;
         let cursor = cursor.unwrap_or_else(|| whole_steps(done, per_epoch, effective_batch));
-        let mut feed = Feed::new(&device, &config, &prepared, effective_batch, cursor)?;
-        if done < per_epoch * config.train.epochs as u64 {
-            feed.bring(done + 1, &prepared);
+        let Some(mut costs) = costs_of(&device, &prepared, stop) else {
+            return Ok(None);
+        };
+        let mut feed = Feed::new(&device, &config, &prepared, effective_batch, cursor, &costs)?;
+        if let (Some(checkpoint), Some(out)) = (&checkpoint, &config.out) {
+            let skipped = checkpoint.state.skipped.as_ref();
+            let skipped = SkippedFile::open(&out.join("skipped.csv"), skipped)?;
+            leave_out_again(&skipped, &prepared, &mut feed, &mut costs);
         }
-        prepared.notes.push(feed.reading().describe());
+        let workers = feed.reading().workers.most;
+        let budget = prepared.setup.budget_bytes.filter(|_| !device.is_gpu());
+        if let Some(budget) = budget {
+            // No plan will leave more: the first batch is read before there is one.
+            let free = budget.saturating_sub(device.held_bytes().unwrap_or(0));
+            feed.allow(costs.together_bytes(workers).min(free));
+        }
+        let bring = |feed: &mut Feed, prepared: &Prepared| {
+            let is_over = done >= per_epoch * config.train.epochs as u64;
+            is_over || feed.bring(done + 1, prepared, stop)
+        };
+        if !bring(&mut feed, &prepared) {
+            return Ok(None);
+        }
         let projection = prepared.setup.step.model.projection_dim;
         let evaluated = config
             .train
@@ -128,9 +164,45 @@ impl Ready {
         let evaluation = evaluation.map_or(0, |bytes| bytes + EXAMPLES_BYTES);
         let host_bytes = evaluation + LOOP_BYTES + threads * THREAD_BYTES;
         recorder.enter(Phase::Plan);
-        let plan = prepared.setup.plan(&device, host_bytes, choosing)?;
+        let plan = match device.is_gpu() {
+            true => prepared.setup.plan(&device, host_bytes, choosing)?,
+            false => {
+                feed.rest(stop);
+                let setup = &prepared.setup;
+                let planned = |decode_bytes: u64| {
+                    setup.plan(&device, host_bytes + decode_bytes, Choosing::Predicted)
+                };
+                let is_resumed = checkpoint.is_some();
+                let (mut plan, least, refused) = match is_resumed {
+                    // What was trained on is trained on again.
+                    true => {
+                        let least = costs.largest_bytes();
+                        (planned(least)?, least, Vec::new())
+                    }
+                    false => costs.plan(&config.data, planned)?,
+                };
+                prepared.notes.extend(picture_costs::describe(&refused));
+                if !refused.is_empty() {
+                    let of_train = refused.into_iter().filter(|one| one.list == TRAIN);
+                    let of_train = of_train.map(|one| one.skipped).collect();
+                    feed.begin_without(of_train, &config, &prepared);
+                }
+                let process_bytes = plan.step.process_bytes;
+                let decode_bytes =
+                    picture_costs::share(&costs, workers, least, process_bytes, budget);
+                let more = decode_bytes - least;
+                plan.step.process_bytes += more;
+                plan.chosen.process_bytes += more;
+                feed.allow(decode_bytes);
+                plan
+            }
+        };
+        if !bring(&mut feed, &prepared) {
+            return Ok(None);
+        }
+        prepared.notes.push(feed.reading().describe());
         let split = split_of(&plan);
-        Ok(Ready {
+        Ok(Some(Ready {
             config,
             prepared,
             device,
@@ -139,7 +211,7 @@ impl Ready {
             feed,
             checkpoint,
             recorder,
-        })
+        }))
     }
 
     /// Reserves the plan's memory. Where it has gone meanwhile, plan and split are others from here on.
@@ -175,6 +247,40 @@ impl Ready {
     /// Optimizer steps of the run.
     pub fn total_steps(&self) -> u64 {
         self.steps_per_epoch() * self.config.train.epochs as u64
+    }
+}
+
+/// Where training pictures are among the lists of [`costs_of`]; those held out follow.
+const TRAIN: usize = 0;
+
+/// What all pictures of a run cost; `None` if it was stopped.
+fn costs_of(device: &Device, prepared: &Prepared, stop: &AtomicBool) -> Option<PictureCosts> {
+    let framing = prepared.setup.processor.framing;
+    let lists: Vec<_> = [Some(&prepared.train), prepared.validation.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(|part| &part.samples)
+        .collect();
+    PictureCosts::read(device, &lists, framing, stop)
+}
+
+/// What an earlier process of the run left out, this one leaves out too, from its first batch on.
+fn leave_out_again(
+    skipped: &SkippedFile,
+    prepared: &Prepared,
+    feed: &mut Feed,
+    costs: &mut PictureCosts,
+) {
+    let parts = [
+        (Split::Train, Some(&prepared.train)),
+        (Split::Validation, prepared.validation.as_ref()),
+    ];
+    for (list, (split, part)) in parts.into_iter().enumerate() {
+        if let Some(part) = part {
+            let samples = skipped.samples(split, &part.samples);
+            costs.leave_out(list, &samples);
+            feed.leave_out(part, samples);
+        }
     }
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct Promise {
     pub arena_bytes: u64,
     /// Samples per micro-batch.
     pub batch_size: usize,
+    /// What the process may hold.
+    pub budget_bytes: Option<u64>,
 }
 
 /// Looks at a run's memory and writes it down. Clones are the same recorder.
@@ -141,6 +143,7 @@ impl Recorder {
         book.sample.planned_bytes = Some(promise.planned_bytes);
         book.sample.arena_bytes = Some(promise.arena_bytes);
         book.sample.batch_size = Some(promise.batch_size as u64);
+        book.sample.budget_bytes = promise.budget_bytes;
     }
 
     /// Writes what was seen so far to the log in the run's folder, behind what is there, and goes on there until the
@@ -239,6 +242,8 @@ impl Book {
         sample.total_bytes = reading.total_bytes;
         sample.process_bytes = reading.process_bytes;
         sample.host_rss_bytes = reading.host_rss_bytes;
+        let so_far = sample.process_peak_bytes.max(reading.process_bytes);
+        sample.process_peak_bytes = so_far.max(gauge.high_water_bytes());
         sample.gpu_utilization = reading.gpu_utilization.map(f64::from);
         let steps = std::mem::take(&mut self.steps);
         let of_steps = |value: f64| (steps.seconds > 0.0).then(|| value / steps.seconds);

@@ -415,6 +415,18 @@ pub fn resolve_budget<'a>(
     }
 }
 
+/// What opening a model may take on the host: what the budget leaves on the CPU, a quarter of what is free behind a GPU.
+pub fn room_to_open<'a>(site: impl Into<Site<'a>>, budget_bytes: Option<u64>) -> u64 {
+    let on_cpu = match site.into() {
+        Site::Here(device) if !device.is_gpu() => {
+            budget_bytes.map(|budget| budget.saturating_sub(device.held_bytes().unwrap_or(0)))
+        }
+        _ => None,
+    };
+    let free = || holdall_device::cpu::available_bytes().map(|free| free / 4);
+    on_cpu.or_else(free).unwrap_or(u64::MAX)
+}
+
 /// `3.10 GiB of 8.00 GiB`, for people.
 pub fn show_budget(bytes: u64, budget: Option<u64>) -> String {
     match budget {

@@ -1,8 +1,12 @@
 //! A trained model, opened to be used: its folder, its tokenizer, what its label head calls things.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use holdall_data::config::DataConfig;
 use holdall_data::image_processor::ImageProcessor;
+use holdall_data::samples::Samples;
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_device::Device;
 use holdall_models::config::ClipConfig;
@@ -12,6 +16,7 @@ use crate::checkpoint::best_so_far;
 use crate::encoder::Encoders;
 use crate::error::TrainError;
 use crate::export::LabelNames;
+use crate::picture_costs::{self, PictureCosts};
 use crate::prepare::TokenTable;
 use crate::setup::{OpenedModel, Weights, open_model};
 use crate::step_graph::StepConfig;
@@ -36,8 +41,8 @@ pub fn model_of(path: &Path) -> Option<PathBuf> {
 }
 
 impl Trained {
-    /// Opens a model folder, the folder of a run, or a name in the local Hugging Face cache.
-    pub fn open(name: &str) -> Result<Trained, TrainError> {
+    /// Opens a model folder, the folder of a run, or a name in the local Hugging Face cache, in at most so many bytes.
+    pub fn open(name: &str, most_bytes: u64) -> Result<Trained, TrainError> {
         let path = Path::new(name);
         let named = model_of(path).unwrap_or(path.to_owned());
         if named == path && path.join("config.yml").is_file() {
@@ -59,7 +64,7 @@ impl Trained {
         };
         let tokenizer = folder.path().join("tokenizer.json");
         let (vocabulary, positions) = (model.text.vocab_size, model.text.max_positions);
-        let text = TextEncoder::open(&tokenizer, vocabulary, positions)?;
+        let text = TextEncoder::open(&tokenizer, vocabulary, positions, most_bytes)?;
         let names = LabelNames::read(folder.path())?;
         let head = folder.read_head()?;
         let labels = match (&head, &names) {
@@ -132,5 +137,73 @@ impl Trained {
             Ok(())
         })?;
         Ok(encoders)
+    }
+}
+
+/// A model that is ready to look at pictures.
+pub struct Opened {
+    /// The towers.
+    pub encoders: Encoders,
+    /// What decoding pictures may take beside them.
+    pub decode_bytes: u64,
+    /// Which pictures are left out, if any are.
+    pub note: Option<String>,
+}
+
+/// What pictures are read for, and within what.
+pub struct Sight<'a> {
+    /// The pictures.
+    pub samples: &'a Arc<Samples>,
+    /// What becomes of those that do not fit.
+    pub policy: &'a DataConfig,
+    /// Tokens of the longest caption.
+    pub longest: usize,
+    /// Samples at a time, if the user says so.
+    pub batch: Option<usize>,
+    /// What the process may hold.
+    pub budget_bytes: Option<u64>,
+    /// What it holds on the host beside the model, decoding aside.
+    pub host_bytes: u64,
+}
+
+impl Trained {
+    /// Reads the headers of all pictures and plans the towers with room to decode them, unless it is to `stop`: then there is none.
+    pub fn open_for(
+        &self,
+        device: &Device,
+        sight: &Sight<'_>,
+        stop: &AtomicBool,
+    ) -> Result<Option<Opened>, TrainError> {
+        let lists = [sight.samples];
+        let Some(mut costs) = PictureCosts::read(device, &lists, self.processor.framing, stop) else {
+            return Ok(None);
+        };
+        let workers = device.cpu().num_threads();
+        let planned = |host_bytes: u64| {
+            let (batch, budget) = (sight.batch, sight.budget_bytes);
+            self.encoders(device, sight.longest, batch, budget, host_bytes)
+        };
+        if device.is_gpu() {
+            // The card's budget is no bound for the host: as much as an automatic `host_memory` has for reading.
+            let free = holdall_device::cpu::available_bytes().unwrap_or(u64::MAX);
+            let decode_bytes = costs.together_bytes(workers).min(free / 4);
+            return Ok(Some(Opened {
+                encoders: planned(sight.host_bytes)?,
+                decode_bytes,
+                note: None,
+            }));
+        }
+        let (mut encoders, least, refused) = costs.plan(sight.policy, |decode_bytes| {
+            planned(sight.host_bytes + decode_bytes)
+        })?;
+        let process_bytes = encoders.plan().process_bytes;
+        let budget = sight.budget_bytes;
+        let decode_bytes = picture_costs::share(&costs, workers, least, process_bytes, budget);
+        encoders.hold_more(decode_bytes - least);
+        Ok(Some(Opened {
+            encoders,
+            decode_bytes,
+            note: picture_costs::describe(&refused),
+        }))
     }
 }

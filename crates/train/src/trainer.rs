@@ -108,6 +108,7 @@ impl Trainer {
             planned_bytes: planned[0],
             arena_bytes: step.arena_bytes(),
             batch_size: ready.split.batch_size,
+            budget_bytes: ready.prepared.setup.budget_bytes,
         });
         let mut checkpoints = Checkpoints::new(&folder);
         let state = match ready.checkpoint.take() {
@@ -223,8 +224,9 @@ impl Trainer {
                 if stop.load(Ordering::Relaxed) {
                     return self.interrupted(watch);
                 }
-                let line = match self.one_step(&mut epoch_clock, watch) {
-                    Ok(line) => line,
+                let line = match self.one_step(&mut epoch_clock, stop, watch) {
+                    Ok(Some(line)) => line,
+                    Ok(None) => return self.interrupted(watch),
                     Err(error) => return Err(self.failed(error, watch)),
                 };
                 watch(Event::Step(&line));
@@ -285,11 +287,14 @@ impl Trainer {
     fn one_step(
         &mut self,
         epoch_clock: &mut Clock,
+        stop: &AtomicBool,
         watch: &mut dyn FnMut(Event<'_>),
-    ) -> Result<StepLine, TrainError> {
+    ) -> Result<Option<StepLine>, TrainError> {
         let began = Instant::now();
         let number = self.state.step + 1;
-        self.bring_batch(number, watch)?;
+        if !self.bring_batch(number, stop, watch)? {
+            return Ok(None);
+        }
         let waited = began.elapsed().as_secs_f64();
         let mut rates = Vec::new();
         self.rates.write(number, &mut rates);
@@ -344,17 +349,20 @@ impl Trainer {
         }
         self.is_between_steps = true;
         self.ready.recorder.add_scalars("train", number, &line);
-        Ok(line)
+        Ok(Some(line))
     }
 
     /// The batch of a step: read ahead, or now.
     fn bring_batch(
         &mut self,
         number: u64,
+        stop: &AtomicBool,
         watch: &mut dyn FnMut(Event<'_>),
-    ) -> Result<(), TrainError> {
+    ) -> Result<bool, TrainError> {
         let Ready { feed, prepared, .. } = &mut self.ready;
-        feed.bring(number, prepared);
+        if !feed.bring(number, prepared, stop) {
+            return Ok(false);
+        }
         let skipped = feed.take_skipped();
         let is_empty = feed.batch().num_samples == 0;
         self.tell_skipped(Split::Train, &skipped, watch)?;
@@ -362,7 +370,7 @@ impl Trainer {
             let samples = &self.ready.prepared.train.samples;
             return Err(nothing_readable(samples, &skipped));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Lists what was left out; an error where nothing may be, or not as much.

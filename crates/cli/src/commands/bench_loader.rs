@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
+use holdall_data::allowance::Allowance;
 use holdall_data::config::{Augment, Decode};
 use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Workers};
 use holdall_data::order::Sampling;
@@ -49,8 +50,12 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     let num_rows = batch * (1 + 4 * arguments.workers);
     let rows = vec![vec![0x7f_u8; row_bytes]; num_rows];
     let ahead = num_rows - batch;
-    let workers = Workers::exactly(arguments.workers, ahead);
-    let mut loader = Loader::new(rows, Framing::clip(size), workers)?;
+    let mut loader = Loader::new(
+        rows,
+        Framing::clip(size),
+        Workers::exactly(arguments.workers, ahead),
+        Allowance::unlimited(),
+    )?;
     let images = arguments.images.unwrap_or(samples.len()).max(1);
     tell(&format!("{} pictures, read once to warm up", samples.len()));
     let skipped = pass(&mut loader, &arguments, &samples, 0, samples.len());

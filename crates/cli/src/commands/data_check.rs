@@ -5,12 +5,15 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use holdall_data::DataError;
+use holdall_data::allowance::Allowance;
 use holdall_data::check::{
     CheckConfig, Example, Finding, Kind, Outcome, Report, RowKind, Watch, check,
 };
 use holdall_data::find::{find, source_of};
 use holdall_data::words::{counted, thousands};
+use holdall_device::cpu;
 use holdall_train::TrainError;
+use holdall_train::budget::Memory;
 use holdall_train::config::RunConfig;
 use serde::Serialize;
 
@@ -102,8 +105,25 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
         max_aspect: options.max_aspect,
         min_per_label: options.min_per_label,
         num_workers: num_workers.exactly().filter(|number| *number > 0),
+        allowance: Allowance::new(decode_bytes(config.memory)),
     })
 }
+
+/// What looking at pictures may take: what a budget leaves, or a quarter of what is free.
+fn decode_bytes(memory: Memory) -> u64 {
+    let free = cpu::available_bytes().unwrap_or(u64::MAX);
+    let total = cpu::total_bytes().unwrap_or(free);
+    match memory {
+        Memory::Auto => free / 4,
+        memory => {
+            let held = cpu::resident_bytes().unwrap_or(0) + OTHERS_BYTES;
+            memory.resolve(total, free).saturating_sub(held)
+        }
+    }
+}
+
+/// Rows, findings, threads and the code that is not loaded yet.
+const OTHERS_BYTES: u64 = 16 << 20;
 
 /// Runs with a bar and Ctrl-C; nothing where the user stopped it.
 pub(super) fn watched<T>(

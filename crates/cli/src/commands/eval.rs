@@ -16,9 +16,9 @@ use holdall_train::config::Split;
 use holdall_train::evaluate::{self, Scores, Unfinished};
 use holdall_train::prepare::Part;
 use holdall_train::reading::Reading;
-use holdall_train::setup::resolve_budget;
+use holdall_train::setup::{resolve_budget, room_to_open};
 use holdall_train::skipped::{SkippedLine, refused};
-use holdall_train::trained::Trained;
+use holdall_train::trained::{Opened, Sight, Trained};
 use serde::Serialize;
 
 use crate::arguments::EvalArguments;
@@ -43,10 +43,11 @@ struct EvalJson<'a> {
 
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let asked_to_stop = stop::on_interrupt();
-    let trained = Trained::open(&arguments.model)?;
+    let device = open_device(arguments.device, arguments.num_threads)?;
+    let budget = resolve_budget(arguments.memory, &device)?;
+    let trained = Trained::open(&arguments.model, room_to_open(&device, budget))?;
     tell(&trained.processor.describe());
     let config = config(&arguments, &trained)?;
-    let device = open_device(arguments.device, arguments.num_threads)?;
     let data = match trained.labels.is_empty() {
         true => source::read(&config.data, config.seed),
         false => source::read_with_labels(&config.data, &trained.labels, config.seed),
@@ -71,11 +72,25 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let (pictures, texts) = (part.samples.len(), part.tokens.len());
     tell(&similarity::unique_texts(texts, pictures));
     tell(&similarity::matrix(pictures, texts));
-    let budget = resolve_budget(arguments.memory, &device)?;
     let host_bytes = evaluate::host_bytes(&part, trained.projection(), device.cpu().num_threads());
-    let longest = part.tokens.longest();
-    let encoders = trained.encoders(&device, longest, arguments.batch_size, budget, host_bytes);
-    let mut encoders = fitting(arguments.json, device.kind(), encoders)?;
+    let sight = Sight {
+        samples: &part.samples,
+        policy: &config.data,
+        longest: part.tokens.longest(),
+        batch: arguments.batch_size,
+        budget_bytes: budget,
+        host_bytes,
+    };
+    let opened = trained.open_for(&device, &sight, asked_to_stop);
+    let Some(opened) = fitting(arguments.json, device.kind(), opened)? else {
+        return Ok(ExitCode::from(failure::INTERRUPTED));
+    };
+    let Opened {
+        mut encoders,
+        decode_bytes,
+        note,
+    } = opened;
+    note.iter().for_each(|note| tell(note));
     tell(&format!(
         "Weights: pretrained from {}",
         trained.path().display()
@@ -85,7 +100,12 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         "Evaluating",
     );
     let mut encoder = encoders.encoder();
-    let reading = Reading::evaluation(&device, encoder.batch(), trained.picture_bytes());
+    let reading = Reading::evaluation(
+        &device,
+        encoder.batch(),
+        trained.picture_bytes(),
+        decode_bytes,
+    );
     let mut pictures = reading.open(&device, trained.processor.framing)?;
     let scores = evaluate::evaluate(
         &device,

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
+use holdall_data::DataConfig;
 use holdall_data::loader;
 use holdall_data::samples::{Samples, SamplesBuilder};
 use holdall_device::Device;
@@ -13,9 +14,9 @@ use holdall_train::encoder::Encoder;
 use holdall_train::evaluate::{Unfinished, encode_captions, encode_pictures};
 use holdall_train::prepare::TokenTable;
 use holdall_train::reading::Reading;
-use holdall_train::setup::resolve_budget;
+use holdall_train::setup::{resolve_budget, room_to_open};
 use holdall_train::skipped::reason;
-use holdall_train::trained::Trained;
+use holdall_train::trained::{Opened, Sight, Trained};
 use serde::Serialize;
 
 use crate::arguments::PredictArguments;
@@ -32,6 +33,8 @@ struct PredictJson<'a> {
     device: &'static str,
     predictions: &'a [Prediction],
     skipped: &'a [Skipped],
+    planned_bytes: u64,
+    process_bytes: Option<u64>,
     features: Option<&'a Path>,
 }
 
@@ -53,6 +56,9 @@ struct Skipped {
     reason: String,
 }
 
+/// The path of a picture and the names of its labels, about.
+const NAMES_BYTES: usize = 256;
+
 /// What labels are, and how they are found.
 enum Labels {
     /// The head that was trained.
@@ -72,20 +78,42 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     if let Some(path) = &arguments.features {
         array_file::check_name(path)?;
     }
-    let trained = Trained::open(&arguments.model)?;
+    let device = open_device(arguments.device, arguments.num_threads)?;
+    let budget = resolve_budget(arguments.memory, &device)?;
+    let trained = Trained::open(&arguments.model, room_to_open(&device, budget))?;
     tell(&trained.processor.describe());
     let labels = labels(&arguments, &trained)?;
     let paths = pictures_under(&arguments.images)?;
-    let device = open_device(arguments.device, arguments.num_threads)?;
     let samples = Arc::new(as_samples(&paths));
-    let budget = resolve_budget(arguments.memory, &device)?;
     let longest = match &labels {
         Labels::ZeroShot { tokens, .. } => tokens.longest(),
         _ => 1,
     };
-    let host_bytes = (paths.len() * trained.projection() * size_of::<f32>()) as u64;
-    let encoders = trained.encoders(&device, longest, arguments.batch_size, budget, host_bytes);
-    let mut encoders = fitting(arguments.json, device.kind(), encoders)?;
+    let held_bytes = size_of::<Prediction>() + arguments.top * size_of::<Guess>() + NAMES_BYTES;
+    let feature_bytes = match arguments.features {
+        Some(_) => trained.projection() * size_of::<f32>(),
+        None => 0,
+    };
+    let host_bytes = (paths.len() * (held_bytes + feature_bytes)) as u64;
+    let sight = Sight {
+        samples: &samples,
+        policy: &DataConfig::default(),
+        longest,
+        batch: arguments.batch_size,
+        budget_bytes: budget,
+        host_bytes,
+    };
+    let opened = trained.open_for(&device, &sight, asked_to_stop);
+    let Some(opened) = fitting(arguments.json, device.kind(), opened)? else {
+        return ended(Unfinished::Stopped);
+    };
+    let Opened {
+        mut encoders,
+        decode_bytes,
+        note,
+    } = opened;
+    note.iter().for_each(|note| tell(note));
+    let planned_bytes = encoders.plan().process_bytes;
     let mut encoder = encoders.encoder();
     let captions = match encode_labels(&device, &mut encoder, &labels) {
         Ok(captions) => captions,
@@ -93,15 +121,23 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     };
     let bar = progress(paths.len() as u64, "Predicting");
     let mut predictions = Vec::new();
-    let mut features = Vec::new();
     let projection = trained.projection();
-    let reading = Reading::evaluation(&device, encoder.batch(), trained.picture_bytes());
+    let mut features: Vec<f32> = match arguments.features {
+        Some(_) => Vec::with_capacity(paths.len() * projection),
+        None => Vec::new(),
+    };
+    let reading = Reading::evaluation(
+        &device,
+        encoder.batch(),
+        trained.picture_bytes(),
+        decode_bytes,
+    );
     let mut pictures = reading.open(&device, trained.processor.framing)?;
     let encoded = encode_pictures(
         &device,
         &mut encoder,
-        &mut pictures,
-        &samples,
+        (&mut pictures, &samples),
+        asked_to_stop,
         |read, encoded| {
             for (row, feature) in encoded.features.chunks(projection).enumerate() {
                 let scores = match &labels {
@@ -124,7 +160,6 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
                 features.extend_from_slice(&encoded.features);
             }
             bar.inc((encoded.features.len() / projection) as u64);
-            !asked_to_stop.load(std::sync::atomic::Ordering::Relaxed)
         },
     );
     bar.finish_and_clear();
@@ -149,6 +184,8 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
             device: device.kind(),
             predictions: &predictions,
             skipped: &skipped,
+            planned_bytes,
+            process_bytes: device.peak_bytes(),
             features: arguments.features.as_deref(),
         })?;
     } else {

@@ -209,7 +209,12 @@ pub fn train(
     let kind = device.kind();
     let mut say = tell;
     let choosing = Choosing::Measured(&mut say);
-    let ready = plan::fitting(json, kind, Ready::new(config, device, checkpoint, choosing))?;
+    let ready = Ready::new_unless(stop, config, device, checkpoint, choosing);
+    let Some(ready) = plan::fitting(json, kind, ready)? else {
+        tell("Stopped before the first step: nothing was written");
+        let (step, total) = (begun_at.unwrap_or(0), 0);
+        return Ok(Outcome::Interrupted { step, total });
+    };
     for note in ready
         .prepared
         .notes

@@ -40,10 +40,10 @@ impl State {
             DataError::PictureEmpty { .. } => State::ZeroSize,
             DataError::NotAPicture { .. } => State::NotAnImage,
             DataError::PictureTruncated { .. } => State::CutShort,
-            DataError::PictureTooLarge { .. } | DataError::PictureFileTooLarge { .. } => {
-                State::TooManyPixels
-            }
-            DataError::Io { .. } => State::Unreadable,
+            DataError::PictureTooLarge { .. }
+            | DataError::PictureFileTooLarge { .. }
+            | DataError::PictureOverBudget { .. } => State::TooManyPixels,
+            DataError::Io { .. } | DataError::PictureNotAFile { .. } => State::Unreadable,
             _ => State::Broken,
         }
     }

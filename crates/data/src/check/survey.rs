@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::journal::{FileStamp, Journal};
 use super::look::{Look, State};
+use crate::allowance::Allowance;
 use crate::error::DataError;
 use crate::picture::Scratch;
 use crate::source::{RowFault, Source};
@@ -83,6 +84,8 @@ impl Captions {
 pub(super) struct Survey<'a> {
     pub(super) journal: Journal,
     pub(super) stop: &'a AtomicBool,
+    /// What all who look may hold together.
+    pub(super) allowance: &'a Allowance,
     /// Hears of so many rows more.
     pub(super) on_progress: &'a (dyn Fn(usize) + Sync),
     pub(super) num_done: usize,
@@ -140,14 +143,18 @@ impl Survey<'_> {
         let looks: Vec<Option<Seen>> = batch
             .par_iter()
             .with_min_len(4)
-            .map_init(Scratch::default, |scratch, waiting| {
-                if self.stop.load(Ordering::Relaxed) {
-                    return None;
-                }
-                let seen = see(waiting, journal, scratch);
-                (self.on_progress)(1);
-                Some(seen)
-            })
+            .map_init(
+                || Scratch::within(self.allowance),
+                |scratch, waiting| {
+                    if self.stop.load(Ordering::Relaxed) {
+                        return None;
+                    }
+                    let seen = see(waiting, journal, scratch);
+                    scratch.free_if_wanted();
+                    (self.on_progress)(1);
+                    Some(seen)
+                },
+            )
             .collect();
         let is_whole = looks.iter().all(Option::is_some);
         let new = batch.iter().zip(&looks).filter_map(|(waiting, seen)| {

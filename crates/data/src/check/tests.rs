@@ -45,6 +45,7 @@ impl Folder {
             max_aspect: MAX_ASPECT,
             min_per_label: MIN_PER_LABEL,
             num_workers: Some(2),
+            allowance: crate::allowance::Allowance::unlimited(),
         }
     }
 }

@@ -5,12 +5,14 @@ use std::any::Any;
 use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::pace::Times;
 use super::stream::{Course, Cursor, Next, Place, Stream};
 use super::{Loaded, Skipped, View, seconds_since};
+use crate::allowance::Allowance;
 use crate::error::DataError;
 use crate::picture::{Framing, Occasion, Scratch, augmented_into, evaluated_into};
 use crate::samples::Samples;
@@ -172,24 +174,26 @@ impl<R> Shared<R> {
         good.take(count).count() == count
     }
 
-    /// Moves pictures from the head of the queue into `batch`. Returns the seconds that it had to wait.
-    pub(super) fn collect(&self, count: usize, batch: &mut Loaded<R>) -> f64 {
+    /// Moves pictures from the head of the queue into `batch`, or as many as there are when it is to `stop`. Returns the seconds that it
+    /// had to wait.
+    pub(super) fn collect(&self, count: usize, batch: &mut Loaded<R>, stop: &AtomicBool) -> f64 {
         let began = Instant::now();
         let mut waited = 0.0;
         let mut state = self.lock();
         loop {
             let is_full = state.deliver(count, batch);
-            if is_full {
+            if is_full || stop.load(Ordering::Relaxed) {
                 break;
             }
             if state.wanted == 0 {
                 self.work.notify_all();
             }
             state.wanted = count - batch.rows.len();
-            state = self
-                .done
-                .wait(state)
-                .unwrap_or_else(|error| error.into_inner());
+            // A file system that hangs rings no bell.
+            state = match self.done.wait_timeout(state, BETWEEN_LOOKS) {
+                Ok((state, _)) => state,
+                Err(error) => error.into_inner().0,
+            };
             waited = seconds_since(began);
         }
         state.wanted = 0;
@@ -200,7 +204,7 @@ impl<R> Shared<R> {
     }
 
     /// Waits for something to do; `None` when all is over.
-    fn take(&self, index: usize, scratch: &mut Room) -> Option<Job<R>> {
+    fn take(&self, index: usize, room: &mut Room) -> Option<Job<R>> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -208,7 +212,7 @@ impl<R> Shared<R> {
             }
             let began = Instant::now();
             if index >= state.employed {
-                *scratch = Room::default();
+                room.scratch.free();
                 state = self.wait(state);
                 continue;
             }
@@ -219,6 +223,8 @@ impl<R> Shared<R> {
                     if state.has_news() {
                         self.done.notify_all();
                     }
+                    // Who waits holds nothing: between two batches the memory of all pictures is free.
+                    room.scratch.free();
                     state = self.wait(state);
                     if !has_room {
                         let from = began.max(state.counted_from);
@@ -376,16 +382,21 @@ impl<R> State<R> {
     }
 }
 
+/// How often someone who waits for pictures looks whether to stop.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
 /// What one worker uses again for every picture.
-#[derive(Default)]
 struct Room {
     scratch: Scratch,
     path: PathBuf,
 }
 
 /// A worker's life.
-pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize) {
-    let mut room = Room::default();
+pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: &Allowance) {
+    let mut room = Room {
+        scratch: Scratch::within(allowance),
+        path: PathBuf::new(),
+    };
     while let Some(job) = shared.take(index, &mut room) {
         let began = Instant::now();
         let Job {
@@ -407,6 +418,7 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize) {
             }
             Err(panic) => Outcome::Panicked(panic),
         };
+        room.scratch.free_if_wanted();
         shared.put((course, number), outcome, seconds_since(began));
     }
 }

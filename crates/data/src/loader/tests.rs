@@ -71,7 +71,7 @@ fn seen(
     workers: Workers,
     count: usize,
 ) -> Vec<Batch> {
-    let mut loader = Loader::new(rows(num_rows), Framing::clip(SIZE), workers).unwrap();
+    let mut loader = Loader::new(rows(num_rows), Framing::clip(SIZE), workers, Allowance::unlimited()).unwrap();
     loader.begin(Arc::clone(samples), course, view);
     let mut batch = Loaded::default();
     let mut seen = Vec::new();
@@ -123,6 +123,96 @@ fn neither_workers_nor_room_change_what_is_read() {
     assert_eq!((skipped.len(), distinct), (3, HashSet::from([3, 10, 17])));
 }
 
+/// As much as one picture costs, then for all: the same pixels, never more than allowed; less than one costs: every one refused by name.
+#[test]
+fn an_allowance_changes_no_pixel_and_is_never_exceeded() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 9, |_| false);
+    let one = crate::picture::cost(&samples.image_path(0), Framing::clip(SIZE)).unwrap();
+    let read = |allowed: u64| {
+        let allowance = Allowance::new(allowed);
+        let workers = Workers::exactly(3, 4);
+        let mut loader = Loader::new(rows(9), SIZE, workers, allowance.clone()).unwrap();
+        loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
+        let mut batch = Loaded::default();
+        loader.next(9, &mut batch);
+        assert!(allowance.most_claimed_bytes() <= allowed);
+        (
+            std::mem::take(&mut batch.rows),
+            std::mem::take(&mut batch.skipped),
+        )
+    };
+    let (expected, none) = read(u64::MAX);
+    assert_eq!((expected.len(), none.len()), (9, 0));
+    assert_eq!(read(one.bytes + 1024).0, expected);
+    assert_eq!(read(3 * one.bytes).0, expected);
+    let (rows, skipped) = read(one.bytes / 2);
+    assert_eq!((rows.len(), skipped.len()), (0, 9));
+    let error = skipped[0].error.to_string();
+    assert!(
+        error.contains("0.png: 12 x 10 pixels take ") && error.contains("hint: "),
+        "{error}"
+    );
+}
+
+/// Nobody writes into the FIFO, and the pictures behind it come all the same.
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_left_out_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 6, |_| false);
+    for name in ["1.png", "3.png", "4.png"] {
+        fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    let made = std::process::Command::new("mkfifo")
+        .arg(folder.path().join("1.png"))
+        .status();
+    assert!(made.unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", folder.path().join("3.png")).unwrap();
+    fs::create_dir(folder.path().join("4.png")).unwrap();
+    let workers = Workers::exactly(1, 0);
+    let mut loader = Loader::new(rows(6), SIZE, workers, Allowance::unlimited()).unwrap();
+    loader.begin(samples, Course::Once, View::Evaluation);
+    let mut batch = Loaded::default();
+    loader.next(6, &mut batch);
+    assert_eq!(batch.samples, [0, 2, 5]);
+    let found: Vec<(u32, String)> = batch
+        .skipped
+        .iter()
+        .map(|one| (one.sample, one.error.to_string()))
+        .collect();
+    for ((sample, text), (expected, found)) in
+        found
+            .iter()
+            .zip([(1, "a FIFO"), (3, "a device"), (4, "a folder")])
+    {
+        assert!(*sample == expected && text.contains(found), "{text}");
+    }
+}
+
+/// Who waits for pictures that do not come can be stopped.
+#[test]
+fn a_wait_ends_with_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 4, |_| false);
+    let allowance = Allowance::new(1 << 30);
+    let mut all = allowance.claim();
+    assert!(all.try_grow(1 << 30));
+    let mut loader = Loader::new(rows(4), SIZE, Workers::exactly(2, 0), allowance).unwrap();
+    loader.begin(samples, Course::Once, View::Evaluation);
+    let stop = AtomicBool::new(false);
+    let mut batch = Loaded::default();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(80));
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        loader.next_unless(&stop, 4, &mut batch);
+    });
+    assert!(batch.rows.is_empty() && batch.skipped.is_empty());
+    all.give_back();
+}
+
 #[test]
 fn a_cursor_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
@@ -145,7 +235,13 @@ fn evaluation_leaves_out_what_cannot_be_read_and_training_goes_on_behind_it() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 11, |index| [0, 4, 10].contains(&index));
     let others = pictures(tempfile::tempdir().unwrap().path(), 2, |_| false);
-    let mut loader = Loader::new(rows(6), Framing::clip(SIZE), Workers::exactly(2, 3)).unwrap();
+    let mut loader = Loader::new(
+        rows(6),
+        Framing::clip(SIZE),
+        Workers::exactly(2, 3),
+        Allowance::unlimited(),
+    )
+    .unwrap();
     let mut batch = Loaded::default();
     for round in 0..2 {
         let (course, view) = training(Cursor::default(), 9);
@@ -182,7 +278,13 @@ fn evaluation_leaves_out_what_cannot_be_read_and_training_goes_on_behind_it() {
 fn what_is_known_to_be_broken_is_neither_read_nor_told_again() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 6, |index| index == 2);
-    let mut loader = Loader::new(rows(6), Framing::clip(SIZE), Workers::exactly(1, 0)).unwrap();
+    let mut loader = Loader::new(
+        rows(6),
+        Framing::clip(SIZE),
+        Workers::exactly(1, 0),
+        Allowance::unlimited(),
+    )
+    .unwrap();
     loader.leave_out(&samples, [2, 5]);
     loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
     let mut batch = Loaded::default();
@@ -215,7 +317,13 @@ fn an_epoch_that_is_one_step_ends_although_something_is_missing() {
 fn time_is_accounted_for() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 30, |_| false);
-    let mut loader = Loader::new(rows(4), Framing::clip(SIZE), Workers::exactly(2, 2)).unwrap();
+    let mut loader = Loader::new(
+        rows(4),
+        Framing::clip(SIZE),
+        Workers::exactly(2, 2),
+        Allowance::unlimited(),
+    )
+    .unwrap();
     loader.begin(samples, Course::Once, View::Evaluation);
     let mut batch = Loaded::default();
     while {

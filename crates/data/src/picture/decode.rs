@@ -2,7 +2,7 @@
 //! dropped, palettes are looked up, of 16 bits the upper 8 are kept.
 
 use std::fs::File;
-use std::io::{self, Cursor, Read};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -10,20 +10,29 @@ use image::error::ImageError;
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
+use super::header::{Cost, FileBytes, Header};
 use super::jpeg;
 use super::refused::{Refusal, refused};
 use super::tiff::TiffTags;
 use super::webp::{self, CutShort};
-use super::{CHANNELS, Limits, Scratch};
+use super::{CHANNELS, Framing, Limits, Scratch};
 use crate::error::DataError;
 
-/// Reads a picture into `scratch.rgb`, upright. Returns width and height.
-pub(super) fn decode(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
-    let mut file = std::mem::take(&mut scratch.file);
-    let size = read_file(path, scratch.limits, &mut file)
-        .and_then(|()| decode_bytes(path, &file, scratch));
-    scratch.file = file;
-    size
+/// Reads a picture into `scratch.rgb`, upright, to be resized as `framing` says, if it is. Returns width and height.
+pub(super) fn decode(
+    path: &Path,
+    framing: Option<Framing>,
+    scratch: &mut Scratch,
+) -> Result<(u32, u32), DataError> {
+    let limits = scratch.limits;
+    let decoded = read_file(path, framing, scratch).and_then(|()| {
+        let file = std::mem::take(&mut scratch.file);
+        let decoded = decode_bytes(path, &file, scratch);
+        scratch.file = file;
+        decoded
+    });
+    scratch.limits = limits;
+    decoded
 }
 
 /// Reads a picture's bytes into `scratch.rgb`, upright; `path` is for messages.
@@ -103,58 +112,125 @@ fn decode_or_panic(
     };
     check_claims(path, bytes, format, scratch.limits)?;
     let mut limits = image::Limits::no_limits();
-    limits.max_alloc = Some(scratch.limits.decoder_bytes(bytes.len()));
+    limits.max_alloc = Some(scratch.limits.decoder_bytes(bytes));
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(failed)?;
     let (width, height) = decoder.dimensions();
     check_size(path, width, height, scratch.limits)?;
     let orientation = decoder.orientation().map_err(failed)?;
     let color = decoder.color_type();
+    let num_pixels = width as usize * height as usize;
     let num_bytes = decoder.total_bytes() as usize;
-    let straight = color == ColorType::Rgb8;
-    let target = if straight {
-        &mut scratch.rgb
-    } else {
-        &mut scratch.decoded
-    };
-    target.resize(num_bytes, 0);
-    decoder.read_image(target).map_err(failed)?;
+    let rgb = &mut scratch.rgb;
+    zeroed(rgb, num_bytes.max(num_pixels * CHANNELS));
+    // At the end, so that narrow pixels can be widened where they are.
+    let start = rgb.len() - num_bytes;
+    decoder.read_image(&mut rgb[start..]).map_err(failed)?;
     if depth == Depth::Exact {
-        check_depth(path, &scratch.decoded, color, width)?;
+        check_depth(path, &rgb[start..], color, width)?;
     }
-    if !straight && !to_rgb(&scratch.decoded, color, &mut scratch.rgb) {
+    if !to_rgb(rgb, start, color, num_pixels) {
         return Err(DataError::PictureBroken {
             path: path.to_owned(),
             cause: format!("colours of type {color:?}"),
         });
     }
-    Ok(turned(&mut scratch.rgb, width, height, orientation))
+    Ok(turned(rgb, width, height, orientation))
 }
 
-/// Reads a file whole, up to what is allowed.
-pub(super) fn read_file(path: &Path, limits: Limits, bytes: &mut Vec<u8>) -> Result<(), DataError> {
-    let failed = |cause: io::Error| match cause.kind() {
-        io::ErrorKind::NotFound => DataError::PictureMissing {
-            path: path.to_owned(),
-        },
-        _ => DataError::Io {
-            path: path.to_owned(),
-            action: "read the picture",
-            cause,
-        },
-    };
-    bytes.clear();
-    let file = File::open(path).map_err(failed)?;
-    file.take(limits.most_file_bytes.saturating_add(1))
-        .read_to_end(bytes)
-        .map_err(failed)?;
-    if bytes.len() as u64 > limits.most_file_bytes {
+/// Makes a buffer of exactly so many zeros: a decoder may leave pixels out.
+pub(super) fn zeroed(buffer: &mut Vec<u8>, num_bytes: usize) {
+    buffer.clear();
+    sized(buffer, num_bytes);
+}
+
+/// Makes a buffer exactly so long, for who writes all of it. Growing one would hold the old one beside it, and round up.
+pub(super) fn sized(buffer: &mut Vec<u8>, num_bytes: usize) {
+    if buffer.capacity() < num_bytes {
+        *buffer = Vec::new();
+        *buffer = vec![0; num_bytes];
+    } else {
+        buffer.resize(num_bytes, 0);
+    }
+}
+
+/// The header of a regular file, and its length; no header where it is no picture.
+pub(super) fn header_of(
+    path: &Path,
+    limits: Limits,
+) -> Result<(File, u64, Option<Header>), DataError> {
+    let (file, metadata) =
+        holdall_files::open_regular(path).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => DataError::PictureMissing {
+                path: path.to_owned(),
+            },
+            io::ErrorKind::InvalidInput => DataError::PictureNotAFile {
+                path: path.to_owned(),
+                cause: cause.to_string(),
+            },
+            _ => unread(path, cause),
+        })?;
+    if metadata.len() > limits.most_file_bytes {
         return Err(DataError::PictureFileTooLarge {
             path: path.to_owned(),
             most_bytes: limits.most_file_bytes,
         });
     }
+    let header = Header::of(&FileBytes::new(&file));
+    Ok((file, metadata.len(), header))
+}
+
+/// Claims what a picture costs, and reads its file into `scratch.file`. Until it is decoded, the limits are those of its header.
+pub(super) fn read_file(
+    path: &Path,
+    framing: Option<Framing>,
+    scratch: &mut Scratch,
+) -> Result<(), DataError> {
+    let (mut file, file_bytes, header) = header_of(path, scratch.limits)?;
+    let header_size = header.map_or((0, 0), |header| (header.width, header.height));
+    let cost = match header {
+        Some(header) => {
+            check_size(path, header.width, header.height, scratch.limits)?;
+            header.cost(file_bytes, framing, scratch.needed)
+        }
+        None => Cost::of_no_picture(file_bytes),
+    };
+    scratch
+        .make_room(cost)
+        .map_err(|refused| DataError::PictureOverBudget {
+            path: path.to_owned(),
+            width: header_size.0,
+            height: header_size.1,
+            needed_bytes: cost.total(),
+            allowed_bytes: refused.allowed_bytes,
+        })?;
+    scratch.limits.most_pixels = match header {
+        Some(header) => header.num_pixels(),
+        None => scratch.limits.most_pixels.min(Cost::UNKNOWN_PIXELS),
+    };
+    sized(&mut scratch.file, cost.file as usize);
+    let mut num_read = 0;
+    let failed = |cause| unread(path, cause);
+    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    while num_read < scratch.file.len() {
+        match file.read(&mut scratch.file[num_read..]) {
+            // It became shorter since: cut short, as the decoder will say.
+            Ok(0) => break,
+            Ok(more) => num_read += more,
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(failed(cause)),
+        }
+    }
+    scratch.file.truncate(num_read);
     Ok(())
+}
+
+fn unread(path: &Path, cause: io::Error) -> DataError {
+    DataError::Io {
+        path: path.to_owned(),
+        action: "read the picture",
+        cause,
+    }
 }
 
 /// Checks what decoders believe before they are told any limits.
@@ -265,26 +341,27 @@ fn beginning(bytes: &[u8]) -> String {
     format!("a file that begins with `{shown}`")
 }
 
-/// Converts to RGB8; false for colours that no decoder here gives.
-fn to_rgb(decoded: &[u8], color: ColorType, rgb: &mut Vec<u8>) -> bool {
-    rgb.clear();
+/// Converts to RGB8 where the pixels are, at `start` of the buffer; false for colours that no decoder here gives.
+///
+/// Wide pixels begin at 0 and shrink behind themselves; narrow ones end where the buffer ends and grow in front of themselves. Either way what
+/// is written was read before, and no second buffer is held.
+fn to_rgb(rgb: &mut Vec<u8>, start: usize, color: ColorType, num_pixels: usize) -> bool {
     let upper = |pair: [u8; 2]| (u16::from_ne_bytes(pair) >> 8) as u8;
     match color {
-        ColorType::L8 => rgb.extend(decoded.iter().flat_map(|&grey| [grey; CHANNELS])),
-        ColorType::La8 => extend(rgb, decoded, |[grey, _]: [u8; 2]| [grey; CHANNELS]),
-        ColorType::Rgba8 => extend(rgb, decoded, |[r, g, b, _]: [u8; 4]| [r, g, b]),
-        ColorType::L16 => extend(rgb, decoded, |grey: [u8; 2]| [upper(grey); CHANNELS]),
-        ColorType::La16 => extend(rgb, decoded, |[a, b, ..]: [u8; 4]| {
-            [upper([a, b]); CHANNELS]
-        }),
-        ColorType::Rgb16 => extend(rgb, decoded, |p: [u8; 6]| {
+        ColorType::Rgb8 => {}
+        ColorType::L8 => convert(rgb, start, |[grey]: [u8; 1]| [grey; CHANNELS]),
+        ColorType::La8 => convert(rgb, start, |[grey, _]: [u8; 2]| [grey; CHANNELS]),
+        ColorType::Rgba8 => convert(rgb, start, |[r, g, b, _]: [u8; 4]| [r, g, b]),
+        ColorType::L16 => convert(rgb, start, |grey: [u8; 2]| [upper(grey); CHANNELS]),
+        ColorType::La16 => convert(rgb, start, |[a, b, ..]: [u8; 4]| [upper([a, b]); CHANNELS]),
+        ColorType::Rgb16 => convert(rgb, start, |p: [u8; 6]| {
             [
                 upper([p[0], p[1]]),
                 upper([p[2], p[3]]),
                 upper([p[4], p[5]]),
             ]
         }),
-        ColorType::Rgba16 => extend(rgb, decoded, |p: [u8; 8]| {
+        ColorType::Rgba16 => convert(rgb, start, |p: [u8; 8]| {
             [
                 upper([p[0], p[1]]),
                 upper([p[2], p[3]]),
@@ -293,16 +370,22 @@ fn to_rgb(decoded: &[u8], color: ColorType, rgb: &mut Vec<u8>) -> bool {
         }),
         _ => return false,
     }
+    rgb.truncate(num_pixels * CHANNELS);
     true
 }
 
-pub(super) fn extend<const N: usize>(
-    rgb: &mut Vec<u8>,
-    decoded: &[u8],
+pub(super) fn convert<const N: usize>(
+    pixels: &mut [u8],
+    start: usize,
     convert: impl Fn([u8; N]) -> [u8; CHANNELS],
 ) {
-    let (pixels, _) = decoded.as_chunks::<N>();
-    rgb.extend(pixels.iter().flat_map(|pixel| convert(*pixel)));
+    let num_pixels = (pixels.len() - start) / N;
+    for pixel in 0..num_pixels {
+        let from = start + pixel * N;
+        let mut found = [0; N];
+        found.copy_from_slice(&pixels[from..from + N]);
+        pixels[pixel * CHANNELS..][..CHANNELS].copy_from_slice(&convert(found));
+    }
 }
 
 /// Turns pixels upright. Most are: those stay where they are.

@@ -6,7 +6,7 @@ use std::path::Path;
 use image::metadata::Orientation;
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 
-use super::decode::{check_size, extend};
+use super::decode::{check_size, convert, sized};
 use super::{CHANNELS, Scratch};
 use crate::error::DataError;
 
@@ -44,16 +44,16 @@ pub(super) fn decode(
         decoder.jpeg_color_space(),
         ColorSpace::Cmyk | ColorSpace::Ycck
     );
-    let (format, target) = match is_cmyk {
-        true => (PixelFormat::Cmyk, &mut scratch.decoded),
-        false => (PixelFormat::Rgb, &mut scratch.rgb),
-    };
-    decoder.set_output_format(format);
-    target.resize(decoder.output_buffer_size().map_err(failed)?, 0);
-    let info = decoder.decode_image_into(target).map_err(failed)?;
+    decoder.set_output_format(match is_cmyk {
+        true => PixelFormat::Cmyk,
+        false => PixelFormat::Rgb,
+    });
+    let rgb = &mut scratch.rgb;
+    sized(rgb, decoder.output_buffer_size().map_err(failed)?);
+    let info = decoder.decode_image_into(rgb).map_err(failed)?;
     if is_cmyk {
-        scratch.rgb.clear();
-        extend(&mut scratch.rgb, &scratch.decoded, ink);
+        convert(rgb, 0, ink);
+        rgb.truncate(info.width * info.height * CHANNELS);
     }
     let orientation = decoder
         .exif_orientation()

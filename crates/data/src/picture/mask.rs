@@ -42,10 +42,14 @@ pub fn mask_into(
     scratch: &mut Scratch,
     classes: &mut Vec<u8>,
 ) -> Result<(u32, u32), DataError> {
-    let mut file = std::mem::take(&mut scratch.file);
-    let size = decode::read_file(path, scratch.limits, &mut file)
-        .and_then(|()| mask_from(path, &file, binarize, scratch, classes));
-    scratch.file = file;
+    let limits = scratch.limits;
+    let size = decode::read_file(path, None, scratch).and_then(|()| {
+        let file = std::mem::take(&mut scratch.file);
+        let size = mask_from(path, &file, binarize, scratch, classes);
+        scratch.file = file;
+        size
+    });
+    scratch.limits = limits;
     size
 }
 

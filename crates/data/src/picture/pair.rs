@@ -37,7 +37,7 @@ pub fn augmented_pair_into(
     mask_out: &mut [u8],
 ) -> Result<(), DataError> {
     check_lengths(image_out, mask_out, size);
-    let decoded = decode_pair(files, scratch)?;
+    let decoded = decode_pair(files, size, scratch)?;
     let draw = Draw::new(decoded, augment, occasion);
     let framing = Framing::clip(size);
     draw_into(files.image, decoded, draw, framing, scratch, image_out)?;
@@ -60,7 +60,7 @@ pub fn evaluated_pair_into(
     mask_out: &mut [u8],
 ) -> Result<(), DataError> {
     check_lengths(image_out, mask_out, size);
-    let decoded = decode_pair(files, scratch)?;
+    let decoded = decode_pair(files, size, scratch)?;
     let framing = Framing::clip(size);
     evaluate(files.image, decoded, framing, scratch, image_out)?;
     let window = geometry::middle(decoded.0, decoded.1, framing);
@@ -69,12 +69,16 @@ pub fn evaluated_pair_into(
 }
 
 /// The image into `scratch.rgb`, the mask into `scratch.classes`.
-fn decode_pair(files: PairFiles, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
+fn decode_pair(
+    files: PairFiles,
+    size: u32,
+    scratch: &mut Scratch,
+) -> Result<(u32, u32), DataError> {
     let mut classes = std::mem::take(&mut scratch.classes);
     let mask_size = mask_into(files.mask, files.binarize, scratch, &mut classes);
     scratch.classes = classes;
     let mask_size = mask_size?;
-    let image_size = decode::decode(files.image, scratch)?;
+    let image_size = decode::decode(files.image, Some(Framing::clip(size)), scratch)?;
     if image_size != mask_size {
         return Err(DataError::PairSizes {
             image: files.image.to_owned(),

@@ -4,27 +4,34 @@
 //! A file is `II*\0 offset` (or `MM\0*`, with numbers the other way round), then a directory of tags, each of which has a
 //! kind, a count and the values, or where they are.
 
+use super::header::Bytes;
+
+pub(super) const WIDTH: u16 = 256;
+pub(super) const HEIGHT: u16 = 257;
+pub(super) const BITS: u16 = 258;
 pub(super) const PHOTOMETRIC: u16 = 262;
+pub(super) const ORIENTATION: u16 = 274;
+pub(super) const SAMPLES: u16 = 277;
 pub(super) const SAMPLE_FORMAT: u16 = 339;
 /// The last of the tags that a decoder reads; later ones are profiles and notes.
 const LAST_READ: u16 = 532;
 const ASCII: u16 = 2;
 
 /// The first directory, as far as it is there.
-pub(super) struct TiffTags<'a> {
-    bytes: &'a [u8],
+pub(super) struct TiffTags<'a, B: ?Sized> {
+    bytes: &'a B,
     start: usize,
     num_tags: usize,
     is_little_endian: bool,
 }
 
-impl<'a> TiffTags<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Option<TiffTags<'a>> {
+impl<'a, B: Bytes + ?Sized> TiffTags<'a, B> {
+    pub(super) fn new(bytes: &'a B) -> Option<TiffTags<'a, B>> {
         let mut tags = TiffTags {
             bytes,
             start: 0,
             num_tags: 0,
-            is_little_endian: bytes.starts_with(b"II"),
+            is_little_endian: bytes.at(0) == Some(*b"II"),
         };
         let directory = tags.word(4)? as usize;
         tags.num_tags = usize::from(tags.half(directory)?);
@@ -56,11 +63,11 @@ impl<'a> TiffTags<'a> {
     fn entries(&self) -> impl Iterator<Item = usize> {
         const ENTRY_BYTES: usize = 12;
         let entries = (0..self.num_tags).map(|entry| self.start + entry * ENTRY_BYTES);
-        entries.take_while(|at| at + ENTRY_BYTES <= self.bytes.len())
+        entries.take_while(|at| self.bytes.at::<ENTRY_BYTES>(*at).is_some())
     }
 
     fn half(&self, at: usize) -> Option<u16> {
-        let bytes = *self.bytes.get(at..)?.first_chunk()?;
+        let bytes = self.bytes.at(at)?;
         Some(match self.is_little_endian {
             true => u16::from_le_bytes(bytes),
             false => u16::from_be_bytes(bytes),
@@ -68,7 +75,7 @@ impl<'a> TiffTags<'a> {
     }
 
     fn word(&self, at: usize) -> Option<u32> {
-        let bytes = *self.bytes.get(at..)?.first_chunk()?;
+        let bytes = self.bytes.at(at)?;
         Some(match self.is_little_endian {
             true => u32::from_le_bytes(bytes),
             false => u32::from_be_bytes(bytes),

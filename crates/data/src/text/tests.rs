@@ -30,7 +30,7 @@ fn open_changed(change: impl FnOnce(&mut Value), vocab_size: usize) -> String {
     let mut json: Value = serde_json::from_slice(&TRAINED.json).unwrap();
     change(&mut json);
     fs::write(&path, json.to_string()).unwrap();
-    match TextEncoder::open(&path, vocab_size, 77) {
+    match TextEncoder::open(&path, vocab_size, 77, u64::MAX) {
         Ok(_) => String::new(),
         Err(error) => error.to_string(),
     }
@@ -132,7 +132,7 @@ fn a_saved_tokenizer_opens_again_and_travels_with_its_siblings() {
     fs::write(first.path().join("tokenizer_config.json"), "{\"mine\": 1}").unwrap();
 
     let path = first.path().join("tokenizer.json");
-    let opened = TextEncoder::open(&path, 1024, 77).unwrap();
+    let opened = TextEncoder::open(&path, 1024, 77, u64::MAX).unwrap();
     assert_eq!(
         ids(&opened, CAPTIONS[0], 32),
         ids(&TRAINED, CAPTIONS[0], 32)
@@ -160,7 +160,7 @@ fn stored_padding_and_truncation_do_not_get_in_the_way() {
 
 #[test]
 fn broken_and_unfit_files_are_refused() {
-    let missing = TextEncoder::open(Path::new("/nowhere/tokenizer.json"), 600, 77);
+    let missing = TextEncoder::open(Path::new("/nowhere/tokenizer.json"), 600, 77, u64::MAX);
     assert!(matches!(missing, Err(DataError::Io { .. })));
     assert!(open_changed(|json| *json = json!({}), 600).contains("expected a tokenizer.json"));
     assert!(open_changed(|_| (), 100).contains("expected ids below 100"));

@@ -18,6 +18,7 @@ const MOST_NAMED: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     has_told_plan: bool,
+    has_told_budget: bool,
     has_told_others: bool,
     /// What others held of the card when the memory was planned.
     others_at_first: Option<u64>,
@@ -35,9 +36,25 @@ impl Warnings {
             return Vec::new();
         }
         let mut told = Vec::new();
+        told.extend(self.judge_budget(sample));
         told.extend(self.judge_plan(sample));
         told.extend(self.judge_others(sample, others));
         told
+    }
+
+    /// By the high-water mark: what was held between two looks was held.
+    fn judge_budget(&mut self, sample: &MemorySample) -> Option<String> {
+        let (peak, budget) = (sample.process_peak_bytes?, sample.budget_bytes?);
+        if peak <= budget || std::mem::replace(&mut self.has_told_budget, true) {
+            return None;
+        }
+        Some(format!(
+            "WARNING: memory was above the budget: {} held, {} allowed{}\n\
+             hint: this should not happen, so please report it with plan.json and memory.jsonl; a larger --memory, or a machine with more",
+            show_bytes(peak),
+            show_bytes(budget),
+            at_step(sample)
+        ))
     }
 
     fn judge_plan(&mut self, sample: &MemorySample) -> Option<String> {
@@ -155,6 +172,23 @@ mod tests {
             assert!(told.contains(part), "{told}");
         }
         assert!(warnings.judge(&sample(above, above), nobody).is_empty());
+    }
+
+    #[test]
+    fn above_the_budget_is_told_once_by_the_high_water_mark() {
+        let mut warnings = Warnings::default();
+        let mut over = sample(GIB, GIB);
+        over.budget_bytes = Some(4 * GIB);
+        over.process_peak_bytes = Some(4 * GIB);
+        assert!(warnings.judge(&over, nobody).is_empty());
+        over.process_peak_bytes = Some(5 * GIB);
+        let [told] = &warnings.judge(&over, nobody)[..] else {
+            panic!("one warning")
+        };
+        for part in ["5.00 GiB held, 4.00 GiB allowed (step 7)", "\nhint: "] {
+            assert!(told.contains(part), "{told}");
+        }
+        assert!(warnings.judge(&over, nobody).is_empty());
     }
 
     #[test]

@@ -1,0 +1,513 @@
+//! What a picture will cost, from its header alone: how much memory its file, its pixels and its decoder take at the same time.
+//!
+//! ```text
+//! file      the bytes of the file, held while they are decoded
+//! pixels    what the decoder writes: 3 bytes a pixel, or more where it has alpha, 16 bits or four inks
+//! beside    the most of: what the decoder holds, a second copy while the picture is turned, rows while it is resized
+//! ```
+//!
+//! An upper bound near the truth: `tests/hostile` holds every decoder to it, over formats, sizes and mutated files.
+
+use std::cell::RefCell;
+use std::io::{Read, Seek, SeekFrom};
+
+use image::metadata::Orientation;
+
+use super::geometry;
+use super::tiff::{self, TiffTags};
+use super::{CHANNELS, Framing, Needed};
+
+/// Bytes that can be looked at anywhere.
+pub(super) trait Bytes {
+    fn at<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
+}
+
+impl Bytes for [u8] {
+    fn at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.get(at..)?.first_chunk().copied()
+    }
+}
+
+/// A file of which only the parts that are looked at are read.
+pub(super) struct FileBytes<R>(RefCell<Part<R>>);
+
+struct Part<R> {
+    reader: R,
+    start: usize,
+    bytes: Vec<u8>,
+}
+
+/// Read at once: headers are shorter, and tags of a TIFF lie together.
+const PART_BYTES: usize = 4 << 10;
+
+impl<R: Read + Seek> FileBytes<R> {
+    pub(super) fn new(reader: R) -> FileBytes<R> {
+        FileBytes(RefCell::new(Part {
+            reader,
+            start: 0,
+            bytes: Vec::new(),
+        }))
+    }
+}
+
+impl<R: Read + Seek> Bytes for FileBytes<R> {
+    fn at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        let part = &mut *self.0.borrow_mut();
+        let is_there = at >= part.start && at + N <= part.start + part.bytes.len();
+        if !is_there {
+            part.bytes.clear();
+            part.start = at;
+            part.reader.seek(SeekFrom::Start(at as u64)).ok()?;
+            let reader = &mut part.reader;
+            reader
+                .take(PART_BYTES as u64)
+                .read_to_end(&mut part.bytes)
+                .ok()?;
+        }
+        part.bytes.as_slice().at(at - part.start)
+    }
+}
+
+/// What a header says of its picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Pixels across, as they lie in the file.
+    pub width: u32,
+    /// Pixels down.
+    pub height: u32,
+    /// Bytes of a pixel as the decoder writes it.
+    pixel_bytes: u64,
+    kind: Kind,
+    /// Whether EXIF lays it on its side.
+    is_turned: bool,
+    /// Profiles, texts and thumbnails.
+    metadata_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Jpeg(JpegFrame),
+    Png,
+    Webp(WebpFrame),
+    Bmp,
+    Tiff {
+        /// Of the picture as the decoder holds it before it hands it over.
+        held_pixel_bytes: u64,
+        num_values: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct JpegFrame {
+    is_progressive: bool,
+    num_components: usize,
+    /// Horizontal and vertical sampling.
+    sampling: [(u8, u8); 4],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+struct WebpFrame {
+    is_lossless: bool,
+    has_alpha: bool,
+    is_animated: bool,
+}
+
+/// Bytes that reading one picture takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cost {
+    pub file: u64,
+    pub pixels: u64,
+    pub beside: u64,
+}
+
+impl Cost {
+    /// Pixels that are read of a picture whose header says nothing.
+    pub(super) const UNKNOWN_PIXELS: u64 = 1 << 16;
+
+    /// Bytes that are read of such a file: enough to say what it is.
+    pub(super) const UNKNOWN_FILE_BYTES: u64 = 1 << 20;
+
+    /// Of a file that has no header: some decoder has to say what is wrong with it.
+    pub(super) fn of_no_picture(file_bytes: u64) -> Cost {
+        Cost {
+            file: file_bytes.min(Cost::UNKNOWN_FILE_BYTES),
+            pixels: Cost::UNKNOWN_PIXELS * 8,
+            beside: Cost::UNKNOWN_PIXELS * 16 + SMALL_BYTES,
+        }
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.file + self.pixels + self.beside
+    }
+}
+
+/// Tables, readers and what else does not depend on the picture.
+const SMALL_BYTES: u64 = 128 << 10;
+
+impl Header {
+    /// Of bytes; `None` where they are no picture, or one that no decoder here reads.
+    pub(super) fn of(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
+        match bytes.at::<4>(0)? {
+            [0xff, 0xd8, 0xff, _] => jpeg(bytes),
+            [0x89, b'P', b'N', b'G'] => png(bytes),
+            [b'R', b'I', b'F', b'F'] if bytes.at(8)? == *b"WEBP" => webp(bytes),
+            [b'B', b'M', ..] => bmp(bytes),
+            [b'I', b'I', b'*', 0] | [b'M', b'M', 0, b'*'] => tiff(bytes),
+            _ => None,
+        }
+    }
+
+    pub(super) fn num_pixels(&self) -> u64 {
+        u64::from(self.width) * u64::from(self.height)
+    }
+
+    /// What reading it takes; without a framing it is only decoded.
+    pub(super) fn cost(
+        &self,
+        file_bytes: u64,
+        framing: Option<Framing>,
+        needed: Needed,
+    ) -> Cost {
+        let (mut width, mut height) = (u64::from(self.width), u64::from(self.height));
+        let decoder = match self.kind {
+            Kind::Jpeg(frame) => {
+                let divisor = u64::from(needed.divisor(self.width, self.height));
+                let full = (width, height);
+                (width, height) = (width.div_ceil(divisor), height.div_ceil(divisor));
+                frame.decoder_bytes(full, divisor)
+            }
+            Kind::Png => 5 * width * self.pixel_bytes,
+            Kind::Webp(frame) => frame.decoder_bytes(width, height, file_bytes),
+            Kind::Bmp => 4 * width,
+            Kind::Tiff {
+                held_pixel_bytes,
+                num_values,
+            } => width * height * held_pixel_bytes + 80 * num_values + width * 16,
+        };
+        let num_pixels = width * height;
+        let pixels = num_pixels * self.pixel_bytes.max(CHANNELS as u64);
+        let turned = num_pixels * CHANNELS as u64;
+        let (turned, upright) = match self.is_turned {
+            true => (turned, (height, width)),
+            false => (0, (width, height)),
+        };
+        let resized = framing.map_or(0, |framing| resize_bytes(upright, framing));
+        Cost {
+            file: file_bytes,
+            pixels,
+            beside: (decoder + 4 * self.metadata_bytes).max(turned).max(resized) + SMALL_BYTES,
+        }
+    }
+}
+
+/// Rows between the two passes of a resize, and the weights of both: of an evaluation or of a random part, whichever is more.
+fn resize_bytes((width, height): (u64, u64), framing: Framing) -> u64 {
+    let Framing { size, filter, .. } = framing;
+    let (wide, high) = (width.max(1) as u32, height.max(1) as u32);
+    let (first, last) = geometry::middle(wide, high, framing).rows_in_reach(high, size, filter);
+    let evaluated = u64::from(last - first);
+    // No part is wider than this, see `geometry::random_part`; the filter looks beyond it.
+    let widest = (f64::from(wide) * f64::from(high) * 4.0 / 3.0).sqrt();
+    let reach = filter.reach().max(2.0);
+    let in_reach = widest * (1.0 + (2.0 * reach + 1.0) / f64::from(size)) + 4.0 * reach;
+    let drawn = (in_reach.ceil() as u64).min(width);
+    let rows = u64::from(size) * CHANNELS as u64 * evaluated.max(drawn);
+    // Weights are held as f64 and as i16, as many as the filter is wide for each pixel of the longer of picture and result.
+    let weight_bytes = (22.0 * reach) as u64;
+    let weights =
+        weight_bytes * (width.min(drawn.max(evaluated)) + evaluated + 2 * u64::from(size));
+    rows + weights
+}
+
+impl JpegFrame {
+    fn decoder_bytes(&self, (width, height): (u64, u64), divisor: u64) -> u64 {
+        let used = &self.sampling[..self.num_components];
+        let most = |side: fn(&(u8, u8)) -> u8| used.iter().map(side).max().unwrap_or(1).max(1);
+        let (most_h, most_v) = (u64::from(most(|s| s.0)), u64::from(most(|s| s.1)));
+        let (mcus_x, mcus_y) = (width.div_ceil(8 * most_h), height.div_ceil(8 * most_v));
+        let block = 8_u64.div_ceil(divisor);
+        let full_plane = mcus_x * most_h * block * mcus_y * most_v * block;
+        let blocks_of = |&(h, v): &(u8, u8)| mcus_x * u64::from(h) * mcus_y * u64::from(v);
+        let planes: u64 = used
+            .iter()
+            .map(|component| match divisor {
+                1 => blocks_of(component) * 64,
+                // Colours of a smaller picture may be decoded in full instead of being enlarged.
+                _ => full_plane,
+            })
+            .sum();
+        // A coefficient has 16 bits, and a block a byte of its own.
+        let coefficients: u64 = match self.is_progressive {
+            true => used
+                .iter()
+                .map(|component| blocks_of(component) * 129)
+                .sum(),
+            false => 0,
+        };
+        let is_full = |&(h, v): &(u8, u8)| (u64::from(h), u64::from(v)) == (most_h, most_v);
+        let num_enlarged = used.iter().filter(|component| !is_full(component)).count() as u64;
+        let is_usual = self.num_components == 3
+            && used[1] == used[2]
+            && used[1] == (1, 1)
+            && matches!(used[0], (1 | 2, 1) | (2, 2));
+        let enlarged = match is_usual {
+            true => 0,
+            false => full_plane * num_enlarged,
+        };
+        let inks = match self.num_components {
+            4 => full_plane * 4,
+            _ => 0,
+        };
+        planes + coefficients + enlarged + inks + 16 * width
+    }
+}
+
+impl WebpFrame {
+    fn decoder_bytes(&self, width: u64, height: u64, file_bytes: u64) -> u64 {
+        let num_pixels = width * height;
+        let padded = width.next_multiple_of(16) * height.next_multiple_of(16);
+        // Codes of a lossless picture: a table of up to 4 KiB for each part of it that has its own.
+        let codes = num_pixels + (4 * file_bytes).min(48 << 20);
+        let lossy = padded * 3 / 2 + padded / 16 + file_bytes;
+        let alpha = match self.has_alpha {
+            true => num_pixels * 5 + codes,
+            false => 0,
+        };
+        let frame = match (self.is_lossless, self.has_alpha) {
+            (true, true) => codes,
+            (true, false) => num_pixels * 4 + codes,
+            (false, _) => lossy + alpha,
+        };
+        match self.is_animated {
+            // The frame and the canvas that it is laid on.
+            true => lossy + alpha.max(codes) + num_pixels * 8,
+            false => frame,
+        }
+    }
+}
+
+fn word(bytes: [u8; 2]) -> u32 {
+    u32::from(u16::from_be_bytes(bytes))
+}
+
+/// Stray bytes that are passed over before a frame; more are no JPEG.
+const MOST_STRAY: usize = 1 << 20;
+
+fn jpeg(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
+    let (mut at, mut num_stray) = (2, 0);
+    let mut frame: Option<Header> = None;
+    let (mut is_turned, mut metadata_bytes) = (false, 0);
+    loop {
+        let Some([fill, marker]) = bytes.at(at) else {
+            break;
+        };
+        if fill != 0xff {
+            at += 1;
+            num_stray += 1;
+            if num_stray > MOST_STRAY {
+                return None;
+            }
+            continue;
+        }
+        match marker {
+            0xff => at += 1,
+            0x01 | 0xd0..=0xd8 => at += 2,
+            0xd9 | 0xda => break,
+            _ => {
+                let Some(length) = bytes.at(at + 2) else {
+                    break;
+                };
+                let length = word(length) as usize;
+                match marker {
+                    0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
+                        frame = frame.or(jpeg_frame(bytes, at + 4, marker));
+                    }
+                    0xe0..=0xef | 0xfe => metadata_bytes += length as u64,
+                    _ => {}
+                }
+                if marker == 0xe1 && bytes.at(at + 4) == Some(*b"Exif\0\0") {
+                    is_turned |= lies_on_its_side(bytes, at + 10, length.saturating_sub(8));
+                }
+                at += 2 + length;
+            }
+        }
+    }
+    let frame = frame?;
+    Some(Header {
+        is_turned,
+        metadata_bytes,
+        ..frame
+    })
+}
+
+fn jpeg_frame(bytes: &(impl Bytes + ?Sized), at: usize, marker: u8) -> Option<Header> {
+    let [_, h0, h1, w0, w1, num_components] = bytes.at(at)?;
+    let num_components = usize::from(num_components);
+    if !(1..=4).contains(&num_components) {
+        return None;
+    }
+    let mut sampling = [(1, 1); 4];
+    for (component, sampling) in sampling.iter_mut().take(num_components).enumerate() {
+        let [_, factors, _] = bytes.at(at + 6 + 3 * component)?;
+        *sampling = (factors >> 4, factors & 15);
+    }
+    let frame = JpegFrame {
+        is_progressive: matches!(marker, 0xc2 | 0xc6 | 0xca | 0xce),
+        num_components,
+        sampling,
+    };
+    Some(Header {
+        width: word([w0, w1]),
+        height: word([h0, h1]),
+        pixel_bytes: if num_components == 4 { 4 } else { 3 },
+        kind: Kind::Jpeg(frame),
+        is_turned: false,
+        metadata_bytes: 0,
+    })
+}
+
+/// Whether EXIF says that width and height change places.
+fn lies_on_its_side(bytes: &(impl Bytes + ?Sized), at: usize, length: usize) -> bool {
+    let exif: Vec<u8> = (at..at + length.min(usize::from(u16::MAX)))
+        .map_while(|at| bytes.at::<1>(at))
+        .flatten()
+        .collect();
+    Orientation::from_exif_chunk(&exif).is_some_and(is_on_its_side)
+}
+
+fn is_on_its_side(orientation: Orientation) -> bool {
+    matches!(
+        orientation,
+        Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH
+    )
+}
+
+fn png(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
+    let number = |at: usize| bytes.at(at).map(u32::from_be_bytes);
+    let (width, height) = (number(16)?, number(20)?);
+    let [depth, colour] = bytes.at(24)?;
+    let (mut at, mut metadata_bytes) = (33_usize, 0);
+    let (mut has_exif, mut has_transparent) = (false, false);
+    while let (Some(length), Some(name)) = (number(at), bytes.at::<4>(at + 4)) {
+        match &name {
+            b"IDAT" => break,
+            b"tRNS" => has_transparent = true,
+            b"PLTE" => {}
+            _ => metadata_bytes += u64::from(length) + 16,
+        }
+        has_exif |= &name == b"eXIf";
+        at = at.checked_add(length as usize + 12)?;
+    }
+    let num_channels = match (colour, has_transparent) {
+        (0, false) => 1,
+        (0, true) | (4, _) => 2,
+        (2 | 3, false) => 3,
+        _ => 4,
+    };
+    Some(Header {
+        width,
+        height,
+        pixel_bytes: num_channels * if depth == 16 { 2 } else { 1 },
+        kind: Kind::Png,
+        is_turned: has_exif,
+        metadata_bytes,
+    })
+}
+
+fn webp(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
+    const ALPHA: u8 = 0x10;
+    const EXIF: u8 = 0x08;
+    const ANIMATION: u8 = 0x02;
+    let mut frame = WebpFrame::default();
+    let mut size = None;
+    let (mut at, mut is_turned, mut metadata_bytes) = (12_usize, false, 0);
+    while let Some(name) = bytes.at::<4>(at) {
+        let length = u32::from_le_bytes(bytes.at(at + 4)?) as usize;
+        let payload = at + 8;
+        match &name {
+            b"VP8X" => {
+                let [flags, _, _, _, a, b, c, d, e, f] = bytes.at(payload)?;
+                let side = |a, b, c| u32::from_le_bytes([a, b, c, 0]) + 1;
+                size = Some((side(a, b, c), side(d, e, f)));
+                frame.has_alpha = flags & ALPHA != 0;
+                frame.is_animated = flags & ANIMATION != 0;
+                is_turned = flags & EXIF != 0;
+            }
+            b"VP8 " => {
+                let [.., a, b, c, d] = bytes.at::<10>(payload)?;
+                let side = |low, high| u32::from(u16::from_le_bytes([low, high]) & 0x3fff);
+                size = size.or(Some((side(a, b), side(c, d))));
+                break;
+            }
+            b"VP8L" => {
+                let [_, a, b, c, d] = bytes.at(payload)?;
+                let header = u32::from_le_bytes([a, b, c, d]);
+                let found = ((header & 0x3fff) + 1, (header >> 14 & 0x3fff) + 1);
+                frame.is_lossless = true;
+                // The decoder believes the bit of a file that says nothing else of itself.
+                frame.has_alpha |= size.is_none() && header >> 28 & 1 == 1;
+                size = size.or(Some(found));
+                break;
+            }
+            b"ANMF" => break,
+            _ => metadata_bytes += length as u64,
+        }
+        at = payload.checked_add(length + length % 2)?;
+    }
+    let (width, height) = size?;
+    Some(Header {
+        width,
+        height,
+        pixel_bytes: if frame.has_alpha { 4 } else { 3 },
+        kind: Kind::Webp(frame),
+        is_turned,
+        metadata_bytes,
+    })
+}
+
+fn bmp(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
+    const CORE: u32 = 12;
+    let word = |at: usize| bytes.at(at).map(u32::from_le_bytes);
+    let half = |at: usize| bytes.at(at).map(u16::from_le_bytes);
+    let (width, height, bits) = match word(14)? {
+        CORE => (u32::from(half(18)?), u32::from(half(20)?), half(24)?),
+        _ => {
+            let side = |at| word(at).map(|side| (side as i32).unsigned_abs());
+            (side(18)?, side(22)?, half(28)?)
+        }
+    };
+    Some(Header {
+        width,
+        height,
+        pixel_bytes: if matches!(bits, 16 | 32) { 4 } else { 3 },
+        kind: Kind::Bmp,
+        is_turned: false,
+        metadata_bytes: 0,
+    })
+}
+
+fn tiff(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
+    let tags = TiffTags::new(bytes)?;
+    let (width, height) = (tags.first(tiff::WIDTH)?, tags.first(tiff::HEIGHT)?);
+    let bits = u64::from(tags.first(tiff::BITS).unwrap_or(1));
+    let num_samples = u64::from(tags.first(tiff::SAMPLES).unwrap_or(1));
+    let held_pixel_bytes = num_samples * bits.div_ceil(8).max(1);
+    let is_turned = tags
+        .first(tiff::ORIENTATION)
+        .and_then(|orientation| Orientation::from_exif(orientation.min(255) as u8))
+        .is_some_and(is_on_its_side);
+    Some(Header {
+        width,
+        height,
+        pixel_bytes: held_pixel_bytes,
+        kind: Kind::Tiff {
+            held_pixel_bytes,
+            num_values: u64::from(tags.most_values()),
+        },
+        is_turned,
+        metadata_bytes: 0,
+    })
+}
