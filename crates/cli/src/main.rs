@@ -17,6 +17,7 @@ use clap::Parser;
 use arguments::{BenchCommand, Command, DataCommand, Holdall};
 
 fn main() -> ExitCode {
+    stop::listen();
     let holdall = Holdall::parse();
     holdall_device::cuda::on_progress(screen::tell);
     let result = match holdall.command {

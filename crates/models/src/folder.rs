@@ -148,7 +148,7 @@ impl ModelFolder {
     }
 
     /// Converts a tensor into `values`, which has its length. 64-bit values are rounded, the others
-    /// are exact.
+    /// are exact. Values that are not finite are refused.
     pub fn read_f32(&self, name: &str, values: &mut [f32]) -> Result<(), ModelError> {
         let tensor = self.tensor(name).ok_or_else(|| ModelError::UnknownTensor {
             folder: self.path.clone(),
@@ -171,7 +171,8 @@ impl ModelFolder {
             convert(tensor.stored_type, bytes, values);
             self.files[self.tensors[name].file].give_back();
         }
-        Ok(())
+        let file = self.files[self.tensors[name].file].path();
+        check_finite(file, name, tensor.shape, values)
     }
 
     /// The classifier that lies beside the weights, if there is one.
@@ -246,5 +247,32 @@ fn read_all(file: &WeightsFile, name: &str, info: &TensorInfo) -> Result<Vec<f32
     let num_values = num_values(&info.shape).expect("fits: checked by WeightsFile::open");
     let mut values = vec![0.0; num_values];
     convert(stored_type, file.bytes(info), &mut values);
+    check_finite(file.path(), name, &info.shape, &values)?;
     Ok(values)
+}
+
+/// Nothing can be computed or trained with a weight that is infinite or not a number.
+fn check_finite(
+    file: &Path,
+    tensor: &str,
+    shape: &[usize],
+    values: &[f32],
+) -> Result<(), ModelError> {
+    let Some(first) = values.iter().position(|value| !value.is_finite()) else {
+        return Ok(());
+    };
+    let mut at = vec![0; shape.len()];
+    let mut rest = first;
+    for (index, &extent) in at.iter_mut().zip(shape).rev() {
+        *index = rest % extent;
+        rest /= extent;
+    }
+    Err(ModelError::NotFinite {
+        file: file.into(),
+        tensor: tensor.into(),
+        found: values[first],
+        at,
+        num_bad: values.iter().filter(|value| !value.is_finite()).count(),
+        num_values: values.len(),
+    })
 }

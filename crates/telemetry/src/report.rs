@@ -13,10 +13,9 @@ mod page;
 mod run;
 mod thin;
 
-use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use holdall_files::write_whole;
 use serde::Serialize;
 
 /// Why there is no report.
@@ -58,38 +57,45 @@ pub struct Written {
     pub notes: Vec<String>,
 }
 
-/// Writes a report on `runs` to `out`: whole, or not at all.
-pub fn write(runs: &[PathBuf], out: &Path) -> Result<Written, ReportError> {
-    let runs = runs
-        .iter()
-        .map(|path| run::Run::read(path))
-        .collect::<Result<Vec<_>, _>>()?;
-    let notes = runs.iter().flat_map(run::Run::notes).collect();
-    let html = page::render(&runs);
-    write_whole(out, html.as_bytes()).map_err(|cause| ReportError::NotWritten {
-        path: out.display().to_string(),
-        cause,
-    })?;
-    Ok(Written {
-        path: out.to_owned(),
-        bytes: html.len() as u64,
-        runs: runs.len(),
-        notes,
-    })
+/// A report that is not on disk yet.
+pub struct Page {
+    html: String,
+    runs: usize,
+    notes: Vec<String>,
 }
 
-/// To a sibling, then renamed.
-fn write_whole(path: &Path, contents: &[u8]) -> std::io::Result<()> {
-    let partial = path.with_added_extension("partial");
-    let written = File::create(&partial).and_then(|mut file| {
-        file.write_all(contents)?;
-        file.sync_all()
-    });
-    let renamed = written.and_then(|()| fs::rename(&partial, path));
-    if renamed.is_err() {
-        let _ = fs::remove_file(&partial);
+impl Page {
+    /// Reads the runs and makes the page of them.
+    pub fn of(runs: &[PathBuf]) -> Result<Page, ReportError> {
+        let runs = runs
+            .iter()
+            .map(|path| run::Run::read(path))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Page {
+            html: page::render(&runs),
+            runs: runs.len(),
+            notes: runs.iter().flat_map(run::Run::notes).collect(),
+        })
     }
-    renamed
+
+    /// Writes it to `out`, whole.
+    pub fn write(self, out: &Path) -> Result<Written, ReportError> {
+        write_whole(out, self.html.as_bytes()).map_err(|cause| ReportError::NotWritten {
+            path: out.display().to_string(),
+            cause,
+        })?;
+        Ok(Written {
+            path: out.to_owned(),
+            bytes: self.html.len() as u64,
+            runs: self.runs,
+            notes: self.notes,
+        })
+    }
+}
+
+/// Writes a report on `runs` to `out`.
+pub fn write(runs: &[PathBuf], out: &Path) -> Result<Written, ReportError> {
+    Page::of(runs)?.write(out)
 }
 
 #[cfg(test)]

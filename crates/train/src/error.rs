@@ -5,6 +5,8 @@ use holdall_device::DeviceError;
 use holdall_models::error::ModelError;
 use holdall_plan::PlanError;
 
+use crate::diverged::Diverged;
+
 /// Why a run cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -20,6 +22,9 @@ pub enum TrainError {
     /// The data is not usable.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// What is trained is not finite any more.
+    #[error(transparent)]
+    Diverged(#[from] Box<Diverged>),
     /// A run that had begun cannot go on.
     #[error("{0}")]
     Run(String),

@@ -11,7 +11,7 @@
 //!
 //! A stop is heeded between steps and between the batches of an evaluation: the state is saved and the run can go on.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdall_data::loader::Skipped;
@@ -19,6 +19,7 @@ use holdall_telemetry::memory_log::Phase;
 
 use crate::checkpoint::{Best, Clock, FORMAT, Next, State, save};
 use crate::config::{EvalEvery, SaveEvery, Split};
+use crate::diverged::{self, Diverged, StepNorm};
 use crate::error::TrainError;
 use crate::evaluate::{Unfinished, evaluate, nothing_readable};
 use crate::examples::Examples;
@@ -33,6 +34,7 @@ use crate::recorder::{Promise, Sampler};
 use crate::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary, SummaryMetrics,
 };
+use crate::requests::Requests;
 use crate::run_folder::RunFolder;
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
@@ -54,6 +56,10 @@ pub struct Trainer {
     rates: LearningRates,
     skipped: SkippedFile,
     best_metric: String,
+    /// What the checkpoint on disk holds.
+    saved: Option<(u64, Next)>,
+    /// Of the last step of this process.
+    last_norm: Option<StepNorm>,
     /// Of this process.
     process_clock: Clock,
     resumed_at: Instant,
@@ -96,6 +102,7 @@ impl Trainer {
             arena_bytes: step.arena_bytes(),
             batch_size: ready.split.batch_size,
         });
+        let mut saved = None;
         let state = match ready.checkpoint.take() {
             Some(checkpoint) => {
                 if checkpoint.state.data_digest != digest {
@@ -106,6 +113,7 @@ impl Trainer {
                     )));
                 }
                 checkpoint.restore(&ready.device, &mut step)?;
+                saved = Some((checkpoint.state.step, checkpoint.state.next));
                 checkpoint.state
             }
             None => {
@@ -167,6 +175,8 @@ impl Trainer {
             rates,
             skipped,
             best_metric,
+            saved,
+            last_norm: None,
             process_clock: Clock::default(),
             resumed_at: Instant::now(),
             seconds_before: 0.0,
@@ -191,10 +201,10 @@ impl Trainer {
         self.state.step
     }
 
-    /// Runs to the end, or until `stop`.
+    /// Runs to the end, or until it is asked to stop.
     pub fn run(
         &mut self,
-        stop: &AtomicBool,
+        requests: &Requests,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, TrainError> {
         self.ready.feed.begin_waits();
@@ -205,7 +215,7 @@ impl Trainer {
         let mut first = true;
         while !self.has_ended() {
             if self.state.next == Next::Step {
-                if stop.load(Ordering::Relaxed) {
+                if requests.stop.load(Ordering::Relaxed) {
                     return self.interrupted(watch);
                 }
                 let line = match self.one_step(&mut epoch_clock, watch) {
@@ -219,16 +229,28 @@ impl Trainer {
                 }
                 if self.evaluation_is_due() {
                     self.state.next = Next::Evaluate;
+                    // An evaluation may take longer than whoever asks will wait.
+                    self.save_if_asked(requests, watch)?;
                 }
             }
             if self.state.next == Next::Evaluate {
                 self.ready.recorder.enter(Phase::Evaluate);
-                match self.evaluate_all(stop, watch) {
+                match self.evaluate_all(requests, watch) {
                     Ok(()) => {
                         self.state.next = Next::Step;
                         self.ready.recorder.enter(Phase::Train);
                     }
-                    Err(Unfinished::Stopped) => return self.interrupted(watch),
+                    Err(Unfinished::Stopped) if requests.stop.load(Ordering::Relaxed) => {
+                        return self.interrupted(watch);
+                    }
+                    // Asked to save meanwhile: the evaluation begins again, and is not interrupted for that a second time.
+                    Err(Unfinished::Stopped) => {
+                        self.save_if_asked(requests, watch)?;
+                        continue;
+                    }
+                    Err(Unfinished::NotFinite(found)) => {
+                        return Err(self.diverged(self.state.step, found));
+                    }
                     Err(Unfinished::Failed(error)) => return Err(self.failed(*error, watch)),
                 }
             }
@@ -238,11 +260,13 @@ impl Trainer {
                 self.tell_epoch(&std::mem::take(&mut epoch_clock), seconds, watch);
                 epoch_started = Instant::now();
             }
-            if self.save_is_due(ends) || self.has_ended() {
+            if !self.save_if_asked(requests, watch)?
+                && (self.save_is_due(ends) || self.has_ended())
+            {
                 self.save(watch)?;
-                if !self.has_ended() {
-                    self.ready.recorder.enter(Phase::Train);
-                }
+            }
+            if !self.has_ended() {
+                self.ready.recorder.enter(Phase::Train);
             }
         }
         let finished = self.finish();
@@ -283,9 +307,16 @@ impl Trainer {
         let samples = self.ready.feed.batch().num_samples;
         let timing = self.time_operations(number)?;
         let report = self.compute(number, &moment)?;
-        let observed = self.state.scaler.observe(report.gradients);
-        observed.map_err(|diverged| TrainError::Run(format!("step {number}: {diverged}")))?;
+        if let Some(found) = diverged::in_report(&report, &mut self.state.scaler) {
+            return Err(self.diverged(number, found));
+        }
         self.state.step = number;
+        if report.gradient_norm.is_finite() {
+            self.last_norm = Some(StepNorm {
+                step: number,
+                gradient_norm: report.gradient_norm,
+            });
+        }
         let (chosen, end) = self.ready.feed.samples();
         let samples_digest = format!("{:016x}", digest(chosen));
         self.state.cursor = Some(end);
@@ -426,9 +457,14 @@ impl Trainer {
 
     fn evaluate_all(
         &mut self,
-        stop: &AtomicBool,
+        requests: &Requests,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), Unfinished> {
+        let is_saved = self.saved == Some((self.state.step, self.state.next));
+        let is_wanted = || {
+            let is_asked_to_save = !is_saved && requests.save.load(Ordering::Relaxed);
+            !requests.stop.load(Ordering::Relaxed) && !is_asked_to_save
+        };
         let mut lines = Vec::new();
         let mut seen = Vec::new();
         let splits: Vec<Split> = self.evaluated().collect();
@@ -450,7 +486,7 @@ impl Trainer {
                 feed.lend(self.state.step),
                 part,
                 Some(&mut examples),
-                stop,
+                &is_wanted,
                 |done, total| watch(Event::Evaluating { on, done, total }),
             );
             feed.train(config, prepared);
@@ -560,14 +596,66 @@ impl Trainer {
     }
 
     fn save(&mut self, watch: &mut dyn FnMut(Event<'_>)) -> Result<(), TrainError> {
+        self.save_state()?;
+        watch(Event::Saved {
+            step: self.state.step,
+            is_asked: false,
+        });
+        Ok(())
+    }
+
+    /// Whether someone asked for a checkpoint, which is on disk then.
+    fn save_if_asked(
+        &mut self,
+        requests: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<bool, TrainError> {
+        let is_asked = requests.save.swap(false, Ordering::Relaxed);
+        if is_asked {
+            self.save_state()?;
+            watch(Event::Saved {
+                step: self.state.step,
+                is_asked,
+            });
+        }
+        Ok(is_asked)
+    }
+
+    /// A state that is not finite does not replace one that is.
+    fn save_state(&mut self) -> Result<(), TrainError> {
         self.ready.recorder.enter(Phase::Save);
+        if let Some(found) = diverged::in_state(&self.step) {
+            return Err(self.diverged(self.state.step, found));
+        }
         self.state.journal_bytes = self.journal.sync()?;
         self.state.clock.all = self.seconds_before + self.resumed_at.elapsed().as_secs_f64();
         save(&self.folder.last(), &self.state, &self.step)?;
-        watch(Event::Saved {
-            step: self.state.step,
-        });
+        self.saved = Some((self.state.step, self.state.next));
         Ok(())
+    }
+
+    /// Says what was found at which step, and what to go on from.
+    fn diverged(&self, step: u64, found: String) -> TrainError {
+        let config = &self.ready.config;
+        let lower = config.train.lr / 10.0;
+        let hint = match self.saved {
+            Some((step, _)) => format!(
+                "the checkpoint of step {step} is untouched: holdall train --resume --out {} --lr {lower:e} goes on from \
+                 there; or begin again with a lower `lr`, a longer `warmup` or a smaller `clip_norm`",
+                self.folder.path().display()
+            ),
+            None => format!(
+                "no checkpoint was written before; begin again with a lower `lr` (--lr {lower:e}), a longer `warmup` or a \
+                 smaller `clip_norm`"
+            ),
+        };
+        TrainError::from(Box::new(Diverged {
+            step,
+            found,
+            last_norm: self.last_norm,
+            checkpoint_step: self.saved.map(|(step, _)| step),
+            hint,
+        }))
     }
 
     /// What was done before a failure is kept: steps fail as a whole, so the state is that after the last one.
@@ -575,6 +663,10 @@ impl Trainer {
         if let TrainError::Device(error) = error {
             // Nobody knows what is in the memory of a device that failed: the last checkpoint stands.
             return TrainError::Run(format!("after step {}: {error}", self.state.step));
+        }
+        if let TrainError::Diverged(_) = error {
+            // The weights may have been on their way for some steps: an earlier state is the better one to go on from.
+            return error;
         }
         // If that fails as well, the first failure is the one to tell.
         let _ = self.save(watch);

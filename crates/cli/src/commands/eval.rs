@@ -13,7 +13,7 @@ use holdall_data::table::Table;
 use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
 use holdall_train::config::Split;
-use holdall_train::evaluate::{self, Scores, Unfinished};
+use holdall_train::evaluate::{self, Scores};
 use holdall_train::prepare::Part;
 use holdall_train::reading::Reading;
 use holdall_train::setup::resolve_budget;
@@ -24,10 +24,8 @@ use serde::Serialize;
 use crate::arguments::EvalArguments;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
-use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::similarity;
-use crate::stop;
 use crate::watch::show_scores;
 
 #[derive(Serialize)]
@@ -42,7 +40,6 @@ struct EvalJson<'a> {
 }
 
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
-    let asked_to_stop = stop::on_interrupt();
     let trained = Trained::open(&arguments.model)?;
     let config = config(&arguments, &trained)?;
     let device = open_device(arguments.device, arguments.num_threads)?;
@@ -92,14 +89,13 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         &mut pictures,
         &part,
         None,
-        asked_to_stop,
+        &|| true,
         |done, _| bar.set_position(done as u64),
     );
     bar.finish_and_clear();
     let (scores, skipped) = match scores {
         Ok(scores) => scores,
-        Err(Unfinished::Stopped) => return Ok(ExitCode::from(failure::INTERRUPTED)),
-        Err(Unfinished::Failed(error)) => return Err((*error).into()),
+        Err(unfinished) => return Err(unfinished.into_error().into()),
     };
     if let Some(error) = refused(&data.csv, &part.samples, &skipped, &config.data) {
         return Err(error.into());

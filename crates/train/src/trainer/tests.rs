@@ -34,7 +34,7 @@ fn draw(folder: &std::path::Path) {
         count: 22,
         ..CarsConfig::default()
     };
-    cars::write(&folder.join("data"), &cars, |_| ()).unwrap();
+    cars::write(&folder.join("data"), &cars, |_| true).unwrap();
 }
 
 /// Number, samples, which, bits of the loss.
@@ -43,7 +43,7 @@ type Steps = Vec<(u64, usize, String, u64)>;
 /// What each step was like, how many pictures were left out, and how it ended.
 fn run(trainer: &mut Trainer) -> (Steps, usize, Result<Outcome, TrainError>) {
     let (mut steps, mut skipped) = (Vec::new(), 0);
-    let outcome = trainer.run(&AtomicBool::new(false), &mut |event| match event {
+    let outcome = trainer.run(&Requests::new(), &mut |event| match event {
         Event::Step(line) => {
             let digest = line.samples_digest.clone();
             steps.push((line.step, line.samples, digest, line.loss.to_bits()));
