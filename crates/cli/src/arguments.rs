@@ -234,7 +234,8 @@ impl DemoArguments {
                   holdall train cars.yml --batch-size 8 --gradient-accumulation 16 --out runs/cars\n  \
                   holdall train photos.csv --model ./clip-vit-base-patch32 --set data.caption=\"a photo of a {make}\"\n  \
                   holdall train --resume --out runs/cars --epochs 30\n\n\
-                  Ctrl-C saves and stops. Exit code 0: done; 130: stopped, go on with --resume; 3: does not fit.")]
+                  Ctrl-C and SIGTERM save and stop; SIGUSR1 saves and goes on.\n\
+                  Exit code 0: done; 1: failed; 3: does not fit; 130, 143: stopped by Ctrl-C, SIGTERM: go on with --resume.")]
 pub struct TrainArguments {
     /// CONFIG.yml, DATA.csv, or a folder with image_labels.csv
     #[arg(value_name = "CONFIG|DATA")]

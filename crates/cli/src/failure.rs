@@ -15,8 +15,6 @@ pub const FOUND: u8 = 1;
 pub const BAD_INPUT: u8 = 2;
 /// Does not fit the budget.
 pub const DOES_NOT_FIT: u8 = 3;
-/// Stopped by the user; what was done is saved. As shells say it: 128 + SIGINT.
-pub const INTERRUPTED: u8 = 130;
 
 /// Prints the error and says which exit code it has.
 pub fn report(error: &anyhow::Error) -> ExitCode {
@@ -59,7 +57,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             tell(&format!("error: {error}"));
             ExitCode::from(DOES_NOT_FIT)
         }
-        Some(TrainError::Run(_)) => {
+        Some(TrainError::Run(_) | TrainError::Diverged(_)) => {
             tell(&format!("error: {error}"));
             ExitCode::from(FOUND)
         }

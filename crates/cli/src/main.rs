@@ -23,6 +23,7 @@ static ALLOCATOR: holdall_device::cpu::PackingAllocator =
 
 fn main() -> ExitCode {
     holdall_device::cpu::steady_allocator();
+    stop::listen();
     let holdall = Holdall::parse();
     holdall_device::cuda::on_progress(screen::tell);
     let result = match holdall.command {

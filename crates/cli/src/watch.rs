@@ -92,7 +92,12 @@ impl Watcher {
             Event::Notice(text) => self.line(text),
             Event::Epoch(epoch) => self.line(&show_epoch(epoch)),
             // Saving is silent while all is well: the bar stays where it is.
-            Event::Saved { .. } => {}
+            Event::Saved {
+                is_asked: false, ..
+            } => {}
+            Event::Saved { step, .. } => self.line(&format!(
+                "Saved after step {step}, as SIGUSR1 asked; going on"
+            )),
         }
     }
 

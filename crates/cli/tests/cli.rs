@@ -51,6 +51,8 @@ mod limits;
 mod memory;
 #[path = "cli/monitor.rs"]
 mod monitor;
+#[path = "cli/not_finite.rs"]
+mod not_finite;
 #[path = "cli/odd_numbers.rs"]
 mod odd_numbers;
 #[path = "cli/out_folder.rs"]

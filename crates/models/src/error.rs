@@ -386,6 +386,27 @@ pub enum ModelError {
         found: usize,
     },
 
+    /// A weight is infinite or not a number.
+    #[error(
+        "{}: tensor `{tensor}` holds {found} at {at:?} ({num_bad} of its {num_values} values {} not finite)\n\
+         hint: the run that wrote it diverged, or the file is damaged; use a checkpoint from before, or fetch the file again",
+        file.display(), if *num_bad == 1 { "is" } else { "are" }
+    )]
+    NotFinite {
+        /// The safetensors file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The first such value.
+        found: f32,
+        /// Where it is, an index for each dimension.
+        at: Vec<usize>,
+        /// How many there are.
+        num_bad: usize,
+        /// How many values the tensor has.
+        num_values: usize,
+    },
+
     /// A classification head is not a linear layer on the projection.
     #[error(
         "{}: expected {expected}, found {found}\n\

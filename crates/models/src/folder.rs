@@ -152,7 +152,7 @@ impl ModelFolder {
     }
 
     /// Converts a tensor into `values`, which has its length. 64-bit values are rounded, the others
-    /// are exact.
+    /// are exact. Values that are not finite are refused.
     pub fn read_f32(&self, name: &str, values: &mut [f32]) -> Result<(), ModelError> {
         let tensor = self.tensor(name).ok_or_else(|| ModelError::UnknownTensor {
             folder: self.path.clone(),
@@ -174,7 +174,9 @@ impl ModelFolder {
         self.files[place.file].read(name, &place.info, PIECE * bytes_each.max(1), |bytes| {
             let values = pieces.next().expect("as many pieces as of bytes");
             convert(tensor.stored_type, bytes, values);
-        })
+        })?;
+        let file = self.files[place.file].path();
+        check_finite(file, name, tensor.shape, values)
     }
 
     /// The classifier that lies beside the weights, if there is one.
@@ -252,5 +254,32 @@ fn read_all(file: &WeightsFile, name: &str, info: &TensorInfo) -> Result<Vec<f32
     file.read(name, info, whole.max(1), |bytes| {
         convert(stored_type, bytes, &mut values);
     })?;
+    check_finite(file.path(), name, &info.shape, &values)?;
     Ok(values)
+}
+
+/// Nothing can be computed or trained with a weight that is infinite or not a number.
+fn check_finite(
+    file: &Path,
+    tensor: &str,
+    shape: &[usize],
+    values: &[f32],
+) -> Result<(), ModelError> {
+    let Some(first) = values.iter().position(|value| !value.is_finite()) else {
+        return Ok(());
+    };
+    let mut at = vec![0; shape.len()];
+    let mut rest = first;
+    for (index, &extent) in at.iter_mut().zip(shape).rev() {
+        *index = rest % extent;
+        rest /= extent;
+    }
+    Err(ModelError::NotFinite {
+        file: file.into(),
+        tensor: tensor.into(),
+        found: values[first],
+        at,
+        num_bad: values.iter().filter(|value| !value.is_finite()).count(),
+        num_values: values.len(),
+    })
 }

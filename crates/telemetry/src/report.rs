@@ -56,24 +56,47 @@ pub struct Written {
     pub notes: Vec<String>,
 }
 
-/// Writes a report on `runs` to `out`: whole, or not at all.
+/// A report that is not on disk yet.
+pub struct Page {
+    html: String,
+    runs: usize,
+    notes: Vec<String>,
+}
+
+impl Page {
+    /// Reads the runs and makes the page of them.
+    pub fn of(runs: &[PathBuf]) -> Result<Page, ReportError> {
+        let runs = runs
+            .iter()
+            .map(|path| run::Run::read(path))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Page {
+            html: page::render(&runs),
+            runs: runs.len(),
+            notes: runs.iter().flat_map(run::Run::notes).collect(),
+        })
+    }
+
+    /// Writes it to `out`, whole.
+    pub fn write(self, out: &Path) -> Result<Written, ReportError> {
+        holdall_files::write_whole(out, self.html.as_bytes()).map_err(|cause| {
+            ReportError::NotWritten {
+                path: out.display().to_string(),
+                cause,
+            }
+        })?;
+        Ok(Written {
+            path: out.to_owned(),
+            bytes: self.html.len() as u64,
+            runs: self.runs,
+            notes: self.notes,
+        })
+    }
+}
+
+/// Writes a report on `runs` to `out`.
 pub fn write(runs: &[PathBuf], out: &Path) -> Result<Written, ReportError> {
-    let runs = runs
-        .iter()
-        .map(|path| run::Run::read(path))
-        .collect::<Result<Vec<_>, _>>()?;
-    let notes = runs.iter().flat_map(run::Run::notes).collect();
-    let html = page::render(&runs);
-    holdall_files::write_whole(out, html.as_bytes()).map_err(|cause| ReportError::NotWritten {
-        path: out.display().to_string(),
-        cause,
-    })?;
-    Ok(Written {
-        path: out.to_owned(),
-        bytes: html.len() as u64,
-        runs: runs.len(),
-        notes,
-    })
+    Page::of(runs)?.write(out)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use holdall_device::DeviceError;
 use holdall_models::error::ModelError;
 use holdall_plan::PlanError;
 
+use crate::diverged::Diverged;
+
 /// Why a run cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -23,6 +25,9 @@ pub enum TrainError {
     /// Something that may not be left out does not fit the budget.
     #[error("{0}")]
     DoesNotFit(String),
+    /// What is trained is not finite any more.
+    #[error(transparent)]
+    Diverged(#[from] Box<Diverged>),
     /// A run that had begun cannot go on.
     #[error("{0}")]
     Run(String),

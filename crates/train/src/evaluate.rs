@@ -4,7 +4,7 @@
 //! held.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use holdall_data::loader::{Loader, Skipped};
 use holdall_data::samples::Samples;
@@ -88,10 +88,25 @@ impl Scores {
 /// Why an evaluation has no result.
 #[derive(Debug)]
 pub enum Unfinished {
-    /// The user asked to stop.
+    /// Whoever watches it did not want it to go on.
     Stopped,
+    /// Features are infinite or not a number: whose, and what was found.
+    NotFinite(String),
     /// Something broke.
     Failed(Box<TrainError>),
+}
+
+impl Unfinished {
+    /// Outside of a run, where nothing asks an evaluation to stop.
+    pub fn into_error(self) -> TrainError {
+        match self {
+            Unfinished::Stopped => TrainError::Run("the evaluation was stopped".to_owned()),
+            Unfinished::NotFinite(found) => TrainError::Run(format!(
+                "{found}\nhint: the model may come from a run that diverged; use a checkpoint from before"
+            )),
+            Unfinished::Failed(error) => *error,
+        }
+    }
 }
 
 impl<E: Into<TrainError>> From<E> for Unfinished {
@@ -135,18 +150,17 @@ fn options(sizes: &Sizes) -> Options {
     }
 }
 
-/// Evaluates `part`, unless it is to `stop`. `tell` is told how far it is. What cannot be read is left out, and named. `examples` look on.
+/// Evaluates `part`, as long as it `is_wanted`; waiting for a picture ends with `stop`. `tell` is told how far it is. What cannot be read is left out, and named. `examples` look on.
 pub fn evaluate(
     device: &Device,
     encoder: &mut Encoder<'_>,
-    pictures: &mut Loader<HostRow>,
-    part: &Part,
+    (pictures, part): (&mut Loader<HostRow>, &Part),
     mut examples: Option<&mut Examples>,
     stop: &AtomicBool,
+    is_wanted: &(dyn Fn() -> bool + Sync),
     mut tell: impl FnMut(usize, usize),
 ) -> Result<(Scores, Vec<Skipped>), Unfinished> {
     let (samples, projection) = (&part.samples, encoder.projection());
-    let is_wanted = || !stop.load(Ordering::Relaxed);
     let mut go_on = |done: usize, total: usize| {
         tell(done, total);
         is_wanted()
@@ -244,10 +258,9 @@ fn rank(
     })
 }
 
-/// Only a model that has come apart gives features without ranks.
 fn not_ranked(error: RetrievalError) -> Unfinished {
-    let what = match error {
-        RetrievalError::Stopped => return Unfinished::Stopped,
+    match error {
+        RetrievalError::Stopped => Unfinished::Stopped,
         RetrievalError::NotFinite {
             side, row, value, ..
         } => {
@@ -255,17 +268,13 @@ fn not_ranked(error: RetrievalError) -> Unfinished {
                 Side::Query => "picture",
                 Side::Gallery => "caption",
             };
-            format!(
+            Unfinished::NotFinite(format!(
                 "the features of {what} {} are not finite: found {value}",
                 row + 1
-            )
+            ))
         }
-        error => error.to_string(),
-    };
-    let error = TrainError::Run(format!(
-        "evaluation: {what}\nhint: training has come apart: a lower `lr`, or `clip_norm: 1.0`"
-    ));
-    error.into()
+        error => TrainError::Run(format!("evaluation: {error}")).into(),
+    }
 }
 
 /// Where there is nothing to train on or to evaluate.
@@ -286,17 +295,16 @@ pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
 }
 
 /// Encodes every picture that can be read, in the order of the samples, unless it is to `stop`. `each` gets the samples of a batch and what
-/// they became. Returns what could not be read.
+/// they became, and says whether to go on. Returns what could not be read.
 pub fn encode_pictures(
     device: &Device,
     encoder: &mut Encoder<'_>,
     read: (&mut Loader<HostRow>, &Arc<Samples>),
     stop: &AtomicBool,
-    mut each: impl FnMut(&[u32], EncodedPictures<'_>),
+    mut each: impl FnMut(&[u32], EncodedPictures<'_>) -> bool,
 ) -> Result<Vec<Skipped>, Unfinished> {
     encode_pictures_seeing(device, encoder, read, stop, |read, _, encoded| {
-        each(read, encoded);
-        true
+        each(read, encoded)
     })
 }
 

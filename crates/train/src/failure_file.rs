@@ -11,6 +11,7 @@ use holdall_telemetry::memory_log::MemorySample;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::diverged::Diverged;
 use crate::ready::{PlanReport, Ready};
 use crate::recorder::Recorder;
 use crate::run_folder::write_whole;
@@ -37,8 +38,14 @@ pub struct FailureFile {
 struct Failure<'a> {
     /// Seconds since 1970, UTC.
     time: f64,
+    /// `diverged` or `failed`.
+    kind: &'static str,
+    /// At which step, where that is known.
+    step: Option<u64>,
     /// As it was told, with its hint.
     error: &'a str,
+    /// Where it diverged: what was found, and what is left.
+    diverged: Option<&'a Diverged>,
     version: &'static str,
     /// As typed.
     command: &'a [String],
@@ -71,10 +78,16 @@ impl FailureFile {
     }
 
     /// Says where it was written, if it could be.
-    pub fn write(&self, error: &str) -> Option<PathBuf> {
+    pub fn write(&self, error: &str, diverged: Option<&Diverged>) -> Option<PathBuf> {
         let failure = Failure {
             time: MemorySample::now().time,
+            kind: match diverged {
+                Some(_) => "diverged",
+                None => "failed",
+            },
+            step: diverged.map(|diverged| diverged.step),
             error,
+            diverged,
             version: env!("CARGO_PKG_VERSION"),
             command: &self.command,
             device: &self.device,

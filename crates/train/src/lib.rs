@@ -6,7 +6,7 @@
 //! `feed` brings the [`batch`] as [`reading`] says, [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
 //! programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss scale. Beside it:
 //! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`] keep what must survive
-//! a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] is what a run says, [`recorder`] what its memory did, [`failure_file`] how it failed, [`examples`] a few predictions to look at, [`export`] writes a model folder, [`verify`] certifies that the split
+//! a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] is what a run says, [`requests`] what it is asked meanwhile, [`recorder`] what its memory did, [`failure_file`] how it failed, [`examples`] a few predictions to look at, [`export`] writes a model folder, [`verify`] certifies that the split
 //! changed nothing.
 
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ pub mod budget;
 pub mod checkpoint;
 pub mod config;
 pub mod disk_space;
+pub mod diverged;
 pub mod encoder;
 pub mod error;
 pub mod evaluate;
@@ -35,6 +36,7 @@ pub mod reading;
 pub mod ready;
 pub mod recorder;
 pub mod report;
+pub mod requests;
 pub mod reserve;
 pub mod resume;
 pub mod run_folder;

@@ -1,6 +1,5 @@
 //! A run that is planned and has not begun: everything is read, checked and counted, nothing is reserved.
 
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use holdall_data::loader::Cursor;

@@ -129,6 +129,8 @@ pub enum Event<'a> {
     Saved {
         /// After this step.
         step: u64,
+        /// Whether someone asked for it; else it was due.
+        is_asked: bool,
     },
 }
 

@@ -17,16 +17,9 @@ pub enum Gradients {
     Overflowed,
 }
 
-/// Gradients overflow although the scale is the smallest.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "gradients are not finite at the smallest loss scale ({smallest}): the model diverged, not the number format\n\
-     hint: a lower learning rate, a longer warmup, or `clip_norm`"
-)]
-pub struct Diverged {
-    /// The scale at which it happened.
-    pub smallest: f64,
-}
+/// Gradients overflow although the scale is the smallest: no number format would help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtSmallestScale;
 
 /// Loss scale and its history; part of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,8 +73,13 @@ impl LossScaler {
         self.skipped_steps
     }
 
+    /// Whether there is a scale at all: fp16's.
+    pub fn is_on(&self) -> bool {
+        self.largest > self.smallest
+    }
+
     /// Takes note of a step. The state is unchanged when it is an error.
-    pub fn observe(&mut self, gradients: Gradients) -> Result<(), Diverged> {
+    pub fn observe(&mut self, gradients: Gradients) -> Result<(), AtSmallestScale> {
         match gradients {
             Gradients::Finite => {
                 self.good_steps += 1;
@@ -92,9 +90,7 @@ impl LossScaler {
             }
             Gradients::Overflowed => {
                 if self.scale <= self.smallest {
-                    return Err(Diverged {
-                        smallest: self.smallest,
-                    });
+                    return Err(AtSmallestScale);
                 }
                 self.scale = (self.scale / 2.0).max(self.smallest);
                 self.good_steps = 0;
@@ -151,10 +147,7 @@ mod tests {
         }
         assert_eq!(scaler.scale(), 1.0);
         let before = scaler;
-        assert_eq!(
-            scaler.observe(Gradients::Overflowed),
-            Err(Diverged { smallest: 1.0 })
-        );
+        assert_eq!(scaler.observe(Gradients::Overflowed), Err(AtSmallestScale));
         assert_eq!(scaler, before);
         assert!(LossScaler::off().observe(Gradients::Overflowed).is_err());
     }

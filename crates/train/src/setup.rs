@@ -176,7 +176,10 @@ impl Setup {
             let grown = held().saturating_sub(before);
             hold_more(&mut made, grown.saturating_sub(foreseen));
             let process_bytes = made.step.process_bytes;
-            if self.budget_bytes.is_none_or(|budget| process_bytes <= budget) {
+            if self
+                .budget_bytes
+                .is_none_or(|budget| process_bytes <= budget)
+            {
                 return Ok(made);
             }
             foreseen = grown + (128 << 10);

@@ -175,7 +175,8 @@ impl Trained {
         stop: &AtomicBool,
     ) -> Result<Option<Opened>, TrainError> {
         let lists = [sight.samples];
-        let Some(mut costs) = PictureCosts::read(device, &lists, self.processor.framing, stop) else {
+        let Some(mut costs) = PictureCosts::read(device, &lists, self.processor.framing, stop)
+        else {
             return Ok(None);
         };
         let workers = device.cpu().num_threads();

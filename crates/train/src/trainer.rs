@@ -22,6 +22,7 @@ use holdall_telemetry::memory_log::Phase;
 
 use crate::checkpoint::{Best, Checkpoints, Clock, Next, State};
 use crate::config::{EvalEvery, SaveEvery, Split};
+use crate::diverged::{self, Diverged, StepNorm};
 use crate::error::TrainError;
 use crate::evaluate::{Unfinished, evaluate, nothing_readable};
 use crate::examples::Examples;
@@ -36,6 +37,7 @@ use crate::recorder::{Promise, Sampler};
 use crate::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, SummaryMetrics,
 };
+use crate::requests::Requests;
 use crate::run_folder::{RunFolder, failed, write_whole};
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
@@ -66,6 +68,10 @@ pub struct Trainer {
     rates: LearningRates,
     skipped: SkippedFile,
     best_metric: String,
+    /// What the checkpoint on disk holds.
+    saved: Option<(u64, Next)>,
+    /// Of the last step of this process.
+    last_norm: Option<StepNorm>,
     /// Of this process.
     process_clock: Clock,
     resumed_at: Instant,
@@ -111,6 +117,7 @@ impl Trainer {
             budget_bytes: ready.prepared.setup.budget_bytes,
         });
         let mut checkpoints = Checkpoints::new(&folder);
+        let mut saved = None;
         let state = match ready.checkpoint.take() {
             Some(checkpoint) => {
                 if checkpoint.state.data_digest != digest {
@@ -122,6 +129,7 @@ impl Trainer {
                 }
                 checkpoint.restore(&ready.device, &mut step)?;
                 checkpoints = checkpoint.checkpoints();
+                saved = Some((checkpoint.state.step, checkpoint.state.next));
                 checkpoint.state
             }
             None => {
@@ -183,6 +191,8 @@ impl Trainer {
             rates,
             skipped,
             best_metric,
+            saved,
+            last_norm: None,
             process_clock: Clock::default(),
             resumed_at: Instant::now(),
             seconds_before: 0.0,
@@ -207,10 +217,10 @@ impl Trainer {
         self.state.step
     }
 
-    /// Runs to the end, or until `stop`.
+    /// Runs to the end, or until it is asked to stop.
     pub fn run(
         &mut self,
-        stop: &AtomicBool,
+        requests: &Requests,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, TrainError> {
         self.ready.feed.begin_waits();
@@ -221,10 +231,10 @@ impl Trainer {
         let mut first = true;
         while !self.has_ended() {
             if self.state.next == Next::Step {
-                if stop.load(Ordering::Relaxed) {
+                if requests.stop.load(Ordering::Relaxed) {
                     return self.interrupted(watch);
                 }
-                let line = match self.one_step(&mut epoch_clock, stop, watch) {
+                let line = match self.one_step(&mut epoch_clock, &requests.stop, watch) {
                     Ok(Some(line)) => line,
                     Ok(None) => return self.interrupted(watch),
                     Err(error) => return Err(self.failed(error, watch)),
@@ -236,15 +246,27 @@ impl Trainer {
                 }
                 if self.evaluation_is_due() {
                     self.state.next = Next::Evaluate;
+                    // An evaluation may take longer than whoever asks will wait.
+                    self.save_if_asked(requests, watch)?;
                 }
             }
             if self.state.next == Next::Evaluate {
                 self.ready.recorder.enter(Phase::Evaluate);
-                match self.evaluate_all(stop, watch) {
+                match self.evaluate_all(requests, watch) {
                     Ok(()) => {
                         self.ready.recorder.enter(Phase::Train);
                     }
-                    Err(Unfinished::Stopped) => return self.interrupted(watch),
+                    Err(Unfinished::Stopped) if requests.stop.load(Ordering::Relaxed) => {
+                        return self.interrupted(watch);
+                    }
+                    // Asked to save meanwhile: the evaluation begins again, and is not interrupted for that a second time.
+                    Err(Unfinished::Stopped) => {
+                        self.save_if_asked(requests, watch)?;
+                        continue;
+                    }
+                    Err(Unfinished::NotFinite(found)) => {
+                        return Err(self.diverged(self.state.step, found));
+                    }
                     Err(Unfinished::Failed(error)) => return Err(self.failed(*error, watch)),
                 }
             }
@@ -254,11 +276,12 @@ impl Trainer {
                 self.tell_epoch(&std::mem::take(&mut epoch_clock), seconds, watch);
                 epoch_started = Instant::now();
             }
-            if self.save_is_due(ends) || self.has_ended() {
+            if !self.save_if_asked(requests, watch)? && (self.save_is_due(ends) || self.has_ended())
+            {
                 self.save(watch)?;
-                if !self.has_ended() {
-                    self.ready.recorder.enter(Phase::Train);
-                }
+            }
+            if !self.has_ended() {
+                self.ready.recorder.enter(Phase::Train);
             }
         }
         if self.checkpoints.checksum().is_none() {
@@ -308,12 +331,15 @@ impl Trainer {
         self.is_between_steps = false;
         let report = self.compute(number, &moment)?;
         let mut scaler = self.state.scaler.clone();
-        let observed = scaler.observe(report.gradients);
-        observed.map_err(|diverged| {
-            // An update that overflowed was not applied.
-            self.is_between_steps = true;
-            TrainError::Run(format!("step {number}: {diverged}"))
-        })?;
+        if let Some(found) = diverged::in_report(&report, &mut scaler) {
+            return Err(self.diverged(number, found));
+        }
+        if report.gradient_norm.is_finite() {
+            self.last_norm = Some(StepNorm {
+                step: number,
+                gradient_norm: report.gradient_norm,
+            });
+        }
         let (chosen, end) = self.ready.feed.samples();
         let samples_digest = format!("{:016x}", digest(chosen));
         let seconds = (began.elapsed() - timing).as_secs_f64();
@@ -461,9 +487,14 @@ impl Trainer {
 
     fn evaluate_all(
         &mut self,
-        stop: &AtomicBool,
+        requests: &Requests,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), Unfinished> {
+        let is_saved = self.saved == Some((self.state.step, self.state.next));
+        let is_wanted = || {
+            let is_asked_to_save = !is_saved && requests.save.load(Ordering::Relaxed);
+            !requests.stop.load(Ordering::Relaxed) && !is_asked_to_save
+        };
         let mut lines = Vec::new();
         let mut seen = Vec::new();
         let splits: Vec<Split> = self.evaluated().collect();
@@ -482,10 +513,10 @@ impl Trainer {
             let scores = evaluate(
                 device,
                 &mut encoder,
-                feed.lend(self.state.step),
-                part,
+                (feed.lend(self.state.step), part),
                 Some(&mut examples),
-                stop,
+                &requests.stop,
+                &is_wanted,
                 |done, total| watch(Event::Evaluating { on, done, total }),
             );
             feed.train(config, prepared);
@@ -600,15 +631,67 @@ impl Trainer {
     }
 
     fn save(&mut self, watch: &mut dyn FnMut(Event<'_>)) -> Result<(), TrainError> {
+        self.save_state()?;
+        watch(Event::Saved {
+            step: self.state.step,
+            is_asked: false,
+        });
+        Ok(())
+    }
+
+    /// Whether someone asked for a checkpoint, which is on disk then.
+    fn save_if_asked(
+        &mut self,
+        requests: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<bool, TrainError> {
+        let is_asked = requests.save.swap(false, Ordering::Relaxed);
+        if is_asked {
+            self.save_state()?;
+            watch(Event::Saved {
+                step: self.state.step,
+                is_asked,
+            });
+        }
+        Ok(is_asked)
+    }
+
+    /// A state that is not finite does not replace one that is.
+    fn save_state(&mut self) -> Result<(), TrainError> {
         self.ready.recorder.enter(Phase::Save);
+        if let Some(found) = diverged::in_state(&self.step)? {
+            return Err(self.diverged(self.state.step, found));
+        }
         self.state.journal = self.journal.sync()?;
         self.state.skipped = Some(self.skipped.sync()?);
         self.state.clock.all = self.seconds_before + self.resumed_at.elapsed().as_secs_f64();
         self.checkpoints.save(&self.state, &self.step)?;
-        watch(Event::Saved {
-            step: self.state.step,
-        });
+        self.saved = Some((self.state.step, self.state.next));
         Ok(())
+    }
+
+    /// Says what was found at which step, and what to go on from.
+    fn diverged(&self, step: u64, found: String) -> TrainError {
+        let config = &self.ready.config;
+        let lower = config.train.lr / 10.0;
+        let hint = match self.saved {
+            Some((step, _)) => format!(
+                "the checkpoint of step {step} is untouched: holdall train --resume --out {} --lr {lower:e} goes on from \
+                 there; or begin again with a lower `lr`, a longer `warmup` or a smaller `clip_norm`",
+                self.folder.path().display()
+            ),
+            None => format!(
+                "no checkpoint was written before; begin again with a lower `lr` (--lr {lower:e}), a longer `warmup` or a \
+                 smaller `clip_norm`"
+            ),
+        };
+        TrainError::from(Box::new(Diverged {
+            step,
+            found,
+            last_norm: self.last_norm,
+            checkpoint_step: self.saved.map(|(step, _)| step),
+            hint,
+        }))
     }
 
     /// What was done before a failure is kept: steps fail as a whole, so the state is that after the last one.
@@ -616,6 +699,10 @@ impl Trainer {
         if let TrainError::Device(error) = error {
             // Nobody knows what is in the memory of a device that failed: the last checkpoint stands.
             return TrainError::Run(format!("after step {}: {error}", self.state.step));
+        }
+        if let TrainError::Diverged(_) = error {
+            // The weights may have been on their way for some steps: an earlier state is the better one to go on from.
+            return error;
         }
         // A step whose line could not be written is not done: the last checkpoint stands.
         if self.is_between_steps {

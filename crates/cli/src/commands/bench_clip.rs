@@ -105,7 +105,12 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         step.preload(&device, &batch);
         let report = step.finish().map_err(TrainError::from)?;
         let observed = scaler.observe(report.gradients);
-        observed.map_err(|diverged| TrainError::Run(diverged.to_string()))?;
+        observed.map_err(|_| {
+            TrainError::Run(
+                "training diverged: the gradients are not finite\nhint: random batches teach nothing; fewer --steps"
+                    .to_owned(),
+            )
+        })?;
         bar.inc(1);
         Ok(report.loss)
     };

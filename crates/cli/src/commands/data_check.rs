@@ -36,7 +36,7 @@ struct CheckJson<'a> {
 pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
     let config = meant(&arguments.options, Wanted::Cleanest)?;
     let Some(report) = watched(|watch| check(&config, watch))? else {
-        return Ok(ExitCode::from(failure::INTERRUPTED));
+        return Ok(stop::exit_code());
     };
     let is_clean = report.findings.is_empty();
     if arguments.options.json {
@@ -125,15 +125,19 @@ fn decode_bytes(memory: Memory) -> u64 {
 /// Rows, findings, threads and the code that is not loaded yet.
 const OTHERS_BYTES: u64 = 16 << 20;
 
-/// Runs with a bar and Ctrl-C; nothing where the user stopped it.
+/// Runs with a bar until it is done or asked to stop; nothing where it was.
 pub(super) fn watched<T>(
     run: impl FnOnce(Watch<'_>) -> Result<Outcome<T>, DataError>,
 ) -> Result<Option<T>> {
-    let stop = stop::on_interrupt_saying("Stopping; once more to stop at once");
+    let mut orderly = None;
     let bar = progress(0, "Looking at pictures");
     let outcome = run(Watch {
-        stop,
-        on_start: &mut |num_rows| bar.set_length(num_rows as u64),
+        stop: &stop::requests().stop,
+        on_start: &mut |num_rows| {
+            // What is looked at from here on is kept beside the CSV.
+            orderly = Some(stop::orderly("Stopping; once more to stop at once"));
+            bar.set_length(num_rows as u64);
+        },
         on_progress: &|num_rows| bar.inc(num_rows as u64),
         on_note: &mut |note| bar.suspend(|| tell(note)),
     });

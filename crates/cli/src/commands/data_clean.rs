@@ -8,8 +8,8 @@ use holdall_data::words::{counted, thousands};
 
 use crate::arguments::{DataCleanArguments, DuplicatesArgument};
 use crate::commands::data_check::{Wanted, meant, share, watched};
-use crate::failure;
 use crate::screen::{print, print_json, tell};
+use crate::stop;
 
 pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
     let config = meant(&arguments.options, Wanted::Source)?;
@@ -18,7 +18,7 @@ pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
         DuplicatesArgument::Keep => Duplicates::Keep,
     };
     let Some(cleaned) = watched(|watch| clean(&config, duplicates, watch))? else {
-        return Ok(ExitCode::from(failure::INTERRUPTED));
+        return Ok(stop::exit_code());
     };
     for file in [&cleaned.cleaned, &cleaned.filtered] {
         if file.replaced {

@@ -8,6 +8,7 @@ use holdall_train::TrainError;
 
 use crate::arguments::{DataSampleArguments, SampleKind};
 use crate::screen::{progress, tell};
+use crate::stop;
 
 pub fn run(arguments: DataSampleArguments) -> Result<ExitCode> {
     let SampleKind::Cars = arguments.kind;
@@ -17,9 +18,17 @@ pub fn run(arguments: DataSampleArguments) -> Result<ExitCode> {
         seed: arguments.seed,
     };
     let bar = progress(arguments.count() as u64, "Drawing cars");
-    let written = cars::write(&arguments.folder, &cars, |_| bar.inc(1));
+    let orderly = stop::orderly("Stopping; the same command draws the rest");
+    let written = cars::write(&arguments.folder, &cars, |_| {
+        bar.inc(1);
+        !stop::is_asked()
+    });
+    drop(orderly);
     bar.finish_and_clear();
-    written.map_err(|error| TrainError::Config(error.to_string()))?;
+    let written = written.map_err(|error| TrainError::Config(error.to_string()))?;
+    if written.is_none() {
+        return Ok(stop::exit_code());
+    }
     let csv = arguments.folder.join("image_labels.csv");
     tell(&format!(
         "{} cars in {}\nhint: holdall train {} --model small --lr 1e-3",

@@ -16,21 +16,21 @@ use holdall_train::report::{Outcome, Summary};
 use crate::arguments::DemoArguments;
 use crate::commands::open_device;
 use crate::commands::train::{Meant, train};
-use crate::failure;
 use crate::screen::{progress, tell};
 use crate::stop;
 use crate::watch::show_scores;
 
 pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let started = Instant::now();
-    let stop = stop::on_interrupt();
     let device = open_device(arguments.device, None)?;
     let data = arguments.out.join("data");
     tell(&format!(
         "A small CLIP learns to tell cars apart, from random weights, on {} pictures drawn now.",
         arguments.count()
     ));
-    draw(&data, &arguments)?;
+    if !draw(&data, &arguments)? {
+        return Ok(stop::exit_code());
+    }
     let meant = Meant {
         config: config(&data, &arguments, &device),
         out: arguments.out.join("run"),
@@ -38,26 +38,34 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
         tensorboard: false,
         notes: Vec::new(),
     };
-    let outcome = train(meant, device, arguments.json, stop)?;
+    let outcome = train(meant, device, arguments.json)?;
     let Outcome::Finished(summary) = outcome else {
-        return Ok(ExitCode::from(failure::INTERRUPTED));
+        return Ok(stop::exit_code());
     };
     tell(teach(&summary, &arguments.out, started.elapsed().as_secs_f64()).trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
-fn draw(folder: &Path, arguments: &DemoArguments) -> Result<()> {
+/// Whether all were drawn.
+fn draw(folder: &Path, arguments: &DemoArguments) -> Result<bool> {
     let cars = CarsConfig {
         count: arguments.count(),
         seed: arguments.seed,
         ..CarsConfig::default()
     };
     let bar = progress(arguments.count() as u64, "Drawing cars");
-    let written = cars::write(folder, &cars, |_| bar.inc(1));
+    let orderly = stop::orderly("Stopping; the same command draws the rest");
+    let written = cars::write(folder, &cars, |_| {
+        bar.inc(1);
+        !stop::is_asked()
+    });
+    drop(orderly);
     bar.finish_and_clear();
-    written.map_err(|error| TrainError::Run(error.to_string()))?;
-    tell(&format!("Pictures and captions: {}", folder.display()));
-    Ok(())
+    let written = written.map_err(|error| TrainError::Run(error.to_string()))?;
+    if written.is_some() {
+        tell(&format!("Pictures and captions: {}", folder.display()));
+    }
+    Ok(written.is_some())
 }
 
 /// What the run differs in from the defaults, which are for fine-tuning: this one starts from nothing.

@@ -13,7 +13,7 @@ use holdall_data::table::Table;
 use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
 use holdall_train::config::Split;
-use holdall_train::evaluate::{self, Scores, Unfinished};
+use holdall_train::evaluate::{self, Scores};
 use holdall_train::prepare::Part;
 use holdall_train::reading::Reading;
 use holdall_train::setup::{resolve_budget, room_to_open};
@@ -24,7 +24,6 @@ use serde::Serialize;
 use crate::arguments::EvalArguments;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
-use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::similarity;
 use crate::stop;
@@ -42,7 +41,6 @@ struct EvalJson<'a> {
 }
 
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
-    let asked_to_stop = stop::on_interrupt();
     let device = open_device(arguments.device, arguments.num_threads)?;
     let budget = resolve_budget(arguments.memory, &device)?;
     let trained = Trained::open(&arguments.model, room_to_open(&device, budget))?;
@@ -81,9 +79,9 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         budget_bytes: budget,
         host_bytes,
     };
-    let opened = trained.open_for(&device, &sight, asked_to_stop);
+    let opened = trained.open_for(&device, &sight, &stop::requests().stop);
     let Some(opened) = fitting(arguments.json, device.kind(), opened)? else {
-        return Ok(ExitCode::from(failure::INTERRUPTED));
+        return Ok(stop::exit_code());
     };
     let Opened {
         mut encoders,
@@ -110,17 +108,16 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let scores = evaluate::evaluate(
         &device,
         &mut encoder,
-        &mut pictures,
-        &part,
+        (&mut pictures, &part),
         None,
-        asked_to_stop,
+        &stop::requests().stop,
+        &|| true,
         |done, _| bar.set_position(done as u64),
     );
     bar.finish_and_clear();
     let (scores, skipped) = match scores {
         Ok(scores) => scores,
-        Err(Unfinished::Stopped) => return Ok(ExitCode::from(failure::INTERRUPTED)),
-        Err(Unfinished::Failed(error)) => return Err((*error).into()),
+        Err(unfinished) => return Err(unfinished.into_error().into()),
     };
     if let Some(error) = refused(&data.csv, &part.samples, &skipped, &config.data) {
         return Err(error.into());

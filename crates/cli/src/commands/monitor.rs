@@ -18,7 +18,7 @@ mod words;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
@@ -52,18 +52,71 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
         print_once(named.as_deref(), arguments.json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let stop = stop::on_interrupt_quietly();
     let monitor = Monitor::new(named.as_deref(), arguments.interval);
+    // From here on the terminal has to be restored.
+    let _orderly = stop::orderly("");
     // The terminal is restored on the way out, by a panic too.
     let mut terminal = ratatui::try_init().map_err(unusable)?;
-    let ended = watch(&mut terminal, monitor, stop);
+    let ended = watch(&mut terminal, monitor, &read_events());
+    if let Ok(Ended::TerminalGone) = ended {
+        // There is nothing left to restore, and nobody to tell.
+        return Ok(stop::hung_up());
+    }
     // Some terminals keep rows of a screen that grew when they leave it: then they keep empty ones.
     let _ = terminal.clear();
     let _ = terminal.set_cursor_position((0, 0));
     let restored = ratatui::try_restore();
-    ended.map_err(unusable)?;
+    let ended = ended.map_err(unusable)?;
     restored.map_err(unusable)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(match ended {
+        Ended::ByUser => ExitCode::SUCCESS,
+        Ended::Asked | Ended::TerminalGone => stop::exit_code(),
+    })
+}
+
+/// How it came to its end.
+enum Ended {
+    /// By a key.
+    ByUser,
+    /// By a signal.
+    Asked,
+    /// Its terminal was closed.
+    TerminalGone,
+}
+
+/// Keys and sizes, read by a thread of their own: reading from a terminal that was closed never returns, and must not keep the monitor
+/// from seeing that.
+fn read_events() -> Receiver<std::io::Result<Event>> {
+    let (sender, events) = mpsc::channel();
+    std::thread::spawn(move || {
+        loop {
+            let event = event::read();
+            let is_last = event.is_err();
+            if sender.send(event).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    events
+}
+
+/// Whether nobody can see or type anything any more.
+#[cfg(unix)]
+fn terminal_is_gone() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stdout = std::io::stdout();
+    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(gone)
+}
+
+#[cfg(not(unix))]
+fn terminal_is_gone() -> bool {
+    false
 }
 
 fn unusable(cause: std::io::Error) -> anyhow::Error {
@@ -140,15 +193,21 @@ impl Monitor {
 fn watch(
     terminal: &mut DefaultTerminal,
     mut monitor: Monitor,
-    stop: &AtomicBool,
-) -> std::io::Result<()> {
+    events: &Receiver<std::io::Result<Event>>,
+) -> std::io::Result<Ended> {
     let mut looked = Instant::now();
     loop {
-        terminal.draw(|frame| screen::draw(frame, &monitor.view))?;
+        match terminal.draw(|frame| screen::draw(frame, &monitor.view)) {
+            Err(_) if terminal_is_gone() => return Ok(Ended::TerminalGone),
+            drawn => drawn?,
+        };
         let due = looked + monitor.view.interval;
         loop {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(());
+            if terminal_is_gone() {
+                return Ok(Ended::TerminalGone);
+            }
+            if stop::is_asked() {
+                return Ok(Ended::Asked);
             }
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -156,13 +215,15 @@ fn watch(
                 looked = Instant::now();
                 break;
             }
-            if !event::poll(left.min(ATTENTION))? {
-                continue;
-            }
-            match event::read()? {
+            let event = match events.recv_timeout(left.min(ATTENTION)) {
+                Ok(event) => event?,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Ok(Ended::TerminalGone),
+            };
+            match event {
                 Event::Key(key) if key.kind != KeyEventKind::Release => {
                     match pressed(key, &mut monitor.view) {
-                        After::End => return Ok(()),
+                        After::End => return Ok(Ended::ByUser),
                         After::Draw => break,
                         After::Nothing => {}
                     }

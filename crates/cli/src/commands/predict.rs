@@ -74,7 +74,6 @@ enum Labels {
 }
 
 pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
-    let asked_to_stop = stop::on_interrupt();
     if let Some(path) = &arguments.features {
         array_file::check_name(path)?;
     }
@@ -103,9 +102,9 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         budget_bytes: budget,
         host_bytes,
     };
-    let opened = trained.open_for(&device, &sight, asked_to_stop);
+    let opened = trained.open_for(&device, &sight, &stop::requests().stop);
     let Some(opened) = fitting(arguments.json, device.kind(), opened)? else {
-        return ended(Unfinished::Stopped);
+        return Ok(stop::exit_code());
     };
     let Opened {
         mut encoders,
@@ -115,12 +114,10 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     note.iter().for_each(|note| tell(note));
     let planned_bytes = encoders.plan().process_bytes;
     let mut encoder = encoders.encoder();
-    let captions = match encode_labels(&device, &mut encoder, &labels) {
-        Ok(captions) => captions,
-        Err(unfinished) => return ended(unfinished),
-    };
+    let captions = encode_labels(&device, &mut encoder, &labels).map_err(Unfinished::into_error)?;
     let bar = progress(paths.len() as u64, "Predicting");
     let mut predictions = Vec::new();
+    let mut not_finite = None;
     let projection = trained.projection();
     let mut features: Vec<f32> = match arguments.features {
         Some(_) => Vec::with_capacity(paths.len() * projection),
@@ -137,9 +134,12 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         &device,
         &mut encoder,
         (&mut pictures, &samples),
-        asked_to_stop,
+        &stop::requests().stop,
         |read, encoded| {
             for (row, feature) in encoded.features.chunks(projection).enumerate() {
+                if let Some(value) = feature.iter().find(|value| !value.is_finite()) {
+                    not_finite.get_or_insert((read[row], *value));
+                }
                 let scores = match &labels {
                     Labels::Head(names) => encoded.logits.as_ref().map(|logits| {
                         let logits = &logits[row * names.len()..][..names.len()];
@@ -160,18 +160,22 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
                 features.extend_from_slice(&encoded.features);
             }
             bar.inc((encoded.features.len() / projection) as u64);
+            not_finite.is_none()
         },
     );
     bar.finish_and_clear();
-    let skipped: Vec<Skipped> = match encoded {
-        Ok(skipped) => skipped.iter().map(|one| left_out(&paths, one)).collect(),
-        Err(unfinished) => return ended(unfinished),
-    };
+    if let Some((sample, value)) = not_finite {
+        let picture = paths[sample as usize].display();
+        let found = format!("{picture}: its features are not finite: found {value}");
+        return Err(Unfinished::NotFinite(found).into_error().into());
+    }
+    let skipped = encoded.map_err(Unfinished::into_error)?;
+    let skipped: Vec<Skipped> = skipped.iter().map(|one| left_out(&paths, one)).collect();
     for one in &skipped {
         tell(&format!("skipped {}: {}", one.image, one.reason));
     }
     if let Some(path) = &arguments.features {
-        array_file::write(path, "image_features", &features, projection)?;
+        stop::whole(|| array_file::write(path, "image_features", &features, projection))?;
         tell(&format!(
             "{} x {projection} features: {}",
             predictions.len(),
@@ -196,13 +200,6 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     } else {
         ExitCode::from(failure::FOUND)
     })
-}
-
-fn ended(unfinished: Unfinished) -> Result<ExitCode> {
-    match unfinished {
-        Unfinished::Stopped => Ok(ExitCode::from(failure::INTERRUPTED)),
-        Unfinished::Failed(error) => Err((*error).into()),
-    }
 }
 
 /// Names asked for, the head's, or none where only features are wanted.

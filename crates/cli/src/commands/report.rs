@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use holdall_telemetry::report::{self, Written};
+use holdall_telemetry::report::{self, Page, Written};
 
 use crate::arguments::ReportArguments;
 use crate::screen::{print_json, tell};
+use crate::stop;
 
 /// The file's name in a run's folder.
 const FILE_NAME: &str = "report.html";
@@ -18,7 +19,8 @@ pub fn run(arguments: ReportArguments) -> Result<ExitCode> {
         (None, [run]) => run.join(FILE_NAME),
         (None, _) => PathBuf::from(FILE_NAME),
     };
-    let written = report::write(&arguments.runs, &out)?;
+    let page = Page::of(&arguments.runs)?;
+    let written = stop::whole(|| page.write(&out))?;
     for note in &written.notes {
         tell(note);
     }

@@ -6,7 +6,6 @@ mod held;
 mod written;
 
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -24,7 +23,6 @@ use serde::Serialize;
 
 use crate::arguments::{PositivesArgument, RetrievalArguments, TiesArgument};
 use crate::commands::open_device;
-use crate::failure;
 use crate::screen::{print, print_json, progress_share, table, tell};
 use crate::similarity;
 use crate::stop;
@@ -103,7 +101,6 @@ impl From<Decided> for DecidedJson {
 }
 
 pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
-    let asked_to_stop = stop::on_interrupt_saying("Stopping; once more to stop at once");
     written::check_names(&arguments)?;
     let given = Given::read(&arguments)?;
     let device = open_device(arguments.device, arguments.threads)?;
@@ -160,25 +157,19 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         if let Some(line) = forecast.line(progress, began.elapsed()) {
             bar.suspend(|| tell(&line));
         }
-        !asked_to_stop.load(Ordering::Relaxed)
+        true
     };
     let (found, peak_private_bytes) =
         held::watched(|| rank_on(&device, &job, &options, &mut go_on));
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
-    let found = match found {
-        Err(RetrievalError::Stopped) => {
-            tell("Stopped; nothing was written");
-            return Ok(ExitCode::from(failure::INTERRUPTED));
-        }
-        found => found.map_err(|error| explained(error, &given, memory_bytes.zip(shares)))?,
-    };
+    let found = found.map_err(|error| explained(error, &given, memory_bytes.zip(shares)))?;
     let ties = match arguments.ties {
         TiesArgument::Optimistic => Ties::Optimistic,
         TiesArgument::Pessimistic => Ties::Pessimistic,
         TiesArgument::Mean => Ties::Mean,
     };
-    written::write(&arguments, &found, ties)?;
+    stop::whole(|| written::write(&arguments, &found, ties))?;
     if !arguments.json {
         print(&show(&found, &arguments.at, ties))?;
         return Ok(ExitCode::SUCCESS);

@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use holdall_data::DataError;
@@ -15,6 +14,7 @@ use holdall_train::TrainError;
 use holdall_train::checkpoint::Checkpoint;
 use holdall_train::config::RunConfig;
 use holdall_train::disk_space::DiskSpace;
+use holdall_train::diverged::Diverged;
 use holdall_train::failure_file::FailureFile;
 use holdall_train::measure::Choosing;
 use holdall_train::ready::Ready;
@@ -25,19 +25,17 @@ use holdall_train::trainer::{End, Trainer};
 
 use crate::arguments::TrainArguments;
 use crate::commands::{open_device_for, plan, report};
-use crate::failure;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 use crate::watch::{self, Watcher};
 
 pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
-    let stop = stop::on_interrupt();
     let meant = Meant::new(&arguments)?;
     let device = open_device_for(&meant.config, arguments.options.device)?;
-    let outcome = train(meant, device, arguments.options.json, stop)?;
+    let outcome = train(meant, device, arguments.options.json)?;
     Ok(match outcome {
         Outcome::Finished(_) | Outcome::NothingToDo => ExitCode::SUCCESS,
-        Outcome::Interrupted { .. } => ExitCode::from(failure::INTERRUPTED),
+        Outcome::Interrupted { .. } => stop::exit_code(),
     })
 }
 
@@ -180,12 +178,7 @@ fn tells_apart(table: &Table, label: &str) -> Result<bool, DataError> {
 }
 
 /// Plans, trains and tells.
-pub fn train(
-    meant: Meant,
-    device: Device,
-    json: bool,
-    stop: &'static AtomicBool,
-) -> Result<Outcome> {
+pub fn train(meant: Meant, device: Device, json: bool) -> Result<Outcome> {
     let Meant {
         config,
         out,
@@ -209,7 +202,7 @@ pub fn train(
     let kind = device.kind();
     let mut say = tell;
     let choosing = Choosing::Measured(&mut say);
-    let ready = Ready::new_unless(stop, config, device, checkpoint, choosing);
+    let ready = Ready::new_unless(&stop::requests().stop, config, device, checkpoint, choosing);
     let Some(ready) = plan::fitting(json, kind, ready)? else {
         tell("Stopped before the first step: nothing was written");
         let (step, total) = (begun_at.unwrap_or(0), 0);
@@ -227,6 +220,10 @@ pub fn train(
     for line in disk_space(&ready, &out)? {
         tell(&line);
     }
+    // Until here nothing was written: a signal ends the process at once, whatever it reads or plans.
+    let _orderly = stop::orderly(
+        "Saving and stopping after this step; Ctrl-C once more stops at once, without saving",
+    );
     let folder = match held {
         Some(folder) => folder,
         None => RunFolder::create(&out)?,
@@ -273,7 +270,7 @@ pub fn train(
     }
     let mut watcher = Watcher::new(&trainer);
     let outcome = failing_into(&failure, || {
-        let outcome = trainer.run(stop, &mut |event| watcher.tell(event));
+        let outcome = trainer.run(stop::requests(), &mut |event| watcher.tell(event));
         watcher.finish();
         Ok(outcome?)
     });
@@ -317,22 +314,27 @@ fn folder_bytes(folder: &Path) -> u64 {
 
 /// Does a part of a run; where that fails, `failure.json` says how.
 fn failing_into<T>(failure: &FailureFile, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let save = |error: &str| {
-        if let Some(path) = failure.write(error) {
+    let save = |error: &str, diverged: Option<&Diverged>| {
+        if let Some(path) = failure.write(error, diverged) {
             tell(&format!("What led to it: {}", path.display()));
         }
     };
     // A panic ends the run as it would have: nothing of what it left is looked at.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Err(error)) => {
-            save(&format!("{error:#}"));
+            let diverged = match error.downcast_ref() {
+                Some(TrainError::Diverged(diverged)) => Some(&**diverged),
+                _ => None,
+            };
+            save(&format!("{error:#}"), diverged);
             Err(error)
         }
         Ok(done) => done,
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied());
-            save(&format!("panicked: {}", text.unwrap_or("without a word")));
+            let text = text.unwrap_or("without a word");
+            save(&format!("panicked: {text}"), None);
             resume_unwind(panic)
         }
     }

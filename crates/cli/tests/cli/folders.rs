@@ -43,10 +43,10 @@ fn refused_after(damage: impl FnOnce(&Path), parts: &[&str]) {
     run("verify", folder.path(), "--effective-batch 2").refused_with(&parts);
 }
 
-type Tensor = (String, Vec<usize>, Vec<u8>);
+pub type Tensor = (String, Vec<usize>, Vec<u8>);
 
 /// Saves the good tensors after a change.
-fn save_with(folder: &Path, change: impl FnOnce(&mut Vec<Tensor>)) {
+pub fn save_with(folder: &Path, change: impl FnOnce(&mut Vec<Tensor>)) {
     let file = folder.join(WEIGHTS);
     let data = fs::read(&file).unwrap();
     let mut tensors: Vec<Tensor> = SafeTensors::deserialize(&data)
@@ -62,7 +62,7 @@ fn save_with(folder: &Path, change: impl FnOnce(&mut Vec<Tensor>)) {
     safetensors::serialize_to_file(views, None, &file).unwrap();
 }
 
-fn named<'a>(tensors: &'a mut [Tensor], name: &str) -> &'a mut Tensor {
+pub fn named<'a>(tensors: &'a mut [Tensor], name: &str) -> &'a mut Tensor {
     let found = tensors.iter_mut().find(|tensor| tensor.0 == name);
     found.unwrap_or_else(|| panic!("no tensor {name}"))
 }

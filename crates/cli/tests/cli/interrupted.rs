@@ -1,9 +1,11 @@
-//! Ctrl-C: the run saves, says how to go on, and goes on as if nothing had happened.
+//! Ctrl-C and other signals: the run saves, says how to go on, and goes on as if nothing had happened.
 
 use std::fs;
 
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model};
-use crate::typed::{Answer, DONE, INTERRUPTED, Running, holdall_words};
+use crate::typed::{
+    Answer, DONE, HUNG_UP, INTERRUPTED, Running, TERMINATED, holdall_words, start, start_after,
+};
 
 const SIXTEEN_STEPS: &str = "--effective-batch 8 --epochs 2 --lr 1e-3";
 
@@ -16,7 +18,21 @@ fn interrupted(
 ) -> Answer {
     run.wait_until(&mut running, is_there);
     running.signal(signal);
-    let answer = running.answer().exits(INTERRUPTED);
+    saved_by(running, run, code_of(signal))
+}
+
+fn code_of(signal: &str) -> i32 {
+    match signal {
+        "INT" => INTERRUPTED,
+        "TERM" => TERMINATED,
+        "HUP" => HUNG_UP,
+        other => panic!("SIG{other} ends no run"),
+    }
+}
+
+/// The answer of a run that was asked to end: everything is saved.
+fn saved_by(running: Running, run: &RunFiles, code: i32) -> Answer {
+    let answer = running.answer().exits(code);
     assert!(
         answer.stderr.contains("everything is saved"),
         "{}",
@@ -37,7 +53,7 @@ fn type_hint(answer: &Answer) -> Answer {
 fn ctrl_c_saves_and_says_how_to_go_on() {
     let home = Home::with_cars(64);
     let whole = home.trained("whole", SIXTEEN_STEPS);
-    for signal in ["INT", "TERM"] {
+    for signal in ["INT", "TERM", "HUP"] {
         let run = home.run_named(signal);
         let running = home.start(signal, &format!("{SIXTEEN_STEPS} --json"));
         let answer = interrupted(running, &run, signal, |run| run.num_lines() >= 3);
@@ -94,4 +110,160 @@ fn an_epoch_that_only_had_to_be_evaluated_has_a_speed() {
     let answer = interrupted(running, &home.run(), "INT", |run| run.num_lines() == 2);
     let resumed = type_hint(&answer).exits(DONE);
     assert!(!resumed.stderr.contains("NaN"), "{}", resumed.stderr);
+}
+
+/// Batch systems send a signal more than once: to the process and to its group, and again later.
+#[test]
+fn a_signal_that_comes_twice_is_one_request() {
+    let home = Home::with_cars(64);
+    for signal in ["TERM", "INT"] {
+        let run = home.run_named(signal);
+        let mut running = home.start(signal, SIXTEEN_STEPS);
+        run.wait_until(&mut running, |run| run.num_lines() >= 3);
+        running.signal(signal);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        // It may have ended by now.
+        let _ = running.try_signal(signal);
+        saved_by(running, &run, code_of(signal));
+        run.resume("").exits(DONE);
+    }
+}
+
+/// `nohup` ignores SIGHUP, a shell without job control SIGINT in what it runs in the background: so does the run.
+#[test]
+fn what_was_ignored_at_the_start_stays_ignored() {
+    let home = Home::with_cars(32);
+    let run = home.run();
+    let words = home.words("run", "--effective-batch 8 --epochs 2 --lr 1e-3");
+    let mut running = start_after("trap '' HUP INT", words);
+    run.wait_until(&mut running, |run| run.num_lines() >= 1);
+    running.signal("HUP");
+    running.signal("INT");
+    let answer = running.answer().exits(DONE);
+    assert!(!answer.stderr.contains("topping"), "{}", answer.stderr);
+    assert_eq!(run.lines("step").len(), 8);
+}
+
+/// Slurm's warning: a checkpoint is written at once, the run goes on, and its numbers are what they would have been.
+#[test]
+fn sigusr1_saves_and_goes_on() {
+    let home = Home::with_cars(64);
+    let whole = home.trained("whole", SIXTEEN_STEPS);
+    let run = home.run();
+    let mut running = home.start("run", SIXTEEN_STEPS);
+    run.wait_until(&mut running, |run| run.num_lines() >= 2);
+    assert!(!run.last().exists(), "none is due before the eighth step");
+    running.signal("USR1");
+    running.until_said(", as SIGUSR1 asked; going on");
+    assert!(run.last().exists());
+    running.answer().exits(DONE);
+    assert_same_lines(&run, &whole);
+    assert_same_model(&run, &whole);
+}
+
+/// An evaluation in the middle of which a checkpoint is asked for has the same result, once.
+#[test]
+fn sigusr1_in_an_evaluation_saves_before_its_end() {
+    let home = Home::with_cars(48);
+    let options = "--effective-batch 24 --epochs 1 --lr 1e-3 --set data.validation=none \
+                   --set train.eval_on=[train] --set train.eval_batch_size=1";
+    let whole = home.trained("whole", options);
+    let run = home.run();
+    let mut running = home.start("run", options);
+    run.wait_until(&mut running, |run| run.num_lines() == 2);
+    for _ in 0..3 {
+        running.signal("USR1");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    running.until_said("Saved after step 2, as SIGUSR1 asked");
+    let checkpoint = fs::read(run.last()).unwrap();
+    assert!(checkpoint.len() > 1000);
+    running.answer().exits(DONE);
+    assert_same_lines(&run, &whole);
+    assert_same_model(&run, &whole);
+}
+
+/// Before anything is written a signal ends the process at once, whatever it does; what it leaves is in nobody's way.
+#[test]
+fn a_signal_in_the_first_moments_leaves_nothing_half_made() {
+    use std::os::unix::process::ExitStatusExt;
+    let home = Home::with_cars(16);
+    let options = "--effective-batch 8 --epochs 1 --set train.eval_every=none";
+    for milliseconds in [0, 1, 2, 4, 8, 16, 32, 64] {
+        let running = home.start("run", options);
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        let _ = running.try_signal("TERM");
+        let status = running.ends();
+        // Before `main` there is no handler: the system ends the process, and a shell calls that 143 as well.
+        let by_system = status.signal() == Some(15);
+        let code = status.code();
+        assert!(
+            by_system || matches!(code, Some(TERMINATED | DONE)),
+            "{status}"
+        );
+        let run = home.run();
+        match run.file("config.yml").exists() {
+            true if code == Some(DONE) => {}
+            true => drop(run.resume("").exits(DONE)),
+            false => drop(home.train(options).exits(DONE)),
+        }
+        assert!(run.file("summary.json").exists());
+        fs::remove_dir_all(&run.path).unwrap();
+    }
+}
+
+/// Commands that have nothing to save end at once; SIGUSR1 means nothing to them.
+#[test]
+fn other_commands_end_at_once() {
+    let home = Home::with_cars(8);
+    let cars = home.path("cars");
+    let more = home.path("more");
+    // Minutes of work each.
+    let bench =
+        "bench retrieval --queries 200000 --gallery 200000 --dim 64 --threads 1 --device cpu";
+    let verify = format!(
+        "verify {} --model small --effective-batch 256",
+        cars.display()
+    );
+    let draw = format!("data sample cars {} --count 500000", more.display());
+    for (line, begins) in [(bench, ""), (&verify, "Device"), (&draw, "")] {
+        let mut running = start(line.split_whitespace());
+        running.until_said(begins);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        running.signal("USR1");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        running.signal("TERM");
+        let answer = running.answer().exits(TERMINATED);
+        assert_eq!(answer.stdout, "", "{line}");
+    }
+    assert!(!more.join("image_labels.csv").exists());
+    let pictures = fs::read_dir(more.join("images")).unwrap();
+    for entry in pictures {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(name.ends_with(".jpg"), "half a picture: {name}");
+    }
+}
+
+/// A log that nobody reads any more, closed or gone, ends no run.
+#[test]
+fn a_run_goes_on_without_stderr() {
+    use std::process::{Command, Stdio};
+    let home = Home::with_cars(16);
+    let options = "--effective-batch 8 --epochs 1 --lr 1e-3";
+    let closed = start_after("exec 2>&-", home.words("closed", options));
+    closed.answer().exits(DONE);
+    let mut gone = Command::new(crate::typed::program())
+        .args(home.words("gone", options))
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Whoever read along has ended.
+    drop(gone.stdout.take());
+    drop(gone.stderr.take());
+    assert!(gone.wait().unwrap().success());
+    for name in ["closed", "gone"] {
+        assert!(home.run_named(name).file("summary.json").exists(), "{name}");
+    }
 }

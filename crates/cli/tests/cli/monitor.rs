@@ -135,7 +135,7 @@ mod on_a_terminal {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::typed::program;
+    use crate::typed::{TERMINATED, program};
 
     /// What takes longer has hung.
     const LIMIT: Duration = Duration::from_secs(60);
@@ -155,6 +155,11 @@ mod on_a_terminal {
     impl Terminal {
         /// 80 x 24, with `holdall monitor RUN` running; `None` where there is no tmux.
         fn watching(name: &str) -> Option<Terminal> {
+            Terminal::watching_after(name, ":")
+        }
+
+        /// The same, from a shell that does something first.
+        fn watching_after(name: &str, shell: &str) -> Option<Terminal> {
             if Command::new("tmux").arg("-V").output().is_err() {
                 eprintln!("SKIPPED: tmux is not here, so the monitor is not tried on a terminal");
                 return None;
@@ -166,8 +171,10 @@ mod on_a_terminal {
                 folder,
             };
             // tmux takes a command as one text; what is in it comes by the environment.
-            let script = "stty -a > \"$RUN/before\"; \"$HOLDALL\" monitor \"$RUN\"; echo \"ended with $?\"; \
-                          stty -a > \"$RUN/after\"; sleep 600";
+            let script = format!(
+                "stty -a > \"$RUN/before\"; sh -c '{shell}; echo $$ > \"$RUN/pid\"; exec \"$HOLDALL\" monitor \"$RUN\"'; \
+                 echo \"ended with $?\"; stty -a > \"$RUN/after\"; sleep 600"
+            );
             let started = Command::new("tmux")
                 .args([
                     "-L",
@@ -180,7 +187,7 @@ mod on_a_terminal {
                     "80",
                     "-y",
                     "24",
-                    script,
+                    &script,
                 ])
                 .env("HOLDALL", program())
                 .env("RUN", terminal.folder.path())
@@ -215,13 +222,32 @@ mod on_a_terminal {
             }
         }
 
+        /// The monitor's process.
+        fn pid(&self) -> String {
+            self.shows(|screen| screen.contains("q quit"));
+            let pid = fs::read_to_string(self.file("pid")).unwrap();
+            pid.trim().to_owned()
+        }
+
+        /// Takes the terminal away; the monitor must end.
+        fn goes_away(&self) {
+            let pid = self.pid();
+            self.tmux(&["kill-server"]);
+            let started = Instant::now();
+            while is_running(&pid) {
+                assert!(started.elapsed() < LIMIT, "outlives its terminal");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+
         fn file(&self, name: &str) -> PathBuf {
             self.folder.path().join(name)
         }
 
         /// Nothing of the monitor is left: neither its screen, nor its settings, nor a hidden cursor.
-        fn is_clean(&self) {
-            self.shows(|screen| screen.contains("ended with 0") && !screen.contains("Host"));
+        fn is_clean(&self, code: i32) {
+            let ended = format!("ended with {code}");
+            self.shows(|screen| screen.contains(&ended) && !screen.contains("Host"));
             let flags = self.tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
             assert_eq!(flags.trim(), "0 1");
             self.shows(|_| fs::metadata(self.file("after")).is_ok_and(|file| file.len() > 0));
@@ -280,7 +306,7 @@ mod on_a_terminal {
         terminal.tmux(&["send-keys", "h"]);
         terminal.shows(|screen| screen.contains("Tab choose a GPU"));
         terminal.tmux(&["send-keys", "q"]);
-        terminal.is_clean();
+        terminal.is_clean(DONE);
     }
 
     #[test]
@@ -298,6 +324,36 @@ mod on_a_terminal {
                 .is_some_and(|last| last.contains("q quit"))
         });
         terminal.tmux(&["send-keys", "C-c"]);
-        terminal.is_clean();
+        terminal.is_clean(DONE);
+    }
+
+    /// Whether a process is there and has not ended, waited for or not.
+    fn is_running(pid: &str) -> bool {
+        let mut ps = Command::new("ps");
+        let output = ps.args(["-o", "stat=", "-p", pid]).output().unwrap();
+        let state = String::from_utf8(output.stdout).unwrap();
+        !state.trim().is_empty() && !state.trim().starts_with('Z')
+    }
+
+    #[test]
+    fn sigterm_leaves_the_terminal_as_it_was() {
+        let Some(terminal) = Terminal::watching("terminate") else {
+            return;
+        };
+        let mut kill = Command::new("kill");
+        kill.args(["-TERM", &terminal.pid()]);
+        assert!(kill.status().unwrap().success());
+        terminal.is_clean(TERMINATED);
+    }
+
+    /// With the signal that says so, and, as under `nohup`, without.
+    #[test]
+    fn it_ends_with_its_terminal() {
+        for (name, shell) in [("gone", ":"), ("nohup", "trap \"\" HUP")] {
+            let Some(terminal) = Terminal::watching_after(name, shell) else {
+                return;
+            };
+            terminal.goes_away();
+        }
     }
 }

@@ -714,7 +714,7 @@ fn ctrl_c_stops_and_leaves_no_file() {
     running.signal("INT");
     let answer = running.answer().exits(INTERRUPTED);
     assert!(
-        answer.stderr.contains("nothing was written"),
+        answer.stderr.contains("Stopped by Ctrl-C"),
         "{}",
         answer.stderr
     );

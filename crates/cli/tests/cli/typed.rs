@@ -13,7 +13,10 @@ pub const DONE: i32 = 0;
 pub const FOUND: i32 = 1;
 pub const BAD_INPUT: i32 = 2;
 pub const DOES_NOT_FIT: i32 = 3;
+/// By Ctrl-C, by SIGTERM, by a terminal that went away.
 pub const INTERRUPTED: i32 = 130;
+pub const TERMINATED: i32 = 143;
+pub const HUNG_UP: i32 = 129;
 
 /// A command that takes longer has hung.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -82,15 +85,30 @@ impl Drop for Process {
 
 /// Types a command word by word, and does not wait for it.
 pub fn start<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Running {
-    start_with(&[], words)
+    spawn(Command::new(program()), &[], words)
 }
 
 fn start_with<W: AsRef<OsStr>>(
     variables: &[(&str, &str)],
     words: impl IntoIterator<Item = W>,
 ) -> Running {
+    spawn(Command::new(program()), variables, words)
+}
+
+/// The same from a shell that does something first, such as `trap '' HUP`, and then becomes the command.
+pub fn start_after<W: AsRef<OsStr>>(shell: &str, words: impl IntoIterator<Item = W>) -> Running {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("{shell}; exec \"$@\""));
+    command.arg("sh").arg(program());
+    spawn(command, &[], words)
+}
+
+fn spawn<W: AsRef<OsStr>>(
+    mut command: Command,
+    variables: &[(&str, &str)],
+    words: impl IntoIterator<Item = W>,
+) -> Running {
     let program = program();
-    let mut command = Command::new(&program);
     command.args(words).envs(variables.iter().copied());
     let typed = format!("{command:?}").replace(&*program.to_string_lossy(), "holdall");
     hide_cards(&mut command);
@@ -142,9 +160,43 @@ impl Running {
     /// Sends a signal by its name, such as INT, which is Ctrl-C.
     #[cfg(unix)]
     pub fn signal(&self, name: &str) {
+        assert!(self.try_signal(name), "kill -{name}");
+    }
+
+    /// Whether it was there to get it.
+    #[cfg(unix)]
+    pub fn try_signal(&self, name: &str) -> bool {
         let mut kill = Command::new("kill");
         kill.args([&format!("-{name}"), &self.id().to_string()]);
-        assert!(kill.status().unwrap().success(), "kill -{name}");
+        kill.stderr(Stdio::null()).status().unwrap().success()
+    }
+
+    /// What it has said on stderr so far.
+    #[cfg(unix)]
+    pub fn said(&self) -> String {
+        use std::os::unix::fs::FileExt;
+        let length = self.stderr.metadata().unwrap().len();
+        let mut text = vec![0; length as usize];
+        // At an offset: the process writes where the file stands.
+        self.stderr.read_exact_at(&mut text, 0).unwrap();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Waits until it has said this.
+    #[cfg(unix)]
+    #[track_caller]
+    pub fn until_said(&mut self, words: &str) {
+        let started = Instant::now();
+        while !self.said().contains(words) {
+            assert!(self.goes_on(), "ended before `{words}`: {}", self.said());
+            assert!(started.elapsed() < LIMIT, "`{words}` was not said");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// How it ends.
+    pub fn ends(mut self) -> ExitStatus {
+        self.status()
     }
 
     /// What it answers in the end.
@@ -153,7 +205,11 @@ impl Running {
         let [stdout, stderr] = [&mut self.stdout, &mut self.stderr].map(whole_text);
         let typed = self.typed;
         assert!(
-            !stderr.contains("panicked") && matches!(status.code(), Some(0..=3 | INTERRUPTED)),
+            !stderr.contains("panicked")
+                && matches!(
+                    status.code(),
+                    Some(0..=3 | HUNG_UP | INTERRUPTED | TERMINATED)
+                ),
             "{typed}: {status}\n{stderr}"
         );
         Answer {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use image::codecs::jpeg::JpegEncoder;
 use image::{ExtendedColorType, ImageEncoder};
@@ -50,29 +50,38 @@ pub enum CarsError {
 ///
 /// The labels come last and all at once, so a folder that has them has every picture they name. A folder that holds
 /// this set already is written again; one that holds other labels is refused before anything is touched.
-/// `on_progress` hears how many pictures are done, from several threads.
+/// `on_progress` hears how many pictures are done, from several threads, and says whether to go on; nothing where it did not.
 pub fn write(
     folder: &Path,
     config: &CarsConfig,
-    on_progress: impl Fn(usize) + Sync,
-) -> Result<Written, CarsError> {
+    on_progress: impl Fn(usize) -> bool + Sync,
+) -> Result<Option<Written>, CarsError> {
     let labels = folder.join(LABELS);
     let rows = label_rows(config)?;
     refuse_others(&labels, &rows)?;
     let images = folder.join(IMAGES);
     fs::create_dir_all(&images).map_err(at(&images))?;
     let done = AtomicUsize::new(0);
+    let is_stopped = AtomicBool::new(false);
     (0..config.count).into_par_iter().try_for_each(|index| {
+        if is_stopped.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let path = folder.join(image_name(index));
         replace_picture(&path, &jpeg(&draw(index, config))?)?;
-        on_progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+        if !on_progress(done.fetch_add(1, Ordering::Relaxed) + 1) {
+            is_stopped.store(true, Ordering::Relaxed);
+        }
         Ok::<(), CarsError>(())
     })?;
+    if is_stopped.into_inner() {
+        return Ok(None);
+    }
     holdall_files::write_whole(&labels, &rows).map_err(at(&labels))?;
-    Ok(Written {
+    Ok(Some(Written {
         labels,
         count: config.count,
-    })
+    }))
 }
 
 fn refuse_others(labels: &Path, rows: &[u8]) -> Result<(), CarsError> {

@@ -71,7 +71,13 @@ fn seen(
     workers: Workers,
     count: usize,
 ) -> Vec<Batch> {
-    let mut loader = Loader::new(rows(num_rows), Framing::clip(SIZE), workers, Allowance::unlimited()).unwrap();
+    let mut loader = Loader::new(
+        rows(num_rows),
+        Framing::clip(SIZE),
+        workers,
+        Allowance::unlimited(),
+    )
+    .unwrap();
     loader.begin(Arc::clone(samples), course, view);
     let mut batch = Loaded::default();
     let mut seen = Vec::new();

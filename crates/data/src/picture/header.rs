@@ -162,12 +162,7 @@ impl Header {
     }
 
     /// What reading it takes; without a framing it is only decoded.
-    pub(super) fn cost(
-        &self,
-        file_bytes: u64,
-        framing: Option<Framing>,
-        needed: Needed,
-    ) -> Cost {
+    pub(super) fn cost(&self, file_bytes: u64, framing: Option<Framing>, needed: Needed) -> Cost {
         let (mut width, mut height) = (u64::from(self.width), u64::from(self.height));
         let decoder = match self.kind {
             Kind::Jpeg(frame) => {

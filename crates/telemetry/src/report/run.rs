@@ -65,6 +65,22 @@ struct Sample {
     gpu_utilization: Option<f64>,
 }
 
+/// `failure.json` as far as it is shown.
+#[derive(Deserialize, Serialize)]
+struct Failure {
+    #[serde(default)]
+    time: f64,
+    /// `diverged`, or anything else.
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    step: Option<u64>,
+    error: String,
+}
+
+/// How long after a failure the memory is still looked at, at most.
+const LAST_LOOKS_S: f64 = 10.0;
+
 /// What a kind of line is.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -87,6 +103,8 @@ pub struct Run {
     pub name: String,
     config: Option<String>,
     summary: Option<Value>,
+    /// How it failed, unless it went on since.
+    failure: Option<Failure>,
     plan: Option<Value>,
     tensors: Option<Value>,
     operations: Option<Value>,
@@ -155,10 +173,17 @@ impl Run {
             Ok(())
         });
         let times = without_pauses(&samples);
+        let failure = read_json(path, "failure.json", &mut notes);
+        let failure = failure.and_then(|json| serde_json::from_value::<Failure>(json).ok());
+        let last_look = samples.last().and_then(|sample| sample.time);
+        let is_over = |failure: &Failure| {
+            last_look.is_some_and(|last_look| last_look > failure.time + LAST_LOOKS_S)
+        };
         Ok(Run {
             name: name_of(path),
             config,
             summary: read_json(path, "summary.json", &mut notes),
+            failure: failure.filter(|failure| !is_over(failure)),
             plan,
             tensors: read_json(path, "plan-tensors.json", &mut notes),
             operations: read_json(path, "operations.json", &mut notes),

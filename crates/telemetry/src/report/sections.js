@@ -70,11 +70,17 @@ function oneVerdict(run, named) {
     mark = kind === "plain" ? "…" : mark;
     title = fact.steps ? `Not finished: ${title === "Done" ? "" : title.toLowerCase() + ", "}stopped or still training after step ${showStep(fact.steps)}` : "No step yet";
   }
+  if (run.failure) {
+    const { kind: how, step } = run.failure;
+    [kind, mark] = words.problem;
+    title = how === "diverged" ? `Training diverged at step ${showStep(step)}` : `Failed after step ${showStep(fact.steps)}`;
+  }
   const findings = (run.analysis && run.analysis.findings) || [];
   return h("section", { class: `verdict ${kind}`, "aria-label": "Verdict" },
     h("div", { class: "mark", "aria-hidden": "true", text: mark }),
     h("div", { class: "said" },
       h("strong", { text: named ? `${run.name}: ${title}` : title }),
+      run.failure ? run.failure.error.split("\n").map((text) => h("p", { text })) : null,
       h("p", { text: inWords(run, fact, over) }),
       findings.length ? h("ul", {}, findings.map((one) => h("li", {}, findingInWords(one), one.advice ? h("div", { class: "soft", text: `What to do: ${one.advice}` }) : null))) : null));
 }

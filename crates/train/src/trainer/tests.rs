@@ -70,7 +70,7 @@ fn draw(folder: &std::path::Path) {
         count: 22,
         ..CarsConfig::default()
     };
-    cars::write(&folder.join("data"), &cars, |_| ()).unwrap();
+    cars::write(&folder.join("data"), &cars, |_| true).unwrap();
 }
 
 /// Number, samples, which, bits of the loss.
@@ -79,7 +79,7 @@ type Steps = Vec<(u64, usize, String, u64)>;
 /// What each step was like, how many pictures were left out, and how it ended.
 fn run(trainer: &mut Trainer) -> (Steps, usize, Result<Outcome, TrainError>) {
     let (mut steps, mut skipped) = (Vec::new(), 0);
-    let outcome = trainer.run(&AtomicBool::new(false), &mut |event| match event {
+    let outcome = trainer.run(&Requests::new(), &mut |event| match event {
         Event::Step(line) => {
             let digest = line.samples_digest.clone();
             steps.push((line.step, line.samples, digest, line.loss.to_bits()));
@@ -189,10 +189,10 @@ fn lines(folder: &RunFolder) -> Vec<String> {
 
 /// Stops after so many steps, and saves.
 fn run_until(trainer: &mut Trainer, step: u64) {
-    let stop = AtomicBool::new(false);
-    let outcome = trainer.run(&stop, &mut |event| {
+    let requests = Requests::new();
+    let outcome = trainer.run(&requests, &mut |event| {
         if let Event::Step(line) = event {
-            stop.store(line.step == step, Ordering::Relaxed);
+            requests.stop.store(line.step == step, Ordering::Relaxed);
         }
     });
     assert!(matches!(outcome, Ok(Outcome::Interrupted { .. })));
@@ -244,15 +244,15 @@ fn an_evaluation_whose_lines_cannot_be_written_is_still_due() {
     let journal = Journal::open(&nowhere, &Prefix::default()).unwrap();
     trainer.state.next = Next::Evaluate;
     let journal = std::mem::replace(&mut trainer.journal, journal);
-    let stop = AtomicBool::new(false);
-    assert!(trainer.evaluate_all(&stop, &mut |_| ()).is_err());
+    let requests = Requests::new();
+    assert!(trainer.evaluate_all(&requests, &mut |_| ()).is_err());
     assert_eq!(trainer.state.next, Next::Evaluate);
     assert_eq!(
         (&trainer.state.best, trainer.state.last_scores.len()),
         (&None, 0)
     );
     trainer.journal = journal;
-    assert!(trainer.evaluate_all(&stop, &mut |_| ()).is_ok());
+    assert!(trainer.evaluate_all(&requests, &mut |_| ()).is_ok());
     assert_eq!(trainer.state.next, Next::Step);
     assert_eq!(lines(&trainer.folder).len(), 3);
 }
@@ -326,6 +326,7 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     assert_eq!(bests(&trainer.folder), ["best-000002"]);
     let previous = Checkpoint::newest(&trainer.folder).unwrap().unwrap();
     assert!(previous.notes.is_empty(), "{:?}", previous.notes);
+}
 
 /// Rows that are no samples change nothing but their own number: not a bit of a loss.
 #[test]

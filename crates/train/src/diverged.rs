@@ -1,0 +1,113 @@
+//! Training that diverged: what was found, at which step, and what is left to go on from.
+
+use std::fmt;
+
+use holdall_device::DeviceError;
+use serde::Serialize;
+
+use crate::scaler::LossScaler;
+use crate::step::{Step, StepReport};
+
+/// Losses, gradients, weights or features are infinite or not a number. Nothing of it is saved.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Diverged {
+    /// The step at which it was found, counted from 1.
+    pub step: u64,
+    /// What was found.
+    pub found: String,
+    /// The last gradient norm before it that was finite, and its step; none where there was no step before in this process.
+    pub last_norm: Option<StepNorm>,
+    /// The step of the checkpoint that is left, from before.
+    pub checkpoint_step: Option<u64>,
+    /// What to do.
+    #[serde(skip)]
+    pub hint: String,
+}
+
+/// A gradient norm and its step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepNorm {
+    /// Counted from 1.
+    pub step: u64,
+    /// Before clipping.
+    pub gradient_norm: f64,
+}
+
+impl std::error::Error for Diverged {}
+
+impl fmt::Display for Diverged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {}: training diverged: {}", self.step, self.found)?;
+        if let Some(last) = self.last_norm {
+            let (norm, step) = (last.gradient_norm, last.step);
+            // As people write them: 0.8, 31.4, 3.1e8.
+            match norm {
+                0.01..1e5 => write!(f, "; the gradient norm was {norm:.3} at step {step}")?,
+                _ => write!(f, "; the gradient norm was {norm:.1e} at step {step}")?,
+            }
+        }
+        write!(f, "\nhint: {}", self.hint)
+    }
+}
+
+/// What is not finite in what a step reports, if training cannot go on from it.
+pub(crate) fn in_report(report: &StepReport, scaler: &mut LossScaler) -> Option<String> {
+    let overflowed = scaler.observe(report.gradients).is_err();
+    let losses = [
+        ("contrastive loss", report.contrastive.mean()),
+        ("label loss", report.label.mean()),
+        ("loss", report.loss),
+    ];
+    let bad_loss = losses.into_iter().find(|(_, loss)| !loss.is_finite());
+    // In fp16 a step whose gradients overflowed was skipped, and the next one has a smaller scale.
+    let is_skipped = report.gradients != crate::scaler::Gradients::Finite && !overflowed;
+    if is_skipped || (!overflowed && bad_loss.is_none()) {
+        return None;
+    }
+    let (what, value) = bad_loss.unwrap_or(("gradient norm", report.gradient_norm));
+    let mut found = format!("the {what} is {}", name(value));
+    if overflowed && scaler.is_on() {
+        found += &format!(
+            " at the smallest loss scale ({}): the number format is not to blame",
+            scaler.scale()
+        );
+    }
+    Some(found)
+}
+
+/// The first weight or moment that is not finite, as words.
+pub(crate) fn in_state(step: &Step) -> Result<Option<String>, DeviceError> {
+    for parameter in step.parameters() {
+        let values = step.stored_weight(parameter).read()?;
+        if let Some(found) = first_bad(&values) {
+            return Ok(Some(format!(
+                "weight {found} of `{}` after it",
+                parameter.name
+            )));
+        }
+    }
+    for (parameter, pair) in step.moments() {
+        for moment in pair {
+            if let Some(found) = first_bad(&moment.read()?) {
+                return Ok(Some(format!(
+                    "the optimizer state of weight {found} of `{}` after it",
+                    parameter.name
+                )));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn first_bad(values: &[f32]) -> Option<String> {
+    let at = values.iter().position(|value| !value.is_finite())?;
+    Some(format!("{at} is {}", name(f64::from(values[at]))))
+}
+
+fn name(value: f64) -> &'static str {
+    match value {
+        value if value.is_nan() => "NaN",
+        value if value > 0.0 => "infinite",
+        _ => "negative infinite",
+    }
+}
