@@ -117,7 +117,9 @@ fn state() -> MutexGuard<'static, State> {
 /// Takes signals from here on: the first thing that `main` does.
 pub fn listen() {
     if let Err(cause) = system::listen() {
-        tell(&format!("Signals will end the process without saving: {cause}"));
+        tell(&format!(
+            "Signals will end the process without saving: {cause}"
+        ));
     }
 }
 

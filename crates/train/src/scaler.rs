@@ -147,10 +147,7 @@ mod tests {
         }
         assert_eq!(scaler.scale(), 1.0);
         let before = scaler;
-        assert_eq!(
-            scaler.observe(Gradients::Overflowed),
-            Err(AtSmallestScale)
-        );
+        assert_eq!(scaler.observe(Gradients::Overflowed), Err(AtSmallestScale));
         assert_eq!(scaler, before);
         assert!(LossScaler::off().observe(Gradients::Overflowed).is_err());
     }

@@ -74,10 +74,7 @@ pub fn start<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Running {
 }
 
 /// The same from a shell that does something first, such as `trap '' HUP`, and then becomes the command.
-pub fn start_after<W: AsRef<OsStr>>(
-    shell: &str,
-    words: impl IntoIterator<Item = W>,
-) -> Running {
+pub fn start_after<W: AsRef<OsStr>>(shell: &str, words: impl IntoIterator<Item = W>) -> Running {
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("{shell}; exec \"$@\""));
     command.arg("sh").arg(program());
@@ -187,7 +184,11 @@ impl Running {
         let [stdout, stderr] = [&mut self.stdout, &mut self.stderr].map(whole_text);
         let typed = self.typed;
         assert!(
-            !stderr.contains("panicked") && matches!(status.code(), Some(0..=3 | HUNG_UP | INTERRUPTED | TERMINATED)),
+            !stderr.contains("panicked")
+                && matches!(
+                    status.code(),
+                    Some(0..=3 | HUNG_UP | INTERRUPTED | TERMINATED)
+                ),
             "{typed}: {status}\n{stderr}"
         );
         Answer {
