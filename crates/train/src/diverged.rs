@@ -5,7 +5,7 @@ use std::fmt;
 use holdall_device::DeviceError;
 use serde::Serialize;
 
-use crate::scaler::LossScaler;
+use crate::scaler::{Gradients, LossScaler};
 use crate::step::{Step, StepReport};
 
 /// Losses, gradients, weights or features are infinite or not a number. Nothing of it is saved.
@@ -60,7 +60,7 @@ pub(crate) fn in_report(report: &StepReport, scaler: &mut LossScaler) -> Option<
     ];
     let bad_loss = losses.into_iter().find(|(_, loss)| !loss.is_finite());
     // In fp16 a step whose gradients overflowed was skipped, and the next one has a smaller scale.
-    let is_skipped = report.gradients != crate::scaler::Gradients::Finite && !overflowed;
+    let is_skipped = report.gradients != Gradients::Finite && !overflowed;
     if is_skipped || (!overflowed && bad_loss.is_none()) {
         return None;
     }
@@ -109,5 +109,79 @@ fn name(value: f64) -> &'static str {
         value if value.is_nan() => "NaN",
         value if value > 0.0 => "infinite",
         _ => "negative infinite",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::LossSum;
+
+    fn report(loss: f64, gradient_norm: f64) -> StepReport {
+        let sum = LossSum {
+            sum: loss,
+            count: 1.0,
+        };
+        StepReport {
+            contrastive: sum,
+            label: LossSum::default(),
+            loss,
+            gradient_norm,
+            gradients: match gradient_norm.is_finite() {
+                true => Gradients::Finite,
+                false => Gradients::Overflowed,
+            },
+        }
+    }
+
+    #[test]
+    fn without_a_loss_scale_nothing_is_said_of_one() {
+        let found = |loss, norm| in_report(&report(loss, norm), &mut LossScaler::off());
+        assert_eq!(found(2.0, 1.0), None);
+        assert_eq!(
+            found(f64::NAN, f64::NAN).as_deref(),
+            Some("the contrastive loss is NaN")
+        );
+        assert_eq!(
+            found(2.0, f64::INFINITY).as_deref(),
+            Some("the gradient norm is infinite")
+        );
+        // The gradients may be finite where the loss is not.
+        assert_eq!(
+            found(f64::INFINITY, 1.0).as_deref(),
+            Some("the contrastive loss is infinite")
+        );
+    }
+
+    #[test]
+    fn in_fp16_steps_are_skipped_until_the_scale_is_the_smallest() {
+        let mut scaler = LossScaler::default();
+        let overflow = report(2.0, f64::INFINITY);
+        for _ in 0..16 {
+            assert_eq!(in_report(&overflow, &mut scaler), None);
+        }
+        let found = in_report(&overflow, &mut scaler).unwrap();
+        assert!(found.contains("at the smallest loss scale (1)"), "{found}");
+    }
+
+    #[test]
+    fn it_says_the_step_the_norm_before_and_what_to_do() {
+        let mut diverged = Diverged {
+            step: 17,
+            found: "the contrastive loss is NaN".to_owned(),
+            last_norm: Some(StepNorm {
+                step: 16,
+                gradient_norm: 3.1e8,
+            }),
+            checkpoint_step: None,
+            hint: "a lower `lr`".to_owned(),
+        };
+        assert_eq!(
+            diverged.to_string(),
+            "step 17: training diverged: the contrastive loss is NaN; the gradient norm was 3.1e8 at step 16\n\
+             hint: a lower `lr`"
+        );
+        diverged.last_norm = None;
+        assert!(diverged.to_string().contains("is NaN\nhint"));
     }
 }

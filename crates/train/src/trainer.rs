@@ -673,15 +673,15 @@ impl Trainer {
     /// Says what was found at which step, and what to go on from.
     fn diverged(&self, step: u64, found: String) -> TrainError {
         let config = &self.ready.config;
-        let lower = config.train.lr / 10.0;
+        let lower = format!("{:.1e}", config.train.lr / 10.0).replace(".0e", "e");
         let hint = match self.saved {
             Some((step, _)) => format!(
-                "the checkpoint of step {step} is untouched: holdall train --resume --out {} --lr {lower:e} goes on from \
+                "the checkpoint of step {step} is untouched: holdall train --resume --out {} --lr {lower} goes on from \
                  there; or begin again with a lower `lr`, a longer `warmup` or a smaller `clip_norm`",
                 self.folder.path().display()
             ),
             None => format!(
-                "no checkpoint was written before; begin again with a lower `lr` (--lr {lower:e}), a longer `warmup` or a \
+                "no checkpoint was written before; begin again with a lower `lr` (--lr {lower}), a longer `warmup` or a \
                  smaller `clip_norm`"
             ),
         };

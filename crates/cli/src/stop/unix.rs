@@ -3,26 +3,36 @@
 use std::fs;
 use std::io;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
-use signal_hook::iterator::Signals;
+use nix::sys::signal::{SigSet, Signal as Number};
 
 use super::{Signal, asked_to_end, asked_to_save};
 
-/// Handlers first, then the thread that acts: what comes in between waits in a pipe.
+/// Blocks signals in this thread, and so in all that it will start, and waits for them in a thread of its own: what comes before that
+/// thread does is pending, and not lost.
 pub fn listen() -> io::Result<()> {
     let ignored = ignored_mask();
-    let is_heeded = |signal: &i32| ignored & (1 << (signal - 1)) == 0;
-    // A file that has reached its limit: with a handler, writing fails like any other write, and the error names the file.
-    let wanted = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXFSZ];
-    let mut signals = Signals::new(wanted.iter().filter(|signal| is_heeded(signal)))?;
+    let wanted = [
+        Number::SIGINT,
+        Number::SIGTERM,
+        Number::SIGHUP,
+        Number::SIGUSR1,
+        // A file that has reached its limit: blocked, the write fails like any other, and the error names the file.
+        Number::SIGXFSZ,
+    ];
+    let heeded = wanted.into_iter().filter(|&signal| {
+        let bit = signal as i32 - 1;
+        ignored & (1 << bit) == 0
+    });
+    let signals: SigSet = heeded.collect();
+    signals.thread_block()?;
     let thread = std::thread::Builder::new().name("signals".to_owned());
     thread.spawn(move || {
-        for signal in signals.forever() {
-            match signal {
-                SIGINT => asked_to_end(Signal::Interrupt),
-                SIGTERM => asked_to_end(Signal::Terminate),
-                SIGHUP => asked_to_end(Signal::HangUp),
-                SIGUSR1 => asked_to_save(),
+        loop {
+            match signals.wait() {
+                Ok(Number::SIGINT) => asked_to_end(Signal::Interrupt),
+                Ok(Number::SIGTERM) => asked_to_end(Signal::Terminate),
+                Ok(Number::SIGHUP) => asked_to_end(Signal::HangUp),
+                Ok(Number::SIGUSR1) => asked_to_save(),
                 _ => {}
             }
         }
