@@ -292,10 +292,7 @@ fn jpeg(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
     let (mut at, mut num_stray) = (2, 0);
     let mut frame: Option<Header> = None;
     let (mut is_turned, mut metadata_bytes) = (false, 0);
-    loop {
-        let Some([fill, marker]) = bytes.at(at) else {
-            break;
-        };
+    while let Some([fill, marker]) = bytes.at(at) {
         if fill != 0xff {
             at += 1;
             num_stray += 1;

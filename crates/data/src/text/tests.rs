@@ -1,3 +1,4 @@
+use std::fs;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
