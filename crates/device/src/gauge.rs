@@ -82,13 +82,11 @@ impl Gauge {
         let host_rss_bytes = cpu::resident_bytes();
         match &self.kind {
             Kind::Cpu => {
-                let total_bytes = cpu::total_bytes();
-                let available = cpu::available_bytes();
+                let memory = cpu::host_memory();
                 Reading {
-                    used_bytes: total_bytes
-                        .zip(available)
-                        .map(|(total, available)| total.saturating_sub(available)),
-                    total_bytes,
+                    used_bytes: memory
+                        .map(|memory| memory.total_bytes.saturating_sub(memory.available_bytes)),
+                    total_bytes: memory.map(|memory| memory.total_bytes),
                     process_bytes: host_rss_bytes,
                     gpu_utilization: None,
                     host_rss_bytes,

@@ -77,7 +77,7 @@ pub struct StepPlan {
     pub kept: usize,
     /// Whether features of the whole effective batch are needed before the backward pass.
     pub coupled: bool,
-    /// What the product library allocates beside the arena, at most.
+    /// What the product library keeps beside the arena, at most.
     pub packing_bytes: u64,
     /// What lies where, and when, for people.
     pub picture: Picture,

@@ -28,7 +28,7 @@ pub trait Target: Sync {
     /// Predicted time of one run of the node.
     fn seconds(&self, node: NodeView<'_>) -> f64;
 
-    /// What the process holds beside the arena: code, context, the product library's packing buffers.
+    /// What the process holds beside the arena: code, context, the product library's own buffers.
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64;
 
     /// What the node costs outside the arena for each time that its program is made ready to replay.
@@ -44,6 +44,6 @@ pub trait Target: Sync {
     /// The arena is reserved in pages of so many bytes.
     fn page_bytes(&self) -> u64;
 
-    /// What the product library allocates by itself while the node runs.
+    /// What the product library keeps outside the arena once the node has run.
     fn packing_bytes(&self, node: NodeView<'_>) -> u64;
 }

@@ -174,7 +174,7 @@ impl Setup {
                 made => made?,
             };
             let grown = held().saturating_sub(before);
-            hold_more(&mut made, grown.saturating_sub(foreseen));
+            recount(&mut made, foreseen, grown);
             let process_bytes = made.step.process_bytes;
             if self
                 .budget_bytes
@@ -241,10 +241,16 @@ impl Setup {
 
 /// Counts bytes that the process holds and nobody foresaw.
 pub(crate) fn hold_more(plan: &mut Plan, bytes: u64) {
-    plan.step.process_bytes += bytes;
+    recount(plan, 0, bytes);
+}
+
+/// Counts bytes that the process holds in the place of those that were foreseen and are counted.
+fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
+    let recount = |bytes: &mut u64| *bytes = *bytes - foreseen_bytes + held_bytes;
+    recount(&mut plan.step.process_bytes);
     let others = plan.alternatives.iter_mut().chain(&mut plan.suggestion);
     for candidate in others.chain([&mut plan.chosen]) {
-        candidate.process_bytes += bytes;
+        recount(&mut candidate.process_bytes);
     }
 }
 
