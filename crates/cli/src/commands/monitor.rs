@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use ratatui::DefaultTerminal;
+use ratatui::backend::{Backend, ClearType};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use self::readings::Readings;
@@ -63,7 +64,8 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
         return Ok(stop::hung_up());
     }
     // Some terminals keep rows of a screen that grew when they leave it: then they keep empty ones.
-    let _ = terminal.clear();
+    // `Terminal::clear` asks the terminal where its cursor is, and the answer would go to the thread that reads keys.
+    let _ = terminal.backend_mut().clear_region(ClearType::All);
     let _ = terminal.set_cursor_position((0, 0));
     let restored = ratatui::try_restore();
     let ended = ended.map_err(unusable)?;
