@@ -84,16 +84,6 @@ pub enum TelemetryError {
         /// The log.
         log: String,
     },
-
-    /// nvidia-smi's table for people.
-    #[error(
-        "{log}: expected a log, found what nvidia-smi shows on a screen\n\
-         hint: nvidia-smi --query-gpu=timestamp,memory.used,memory.total,utilization.gpu --format=csv -l 1 > gpu.csv"
-    )]
-    Screen {
-        /// The log.
-        log: String,
-    },
 }
 
 /// Names the log in what the system said.

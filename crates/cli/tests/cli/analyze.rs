@@ -102,6 +102,96 @@ fn a_run_folder_and_stdin() {
     );
 }
 
+/// A lost GPU is a line that is no sample: it is told, and the exit code says so.
+#[test]
+fn a_log_that_ends_with_a_lost_gpu() {
+    let folder = TempDir::new().unwrap();
+    let log = folder.path().join("gpu.csv");
+    let healthy = fs::read_to_string(real("healthy_smi.csv")).unwrap();
+    let lost = "Unable to determine the device handle for GPU0000:01:00.0: GPU is lost.  Reboot the system to recover this GPU";
+    fs::write(&log, format!("{healthy}{lost}\n")).unwrap();
+    let answer = analyze(&log, "").exits(FOUND);
+    let expected = "\nPROBLEM: GPU error\n  the driver lost the GPU, or cannot read it, line 335: `Unable to determine";
+    assert!(answer.stdout.contains(expected), "{}", answer.stdout);
+    assert!(
+        answer.stdout.ends_with("\nVerdict: problem (1 problem)\n"),
+        "{}",
+        answer.stdout
+    );
+}
+
+#[test]
+fn a_limit_below_what_was_used() {
+    let answer = analyze(&real("healthy_smi.csv"), "--limit 8GiB").exits(FOUND);
+    assert!(
+        answer
+            .stdout
+            .contains("PROBLEM: over the budget\n  held 43.53 GiB 7.7 s into the log: "),
+        "{}",
+        answer.stdout
+    );
+    assert!(
+        answer.stdout.contains("over the --limit of 8.00 GiB"),
+        "{}",
+        answer.stdout
+    );
+    let note = "note: --limit: 8.00 GiB counts as full, not the 140.40 GiB that the log says the device has";
+    assert!(answer.stderr.contains(note), "{}", answer.stderr);
+}
+
+#[test]
+fn dmon() {
+    let folder = TempDir::new().unwrap();
+    let log = folder.path().join("dmon.txt");
+    let header = "#Time        gpu    pwr     sm    mem     fb\n#HH:MM:SS    Idx      W      %      %     MB\n";
+    let rows: String = (10..60)
+        .map(|at| format!(" 10:00:{at}      0    297     98     72  18000\n"))
+        .collect();
+    fs::write(&log, format!("{header}{rows}")).unwrap();
+    let answer = analyze(&log, "--limit 24GiB").exits(DONE);
+    let expected = "dmon.txt: nvidia-smi dmon, 50 samples over 49.0 s\nVerdict: healthy\n";
+    assert!(answer.stdout.ends_with(expected), "{}", answer.stdout);
+}
+
+/// What a run's other files say: its wait, step by step, its budget, and that it diverged.
+#[test]
+fn a_run_that_waited_diverged_and_went_over_its_budget() {
+    let folder = TempDir::new().unwrap();
+    let sample = "{\"time\":1.0,\"step\":1,\"epoch\":0,\"phase\":\"train\",\"device\":\"cpu\",\"used_bytes\":3000000000,\
+                  \"total_bytes\":25000000000,\"process_bytes\":130000000,\"arena_bytes\":1}\n";
+    fs::write(folder.path().join("memory.jsonl"), sample.repeat(4)).unwrap();
+    analyze(folder.path(), "").exits(DONE);
+    let step = |loss: &str| {
+        format!(
+            "{{\"kind\":\"step\",\"step\":1,\"loss\":{loss},\"seconds\":1.0,\"waited_for_data\":0.63}}\n"
+        )
+    };
+    fs::write(
+        folder.path().join("metrics.jsonl"),
+        step("2.5").repeat(3) + &step("null"),
+    )
+    .unwrap();
+    let summary = "{\"budget_bytes\": 146800640, \"process_bytes\": 236978176}";
+    fs::write(folder.path().join("summary.json"), summary).unwrap();
+    let json = analyze(folder.path(), "--json").exits(FOUND).json();
+    let findings = json["findings"].as_array().unwrap();
+    let mut kinds: Vec<&str> = findings
+        .iter()
+        .map(|found| found["kind"].as_str().unwrap())
+        .collect();
+    kinds.sort_unstable();
+    assert_eq!(
+        kinds,
+        ["diverged", "over_budget", "waiting_for_data"],
+        "{json}"
+    );
+    assert!(
+        findings.iter().all(|found| found["severity"] == "problem"),
+        "{json}"
+    );
+    assert_eq!(json["verdict"], "problem");
+}
+
 #[test]
 fn logs_that_cannot_be_read() {
     let folder = TempDir::new().unwrap();

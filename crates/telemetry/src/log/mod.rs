@@ -9,6 +9,7 @@ mod dmon;
 mod json;
 mod lines;
 mod record;
+mod screen;
 mod trouble;
 mod values;
 
@@ -22,6 +23,7 @@ use self::dmon::DmonReader;
 use self::json::JsonReader;
 use self::lines::Lines;
 use self::record::{Guess, Raw};
+use self::screen::ScreenReader;
 use crate::error::{TelemetryError, failed};
 
 pub(crate) use self::record::Sample;
@@ -40,6 +42,8 @@ pub enum Format {
     Holdall,
     /// `nvidia-smi --query-gpu=... --format=csv`.
     NvidiaSmi,
+    /// `nvidia-smi -l 1`: its table, again and again.
+    NvidiaSmiTable,
     /// `nvidia-smi dmon`.
     NvidiaSmiDmon,
     /// JSON lines of a script.
@@ -56,6 +60,7 @@ impl Format {
         match self {
             Format::Holdall => "memory.jsonl of a Holdall run",
             Format::NvidiaSmi => "nvidia-smi CSV",
+            Format::NvidiaSmiTable => "nvidia-smi tables",
             Format::NvidiaSmiDmon => "nvidia-smi dmon",
             Format::JsonLines => "JSON lines",
             Format::Csv => "CSV",
@@ -89,6 +94,7 @@ enum Parser {
     Json(JsonReader),
     Csv(CsvReader),
     Dmon(DmonReader),
+    Screen(ScreenReader),
     /// Nothing that can be read, but lines that say what failed.
     Text,
 }
@@ -100,6 +106,7 @@ impl Parser {
             Parser::Json(json) => json.read(line, raw).map(|()| csv::Read::Cells),
             Parser::Csv(csv) => csv.read(text()?, raw),
             Parser::Dmon(dmon) => dmon.read(text()?, raw),
+            Parser::Screen(screen) => screen.read(text()?, raw),
             Parser::Text => Err("no numbers in it".to_owned()),
         }
     }
@@ -187,7 +194,7 @@ impl<R: Read> Log<R> {
             Parser::Json(_) => Parser::Json(JsonReader::default()),
             Parser::Csv(csv) => Parser::Csv(csv.clone()),
             // Its units are its own.
-            Parser::Dmon(_) | Parser::Text => return,
+            Parser::Dmon(_) | Parser::Screen(_) | Parser::Text => return,
         };
         for line in window.split(|&byte| byte == b'\n').take(512) {
             raw.clear();
@@ -228,7 +235,7 @@ impl<R: Read> Log<R> {
                 add_trouble(&mut self.troubles, what, &line, self.last_step);
             }
             self.raw.clear();
-            let is_of_cells = matches!(self.parser, Parser::Csv(_) | Parser::Dmon(_));
+            let is_of_cells = !matches!(self.parser, Parser::Json(_));
             // A number may have lost its last digits, and nothing would show it.
             let read = if is_of_cells && !line.is_ended && self.num_samples > 0 {
                 Err("cut off: no line end".to_owned())
@@ -314,6 +321,7 @@ impl<R: Read> Log<R> {
                 }
             }
             Parser::Dmon(_) => Format::NvidiaSmiDmon,
+            Parser::Screen(_) => Format::NvidiaSmiTable,
             Parser::Text => Format::Text,
         }
     }
@@ -333,7 +341,7 @@ impl<R: Read> Log<R> {
                 .understood()
                 .map(|(name, words)| format!("{name}: {words}"))
                 .collect(),
-            Parser::Text => Vec::new(),
+            Parser::Screen(_) | Parser::Text => Vec::new(),
         }
     }
 
@@ -421,18 +429,12 @@ fn sniff(
         }
         return Ok(Parser::Dmon(dmon));
     }
-    let says_what_failed = lines
-        .iter()
-        .any(|line| trouble::trouble(line.as_bytes()).is_some());
     if lines
         .iter()
-        .take(8)
-        .any(|line| line.starts_with("| NVIDIA-SMI"))
+        .take(16)
+        .any(|line| ScreenReader::is_head(line))
     {
-        return match says_what_failed {
-            true => Ok(Parser::Text),
-            false => Err(TelemetryError::Screen { log: log() }),
-        };
+        return Ok(Parser::Screen(ScreenReader::default()));
     }
     let is_json = |line: &&&str| line.starts_with('{') || line.starts_with("[{");
     let num_json = lines.iter().filter(is_json).count();
@@ -459,7 +461,8 @@ fn sniff(
         ));
         return Ok(Parser::Csv(csv));
     }
-    if says_what_failed {
+    let says_what_failed = |line: &&str| trouble::trouble(line.as_bytes()).is_some();
+    if lines.iter().any(says_what_failed) {
         return Ok(Parser::Text);
     }
     Err(TelemetryError::NoHeader {

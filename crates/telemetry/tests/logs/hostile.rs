@@ -116,6 +116,9 @@ fn mutated_logs() {
             .nth(30);
         seeds.push(text[..end.map_or(text.len(), |(at, _)| at)].to_vec());
     }
+    let table = "Mon Nov 16 02:57:09 2026\n| NVIDIA-SMI 550.54 |\n|   0  NVIDIA H200  On  |  00000000:1B:00.0 Off |  0 |\n\
+                 | N/A   34C    P0   77W /  700W |   61284MiB / 143771MiB |     98%      Default |\n";
+    seeds.push(table.repeat(20).into_bytes());
     let mut num_answered = 0;
     let mut most_held = 0;
     for case in 0..num_cases {
@@ -152,10 +155,8 @@ fn nothing_in_it() {
     assert_refused("hello\nworld\n", &["found `hello`", "--columns"]);
     assert_refused("1, 2, 3\n", &["found `1, 2, 3`", "--columns"]);
     assert_refused("\u{0}\u{0}\u{0}", &["log: expected"]);
-    assert_refused(
-        "+---+\n| NVIDIA-SMI 580 |\n",
-        &["on a screen", "--query-gpu"],
-    );
+    let head = "+---+\n| NVIDIA-SMI 580 |\n";
+    assert_refused(head, &["a header and no lines after it", "--query-gpu"]);
     let error = analyze(&b"\xff\xfet\0i\0"[..], &AnalyzeOptions::default()).unwrap_err();
     assert!(error.to_string().contains("UTF-16"));
 }

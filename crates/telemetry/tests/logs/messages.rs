@@ -459,3 +459,42 @@ fn dmon_is_read_in_each_of_its_forms() {
         analysis.log.notes
     );
 }
+
+/// The table that people leave running: `nvidia-smi -l 1 > gpu.txt`.
+#[test]
+fn tables_of_nvidia_smi_are_read() {
+    let table = |at: usize, power: &str| {
+        format!(
+            "Sun Mar  1 10:{:02}:{:02} 2026\n+-----+\n| NVIDIA-SMI 550.54   Driver Version: 550.54 |\n\
+             |   0  NVIDIA H200      On  |   00000000:1B:00.0 Off |                    0 |\n\
+             | N/A   34C    P0  {power} /  700W |   {}MiB / 143771MiB |     98%      Default |\n\
+             |    0   N/A  N/A      1234      C   python       61280MiB |\n",
+            at / 60,
+            at % 60,
+            50_000 + 100 * at
+        )
+    };
+    let text: String = (0..120).map(|at| table(at, "297W")).collect();
+    let analysis = read(&text, None);
+    assert_eq!(
+        (analysis.log.format, analysis.log.samples),
+        (Format::NvidiaSmiTable, 120)
+    );
+    let growth = only(&analysis);
+    assert!(
+        growth
+            .message
+            .starts_with("used memory grows by 5.86 GiB per minute"),
+        "{}",
+        growth.message
+    );
+    let failing = read(&(text + &table(120, "ERR!")), None);
+    assert!(
+        failing
+            .findings
+            .iter()
+            .any(|finding| finding.kind == Kind::GpuError),
+        "{:?}",
+        failing.findings
+    );
+}
