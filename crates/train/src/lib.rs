@@ -42,6 +42,7 @@ pub mod resume;
 pub mod run_folder;
 pub mod scaler;
 pub mod schedule;
+pub mod sealed_config;
 pub mod setup;
 pub mod site;
 pub mod skipped;

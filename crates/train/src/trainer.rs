@@ -41,6 +41,7 @@ use crate::requests::Requests;
 use crate::run_folder::{RunFolder, failed, write_whole};
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
+use crate::sealed_config::seal;
 use crate::skipped::{SkippedFile, refused};
 use crate::step::{Step, StepReport};
 
@@ -156,7 +157,7 @@ impl Trainer {
                 state.step.div_ceil(steps)
             )));
         }
-        let config = folder.write("config.yml", &ready.config.resolved());
+        let config = folder.write("config.yml", &seal(&ready.config.resolved()));
         config.map_err(|error| match error {
             TrainError::Run(text) if !folder.path().join("config.yml").exists() => {
                 TrainError::Run(text.replace("go on with --resume", "begin again"))
@@ -330,7 +331,7 @@ impl Trainer {
         let timing = self.time_operations(number)?;
         self.is_between_steps = false;
         let report = self.compute(number, &moment)?;
-        let mut scaler = self.state.scaler.clone();
+        let mut scaler = self.state.scaler;
         if let Some(found) = diverged::in_report(&report, &mut scaler) {
             return Err(self.diverged(number, found));
         }

@@ -21,6 +21,7 @@ use holdall_train::ready::Ready;
 use holdall_train::report::Outcome;
 use holdall_train::resume;
 use holdall_train::run_folder::{RunFolder, next_free};
+use holdall_train::sealed_config;
 use holdall_train::trainer::{End, Trainer};
 
 use crate::arguments::TrainArguments;
@@ -113,6 +114,7 @@ impl Meant {
             // Says what is missing.
             RunFolder::open(&out)?;
         }
+        sealed_config::check(&begun_file)?;
         let begun = RunConfig::read(&begun_file)?;
         let mut config = match target.filter(|path| is_yaml(&path.to_string_lossy())) {
             Some(path) => arguments.options.over(Some(path))?,

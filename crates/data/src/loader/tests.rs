@@ -138,7 +138,8 @@ fn an_allowance_changes_no_pixel_and_is_never_exceeded() {
     let read = |allowed: u64| {
         let allowance = Allowance::new(allowed);
         let workers = Workers::exactly(3, 4);
-        let mut loader = Loader::new(rows(9), SIZE, workers, allowance.clone()).unwrap();
+        let mut loader =
+            Loader::new(rows(9), Framing::clip(SIZE), workers, allowance.clone()).unwrap();
         loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
         let mut batch = Loaded::default();
         loader.next(9, &mut batch);
@@ -177,7 +178,13 @@ fn what_is_no_file_is_left_out_by_name() {
     std::os::unix::fs::symlink("/dev/zero", folder.path().join("3.png")).unwrap();
     fs::create_dir(folder.path().join("4.png")).unwrap();
     let workers = Workers::exactly(1, 0);
-    let mut loader = Loader::new(rows(6), SIZE, workers, Allowance::unlimited()).unwrap();
+    let mut loader = Loader::new(
+        rows(6),
+        Framing::clip(SIZE),
+        workers,
+        Allowance::unlimited(),
+    )
+    .unwrap();
     loader.begin(samples, Course::Once, View::Evaluation);
     let mut batch = Loaded::default();
     loader.next(6, &mut batch);
@@ -204,7 +211,13 @@ fn a_wait_ends_with_a_stop() {
     let allowance = Allowance::new(1 << 30);
     let mut all = allowance.claim();
     assert!(all.try_grow(1 << 30));
-    let mut loader = Loader::new(rows(4), SIZE, Workers::exactly(2, 0), allowance).unwrap();
+    let mut loader = Loader::new(
+        rows(4),
+        Framing::clip(SIZE),
+        Workers::exactly(2, 0),
+        allowance,
+    )
+    .unwrap();
     loader.begin(samples, Course::Once, View::Evaluation);
     let stop = AtomicBool::new(false);
     let mut batch = Loaded::default();
