@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use holdall_data::DataError;
 use holdall_device::DeviceError;
 use holdall_plan::PlanError;
 use holdall_train::TrainError;
@@ -53,7 +54,9 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
                 DeviceError::Failed(_) => FOUND,
             })
         }
-        Some(TrainError::DoesNotFit(_)) => {
+        Some(
+            TrainError::DoesNotFit(_) | TrainError::Data(DataError::TokenizerOverBudget { .. }),
+        ) => {
             tell(&format!("error: {error}"));
             ExitCode::from(DOES_NOT_FIT)
         }

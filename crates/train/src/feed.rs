@@ -99,6 +99,9 @@ impl Feed {
         self.lend(done);
         self.waits = Waits::default();
         self.leave_out(&prepared.train, skipped.iter().map(|one| one.sample));
+        // Whatever was said of them when the first batch was read: this is the reason.
+        let is_among = |one: &Skipped| skipped.iter().any(|other| other.sample == one.sample);
+        self.skipped.retain(|one| !is_among(one));
         self.skipped.extend(skipped);
         self.train(config, prepared);
     }

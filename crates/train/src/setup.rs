@@ -433,8 +433,12 @@ pub fn room_to_open<'a>(site: impl Into<Site<'a>>, budget_bytes: Option<u64>) ->
         _ => None,
     };
     let free = || holdall_device::cpu::available_bytes().map(|free| free / 4);
-    on_cpu.or_else(free).unwrap_or(u64::MAX)
+    let room = on_cpu.or_else(free).unwrap_or(u64::MAX);
+    room.max(LEAST_ROOM_BYTES)
 }
+
+/// A budget that leaves less than this has no plan either, and that says what would do.
+const LEAST_ROOM_BYTES: u64 = 4 << 20;
 
 /// `3.10 GiB of 8.00 GiB`, for people.
 pub fn show_budget(bytes: u64, budget: Option<u64>) -> String {

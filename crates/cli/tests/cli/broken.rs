@@ -51,7 +51,7 @@ fn break_picture(path: &Path, way: usize) -> &'static str {
         _ => {
             fs::remove_file(path).unwrap();
             fs::create_dir(path).unwrap();
-            "directory"
+            "found a folder"
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::typed::{DONE, bytes};
 
 const TWO_EPOCHS: &str = "--batch-size 4 --gradient-accumulation 2 --epochs 2 --lr 1e-3";
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 17] = [
     "time",
     "step",
     "epoch",
@@ -28,6 +28,8 @@ const KEYS: [&str; 15] = [
     "planned_bytes",
     "batch_size",
     "waited_for_data",
+    "process_peak_bytes",
+    "budget_bytes",
 ];
 
 /// Lines of `memory.jsonl`, every one of them whole.
