@@ -130,7 +130,6 @@ fn a_journal_that_was_changed_is_named() {
     let whole = copy(&run, &home, "whole");
     whole.resume("--epochs 2").exits(DONE);
     let journal = run.file("metrics.jsonl");
-    let sound = fs::read(&journal).unwrap();
     flip(&journal, |bytes| bytes.len() - 20);
     let resumed = run.resume("--epochs 2").exits(DONE);
     let parts = ["metrics.jsonl", "checksum", "previous.safetensors, step 1"];
@@ -140,7 +139,6 @@ fn a_journal_that_was_changed_is_named() {
     assert_same_lines(&run, &whole);
     assert_same_model(&run, &whole);
     // The first line is in the past of every checkpoint.
-    fs::write(&journal, sound).unwrap();
     flip(&journal, |_| 20);
     run.resume("--epochs 3")
         .ends_with(FOUND, &["metrics.jsonl", "checksum"]);
