@@ -68,9 +68,10 @@ impl DiskSpace {
         used_bytes: u64,
     ) -> Result<Vec<String>, TrainError> {
         let most = self.most_bytes().saturating_sub(used_bytes);
+        let more = if used_bytes > 0 { " more" } else { "" };
         let Some(free) = free_bytes else {
             return Ok(vec![format!(
-                "Disk: the run will need about {} in {}",
+                "Disk: the run will need about {}{more} in {}",
                 show_bytes(most),
                 out.display()
             )]);
@@ -88,7 +89,7 @@ impl DiskSpace {
             )));
         }
         let mut lines = vec![format!(
-            "Disk: the run will need about {} in {}, {} are free",
+            "Disk: the run will need about {}{more} in {}, {} are free",
             show_bytes(most),
             out.display(),
             show_bytes(free)

@@ -290,7 +290,7 @@ impl Trainer {
         let timing = self.time_operations(number)?;
         self.is_between_steps = false;
         let report = self.compute(number, &moment)?;
-        let mut scaler = self.state.scaler.clone();
+        let mut scaler = self.state.scaler;
         let observed = scaler.observe(report.gradients);
         observed.map_err(|diverged| {
             // An update that overflowed was not applied.

@@ -48,7 +48,8 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_goes_on_to_the_same_end()
     let run = home.trained("run", TWO_STEPS);
     let whole = copy(&run, &home, "whole");
     whole.resume("--epochs 2").exits(DONE);
-    let cases: [(&str, &dyn Fn(&Path), &str); 5] = [
+    type Damage<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Damage, &str); 5] = [
         (
             "a bit of a moment",
             &|path| flip(path, |bytes| bytes.len() - 5),
