@@ -190,7 +190,7 @@ enum Unusable {
     /// It, or what it refers to, is not as it was written: the one before may do.
     Damaged(String),
     /// It may be sound, and somebody has to look.
-    Refused(TrainError),
+    Refused(Box<TrainError>),
 }
 
 impl Checkpoint {
@@ -225,7 +225,7 @@ impl Checkpoint {
                     }
                     return Ok(Some(checkpoint));
                 }
-                Err(Unusable::Refused(error)) => return Err(error),
+                Err(Unusable::Refused(error)) => return Err(*error),
                 Err(Unusable::Damaged(why)) => found.push(why),
             }
         }
@@ -321,11 +321,11 @@ pub fn best_so_far(run: &Path) -> Option<PathBuf> {
 fn read(path: &Path) -> Result<(StateFile, State), Unusable> {
     let file = StateFile::open(path).map_err(|cause| unusable(path, cause))?;
     let wrong = |found: String| {
-        Unusable::Refused(TrainError::Run(format!(
+        Unusable::Refused(Box::new(TrainError::Run(format!(
             "{}: expected a checkpoint of format 1 to {FORMAT}, found {found}\n\
              hint: go on with the version of holdall that wrote it, or begin a new run",
             path.display()
-        )))
+        ))))
     };
     let state: State =
         serde_json::from_str(file.text()).map_err(|cause| wrong(cause.to_string()))?;
@@ -358,17 +358,17 @@ fn check_best(path: &Path, expected: &str) -> Result<(), Unusable> {
         Ok((found, _)) if found.to_string() == expected => Ok(()),
         Ok((found, _)) => Err(damaged(found.to_string())),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Err(damaged("no file".into())),
-        Err(cause) => Err(Unusable::Refused(failed(path, "read")(cause))),
+        Err(cause) => Err(Unusable::Refused(Box::new(failed(path, "read")(cause)))),
     }
 }
 
 /// What the system cannot do now it may do later; all else is damage.
 fn unusable(path: &Path, cause: ModelError) -> Unusable {
     match cause {
-        ModelError::Io { .. } => Unusable::Refused(TrainError::Run(format!(
+        ModelError::Io { .. } => Unusable::Refused(Box::new(TrainError::Run(format!(
             "{}\nhint: try again; if it can never be read, move it away: the run then goes on from the checkpoint before it",
             without_hint(&cause)
-        ))),
+        )))),
         ModelError::Damaged { .. } => Unusable::Damaged(without_hint(&cause)),
         cause => {
             let text = without_hint(&cause);

@@ -68,9 +68,10 @@ impl DiskSpace {
         used_bytes: u64,
     ) -> Result<Vec<String>, TrainError> {
         let most = self.most_bytes().saturating_sub(used_bytes);
+        let more = if used_bytes > 0 { " more" } else { "" };
         let Some(free) = free_bytes else {
             return Ok(vec![format!(
-                "Disk: the run will need about {} in {}",
+                "Disk: the run will need about {}{more} in {}",
                 show_bytes(most),
                 out.display()
             )]);
@@ -88,7 +89,7 @@ impl DiskSpace {
             )));
         }
         let mut lines = vec![format!(
-            "Disk: the run will need about {} in {}, {} are free",
+            "Disk: the run will need about {}{more} in {}, {} are free",
             show_bytes(most),
             out.display(),
             show_bytes(free)
@@ -119,12 +120,12 @@ mod tests {
         let out = Path::new("runs/cars");
         let check = |free_mib: u64, used_bytes| space.check(out, Some(free_mib << 20), used_bytes);
         let error = check(399, 0).unwrap_err().to_string();
-        for part in ["runs/cars", "399", "at least 400", "hint:", "1.3 GiB"] {
+        for part in ["runs/cars", "399", "at least 400", "hint:", "1.27 GiB"] {
             assert!(error.contains(part), "{part}: {error}");
         }
         let lines = check(400, 0).unwrap();
         assert!(
-            lines[0].contains("about 1.3 GiB in runs/cars, 400"),
+            lines[0].contains("about 1.27 GiB in runs/cars, 400"),
             "{lines:?}"
         );
         assert!(lines[1].contains("may fill up"), "{lines:?}");

@@ -56,7 +56,7 @@ impl RunFolder {
     /// A folder for a new run.
     pub fn create(path: &Path) -> Result<RunFolder, TrainError> {
         RunFolder::check_free(path)?;
-        RunFolder::lock(path)
+        RunFolder::lock(path).map_err(before_it_began)
     }
 
     /// The folder of a run that has begun.
@@ -233,6 +233,16 @@ pub fn next_free(name: &str) -> PathBuf {
 /// Writes a file: readers see the old one or the new one.
 pub fn write_whole(path: &Path, contents: &[u8]) -> Result<(), TrainError> {
     holdall_files::write_whole(path, contents).map_err(failed(path, "written"))
+}
+
+/// Advice for a run that has nothing to go on with yet.
+pub(crate) fn before_it_began(error: TrainError) -> TrainError {
+    match error {
+        TrainError::Run(text) => {
+            TrainError::Run(text.replace("go on with --resume", "begin again"))
+        }
+        error => error,
+    }
 }
 
 /// `PATH cannot be DONE: cause`, with what to do about it.

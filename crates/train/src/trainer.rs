@@ -38,7 +38,7 @@ use crate::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, SummaryMetrics,
 };
 use crate::requests::Requests;
-use crate::run_folder::{RunFolder, failed, write_whole};
+use crate::run_folder::{RunFolder, before_it_began, failed, write_whole};
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
 use crate::sealed_config::seal;
@@ -158,11 +158,9 @@ impl Trainer {
             )));
         }
         let config = folder.write("config.yml", &seal(&ready.config.resolved()));
-        config.map_err(|error| match error {
-            TrainError::Run(text) if !folder.path().join("config.yml").exists() => {
-                TrainError::Run(text.replace("go on with --resume", "begin again"))
-            }
-            error => error,
+        config.map_err(|error| match folder.path().join("config.yml").exists() {
+            true => error,
+            false => before_it_began(error),
         })?;
         folder.write("plan.json", &plan_json)?;
         folder.write("plan-tensors.json", &tensors_json(&ready.plan.step))?;

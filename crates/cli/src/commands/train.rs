@@ -288,7 +288,7 @@ pub fn train(meant: Meant, device: Device, json: bool) -> Result<Outcome> {
 }
 
 /// Lines on what the run will need on disk; an error where it could not even begin to save.
-fn disk_space(ready: &Ready, out: &Path) -> Result<Vec<String>, TrainError> {
+fn disk_space(ready: &Ready, out: &Path) -> Result<Vec<String>> {
     let there = out.ancestors().find(|folder| folder.is_dir());
     let free_bytes = there
         .or(Some(Path::new(".")))
@@ -300,7 +300,7 @@ fn disk_space(ready: &Ready, out: &Path) -> Result<Vec<String>, TrainError> {
             .sum(),
         false => 0,
     };
-    DiskSpace::new(ready).check(out, free_bytes, used_bytes)
+    Ok(DiskSpace::new(ready).check(out, free_bytes, used_bytes)?)
 }
 
 /// Of all files in a folder and in those within it, as far as they can be seen.

@@ -48,7 +48,8 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_goes_on_to_the_same_end()
     let run = home.trained("run", TWO_STEPS);
     let whole = copy(&run, &home, "whole");
     whole.resume("--epochs 2").exits(DONE);
-    let cases: [(&str, &dyn Fn(&Path), &str); 5] = [
+    type Damage<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Damage, &str); 5] = [
         (
             "a bit of a moment",
             &|path| flip(path, |bytes| bytes.len() - 5),
@@ -130,7 +131,6 @@ fn a_journal_that_was_changed_is_named() {
     let whole = copy(&run, &home, "whole");
     whole.resume("--epochs 2").exits(DONE);
     let journal = run.file("metrics.jsonl");
-    let sound = fs::read(&journal).unwrap();
     flip(&journal, |bytes| bytes.len() - 20);
     let resumed = run.resume("--epochs 2").exits(DONE);
     let parts = ["metrics.jsonl", "checksum", "previous.safetensors, step 1"];
@@ -140,7 +140,6 @@ fn a_journal_that_was_changed_is_named() {
     assert_same_lines(&run, &whole);
     assert_same_model(&run, &whole);
     // The first line is in the past of every checkpoint.
-    fs::write(&journal, sound).unwrap();
     flip(&journal, |_| 20);
     run.resume("--epochs 3")
         .ends_with(FOUND, &["metrics.jsonl", "checksum"]);
