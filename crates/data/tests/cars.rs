@@ -66,8 +66,8 @@ fn pictures_have_the_size_asked_for_within_bounds() {
 #[test]
 fn a_small_set_is_the_beginning_of_a_large_one() {
     let (small, large) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let short = write(small.path(), &set_of(16), |_| {}).unwrap();
-    let long = write(large.path(), &set_of(32), |_| {}).unwrap();
+    let short = write(small.path(), &set_of(16), |_| true).unwrap().unwrap();
+    let long = write(large.path(), &set_of(32), |_| true).unwrap().unwrap();
     let (few, many) = (files_of(small.path()), files_of(large.path()));
     assert_eq!((few.len(), many.len()), (16, 32));
     assert!(few.iter().all(|(name, bytes)| many[name] == *bytes));
@@ -82,7 +82,7 @@ fn a_small_set_is_the_beginning_of_a_large_one() {
 fn labels_are_rows_and_their_pictures_decode() {
     let folder = tempfile::tempdir().unwrap();
     let config = set_of(24);
-    let written = write(folder.path(), &config, |_| {}).unwrap();
+    let written = write(folder.path(), &config, |_| true).unwrap().unwrap();
     assert_eq!(written.count, 24);
     let mut reader = csv::Reader::from_path(written.labels).unwrap();
     let columns = "image,caption,make,model,body,color,year,background,viewpoint";
@@ -116,11 +116,11 @@ fn labels_are_rows_and_their_pictures_decode() {
 #[test]
 fn the_same_set_is_written_again_and_another_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &set_of(8), |_| {}).unwrap();
+    write(folder.path(), &set_of(8), |_| true).unwrap();
     let before = files_of(folder.path());
-    write(folder.path(), &set_of(8), |_| {}).unwrap();
+    write(folder.path(), &set_of(8), |_| true).unwrap();
     assert!(matches!(
-        write(folder.path(), &set_of(16), |_| {}),
+        write(folder.path(), &set_of(16), |_| true),
         Err(CarsError::OtherSet(_))
     ));
     assert_eq!(before, files_of(folder.path()));
@@ -133,12 +133,25 @@ fn progress_counts_every_picture_once() {
     let folder = tempfile::tempdir().unwrap();
     let heard = std::sync::Mutex::new(Vec::new());
     write(folder.path(), &set_of(20), |done| {
-        heard.lock().unwrap().push(done)
+        heard.lock().unwrap().push(done);
+        true
     })
     .unwrap();
     let mut heard = heard.into_inner().unwrap();
     heard.sort_unstable();
     assert_eq!(heard, (1..=20).collect::<Vec<_>>());
+}
+
+/// Pictures may be there then; labels, which make them a set, are not.
+#[test]
+fn drawing_that_is_not_to_go_on_ends_without_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = write(folder.path(), &set_of(2000), |_| false).unwrap();
+    assert!(written.is_none());
+    assert!(!folder.path().join("image_labels.csv").exists());
+    let images = std::fs::read_dir(folder.path().join("images")).unwrap();
+    let num_images = images.count();
+    assert!((1..1000).contains(&num_images), "{num_images}");
 }
 
 #[test]
