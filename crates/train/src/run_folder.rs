@@ -26,8 +26,6 @@ use holdall_models::folder::{CHECKSUMS_FILE, seal_folder, sealed_files, verify_f
 use crate::error::TrainError;
 use crate::failure_file;
 
-const PICTURES_FILE: &str = "pictures.bin";
-
 /// A run's folder, held by this process.
 #[derive(Debug)]
 pub struct RunFolder {
@@ -124,7 +122,7 @@ impl RunFolder {
 
     /// Which files the pictures were when the run began.
     pub fn pictures(&self) -> PathBuf {
-        self.path.join(PICTURES_FILE)
+        self.path.join("pictures.bin")
     }
 
     /// A line per picture that could not be read.
@@ -206,7 +204,6 @@ fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
         let left = name == ".lock"
             || name == failure_file::FILE_NAME
             || name.ends_with(".partial")
-            || name == PICTURES_FILE
             || (name == "checkpoints" && empty());
         if !left {
             names.push(name);
@@ -279,10 +276,6 @@ mod tests {
                 .to_string()
                 .contains("no config.yml")
         );
-        let folder = RunFolder::create(&path).unwrap();
-        // Killed before it had written its config.
-        fs::write(folder.pictures(), "").unwrap();
-        drop(folder);
         let folder = RunFolder::create(&path).unwrap();
         folder.write("config.yml", "seed: 1\n").unwrap();
         let error = RunFolder::open(&path).unwrap_err().to_string();

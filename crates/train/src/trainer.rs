@@ -30,7 +30,7 @@ use crate::export::save_model;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
 use crate::optimizer::Moment;
-use crate::picture_changes::check_pictures;
+use crate::picture_changes::{compare_pictures, record_pictures};
 use crate::prepare::Prepared;
 use crate::ready::{PlanReport, Ready, part};
 use crate::recorder::{Promise, Sampler};
@@ -142,13 +142,10 @@ impl Trainer {
             }
         };
         let mut skipped = SkippedFile::open(&folder.skipped(), state.skipped.as_ref())?;
-        check_pictures(
-            &folder.pictures(),
-            &ready.prepared,
-            &ready.config.data,
-            is_resumed.then_some(&skipped),
-            tell,
-        )?;
+        let data = &ready.config.data;
+        if is_resumed {
+            compare_pictures(&folder, &ready.prepared, data, &skipped, tell)?;
+        }
         let steps = ready.steps_per_epoch();
         if state.step > ready.total_steps() {
             return Err(TrainError::Config(format!(
@@ -162,6 +159,9 @@ impl Trainer {
             true => error,
             false => before_it_began(error),
         })?;
+        if !is_resumed {
+            record_pictures(&folder, &ready.prepared, &ready.config.data)?;
+        }
         folder.write("plan.json", &plan_json)?;
         folder.write("plan-tensors.json", &tensors_json(&ready.plan.step))?;
         let operations = operations_json(&ready.plan.step.picture, &ready.plan.step.graph, None);
