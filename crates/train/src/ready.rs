@@ -189,7 +189,9 @@ impl Ready {
                 let process_bytes = plan.step.process_bytes;
                 let decode_bytes =
                     picture_costs::share(&costs, workers, least, process_bytes, budget);
-                let more = decode_bytes - least;
+                // The first batch may have held more than the plan will: that was within the budget, and is part of the forecast.
+                let held = device.peak_bytes().unwrap_or(0);
+                let more = (decode_bytes - least).max(held.saturating_sub(process_bytes));
                 plan.step.process_bytes += more;
                 plan.chosen.process_bytes += more;
                 feed.allow(decode_bytes);
