@@ -152,7 +152,7 @@ pub const FORMAT: u32 = 2;
 
 impl State {
     /// Of a run that has not begun.
-    pub(crate) fn new(scaler: LossScaler, split: SplitOfBatch, data_digest: String) -> State {
+    pub fn new(scaler: LossScaler, split: SplitOfBatch, data_digest: String) -> State {
         State {
             format: FORMAT,
             step: 0,
@@ -387,7 +387,7 @@ fn without_hint(error: &impl ToString) -> String {
 
 /// The checkpoints of a run as they lie on disk.
 #[derive(Clone, Debug)]
-pub(crate) struct Checkpoints {
+pub struct Checkpoints {
     folder: PathBuf,
     /// Of the newest one: what a summary says that it belongs to.
     checksum: Option<Checksum>,

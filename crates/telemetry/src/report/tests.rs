@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 /// A run folder with these files.

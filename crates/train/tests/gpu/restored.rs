@@ -1,6 +1,7 @@
 //! From the card to a file and back: as if nothing had happened.
 
-use holdall_train::checkpoint::{Checkpoint, Clock, FORMAT, Next, SplitOfBatch, State, save};
+use holdall_train::checkpoint::{Checkpoint, Checkpoints, SplitOfBatch, State};
+use holdall_train::run_folder::RunFolder;
 
 use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, Run, assert_same_bits, small};
 
@@ -8,26 +9,16 @@ const NUM_STEPS: usize = 20;
 const SAVED_AFTER: usize = 4;
 
 fn state(run: &Run<'_>) -> State {
-    State {
-        format: FORMAT,
-        step: run.number,
-        next: Next::Step,
-        scaler: run.scaler,
-        best: None,
-        without_improvement: 0,
-        last_scores: Vec::new(),
-        journal_bytes: 0,
-        clock: Clock::default(),
-        split: SplitOfBatch {
-            effective_batch: 32,
-            batch_size: EIGHT_BY_FOUR.batch_size,
-            gradient_accumulation: 4,
-            kept_micro_batches: EIGHT_BY_FOUR.kept,
-        },
-        data_digest: String::new(),
-        cursor: None,
-        algorithms: run.device.algorithms(),
-    }
+    let split = SplitOfBatch {
+        effective_batch: 32,
+        batch_size: EIGHT_BY_FOUR.batch_size,
+        gradient_accumulation: 4,
+        kept_micro_batches: EIGHT_BY_FOUR.kept,
+    };
+    let mut state = State::new(run.scaler, split, String::new());
+    state.step = run.number;
+    state.algorithms = run.device.algorithms();
+    state
 }
 
 #[test]
@@ -37,13 +28,14 @@ fn a_restored_step_goes_on_with_the_same_bits() {
     for arithmetic in gpu.supported(ALL) {
         let name = arithmetic.name();
         let config = small(gpu.device, arithmetic);
-        let path = folder.path().join(format!("{name}.safetensors"));
+        let run = RunFolder::create(&folder.path().join(name)).unwrap();
         let mut straight = Run::begin(gpu.device, &config, NUM_STEPS);
         straight.losses(SAVED_AFTER);
-        save(&path, &state(&straight), &straight.step).unwrap();
+        let mut checkpoints = Checkpoints::new(&run);
+        checkpoints.save(&state(&straight), &straight.step).unwrap();
         let saved = straight.state();
 
-        let checkpoint = Checkpoint::open(&path).unwrap().unwrap();
+        let checkpoint = Checkpoint::newest(&run).unwrap().unwrap();
         let mut restored = Run::begin(gpu.device, &config, NUM_STEPS);
         // Steps of its own, so that nothing is right by chance: not the copies of weights either.
         restored.losses(2);
