@@ -26,11 +26,24 @@ use std::path::Path;
 #[cfg(unix)]
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;
-    disk.f_bavail.checked_mul(disk.f_frsize)
+    // Some file systems have no blocks to count: they say zero of zero.
+    let free = disk.f_bavail.checked_mul(disk.f_frsize)?;
+    (disk.f_blocks > 0).then_some(free)
 }
 
 // Windows has its own call for this; until it is written and tried there, nobody is told a wrong number.
 #[cfg(not(unix))]
 pub fn free_bytes(_folder: &Path) -> Option<u64> {
     None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_without_blocks_tells_nothing() {
+        assert!(free_bytes(&std::env::temp_dir()).is_some());
+        assert_eq!(free_bytes(Path::new("/sys")), None);
+    }
 }
