@@ -7,7 +7,10 @@ use super::{Dice, all_go_well, copy_folder};
 use crate::training::{Home, RunFiles, at_full_size, on, same_results};
 use crate::typed::DONE;
 
-const BEGIN: &str = "--batch-size 4 --gradient-accumulation 2 --epochs 1 --lr 1e-3 --set train.save_every=2 --device cpu";
+/// At a constant rate: where a damaged checkpoint is passed over, steps are done again, and a schedule that has become longer meanwhile would
+/// give them other rates.
+const BEGIN: &str = "--batch-size 4 --gradient-accumulation 2 --epochs 1 --lr 1e-3 --set train.save_every=2 \
+                     --set train.schedule=constant --set train.warmup=0 --device cpu";
 const EXTEND: &str = "--epochs 2 --device cpu";
 
 /// What happened to a file.

@@ -96,7 +96,7 @@ fn campaign_of_kills() {
     };
     let all = std::sync::atomic::AtomicUsize::new(0);
     let num_lives = match test_device() == "cpu" {
-        true => at_full_size(400, 4),
+        true => at_full_size(480, 4),
         false => at_full_size(24, 4),
     };
     let lives: Vec<Life> = (0..num_lives).map(|seed| Life { seed }).collect();
