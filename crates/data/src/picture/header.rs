@@ -142,7 +142,7 @@ impl Cost {
 }
 
 /// Tables, readers and what else does not depend on the picture.
-const SMALL_BYTES: u64 = 128 << 10;
+const SMALL_BYTES: u64 = 256 << 10;
 
 impl Header {
     /// Of bytes; `None` where they are no picture, or one that no decoder here reads.
