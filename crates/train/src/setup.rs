@@ -169,7 +169,8 @@ impl Setup {
             let mut made = match planned(foreseen) {
                 // Refusals count it too, and what differs from start to start: what they offer must fit when it is typed.
                 Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => {
-                    planned(foreseen.max(START_TO_START_BYTES))?
+                    let traces = foreseen.max(held().saturating_sub(before));
+                    planned(traces + START_TO_START_BYTES)?
                 }
                 made => made?,
             };

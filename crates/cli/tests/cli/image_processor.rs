@@ -6,7 +6,7 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
-use crate::training::{Home, RunFiles, on};
+use crate::training::{Home, RunFiles, on, unseal};
 use crate::typed::{Answer, DONE, holdall_words};
 
 const FILE: &str = "preprocessor_config.json";
@@ -22,6 +22,7 @@ fn change(model: &Path, changes: Value) -> Vec<u8> {
     // Not as Holdall writes it: what is written back is what was there.
     let text = json.to_string().replace(',', " ,\t");
     fs::write(&file, &text).unwrap();
+    unseal(model);
     text.into_bytes()
 }
 

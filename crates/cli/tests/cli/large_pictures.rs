@@ -9,7 +9,7 @@ use image::{ExtendedColorType, ImageEncoder};
 use libjpeg_turbo_rs::{Encoder, PixelFormat, Subsampling};
 use serde_json::Value;
 
-use crate::training::{Home, on};
+use crate::training::{Home, on, unseal};
 use crate::typed::{Answer, DOES_NOT_FIT, DONE, FOUND, bytes};
 
 const MIB: u64 = 1 << 20;
@@ -186,6 +186,7 @@ fn a_tokenizer_that_takes_more_than_the_budget_is_refused_by_name() {
     let tokenizer = fs::read_to_string(&path).unwrap();
     // As valid as before, and 20 MB longer.
     fs::write(&path, tokenizer + &" ".repeat(20_000_000)).unwrap();
+    unseal(&run.file("model"));
     let options = format!("{} --memory 100MiB", home.path("cars/images").display());
     let refused = on("predict", &run.path, &options);
     refused.ends_with(DOES_NOT_FIT, &["tokenizer.json: a tokenizer of ", "hint: "]);

@@ -7,7 +7,7 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 
 use crate::folders::{named, save_with};
-use crate::training::{Home, on};
+use crate::training::{Home, on, unseal};
 use crate::typed::{BAD_INPUT, DONE, FOUND, holdall_words};
 
 const TENSOR: &str = "vision_model.encoder.layers.0.mlp.fc1.weight";
@@ -29,6 +29,7 @@ fn a_weight_that_is_not_finite_is_named_wherever_it_is_read() {
     let model = run.file("model");
     for (value, name) in [(f32::NAN, "NaN"), (f32::NEG_INFINITY, "-inf")] {
         poison(&model, value);
+        unseal(&model);
         let parts = ["model.safetensors", TENSOR, name, "[3, 7]", "1 of its "];
         let cars = home.path("cars");
         let picture = cars.join("images/000001.jpg");

@@ -107,7 +107,7 @@ fn read(folder: &Path) -> Result<Option<(Sealed, Checksum)>, ModelError> {
     let text = read_json(&path)?;
     let sealed = serde_json::from_str(&text).map_err(|cause| ModelError::Damaged {
         file: path,
-        part: "it".into(),
+        part: "its contents".into(),
         expected: "checksums of files".into(),
         found: cause.to_string(),
     })?;
@@ -117,7 +117,7 @@ fn read(folder: &Path) -> Result<Option<(Sealed, Checksum)>, ModelError> {
 fn compare(path: &Path, expected: &SealedFile) -> Result<(), ModelError> {
     let damaged = |expected: String, found: String| ModelError::Damaged {
         file: path.into(),
-        part: "it".into(),
+        part: "its contents".into(),
         expected,
         found,
     };
@@ -157,7 +157,7 @@ fn is_weights(path: &Path) -> bool {
 fn missing(path: &Path) -> ModelError {
     ModelError::Damaged {
         file: path.into(),
-        part: "it".into(),
+        part: "its contents".into(),
         expected: "a file that Holdall wrote".into(),
         found: "none".into(),
     }

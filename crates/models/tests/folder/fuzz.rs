@@ -59,7 +59,7 @@ fn read_all(folder: &Path) -> bool {
         let mut values = vec![0.0; tensor.shape.iter().product()];
         match opened.read_f32(name, &mut values) {
             Ok(()) => true,
-            Err(ModelError::Damaged { .. }) => false,
+            Err(ModelError::Damaged { .. } | ModelError::NotFinite { .. }) => false,
             Err(error) => panic!("{error}"),
         }
     })

@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use super::{Dice, all_go_well, copy_folder};
 use crate::training::{Home, RunFiles, at_full_size, on, same_results};
-use crate::typed::DONE;
+use crate::typed::{Answer, DONE};
 
 /// At a constant rate: where a damaged checkpoint is passed over, steps are done again, and a schedule that has become longer meanwhile would
 /// give them other rates.
@@ -95,6 +97,11 @@ fn names(stderr: &str, file: &Path) -> bool {
     error.is_some_and(|error| error.contains(name) && error.contains("\nhint: "))
 }
 
+/// What a model says of the pictures.
+fn predictions(answer: &Answer) -> Value {
+    answer.json()["predictions"].take()
+}
+
 struct Case {
     file: PathBuf,
     how: Damage,
@@ -131,7 +138,7 @@ impl Campaign {
     }
 
     /// What is made with a damaged model is what is made with the whole one, or is refused.
-    fn is_not_used(&self, case: &Case, index: usize, whole: &str) -> Result<(), String> {
+    fn is_not_used(&self, case: &Case, index: usize, whole: &Value) -> Result<(), String> {
         let folder = self.home.path(&format!("model-{index}"));
         copy_folder(&self.base.file("model"), &folder);
         let file = folder.join(&case.file);
@@ -142,7 +149,7 @@ impl Campaign {
         let told = format!("model/{} {:?} {place}", case.file.display(), case.how);
         let _ = fs::remove_dir_all(&folder);
         match answer.code {
-            DONE if answer.stdout == whole => Ok(()),
+            DONE if predictions(&answer) == *whole => Ok(()),
             DONE => Err(format!("{told}: used in silence\n{}", answer.stderr)),
             _ if names(&answer.stderr, &file) => Ok(()),
             code => Err(format!(
@@ -152,7 +159,7 @@ impl Campaign {
         }
     }
 
-    fn predict(&self, model: &Path) -> crate::typed::Answer {
+    fn predict(&self, model: &Path) -> Answer {
         let pictures = self.home.path("cars/images");
         on(
             "predict",
@@ -206,10 +213,8 @@ fn campaign_of_damaged_files() {
         campaign.survives(case, index)
     });
 
-    let whole = campaign
-        .predict(&campaign.base.file("model"))
-        .exits(DONE)
-        .stdout;
+    let whole = campaign.predict(&campaign.base.file("model")).exits(DONE);
+    let whole = predictions(&whole);
     let mut files = Vec::new();
     files_below(&campaign.base.file("model"), &mut files);
     let mut cases = Vec::new();
