@@ -51,7 +51,7 @@ pub fn picture(bytes: &[u8]) -> Result<(), DataError> {
     checked(NAME, read)
 }
 
-/// What [`picture`] may take, the bytes themselves included, by their header.
+/// What [`picture`](fn@picture) may take, the bytes themselves included, by their header.
 pub fn picture_cost(bytes: &[u8]) -> u64 {
     picture::cost_from(bytes, Framing::clip(SIZE))
 }

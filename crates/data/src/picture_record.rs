@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Little-endian. A million pictures are 16 MB on disk and a few hundred kilobytes in memory: they are looked at and compared
-//! piece by piece. A picture that is not there is recorded too, as [`NOT_THERE`].
+//! piece by piece. A picture that is not there is recorded too, as `NOT_THERE`.
 
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use holdall_files::{Checksum, copy_whole, create_folders, repair_folder, write_whole_folder};
+use holdall_files::{
+    Checksum, copy_whole, create_folders, remove_folder, repair_folder, write_whole_folder,
+};
 use holdall_models::folder::{CHECKSUMS_FILE, seal_folder, sealed_files, verify_folder};
 
 use crate::error::TrainError;
@@ -69,6 +71,8 @@ impl RunFolder {
         let folder = RunFolder::lock(path)?;
         let model = folder.model();
         repair_folder(&model).map_err(failed(&model, "put back"))?;
+        remove_partial(path);
+        remove_partial(&folder.checkpoints());
         Ok(folder)
     }
 
@@ -180,6 +184,15 @@ fn plain_files(folder: &Path) -> io::Result<Vec<String>> {
         }
     }
     Ok(names)
+}
+
+/// Removes what a killed process left half written. What cannot be removed is overwritten later.
+fn remove_partial(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    for path in paths.filter(|path| path.extension().is_some_and(|end| end == "partial")) {
+        let _ = remove_folder(&path);
+    }
 }
 
 /// What stands in the way of a new run.

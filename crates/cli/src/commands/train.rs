@@ -250,6 +250,11 @@ pub fn train(meant: Meant, device: Device, json: bool) -> Result<Outcome> {
                 trainer.steps_done(),
                 trainer.ready().total_steps()
             ));
+            if !out.join("report.html").exists() {
+                // Ended after the run and before its report.
+                drop(trainer);
+                report::write_beside(&out);
+            }
             if json {
                 print(&summary)?;
             }

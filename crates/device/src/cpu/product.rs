@@ -1,6 +1,6 @@
 //! Matrix products by the `gemm` crate.
 //!
-//! `gemm` packs operands into buffers that it asks the allocator for on every call: [`Packing`](super::packing) answers with
+//! `gemm` packs operands into buffers that it asks the allocator for on every call: `packing` answers with
 //! scratch of the arena, and [`is_running`] lets a test count what is allocated nevertheless.
 
 use std::cell::Cell;

@@ -7,9 +7,8 @@
 //! A safetensors file is represented by the checksum of its header, which has those of its tensors; they are compared as they are read,
 //! so that opening a folder does not read all of its weights. Any other file is compared when the folder is opened.
 //!
-//! A file that differs is refused, also where someone may have edited it on purpose: a changed digit in config.json gives other
-//! results, and nobody can tell an edit from a fault. Who means it removes holdall.json. A file that was removed is no
-//! fault: whoever needs it says so.
+//! A file that differs or is gone is refused, also where someone may have meant it: a changed digit in config.json gives other
+//! results, without labels.json labels are numbers, and nobody can tell an edit from a fault. Who means it removes holdall.json.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,6 +29,20 @@ pub const CHECKSUMS_FILE: &str = "holdall.json";
 #[serde(deny_unknown_fields)]
 struct Sealed {
     files: BTreeMap<String, SealedFile>,
+}
+
+impl Sealed {
+    /// Every file is there and, but for the tensors in it, what it was.
+    fn compare(&self, folder: &Path) -> Result<(), ModelError> {
+        for (name, expected) in &self.files {
+            let path = folder.join(name);
+            if !file_exists(&path)? {
+                return Err(missing(&path));
+            }
+            compare(&path, expected)?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -72,12 +85,8 @@ pub fn verify_folder(folder: &Path) -> Result<Checksum, ModelError> {
     let Some((sealed, checksum)) = read(folder)? else {
         return Err(missing(&folder.join(CHECKSUMS_FILE)));
     };
-    for (name, expected) in &sealed.files {
-        let path = folder.join(name);
-        if !file_exists(&path)? {
-            return Err(missing(&path));
-        }
-        compare(&path, expected)?;
+    sealed.compare(folder)?;
+    for path in sealed.files.keys().map(|name| folder.join(name)) {
         if is_weights(&path) {
             WeightsFile::open(&path)?.verify()?;
         }
@@ -87,16 +96,10 @@ pub fn verify_folder(folder: &Path) -> Result<Checksum, ModelError> {
 
 /// Compares the files of a folder with its checksums, where it has them. Tensors are compared as they are read.
 pub(super) fn check_files(folder: &Path) -> Result<(), ModelError> {
-    let Some((sealed, _)) = read(folder)? else {
-        return Ok(());
-    };
-    for (name, expected) in &sealed.files {
-        let path = folder.join(name);
-        if file_exists(&path)? {
-            compare(&path, expected)?;
-        }
+    match read(folder)? {
+        Some((sealed, _)) => sealed.compare(folder),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn read(folder: &Path) -> Result<Option<(Sealed, Checksum)>, ModelError> {

@@ -18,7 +18,6 @@ use super::{AnalyzeOptions, analyze, budget, failed, waiting};
 use crate::error::{TelemetryError, failed as not_read};
 use crate::log::OddLosses;
 use crate::memory_log;
-use crate::words::thousands;
 
 /// A longer JSON file, or a longer line, was not written by a run.
 const MOST_JSON_BYTES: u64 = 16 << 20;
@@ -143,11 +142,8 @@ fn of_failure(failure: &Failure) -> Option<Finding> {
         .take(300)
         .collect();
     if failure.kind.as_deref() == Some("diverged") {
-        let at = failure.step.map_or(String::new(), |step| {
-            format!(" at step {}", thousands(step))
-        });
-        let message = format!("training diverged{at}: {first}");
-        return Some(failed::diverged(&message).at_step(failure.step));
+        // The error says at which step.
+        return Some(failed::diverged(&first).at_step(failure.step));
     }
     let hint = error.lines().find_map(|line| line.strip_prefix("hint: "));
     let advice = hint.unwrap_or("failure.json has the plan, the last samples and the last steps");
@@ -254,13 +250,13 @@ mod tests {
 
     #[test]
     fn a_run_that_diverged_or_failed() {
-        let of_kind = "{\"kind\": \"diverged\", \"step\": 7, \"error\": \"step 7: the loss is NaN\\nhint: lr\"}".to_owned();
+        let of_kind = "{\"kind\": \"diverged\", \"step\": 7, \"error\": \"step 7: training diverged: the loss is NaN\\nhint: lr\"}".to_owned();
         let analysis = run(&[metrics(|_| "1.5", 0.0), ("failure.json", of_kind)]);
         let finding = only(&analysis);
         assert_eq!((finding.kind, finding.step), (Kind::Diverged, Some(7)));
         assert_eq!(
             finding.message,
-            "training diverged at step 7: step 7: the loss is NaN"
+            "step 7: training diverged: the loss is NaN"
         );
         let analysis = run(&[metrics(|step| if step < 12 { "1.5" } else { "null" }, 0.0)]);
         let finding = only(&analysis);

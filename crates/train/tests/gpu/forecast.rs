@@ -25,10 +25,8 @@ const BASE_16: &str = "openai/clip-vit-base-patch16";
 const CASE: &str = "HOLDALL_FORECAST_CASE";
 const CHILD: &str = "forecast::one_case";
 
-/// Forecasts are within this share of the process, or within the reserve that the plan keeps for what it cannot know
-/// (libraries' kernels, pages), which is more than the share where a process is below a GiB.
+/// Forecasts are within this share of the process.
 const SHARE: f64 = 0.01;
-const RESERVE_BYTES: u64 = 10 << 20;
 
 /// How the plan is asked for.
 #[derive(Clone, Copy)]
@@ -209,6 +207,11 @@ fn what_is_held_is_what_was_forecast() {
         return;
     }
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    // The first process in a number format measures the card, and what that loads is counted twice: 98.5% of the forecast was held.
+    for arithmetic in [F32, Tf32, Bf16, F16] {
+        let first = CASES.iter().position(|case| case.arithmetic == arithmetic);
+        first.map(measured_elsewhere);
+    }
     let mut wrong = Vec::new();
     println!("  forecast      peak     of it  plan (MiB)");
     for (index, case) in CASES.iter().enumerate() {
@@ -241,8 +244,7 @@ fn what_is_held_is_what_was_forecast() {
         if let Budget(bytes) = case.asked {
             assert!(peak <= bytes, "{line}");
         }
-        let spare = (SHARE * planned as f64).max(RESERVE_BYTES as f64);
-        if peak > planned || (planned - peak) as f64 > spare {
+        if peak > planned || (planned - peak) as f64 > SHARE * planned as f64 {
             wrong.push(line);
         }
     }
