@@ -168,7 +168,7 @@ fn campaign_of_budgets() {
         return;
     };
     let home = with_large_pictures();
-    let cases: Vec<usize> = (0..at_full_size(1_800, 24)).collect();
+    let cases: Vec<usize> = (0..at_full_size(1_200, 24)).collect();
     let admitted = std::sync::atomic::AtomicUsize::new(0);
     all_go_well("budgets", &cases, |_, index| {
         if stays_within(random(&home, index), &library)? == Outcome::Admitted {
