@@ -55,7 +55,7 @@ impl Signal {
 /// Batch systems send a signal several times, `timeout` to a process and to its group: within this it is one request.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// How long a last line may take: a process whose stderr nobody reads ends all the same.
+/// How long a last line may take: a process whose stderr nobody reads still ends.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
 static REQUESTS: Requests = Requests::new();

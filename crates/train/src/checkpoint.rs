@@ -198,7 +198,7 @@ impl Checkpoint {
     pub fn newest(run: &RunFolder) -> Result<Option<Checkpoint>, TrainError> {
         let mut found: Vec<String> = Vec::new();
         for path in [run.last(), run.previous()] {
-            if !path.try_exists().map_err(failed(&path, "looked for"))? {
+            if !path.try_exists().map_err(failed(&path, "found"))? {
                 continue;
             }
             match Checkpoint::open(&path, run) {

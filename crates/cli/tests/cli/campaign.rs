@@ -92,19 +92,6 @@ fn all_go_well<T: Sync>(
     );
 }
 
-/// Copies a folder with all that is in it.
-fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_folder(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).unwrap()),
-        }
-    }
-}
-
 /// The results of a run are those of another, bit for bit, and it left nothing half written.
 fn came_out_as(run: &RunFiles, expected: &RunFiles) -> Result<(), String> {
     same_results(run, expected)?;

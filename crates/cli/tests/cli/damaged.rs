@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
+use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, copy_folder, on};
 use crate::typed::{BAD_INPUT, DONE, FOUND};
 
 /// Two steps, a checkpoint after each. The rate is constant, so that a longer run repeats what a shorter one did.
@@ -16,18 +16,6 @@ fn copy(run: &RunFiles, home: &Home, name: &str) -> RunFiles {
     let twin = home.run_named(name);
     copy_folder(&run.path, &twin.path);
     twin
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_folder(&entry.path(), &to),
-            false => drop(fs::copy(entry.path(), to).unwrap()),
-        }
-    }
 }
 
 fn flip(path: &Path, at: impl Fn(&[u8]) -> usize) {

@@ -184,7 +184,7 @@ fn sigusr1_in_an_evaluation_saves_before_its_end() {
     assert_same_model(&run, &whole);
 }
 
-/// Before anything is written a signal ends the process at once, whatever it does; what it leaves is in nobody's way.
+/// Before anything is written a signal ends the process at once, whatever it does; what it leaves does not stop the next run.
 #[test]
 fn a_signal_in_the_first_moments_leaves_nothing_half_made() {
     use std::os::unix::process::ExitStatusExt;

@@ -231,6 +231,19 @@ pub fn assert_same_model(found: &RunFiles, expected: &RunFiles) {
     same_model(found, expected).unwrap();
 }
 
+/// Copies a folder with all that is in it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
 /// Takes the checksums of a model folder away, as people do who edit its files.
 pub fn unseal(model: &Path) {
     match fs::remove_file(model.join("holdall.json")) {

@@ -162,7 +162,7 @@ fn an_allowance_changes_no_pixel_and_is_never_exceeded() {
     );
 }
 
-/// Nobody writes into the FIFO, and the pictures behind it come all the same.
+/// Nobody writes into the FIFO, and the pictures after it are still read.
 #[cfg(unix)]
 #[test]
 fn what_is_no_file_is_left_out_by_name() {

@@ -42,7 +42,7 @@ struct Room {
 pub struct HostMemory {
     /// What the machine has.
     pub machine_bytes: u64,
-    /// What could be had of it without swapping, if nothing else were in the way.
+    /// What could be had of it without swapping, if nothing else limited it.
     pub machine_available_bytes: u64,
     /// The smallest bound.
     pub total_bytes: u64,

@@ -61,7 +61,7 @@ impl Progress {
                     }
                     more
                 }
-                // Counted anew in each epoch, or resumed from a checkpoint: the run went on all the same.
+                // Counted anew in each epoch, or resumed from a checkpoint: the run went on.
                 Some(_) => self.usual_steps,
             };
             self.step = Some(step);

@@ -27,7 +27,7 @@ pub(crate) struct TroubleLines {
     pub step: Option<u64>,
 }
 
-/// Phrases in small letters. The first byte that is no letter is where they are looked for: most lines have few of those.
+/// Phrases in small letters. They are searched for at the first byte that is no letter: most lines have few of those.
 const PHRASES: [(&[u8], Trouble); 20] = [
     (b"out of memory", Trouble::OutOfMemory),
     (b"cuda_error_out_of_memory", Trouble::OutOfMemory),

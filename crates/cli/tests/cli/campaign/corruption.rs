@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Dice, all_go_well, copy_folder};
-use crate::training::{Home, RunFiles, at_full_size, on, same_results};
+use super::{Dice, all_go_well};
+use crate::training::{Home, RunFiles, at_full_size, copy_folder, on, same_results};
 use crate::typed::{Answer, DONE};
 
 /// At a constant rate: where a damaged checkpoint is passed over, steps are done again, and a schedule that has become longer meanwhile would

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::attempt::{Attempt, Ending, Fault, library};
-use super::{all_go_well, came_out_as, copy_folder};
-use crate::training::{Home, RunFiles, at_full_size};
+use super::{all_go_well, came_out_as};
+use crate::training::{Home, RunFiles, at_full_size, copy_folder};
 use crate::typed::DONE;
 
 /// An epoch of three steps with an evaluation, then an epoch more.

@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::{Dice, all_go_well, came_out_as, copy_folder};
-use crate::training::{Home, RunFiles, at_full_size};
+use super::{Dice, all_go_well, came_out_as};
+use crate::training::{Home, RunFiles, at_full_size, copy_folder};
 use crate::typed::{DONE, Running, start, test_device};
 
 const BEGIN: &str =
