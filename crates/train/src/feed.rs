@@ -43,7 +43,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Opens a feed that goes on at `cursor`.
+    /// Opens a feed that goes on at `cursor`. Nothing is read before [`Feed::train`].
     pub fn new(
         device: &Device,
         config: &RunConfig,
@@ -55,7 +55,7 @@ impl Feed {
         let size = prepared.setup.step.model.vision.image_size;
         let reading = Reading::new(config, device, effective_batch, size * size * 3, costs)?;
         let samples = prepared.train.samples.len();
-        let mut feed = Feed {
+        Ok(Feed {
             reading,
             loader: reading.open(device, prepared.setup.processor.framing)?,
             steps_per_epoch: samples.div_ceil(effective_batch) as u64,
@@ -65,9 +65,7 @@ impl Feed {
             cursor,
             skipped: Vec::new(),
             waits: Waits::default(),
-        };
-        feed.train(config, prepared);
-        Ok(feed)
+        })
     }
 
     /// For the log.

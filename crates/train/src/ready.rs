@@ -17,7 +17,7 @@ use crate::evaluate;
 use crate::examples::EXAMPLES_BYTES;
 use crate::feed::Feed;
 use crate::measure::Choosing;
-use crate::picture_costs::{self, PictureCosts};
+use crate::picture_costs::{self, PictureCosts, READING_BYTES};
 use crate::prepare::{Part, Prepared};
 use crate::recorder::Recorder;
 use crate::site::Site;
@@ -140,9 +140,11 @@ impl Ready {
         let budget = prepared.setup.budget_bytes.filter(|_| !device.is_gpu());
         if let Some(budget) = budget {
             // No plan will leave more: the first batch is read before there is one.
-            let free = budget.saturating_sub(device.held_bytes().unwrap_or(0));
+            let held = device.held_bytes().unwrap_or(0) + READING_BYTES;
+            let free = budget.saturating_sub(held);
             feed.allow(costs.together_bytes(workers).min(free));
         }
+        feed.train(&config, &prepared);
         let bring = |feed: &mut Feed, prepared: &Prepared| {
             let is_over = done >= per_epoch * config.train.epochs as u64;
             is_over || feed.bring(done + 1, prepared, stop)

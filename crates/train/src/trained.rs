@@ -16,7 +16,7 @@ use crate::checkpoint::best_so_far;
 use crate::encoder::Encoders;
 use crate::error::TrainError;
 use crate::export::LabelNames;
-use crate::picture_costs::{self, PictureCosts};
+use crate::picture_costs::{self, PictureCosts, READING_BYTES};
 use crate::prepare::TokenTable;
 use crate::setup::{OpenedModel, Weights, open_model};
 use crate::step_graph::StepConfig;
@@ -165,10 +165,6 @@ pub struct Sight<'a> {
     /// What it holds on the host beside the model, decoding aside.
     pub host_bytes: u64,
 }
-
-/// No picture has been read when this is planned, unlike before training: the code that reads them, and what its threads hold beside their
-/// pictures, becomes resident later. Measured as 0.2 to 0.3 MiB more than other code leaves of its reserve.
-const READING_BYTES: u64 = 1 << 20;
 
 impl Trained {
     /// Reads the headers of all pictures and plans the towers with room to decode them, unless it is to `stop`: then there is none.
