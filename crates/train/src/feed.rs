@@ -257,3 +257,43 @@ impl Feed {
         std::mem::take(&mut self.skipped)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use holdall_data::cars::{self, CarsConfig};
+    use holdall_device::cpu::Cpu;
+
+    use super::*;
+    use crate::config::Count;
+
+    /// Workers beside the computing would otherwise claim pictures under an allowance that is not theirs yet.
+    #[test]
+    fn nothing_is_read_before_it_is_to_train() {
+        let folder = tempfile::tempdir().unwrap();
+        let drawn = CarsConfig {
+            size: 64,
+            count: 24,
+            ..CarsConfig::default()
+        };
+        cars::write(folder.path(), &drawn, |_| true).unwrap();
+        let mut config = RunConfig {
+            model: "small".to_owned(),
+            num_workers: Count::Exactly(2),
+            ..RunConfig::default()
+        };
+        config.data.train = Some(folder.path().join("image_labels.csv"));
+        let device = Device::on_cpu(Cpu::new(Some(2)));
+        let prepared = Prepared::new(&config, &device).unwrap();
+        let (stop, start) = (AtomicBool::new(false), Cursor::default());
+        let framing = prepared.setup.processor.framing;
+        let lists = [&prepared.train.samples];
+        let costs = PictureCosts::read(&device, &lists, framing, &stop).unwrap();
+        let mut feed = Feed::new(&device, &config, &prepared, 8, start, &costs).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let claimed = |feed: &Feed| feed.loader.allowance().most_claimed_bytes();
+        assert_eq!(claimed(&feed), 0);
+        feed.train(&config, &prepared);
+        assert!(feed.bring(1, &prepared, &stop));
+        assert!(claimed(&feed) > 0);
+    }
+}
