@@ -207,7 +207,7 @@ fn what_is_held_is_what_was_forecast() {
         return;
     }
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    // The first process in a number format measures the card, and what that loads is counted twice: 98.5% of the forecast was held.
+    // The first process in a number format measures the card, and what that loads is counted twice: it held 4 MiB more before its plan.
     for arithmetic in [F32, Tf32, Bf16, F16] {
         let first = CASES.iter().position(|case| case.arithmetic == arithmetic);
         first.map(measured_elsewhere);
