@@ -25,8 +25,10 @@ const BASE_16: &str = "openai/clip-vit-base-patch16";
 const CASE: &str = "HOLDALL_FORECAST_CASE";
 const CHILD: &str = "forecast::one_case";
 
-/// Forecasts are within this share of the process.
+/// Forecasts are within this share of the process, or within three of the driver's pages of 2 MiB: what is held differs by one from
+/// process to process, and below 600 MiB three of them are more than the share.
 const SHARE: f64 = 0.01;
+const PAGES_BYTES: u64 = 3 * (2 << 20);
 
 /// How the plan is asked for.
 #[derive(Clone, Copy)]
@@ -244,7 +246,8 @@ fn what_is_held_is_what_was_forecast() {
         if let Budget(bytes) = case.asked {
             assert!(peak <= bytes, "{line}");
         }
-        if peak > planned || (planned - peak) as f64 > SHARE * planned as f64 {
+        let spare = (SHARE * planned as f64).max(PAGES_BYTES as f64);
+        if peak > planned || (planned - peak) as f64 > spare {
             wrong.push(line);
         }
     }
