@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use holdall_data::check::{MAX_ASPECT, MIN_PER_LABEL, MIN_SIZE};
-use holdall_device::Wish;
+use holdall_device::DeviceChoice;
 use holdall_train::budget::Memory;
 use holdall_train::config::{Count, Precision, RecomputeChoice, RunConfig, lay_batch_numbers};
 
@@ -89,7 +89,7 @@ pub struct RunOptions {
     pub precision: Option<PrecisionArgument>,
     /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
     #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
-    pub device: Wish,
+    pub device: DeviceChoice,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N")]
     pub num_threads: Option<usize>,
@@ -212,7 +212,7 @@ pub struct DemoArguments {
     pub memory: Option<Memory>,
     /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
     #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
-    pub device: Wish,
+    pub device: DeviceChoice,
     /// Another seed, other cars
     #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = seed)]
     pub seed: u64,
@@ -265,7 +265,7 @@ pub struct EvalArguments {
     pub memory: Memory,
     /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
     #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
-    pub device: Wish,
+    pub device: DeviceChoice,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = batch)]
     pub num_threads: Option<usize>,
@@ -315,7 +315,7 @@ pub struct PredictArguments {
     pub memory: Memory,
     /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
     #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
-    pub device: Wish,
+    pub device: DeviceChoice,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = batch)]
     pub num_threads: Option<usize>,
@@ -371,7 +371,7 @@ pub struct RetrievalArguments {
     pub memory: Option<Memory>,
     /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
     #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
-    pub device: Wish,
+    pub device: DeviceChoice,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num-threads", "num_threads"], value_name = "N", value_parser = batch)]
     pub threads: Option<usize>,
@@ -458,7 +458,7 @@ pub struct BenchRetrievalArguments {
     pub element: ElementArgument,
     /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
     #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
-    pub device: Wish,
+    pub device: DeviceChoice,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num-threads", "num_threads"], value_name = "N", value_parser = batch)]
     pub threads: Option<usize>,
@@ -480,13 +480,13 @@ pub enum ElementArgument {
     Bf16,
 }
 
-fn wish(text: &str) -> Result<Wish, String> {
+fn wish(text: &str) -> Result<DeviceChoice, String> {
     let number = |text: &str| text.strip_prefix("cuda:")?.parse().ok();
     match text {
-        "auto" => Ok(Wish::Auto),
-        "cpu" => Ok(Wish::Cpu),
-        "cuda" => Ok(Wish::Cuda(0)),
-        _ => number(text).map(Wish::Cuda).ok_or_else(|| {
+        "auto" => Ok(DeviceChoice::Auto),
+        "cpu" => Ok(DeviceChoice::Cpu),
+        "cuda" => Ok(DeviceChoice::Cuda(0)),
+        _ => number(text).map(DeviceChoice::Cuda).ok_or_else(|| {
             "expected auto, cpu, cuda or cuda:N\nhint: --device cuda:1 is the second GPU".to_owned()
         }),
     }
@@ -993,10 +993,10 @@ mod tests {
     #[test]
     fn devices_as_people_write_them() {
         for (text, expected) in [
-            ("auto", Wish::Auto),
-            ("cpu", Wish::Cpu),
-            ("cuda", Wish::Cuda(0)),
-            ("cuda:3", Wish::Cuda(3)),
+            ("auto", DeviceChoice::Auto),
+            ("cpu", DeviceChoice::Cpu),
+            ("cuda", DeviceChoice::Cuda(0)),
+            ("cuda:3", DeviceChoice::Cuda(3)),
         ] {
             assert_eq!(wish(text), Ok(expected));
         }
