@@ -6,7 +6,6 @@ mod commands;
 mod failure;
 mod host;
 mod screen;
-mod similarity;
 mod stop;
 mod watch;
 

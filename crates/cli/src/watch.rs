@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use holdall_metrics::retrieval::Ranks;
 use holdall_train::budget::show_bytes;
-use holdall_train::config::Split;
+use holdall_train::config::Subset;
 use holdall_train::evaluate::Scores;
 use holdall_train::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary,
@@ -34,7 +34,7 @@ pub struct Watcher {
     /// Whose it is.
     memory: &'static str,
     /// What was evaluated: how large it is has been told.
-    has_told_size: Vec<Split>,
+    has_told_size: Vec<Subset>,
     /// Smoothed, so that the figure can be read.
     samples_per_s: Option<f64>,
 }
@@ -160,10 +160,10 @@ impl Watcher {
     }
 }
 
-fn name(on: Split) -> &'static str {
+fn name(on: Subset) -> &'static str {
     match on {
-        Split::Validation => "validation",
-        Split::Train => "train",
+        Subset::Validation => "validation",
+        Subset::Train => "train",
     }
 }
 

@@ -9,10 +9,10 @@ use std::ops::Range;
 use holdall_graph::{Graph, Role, StorageId, Value, ValueId};
 use serde::Serialize;
 
-use crate::lifetimes::{Lifetimes, nodes_of};
+use crate::lifetimes::Lifetimes;
 use crate::memory_map::MemoryMap;
 use crate::pack::{Packing, pack};
-use crate::program::{Instruction, Phase, Place, Program, Programs, Workspace};
+use crate::program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
 use crate::recompute::LaneOrder;
 
 /// Bytes by what they are for; they add up to the arena.
@@ -59,8 +59,8 @@ pub struct Layout {
 pub struct StepPlan {
     /// Storages and values that the programs speak of.
     pub graph: Graph,
-    /// What runs.
-    pub programs: Programs,
+    /// What runs: one per stage, in the order of [`Stage::all`].
+    pub programs: Vec<Program>,
     /// Size of the one allocation.
     pub arena_bytes: u64,
     /// The same by purpose.
@@ -73,7 +73,9 @@ pub struct StepPlan {
     pub inputs: Range<u64>,
     /// Where inputs arrive while a program runs, laid out as `inputs` is.
     pub landing: Option<u64>,
-    /// How many micro-batches keep their activations between the passes.
+    /// How many micro-batches a step has.
+    pub accumulation: usize,
+    /// How many of them keep their activations between the passes.
     pub kept: usize,
     /// Whether features of the whole effective batch are needed before the backward pass.
     pub coupled: bool,
@@ -91,9 +93,9 @@ impl Layout {
         if kept == 0 {
             return 0;
         }
-        let peak = |phase: Phase| self.packings[phase as usize].peak_bytes;
-        let widest = peak(Phase::KeptFeatures)
-            .max(peak(Phase::KeptPullBack))
+        let peak = |stage: Stage| self.packings[stage.id().0].peak_bytes;
+        let widest = peak(Stage::KeptForward)
+            .max(peak(Stage::KeptBackward))
             .max(self.lifetimes.slot_bytes);
         self.lifetimes.slot_bytes * (kept as u64 - 1) + widest
     }
@@ -102,9 +104,9 @@ impl Layout {
         let items = self.lifetimes.regions(
             kept,
             accumulation,
-            |phase| match phase {
-                Phase::KeptFeatures | Phase::KeptPullBack => 0,
-                _ => self.packings[phase as usize].peak_bytes,
+            |stage| match stage.has_slot() {
+                true => 0,
+                false => self.packings[stage.id().0].peak_bytes,
             },
             self.slots_bytes(kept),
         );
@@ -133,10 +135,9 @@ impl Layout {
             ..Breakdown::default()
         };
         let rest = self.arena_bytes(kept, accumulation) - breakdown.total();
-        let backward = if kept > 0 {
-            Phase::KeptPullBack
-        } else {
-            Phase::PullBack
+        let backward = match kept {
+            0 => Stage::ForwardBackward,
+            _ => Stage::KeptBackward,
         };
         breakdown.workspace = self.lifetimes.local(backward).largest_scratch.min(rest);
         breakdown.activations = rest - breakdown.workspace;
@@ -155,31 +156,22 @@ impl Layout {
                 .iter()
                 .map(|(&storage, offset)| (storage, base(0) + offset)),
         );
-        let build = |phase: Phase| -> Program {
-            if !lifetimes.present(phase, kept, accumulation) {
-                return Program::default();
-            }
-            match phase {
-                Phase::KeptFeatures | Phase::KeptPullBack => {
-                    self.program(phase, &placed, base(1), lifetimes.slot_bytes)
+        let graph = &lifetimes.rewritten.graph;
+        let build = |stage: Stage| Program {
+            name: stage.name(graph.forward_programs()),
+            stage,
+            instructions: match lifetimes.present(stage, kept, accumulation) {
+                false => Vec::new(),
+                true if stage.has_slot() => {
+                    self.instructions(stage, &placed, base(1), lifetimes.slot_bytes)
                 }
-                _ => self.program(phase, &placed, base(2 + phase as usize), 0),
-            }
+                true => self.instructions(stage, &placed, base(2 + stage.id().0), 0),
+            },
         };
-        let programs = Programs {
-            begin: build(Phase::Begin),
-            features: build(Phase::Features),
-            kept_features: build(Phase::KeptFeatures),
-            loss: build(Phase::Loss),
-            kept_pull_back: build(Phase::KeptPullBack),
-            pull_back: build(Phase::PullBack),
-            update: build(Phase::Update),
-            evaluate: [build(Phase::EvaluateFirst), build(Phase::EvaluateSecond)],
-            refresh: build(Phase::Refresh),
-        };
+        let programs = lifetimes.rewritten.stages().map(build).collect();
         let arena_bytes = self.arena_bytes(kept, accumulation);
         StepPlan {
-            graph: lifetimes.rewritten.graph.clone(),
+            graph: graph.clone(),
             programs,
             arena_bytes,
             breakdown: self.breakdown(kept, accumulation),
@@ -187,6 +179,7 @@ impl Layout {
             bound_bytes: lifetimes.bound_bytes(kept, accumulation),
             inputs: lifetimes.inputs.clone(),
             landing: lifetimes.landing,
+            accumulation,
             kept,
             coupled: lifetimes.coupled,
             packing_bytes: lifetimes
@@ -200,17 +193,17 @@ impl Layout {
         }
     }
 
-    fn program(
+    fn instructions(
         &self,
-        phase: Phase,
+        stage: Stage,
         placed: &HashMap<StorageId, u64>,
         local_base: u64,
         local_stride: u64,
-    ) -> Program {
+    ) -> Vec<Instruction> {
         let lifetimes = &self.lifetimes;
         let graph = &lifetimes.rewritten.graph;
-        let locals = lifetimes.local(phase);
-        let packing = &self.packings[phase as usize];
+        let locals = lifetimes.local(stage);
+        let packing = &self.packings[stage.id().0];
         let num_scratch = locals.scratch.len();
         let transient = locals.storages.iter().enumerate();
         let mut local: HashMap<StorageId, u64> = transient
@@ -227,7 +220,8 @@ impl Layout {
             };
             Some(address(graph, &value, offset, slot_stride))
         };
-        let instructions = nodes_of(&lifetimes.rewritten, phase)
+        let nodes = lifetimes.rewritten.nodes(stage);
+        nodes
             .iter()
             .enumerate()
             .map(|(moment, node)| {
@@ -255,11 +249,7 @@ impl Layout {
                     },
                 }
             })
-            .collect();
-        Program {
-            name: phase.name(),
-            instructions,
-        }
+            .collect()
     }
 }
 
@@ -287,6 +277,44 @@ impl StepPlan {
             memory_map: MemoryMap::default(),
             ..*self
         }
+    }
+
+    /// The program of a stage.
+    pub fn program(&self, stage: Stage) -> &Program {
+        &self.programs[stage.id().0]
+    }
+
+    /// The forward program of that name.
+    pub fn forward_program(&self, name: &str) -> Option<ProgramId> {
+        let mut names = self.graph.forward_programs().iter();
+        let index = names.position(|one| one == name)?;
+        Some(Stage::Forward(index).id())
+    }
+
+    /// The programs of a step up to the update, in the order in which they run.
+    pub fn passes(&self) -> impl Iterator<Item = Run> + use<> {
+        let (kept, all) = (self.kept, self.accumulation);
+        let first_pass = if self.coupled { all } else { kept };
+        let run = |stage: Stage, micro_batch: usize, slot: usize| Run {
+            program: stage.id(),
+            stage,
+            micro_batch,
+            slot,
+        };
+        let once = move |stage: Stage| std::iter::once(run(stage, 0, 0));
+        let kept_forward = (0..kept).map(move |micro| run(Stage::KeptForward, micro, micro));
+        let kept_backward = (0..kept).rev();
+        once(Stage::Begin)
+            .chain((kept..first_pass).map(move |micro| run(Stage::FirstPass, micro, 0)))
+            .chain(kept_forward)
+            .chain(once(Stage::Loss))
+            .chain(kept_backward.map(move |micro| run(Stage::KeptBackward, micro, micro)))
+            .chain((kept..all).map(move |micro| run(Stage::ForwardBackward, micro, 0)))
+    }
+
+    /// Where an endpoint of the graph is, if it has one of that name.
+    pub fn endpoint(&self, name: &str) -> Option<Place> {
+        self.graph.endpoint(name).map(|value| self.place(value))
     }
 
     /// Where a value that outlives programs is: weights, gradients, state, inputs, features.

@@ -4,7 +4,7 @@
 //! arena, and lifetimes span them all:
 //!
 //! ```text
-//!            begin | features x (k - K) | kept features x K | loss | kept pull-back x K | pull-back x (k - K) | update
+//!            begin | first pass x (k-K) | kept forward x K  | loss | kept backward x K | forward+backward x(k-K)| update
 //! weights    =====================================================================================================
 //! features   =====================================================================================================
 //! slots                                 [=========== K times what the backward pass needs ====]
@@ -39,8 +39,10 @@ pub use layout::{Breakdown, Layout, StepPlan};
 pub use lifetimes::{Lifetimes, lifetimes_of};
 pub use memory_map::{MappedOperation, MappedProgram, MemoryMap, PlacedBox, Tenant};
 pub use pack::{Item, Packing, liveness_peak, pack};
-pub use program::{Instruction, Phase, Place, Program, Programs, Workspace};
+pub use program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
 pub use recompute::{LaneOrder, Recompute, RecomputePolicy, Rewritten, rewrite};
 pub use request::Request;
-pub use search::{Build, Candidate, Choice, Plan, Variant, contenders, plan, plan_of, search};
+pub use search::{
+    Build, Candidate, Choice, Plan, StepShape, WeightCopies, contenders, plan, plan_of, search,
+};
 pub use target::Target;

@@ -8,7 +8,7 @@ use holdall_graph::{Graph, Node, NodeView, Role, StorageId};
 use crate::lanes::{Bundle, Lanes, pack_bundled};
 use crate::layout::Layout;
 use crate::pack::{Item, align, liveness_peak};
-use crate::program::Phase;
+use crate::program::Stage;
 use crate::recompute::{LaneOrder, RecomputePolicy, Rewritten, rewrite};
 use crate::target::Target;
 
@@ -103,25 +103,25 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
         slot.insert(storage, slot_bytes);
         slot_bytes += align(rewritten.graph.storage(storage).bytes(), alignment);
     }
-    let locals: Vec<Locals> = Phase::ALL
-        .iter()
-        .map(|&phase| {
-            let outside = match phase {
-                Phase::KeptFeatures | Phase::KeptPullBack => &rewritten.kept,
-                _ => &HashSet::new(),
+    let locals: Vec<Locals> = rewritten
+        .stages()
+        .map(|stage| {
+            let outside = match stage.has_slot() {
+                true => &rewritten.kept,
+                false => &HashSet::new(),
             };
             locals_of(
                 &rewritten.graph,
-                &nodes_of(&rewritten, phase),
+                &rewritten.nodes(stage),
                 outside,
                 target,
-                (phase, policy.lanes),
+                (stage, policy.lanes),
             )
         })
         .collect();
     let packing_bytes = locals.iter().map(|l| l.packing_bytes).max().unwrap_or(0);
     Lifetimes {
-        coupled: !rewritten.features.is_empty(),
+        coupled: !rewritten.first_pass.is_empty(),
         lanes: policy.lanes,
         rewritten,
         locals,
@@ -140,31 +140,12 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
     }
 }
 
-pub(crate) fn nodes_of(rewritten: &Rewritten, phase: Phase) -> Vec<&Node> {
-    match phase {
-        Phase::Begin => rewritten.begin.iter().collect(),
-        Phase::Features => rewritten.features.iter().collect(),
-        Phase::KeptFeatures => rewritten.forward.iter().collect(),
-        Phase::Loss => rewritten.loss.iter().collect(),
-        Phase::KeptPullBack => rewritten.pull_back.iter().collect(),
-        Phase::PullBack => rewritten
-            .forward
-            .iter()
-            .chain(&rewritten.pull_back)
-            .collect(),
-        Phase::Update => rewritten.update.iter().collect(),
-        Phase::EvaluateFirst => rewritten.evaluate[0].iter().collect(),
-        Phase::EvaluateSecond => rewritten.evaluate[1].iter().collect(),
-        Phase::Refresh => rewritten.refresh.iter().collect(),
-    }
-}
-
 fn locals_of(
     graph: &Graph,
     nodes: &[&Node],
     outside: &HashSet<StorageId>,
     target: &dyn Target,
-    (phase, order): (Phase, LaneOrder),
+    (stage, order): (Stage, LaneOrder),
 ) -> Locals {
     let mut locals = Locals::default();
     if !nodes.is_empty() {
@@ -216,8 +197,8 @@ fn locals_of(
         let bytes = graph.storage(storage).bytes();
         if outside.contains(&storage) {
             // Kept tensors stay to the end of the forward pass, and are there from the start of the backward pass.
-            let (start, end) = match phase {
-                Phase::KeptFeatures => (start, last),
+            let (start, end) = match stage {
+                Stage::KeptForward => (start, last),
                 _ => (0, end),
             };
             let item = Item { bytes, start, end };
@@ -250,71 +231,59 @@ fn storages_read(graph: &Graph, nodes: &[&Node]) -> HashSet<StorageId> {
 }
 
 impl Lifetimes {
-    pub(crate) fn local(&self, phase: Phase) -> &Locals {
-        &self.locals[phase as usize]
+    pub(crate) fn local(&self, stage: Stage) -> &Locals {
+        &self.locals[stage.id().0]
     }
 
-    /// Which programs run when `kept` of `accumulation` micro-batches keep their activations.
-    pub(crate) fn runs(&self, phase: Phase, kept: usize, accumulation: usize) -> usize {
-        match phase {
-            Phase::Begin | Phase::Loss | Phase::Update => 1,
-            Phase::Features if self.coupled => accumulation - kept,
-            Phase::Features => 0,
-            Phase::KeptFeatures | Phase::KeptPullBack => kept,
-            Phase::PullBack => accumulation - kept,
-            Phase::EvaluateFirst | Phase::EvaluateSecond | Phase::Refresh => 0,
+    /// How often a program runs in a step when `kept` of `accumulation` micro-batches keep their activations.
+    pub(crate) fn runs(&self, stage: Stage, kept: usize, accumulation: usize) -> usize {
+        match stage {
+            Stage::Begin | Stage::Loss | Stage::Update => 1,
+            Stage::FirstPass if self.coupled => accumulation - kept,
+            Stage::FirstPass => 0,
+            Stage::KeptForward | Stage::KeptBackward => kept,
+            Stage::ForwardBackward => accumulation - kept,
+            Stage::Refresh | Stage::Forward(_) => 0,
         }
     }
 
     /// Programs that must have room: those that run in a step, and those beside it.
-    pub(crate) fn present(&self, phase: Phase, kept: usize, accumulation: usize) -> bool {
-        let beside = matches!(
-            phase,
-            Phase::EvaluateFirst | Phase::EvaluateSecond | Phase::Refresh
-        );
-        beside || self.runs(phase, kept, accumulation) > 0
+    pub(crate) fn present(&self, stage: Stage, kept: usize, accumulation: usize) -> bool {
+        stage.is_beside_step() || self.runs(stage, kept, accumulation) > 0
     }
 
     /// Predicted time of a step.
     pub fn seconds(&self, kept: usize, accumulation: usize) -> f64 {
-        Phase::ALL
-            .iter()
-            .map(|&phase| self.runs(phase, kept, accumulation) as f64 * self.local(phase).seconds)
+        let stages = self.rewritten.stages();
+        stages
+            .map(|stage| self.runs(stage, kept, accumulation) as f64 * self.local(stage).seconds)
             .sum()
     }
 
-    /// Regions over phases: gradients, slots, and each program's transients of the given size.
+    /// Regions over stages: gradients, slots, and each program's transients of the given size.
     pub(crate) fn regions(
         &self,
         kept: usize,
         accumulation: usize,
-        size: impl Fn(Phase) -> u64,
+        size: impl Fn(Stage) -> u64,
         slots_bytes: u64,
     ) -> Vec<Item> {
+        let from_to = |bytes: u64, first: Stage, last: Stage| Item {
+            bytes,
+            start: first.id().0,
+            end: last.id().0,
+        };
         let mut items = vec![
-            Item {
-                bytes: self.gradient_bytes,
-                start: Phase::Loss as usize,
-                end: Phase::Update as usize,
-            },
-            Item {
-                bytes: slots_bytes,
-                start: Phase::KeptFeatures as usize,
-                end: Phase::KeptPullBack as usize,
-            },
+            from_to(self.gradient_bytes, Stage::Loss, Stage::Update),
+            from_to(slots_bytes, Stage::KeptForward, Stage::KeptBackward),
         ];
-        for phase in Phase::ALL {
-            let bytes = if self.present(phase, kept, accumulation) {
-                size(phase)
-            } else {
-                0
+        items.extend(self.rewritten.stages().map(|stage| {
+            let bytes = match self.present(stage, kept, accumulation) {
+                true => size(stage),
+                false => 0,
             };
-            items.push(Item {
-                bytes,
-                start: phase as usize,
-                end: phase as usize,
-            });
-        }
+            from_to(bytes, stage, stage)
+        }));
         items
     }
 
@@ -324,10 +293,10 @@ impl Lifetimes {
         let items = self.regions(
             kept,
             accumulation,
-            |phase| match phase {
-                Phase::KeptFeatures | Phase::KeptPullBack => self.local(phase).bound_with_slot,
-                Phase::Loss if kept > 0 => self.local(phase).bound + self.slot_bytes,
-                _ => self.local(phase).bound,
+            |stage| match stage {
+                Stage::KeptForward | Stage::KeptBackward => self.local(stage).bound_with_slot,
+                Stage::Loss if kept > 0 => self.local(stage).bound + self.slot_bytes,
+                _ => self.local(stage).bound,
             },
             others,
         );
@@ -341,13 +310,13 @@ impl Lifetimes {
 
     /// The whole process around an arena of that size.
     pub fn process_bytes(&self, arena_bytes: u64, kept: usize, accumulation: usize) -> u64 {
-        let replays = Phase::ALL.iter().map(|&phase| {
+        let replays = self.rewritten.stages().map(|stage| {
             // A program that runs into slots is made ready for each of them.
-            let times = match phase.has_slot() {
+            let times = match stage.has_slot() {
                 true => kept as u64,
-                false => u64::from(self.present(phase, kept, accumulation)),
+                false => u64::from(self.present(stage, kept, accumulation)),
             };
-            times * self.local(phase).replay_bytes
+            times * self.local(stage).replay_bytes
         });
         let beside = self.overhead_bytes + replays.sum::<u64>();
         arena_bytes.next_multiple_of(self.page_bytes) + beside

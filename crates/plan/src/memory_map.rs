@@ -6,7 +6,7 @@
 //!   |   [ slot 0: full, so one box                 ]
 //!   |   [ weights                                                     ]
 //!   +-----------------------------------------------------------------> operations: one per operation
-//!     begin | features | kept features | loss | kept pull-back | ... | update | evaluate
+//!     begin | first pass | kept forward | loss | kept backward | ... | update | forward programs
 //! ```
 //!
 //! Programs that run once per micro-batch are drawn once. Those that keep their activations are drawn for the last
@@ -15,9 +15,8 @@
 use holdall_graph::{BlockId, Role, StorageId};
 
 use crate::layout::Layout;
-use crate::lifetimes::nodes_of;
 use crate::pack::Packing;
-use crate::program::Phase;
+use crate::program::Stage;
 
 /// Who has a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +50,7 @@ pub struct PlacedBox {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedProgram {
     /// Which program.
-    pub phase: Phase,
+    pub stage: Stage,
     /// Its first moment.
     pub first: usize,
     /// Its last moment.
@@ -64,7 +63,7 @@ pub struct MappedProgram {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MappedOperation {
     /// In which program.
-    pub phase: Phase,
+    pub stage: Stage,
     /// The operation's name.
     pub operation: &'static str,
     /// What it writes first.
@@ -87,8 +86,8 @@ pub struct MemoryMap {
 }
 
 impl MemoryMap {
-    fn program(&self, phase: Phase) -> Option<&MappedProgram> {
-        self.programs.iter().find(|program| program.phase == phase)
+    fn program(&self, stage: Stage) -> Option<&MappedProgram> {
+        self.programs.iter().find(|program| program.stage == stage)
     }
 }
 
@@ -103,16 +102,16 @@ impl Layout {
         let lifetimes = &self.lifetimes;
         let base = |index: usize| lifetimes.persistent_bytes + regions.offsets[index];
         let mut map = MemoryMap::default();
-        for phase in Phase::ALL {
-            if lifetimes.present(phase, kept, accumulation) {
-                self.draw_moments(phase, lifetimes.runs(phase, kept, accumulation), &mut map);
+        for stage in lifetimes.rewritten.stages() {
+            if lifetimes.present(stage, kept, accumulation) {
+                self.draw_operations(stage, lifetimes.runs(stage, kept, accumulation), &mut map);
             }
         }
         let last_slot = base(1) + lifetimes.slot_bytes * kept.saturating_sub(1) as u64;
         for program in map.programs.clone() {
-            let local_base = match program.phase.has_slot() {
+            let local_base = match program.stage.has_slot() {
                 true => last_slot,
-                false => base(2 + program.phase as usize),
+                false => base(2 + program.stage.id().0),
             };
             self.draw_locals(&program, local_base, &mut map.boxes);
         }
@@ -122,25 +121,25 @@ impl Layout {
         map
     }
 
-    fn draw_moments(&self, phase: Phase, runs: usize, map: &mut MemoryMap) {
-        let nodes = nodes_of(&self.lifetimes.rewritten, phase);
+    fn draw_operations(&self, stage: Stage, runs: usize, map: &mut MemoryMap) {
+        let nodes = self.lifetimes.rewritten.nodes(stage);
         let Some(last) = nodes.len().checked_sub(1) else {
             return;
         };
         let first = map.operations.len();
         map.programs.push(MappedProgram {
-            phase,
+            stage,
             first,
             last: first + last,
             runs,
         });
         let graph = &self.lifetimes.rewritten.graph;
-        let times = &self.lifetimes.local(phase).times;
+        let times = &self.lifetimes.local(stage).times;
         let operations = nodes
             .iter()
             .zip(times)
             .map(|(node, &seconds)| MappedOperation {
-                phase,
+                stage,
                 operation: node.op.rules().name(),
                 output: node
                     .outputs
@@ -154,8 +153,8 @@ impl Layout {
 
     /// What does not outlive its program.
     fn draw_locals(&self, program: &MappedProgram, base: u64, boxes: &mut Vec<PlacedBox>) {
-        let locals = self.lifetimes.local(program.phase);
-        let packing = &self.packings[program.phase as usize];
+        let locals = self.lifetimes.local(program.stage);
+        let packing = &self.packings[program.stage.id().0];
         let num_scratch = locals.scratch.len();
         for (index, (item, offset)) in locals.items.iter().zip(&packing.offsets).enumerate() {
             let tenant = match index.checked_sub(num_scratch) {
@@ -175,12 +174,12 @@ impl Layout {
     /// What waits for the backward pass: tensors of the last slot, and the other slots as a whole.
     fn draw_slots(&self, kept: usize, base: u64, map: &mut MemoryMap) {
         let lifetimes = &self.lifetimes;
-        let passes = [Phase::KeptFeatures, Phase::KeptPullBack];
-        let [Some(&forward), Some(&backward)] = passes.map(|phase| map.program(phase)) else {
+        let passes = [Stage::KeptForward, Stage::KeptBackward];
+        let [Some(&forward), Some(&backward)] = passes.map(|stage| map.program(stage)) else {
             return;
         };
-        let ends = &lifetimes.local(Phase::KeptPullBack).slot_items;
-        for (storage, made) in &lifetimes.local(Phase::KeptFeatures).slot_items {
+        let ends = &lifetimes.local(Stage::KeptBackward).slot_items;
+        for (storage, made) in &lifetimes.local(Stage::KeptForward).slot_items {
             let end = ends.iter().find(|(other, _)| other == storage);
             map.boxes.push(PlacedBox {
                 tenant: Tenant::Storage(*storage),
@@ -205,7 +204,7 @@ impl Layout {
     fn draw_outliving(&self, gradients_base: u64, map: &mut MemoryMap) {
         let lifetimes = &self.lifetimes;
         let whole = (0, map.operations.len().saturating_sub(1));
-        let from_loss = [Phase::Loss, Phase::Update].map(|phase| map.program(phase));
+        let from_loss = [Stage::Loss, Stage::Update].map(|stage| map.program(stage));
         let from_loss = match from_loss {
             [Some(loss), Some(update)] => (loss.first, update.last),
             _ => whole,

@@ -20,6 +20,8 @@ pub struct Request {
     pub budget_bytes: Option<u64>,
     /// What the arithmetic is called.
     pub precision: &'static str,
+    /// What a smaller effective batch costs, as a message ends: `: fewer negatives`, or nothing.
+    pub smaller_batch_note: &'static str,
 }
 
 /// Effective batch when nothing was said.
@@ -129,7 +131,7 @@ fn open_batches(effective: usize) -> Vec<usize> {
     batches
 }
 
-/// Above so many samples one tower fills a device by itself.
+/// Above so many samples one lane fills a device by itself.
 const LARGEST_BESIDE: usize = 64;
 
 /// Ways to run micro-batches of a size, on a device that runs lanes beside each other or does not.
@@ -151,25 +153,20 @@ pub(crate) fn policies(
 }
 
 fn in_turn(request: &Request, num_blocks: usize) -> Vec<RecomputePolicy> {
+    let uniform = |recompute| RecomputePolicy::uniform(recompute, num_blocks);
     match request.recompute {
         Some(Recompute::Blocks) => by_groups(num_blocks),
-        Some(recompute) => vec![RecomputePolicy::uniform(recompute, num_blocks)],
+        Some(recompute) => vec![uniform(recompute)],
         None => {
-            let mut policies = vec![
-                RecomputePolicy::uniform(Recompute::None, num_blocks),
-                RecomputePolicy::uniform(Recompute::Cheap, num_blocks),
-            ];
-            let cheap = RecomputePolicy::uniform(Recompute::Cheap, num_blocks);
+            let cheap = uniform(Recompute::Cheap);
+            let mut policies = vec![uniform(Recompute::None), cheap];
             policies.extend([1, 2, 3].map(|quarters| RecomputePolicy {
-                whole_from: num_blocks * quarters / 4,
+                whole_from: Some(num_blocks * quarters / 4),
                 ..cheap
             }));
             policies.extend([1, 2, 3].map(|quarters| RecomputePolicy {
-                blocks_again: num_blocks * quarters / 4,
-                rest: Recompute::Cheap,
-                whole_from: usize::MAX,
-                together: 1,
-                lanes: LaneOrder::InTurn,
+                recomputed_blocks: num_blocks * quarters / 4,
+                ..cheap
             }));
             policies.extend(by_groups(num_blocks));
             policies.dedup();
@@ -178,12 +175,12 @@ fn in_turn(request: &Request, num_blocks: usize) -> Vec<RecomputePolicy> {
     }
 }
 
-/// Every block again, up to four at a time.
+/// Every block recomputed, up to four at a time.
 fn by_groups(num_blocks: usize) -> Vec<RecomputePolicy> {
     let all = RecomputePolicy::uniform(Recompute::Blocks, num_blocks);
-    let groups = (1..=4).filter(|&together| together <= num_blocks.max(1));
+    let groups = (1..=4).filter(|&group| group <= num_blocks.max(1));
     groups
-        .map(|together| RecomputePolicy { together, ..all })
+        .map(|group| RecomputePolicy { group, ..all })
         .collect()
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::scaler::{Gradients, LossScaler};
 use crate::step::{Step, StepReport};
+use crate::task::Loss;
 
 /// Losses, gradients, weights or features are infinite or not a number. Nothing of it is saved.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -51,20 +52,23 @@ impl fmt::Display for Diverged {
 }
 
 /// What is not finite in what a step reports, if training cannot go on from it.
-pub(crate) fn in_report(report: &StepReport, scaler: &mut LossScaler) -> Option<String> {
+pub(crate) fn in_report(
+    names: &[Loss],
+    report: &StepReport,
+    scaler: &mut LossScaler,
+) -> Option<String> {
     let overflowed = scaler.observe(report.gradients).is_err();
-    let losses = [
-        ("contrastive loss", report.contrastive.mean()),
-        ("label loss", report.label.mean()),
-        ("loss", report.loss),
-    ];
-    let bad_loss = losses.into_iter().find(|(_, loss)| !loss.is_finite());
+    let each = names.iter().zip(&report.losses);
+    let each = each.map(|(loss, sum)| (format!("{} loss", loss.name), sum.mean()));
+    let total = ("loss".to_owned(), report.loss);
+    let bad_loss = each.chain([total]).find(|(_, loss)| !loss.is_finite());
     // In fp16 a step whose gradients overflowed was skipped, and the next one has a smaller scale.
     let is_skipped = report.gradients != Gradients::Finite && !overflowed;
     if is_skipped || (!overflowed && bad_loss.is_none()) {
         return None;
     }
-    let (what, value) = bad_loss.unwrap_or(("gradient norm", report.gradient_norm));
+    let (what, value) =
+        bad_loss.unwrap_or_else(|| ("gradient norm".to_owned(), report.gradient_norm));
     let mut found = format!("the {what} is {}", name(value));
     if overflowed && scaler.is_on() {
         found += &format!(

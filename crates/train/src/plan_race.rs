@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use holdall_device::cuda::compile::cache_folder;
 use holdall_device::{Device, DeviceError};
-use holdall_plan::{Candidate, Choice, Plan, Request, Variant, contenders, plan, plan_of};
+use holdall_plan::{Candidate, Choice, Plan, Request, StepShape, contenders, plan, plan_of};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
 use crate::budget::show_time;
 use crate::error::TrainError;
-use crate::optimizer::{OptimizerConfig, StepScalars};
+use crate::optimizer::StepScalars;
 use crate::setup::{Setup, hold_more};
 use crate::step::Step;
-use crate::step_graph::{StepConfig, write_step};
+use crate::step_graph::StepConfig;
 
 /// How a plan is chosen on a GPU.
 pub enum Choosing<'a> {
@@ -63,7 +63,7 @@ pub(crate) fn choose(
     device: &Device,
     choosing: Choosing<'_>,
 ) -> Result<Plan, TrainError> {
-    let build = |variant: &Variant| write_step(&setup.step, variant).graph;
+    let build = |shape: &StepShape| setup.write(shape);
     let (request, arithmetic) = (&setup.request, setup.step.arithmetic);
     let target = device.target(arithmetic, 0)?;
     let remembered = Remembered::new(setup, device);
@@ -83,8 +83,7 @@ pub(crate) fn choose(
         return Ok(plans.remove(0));
     }
     let samples = plans[0].effective_batch.min(MOST_SAMPLES);
-    let (model, tokens) = (&setup.step.model, setup.step.num_tokens);
-    let batch = Batch::random(model, samples, tokens, setup.step.num_labels, setup.seed);
+    let batch = setup.step.task.random_batch(samples, setup.seed);
     let timings = race(
         &plans,
         &mut |plan| run_for_real(setup, device, plan, &batch),
@@ -123,13 +122,13 @@ fn race(
             "Measured plan {} of {}: {} x {}, recompute {}: {words} ({} predicted)",
             index + 1,
             plans.len(),
-            chosen.batch_size,
-            chosen.gradient_accumulation,
-            chosen.recompute,
+            chosen.choice.batch_size,
+            chosen.choice.gradient_accumulation,
+            chosen.choice.recompute.label(),
             show_time(chosen.step_ms),
         ));
         timings.extend(result.map(|step_ms| Timing {
-            choice: chosen.choice(),
+            choice: chosen.choice,
             step_ms,
         }));
     }
@@ -146,7 +145,7 @@ fn winner(
     budget_bytes: Option<u64>,
 ) -> Option<Plan> {
     let place = |plan: &Plan| {
-        let choice = plan.chosen.choice();
+        let choice = plan.chosen.choice;
         timings.iter().position(|timing| timing.choice == choice)
     };
     let unforeseen =
@@ -165,8 +164,8 @@ fn winner(
         0 => first,
         _ => {
             let mut plan = plans.nth(index - 1).expect("one of them was found above");
-            let choice = plan.chosen.choice();
-            first.alternatives.retain(|other| other.choice() != choice);
+            let choice = plan.chosen.choice;
+            first.alternatives.retain(|other| other.choice != choice);
             plan.alternatives = vec![first.chosen];
             plan.alternatives.append(&mut first.alternatives);
             plan.suggestion = first.suggestion;
@@ -183,7 +182,7 @@ fn winner(
 /// take, so that they can still be compared with it.
 fn tell_times(plan: &mut Plan, timings: &[Timing]) {
     let measured = |candidate: &Candidate| {
-        let choice = candidate.choice();
+        let choice = candidate.choice;
         let found = timings.iter().find(|timing| timing.choice == choice);
         found.map(|timing| timing.step_ms)
     };
@@ -206,8 +205,8 @@ fn run_for_real(
     plan: &Plan,
     batch: &Batch,
 ) -> Result<f64, TrainError> {
-    let variant = plan.chosen.variant();
-    let mut step = Step::new(device, setup.step.clone(), plan.step.clone(), &variant)?;
+    let batch_size = plan.chosen.choice.batch_size;
+    let mut step = Step::new(device, setup.step.clone(), plan.step.clone(), batch_size)?;
     // Small and never all zero: a card computes faster on zeros, and slower on what is not a number.
     let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
     step.set_weights(device, |_, values| -> Result<(), TrainError> {
@@ -309,12 +308,6 @@ impl Remembered {
 
 /// All that times depend on; numbers that change no time are left out.
 fn key(card: &str, asked: &Request, step: &StepConfig) -> String {
-    let step = StepConfig {
-        optimizer: OptimizerConfig::default(),
-        class_weights: Vec::new(),
-        label_smoothing: 0.0,
-        ..step.clone()
-    };
     let version = env!("CARGO_PKG_VERSION");
     format!("holdall {version}\n{card}\n{asked:?}\n{step:?}")
 }

@@ -1,4 +1,4 @@
-//! A trained model, opened to be used: its folder, its tokenizer, what its label head calls things.
+//! A trained model, opened to be used: where it is, and its forward programs with room for the pictures.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,31 +6,51 @@ use std::sync::atomic::AtomicBool;
 
 use holdall_data::config::DataConfig;
 use holdall_data::image_processor::ImageProcessor;
+use holdall_data::picture::Framing;
 use holdall_data::samples::Samples;
-use holdall_data::text::{TextEncoder, bucket};
 use holdall_device::Device;
-use holdall_models::config::ClipConfig;
-use holdall_models::folder::ModelFolder;
 
 use crate::checkpoint::best_so_far;
-use crate::encoder::Encoders;
+use crate::config::RunConfig;
 use crate::error::TrainError;
-use crate::export::LabelNames;
+use crate::forward::ForwardModel;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
-use crate::prepare::TokenTable;
-use crate::setup::{OpenedModel, Weights, open_model};
-use crate::step_graph::StepConfig;
+use crate::task::Task;
 
 /// A model with all that lies beside it.
-pub struct SavedModel {
-    folder: ModelFolder,
-    model: ClipConfig,
+pub trait SavedModel {
+    /// Where the weights are.
+    fn path(&self) -> &Path;
+
     /// What pictures go through.
-    pub processor: ImageProcessor,
-    /// Names of the label head's outputs; empty where there is no head.
-    pub labels: Vec<String>,
-    /// Captions to ids.
-    pub text: TextEncoder,
+    fn processor(&self) -> &ImageProcessor;
+
+    /// Reads the data that a config names: what was held out, if anything and if that is wanted, else all rows.
+    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError>;
+
+    /// What of the data the model has outputs for, where the config does not say: a column is taken by its name.
+    fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError>;
+}
+
+/// Whether samples that were held out are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldOut {
+    /// They are: a run is evaluated on what it was not trained on.
+    Wanted,
+    /// All rows are: the file was named.
+    All,
+}
+
+/// Samples to evaluate, and the task that does.
+pub struct EvaluationData {
+    /// What is computed; its [`crate::config::Subset::Train`] is these samples.
+    pub task: Arc<dyn Task>,
+    /// The samples.
+    pub samples: Arc<Samples>,
+    /// Where they are listed.
+    pub csv: PathBuf,
+    /// What was found and decided.
+    pub notes: Vec<String>,
 }
 
 /// The model of a run: the finished one, or the best so far.
@@ -40,124 +60,45 @@ pub fn model_of(path: &Path) -> Option<PathBuf> {
     finished.or_else(|| best_so_far(path).filter(is_model))
 }
 
-impl SavedModel {
-    /// Opens a model folder, the folder of a run, or a name in the local Hugging Face cache, in at most so many bytes.
-    pub fn open(name: &str, most_bytes: u64) -> Result<SavedModel, TrainError> {
-        let path = Path::new(name);
-        let named = model_of(path).unwrap_or(path.to_owned());
-        if named == path && path.join("config.yml").is_file() {
-            return Err(TrainError::Config(format!(
-                "{name}: expected a model, found a run that has saved none yet\n\
-                 hint: holdall train --resume --out {name} goes on with it"
-            )));
-        }
-        let OpenedModel {
-            model,
-            weights,
-            processor,
-        } = open_model(&named.to_string_lossy())?;
-        let Weights::Folder(folder) = weights else {
-            return Err(TrainError::Config(format!(
-                "{name}: expected a trained model, found a preset, which has random weights\n\
-                 hint: a folder that `holdall train` or transformers wrote"
-            )));
-        };
-        let tokenizer = folder.path().join("tokenizer.json");
-        let (vocabulary, positions) = (model.text.vocab_size, model.text.max_positions);
-        let text = TextEncoder::open(&tokenizer, vocabulary, positions, most_bytes)?;
-        let names = LabelNames::read(folder.path())?;
-        let head = folder.read_head()?;
-        let labels = match (&head, &names) {
-            (Some(head), Some(names)) if names.labels.len() == head.num_labels => {
-                names.labels.clone()
-            }
-            (Some(head), _) => (0..head.num_labels)
-                .map(|label| format!("label {label}"))
-                .collect(),
-            (None, _) => Vec::new(),
-        };
-        Ok(SavedModel {
-            folder: *folder,
-            model,
-            processor,
-            labels,
-            text,
-        })
+/// The model that a folder of a run has, or the name as it is.
+pub fn resolve(name: &str) -> Result<PathBuf, TrainError> {
+    let path = Path::new(name);
+    let named = model_of(path).unwrap_or(path.to_owned());
+    if named == path && path.join("config.yml").is_file() {
+        return Err(TrainError::Config(format!(
+            "{name}: expected a model, found a run that has saved none yet\n\
+             hint: holdall train --resume --out {name} goes on with it"
+        )));
     }
+    Ok(named)
+}
 
-    /// Where the weights are.
-    pub fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Bytes of a picture.
-    pub fn picture_bytes(&self) -> usize {
-        self.model.vision.image_size.pow(2) * 3
-    }
-
-    /// Length of a feature.
-    pub fn projection(&self) -> usize {
-        self.model.projection_dim
-    }
-
-    /// Token ids of captions.
-    pub fn tokens(&self, captions: &[String]) -> Result<TokenTable, TrainError> {
-        TokenTable::new(&self.text, captions, self.model.text.max_positions)
-    }
-
-    /// What a contrastive similarity is multiplied by.
-    pub fn logit_scale(&self) -> Result<f32, TrainError> {
-        let mut value = [0.0];
-        self.folder.read_f32("logit_scale", &mut value)?;
-        Ok(value[0].exp())
-    }
-
-    /// The towers in memory, for captions of up to `longest` tokens.
-    pub fn encoders(
-        &self,
-        device: &Device,
-        longest: usize,
-        batch: Option<usize>,
-        budget_bytes: Option<u64>,
-        host_bytes: u64,
-    ) -> Result<Encoders, TrainError> {
-        let model = self.model.clone();
-        let positions = model.text.max_positions;
-        let head = self.folder.read_head()?;
-        // In f32, the default of a step: what a model is worth should not depend on what a device likes best.
-        let mut config = StepConfig::new(model, head.as_ref().map(|head| head.num_labels));
-        config.num_tokens = bucket(longest.max(1), positions);
-        let mut encoders = Encoders::new(device, &config, batch, budget_bytes, host_bytes)?;
-        encoders.set_weights(device, |name, values| -> Result<(), TrainError> {
-            match (name, &head) {
-                ("head.weight", Some(head)) => values.copy_from_slice(&head.weight),
-                ("head.bias", Some(head)) => values.copy_from_slice(&head.bias),
-                _ => self.folder.read_f32(name, values)?,
-            }
-            Ok(())
-        })?;
-        Ok(encoders)
-    }
+/// A preset has random weights: nothing to evaluate.
+pub(crate) fn not_trained(name: &str) -> TrainError {
+    TrainError::Config(format!(
+        "{name}: expected a trained model, found a preset, which has random weights\n\
+         hint: a folder that `holdall train` or transformers wrote"
+    ))
 }
 
 /// A model that is ready to look at pictures.
 pub struct Opened {
-    /// The towers.
-    pub encoders: Encoders,
+    /// Its forward programs.
+    pub model: ForwardModel,
     /// What decoding pictures may take beside them.
     pub decode_bytes: u64,
     /// Which pictures are left out, if any are.
     pub note: Option<String>,
 }
 
-/// What pictures are read for, and within what.
-pub struct Sight<'a> {
+/// Pictures that a model is to look at, and within what.
+pub struct Pictures<'a> {
     /// The pictures.
     pub samples: &'a Arc<Samples>,
+    /// How they are resized.
+    pub framing: Framing,
     /// What becomes of those that do not fit.
     pub policy: &'a DataConfig,
-    /// Tokens of the longest caption.
-    pub longest: usize,
     /// Samples at a time, if the user says so.
     pub batch: Option<usize>,
     /// What the process may hold.
@@ -166,46 +107,46 @@ pub struct Sight<'a> {
     pub host_bytes: u64,
 }
 
-impl SavedModel {
-    /// Reads the headers of all pictures and plans the towers with room to decode them, unless it is to `stop`: then there is none.
-    pub fn open_for(
-        &self,
-        device: &Device,
-        sight: &Sight<'_>,
-        stop: &AtomicBool,
-    ) -> Result<Option<Opened>, TrainError> {
-        let lists = [sight.samples];
-        let Some(mut costs) = PictureCosts::read(device, &lists, self.processor.framing, stop)
-        else {
-            return Ok(None);
-        };
-        let workers = device.cpu().num_threads();
-        let planned = |host_bytes: u64| {
-            let (batch, budget) = (sight.batch, sight.budget_bytes);
-            let host_bytes = host_bytes + READING_BYTES;
-            self.encoders(device, sight.longest, batch, budget, host_bytes)
-        };
-        if device.is_gpu() {
-            // The card's budget is no bound for the host: as much as an automatic `host_memory` has for reading.
-            let free = holdall_device::cpu::available_bytes().unwrap_or(u64::MAX);
-            let decode_bytes = costs.together_bytes(workers).min(free / 4);
-            return Ok(Some(Opened {
-                encoders: planned(sight.host_bytes)?,
-                decode_bytes,
-                note: None,
-            }));
-        }
-        let (mut encoders, least, refused) = costs.plan(sight.policy, |decode_bytes| {
-            planned(sight.host_bytes + decode_bytes)
-        })?;
-        let process_bytes = encoders.plan().process_bytes;
-        let budget = sight.budget_bytes;
-        let decode_bytes = picture_costs::share(&costs, workers, least, process_bytes, budget);
-        encoders.hold_more(decode_bytes - least);
-        Ok(Some(Opened {
-            encoders,
+/// Reads the headers of all pictures and plans the forward programs with room to decode them, unless it is to `stop`: then there
+/// is none.
+pub fn open(
+    device: &Device,
+    task: &dyn Task,
+    pictures: &Pictures<'_>,
+    stop: &AtomicBool,
+) -> Result<Option<Opened>, TrainError> {
+    let lists = [pictures.samples];
+    let Some(mut costs) = PictureCosts::read(device, &lists, pictures.framing, stop) else {
+        return Ok(None);
+    };
+    let workers = device.cpu().num_threads();
+    let planned = |host_bytes: u64| -> Result<ForwardModel, TrainError> {
+        let (batch, budget) = (pictures.batch, pictures.budget_bytes);
+        let host_bytes = host_bytes + READING_BYTES;
+        let mut model = ForwardModel::new(device, task, batch, budget, host_bytes)?;
+        model.set_weights(device, task.weights(0)?)?;
+        Ok(model)
+    };
+    if device.is_gpu() {
+        // The card's budget is no bound for the host: as much as an automatic `host_memory` has for reading.
+        let free = holdall_device::cpu::available_bytes().unwrap_or(u64::MAX);
+        let decode_bytes = costs.together_bytes(workers).min(free / 4);
+        return Ok(Some(Opened {
+            model: planned(pictures.host_bytes)?,
             decode_bytes,
-            note: picture_costs::describe(&refused),
-        }))
+            note: None,
+        }));
     }
+    let (mut model, least, refused) = costs.plan(pictures.policy, |decode_bytes| {
+        planned(pictures.host_bytes + decode_bytes)
+    })?;
+    let process_bytes = model.plan().process_bytes;
+    let budget = pictures.budget_bytes;
+    let decode_bytes = picture_costs::share(&costs, workers, least, process_bytes, budget);
+    model.hold_more(decode_bytes - least);
+    Ok(Some(Opened {
+        model,
+        decode_bytes,
+        note: picture_costs::describe(&refused),
+    }))
 }

@@ -12,7 +12,7 @@ use holdall_data::source;
 use holdall_data::table::Table;
 use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
-use holdall_train::config::Split;
+use holdall_train::config::Subset;
 use holdall_train::evaluate::{self, Scores};
 use holdall_train::loader_budget::Reading;
 use holdall_train::prepare::Part;
@@ -25,7 +25,7 @@ use crate::arguments::EvalArguments;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::screen::{print, print_json, progress, tell};
-use crate::similarity;
+use holdall_train::similarity;
 use crate::stop;
 use crate::watch::show_scores;
 
@@ -123,7 +123,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         return Err(error.into());
     }
     for one in &skipped {
-        let line = SkippedLine::new(Split::Validation, &part.samples, one);
+        let line = SkippedLine::new(Subset::Validation, &part.samples, one);
         tell(&format!(
             "skipped row {}, {}: {}",
             line.row, line.image, line.reason

@@ -24,7 +24,7 @@ use serde::Serialize;
 use crate::arguments::{PositivesArgument, RetrievalArguments, TiesArgument};
 use crate::commands::open_device;
 use crate::screen::{print, print_json, progress_share, table, tell};
-use crate::similarity;
+use holdall_train::similarity;
 use crate::stop;
 use forecast::Forecast;
 use given::{Given, config};

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::{DType, Op, Write};
-use holdall_plan::{Instruction, Phase, Place, Program, StepPlan};
+use holdall_plan::{Instruction, Place, Program, ProgramId, StepPlan};
 
 use super::driver::{Argument, Buffer, Event, Stream};
 use super::kernels::Kernels;
@@ -41,7 +41,7 @@ pub(super) struct Tables {
 }
 
 /// First free byte, and where each instruction's table is.
-type Placed = (u64, HashMap<(Phase, usize), u64>);
+type Placed = (u64, HashMap<(ProgramId, usize), u64>);
 
 impl Tables {
     pub fn new(plan: &StepPlan) -> Result<Tables, DeviceError> {
@@ -58,7 +58,12 @@ impl Tables {
         self.memory.address
     }
 
-    fn put(&self, key: (Phase, usize), bytes: &[u8], stream: &Stream) -> Result<(), DeviceError> {
+    fn put(
+        &self,
+        key: (ProgramId, usize),
+        bytes: &[u8],
+        stream: &Stream,
+    ) -> Result<(), DeviceError> {
         let mut placed = self
             .placed
             .lock()
@@ -74,7 +79,7 @@ impl Tables {
         stream.wait()
     }
 
-    fn get(&self, key: (Phase, usize)) -> u64 {
+    fn get(&self, key: (ProgramId, usize)) -> u64 {
         let placed = self
             .placed
             .lock()
@@ -96,7 +101,7 @@ pub(super) struct Issuer<'a> {
     pub tables: &'a Tables,
     pub arithmetic: Arithmetic,
     pub pass: Pass,
-    pub phase: Phase,
+    pub program: ProgramId,
     pub slot: usize,
 }
 

@@ -9,7 +9,7 @@ use super::word_or_number::WordOrNumber;
 /// What kind of model and loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Task {
+pub enum TaskName {
     /// Pictures and captions, with an optional label head.
     #[default]
     Clip,
@@ -111,7 +111,7 @@ pub enum Schedule {
 /// What is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Split {
+pub enum Subset {
     /// What was held out.
     Validation,
     /// What is trained on.

@@ -63,7 +63,7 @@ fn what_is_set_may_be_all_that_yaml_has() {
     assert_eq!((config.losses.label, config.losses.contrastive), (1.0, 1.0));
     let caption = config.data.caption.as_deref();
     assert_eq!(caption, Some("a photo of a {make}, {year}"));
-    assert_eq!(config.train.eval_on, [Split::Train]);
+    assert_eq!(config.train.eval_on, [Subset::Train]);
     let rates = [("vision_model.*.bias".to_owned(), 1e-6)];
     assert_eq!(config.train.lr_by.0, rates);
     assert_eq!(config.labels, None);

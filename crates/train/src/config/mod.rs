@@ -29,8 +29,8 @@ use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Split, Task,
-    Warmup,
+    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset,
+    TaskName, Warmup,
 };
 pub use self::layers::lay_batch_numbers;
 pub use self::rates::{RatesByName, matches};
@@ -46,7 +46,7 @@ pub struct RunConfig {
     #[serde(skip_serializing)]
     pub base: Option<PathBuf>,
     /// What kind of model.
-    pub task: Task,
+    pub task: TaskName,
     /// A folder, or a preset by name (random weights).
     pub model: String,
     /// Which files, and which of their columns mean what.
@@ -81,7 +81,7 @@ impl Default for RunConfig {
     fn default() -> RunConfig {
         RunConfig {
             base: None,
-            task: Task::Clip,
+            task: TaskName::Clip,
             model: "openai/clip-vit-base-patch32".to_owned(),
             data: DataConfig::default(),
             labels: None,
@@ -143,6 +143,7 @@ impl RunConfig {
             kept: None,
             budget_bytes,
             precision: arithmetic.name(),
+            smaller_batch_note: "",
         }
     }
 }

@@ -4,7 +4,7 @@ use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    ClassWeights, EvalEvery, RecomputeChoice, SaveEvery, Schedule, Split, Warmup,
+    ClassWeights, EvalEvery, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
 };
 use super::rates::RatesByName;
 use super::word_or_number::{count_or_none, real_or_none};
@@ -72,7 +72,7 @@ pub struct TrainSection {
     /// When to evaluate.
     pub eval_every: EvalEvery,
     /// What to evaluate.
-    pub eval_on: Vec<Split>,
+    pub eval_on: Vec<Subset>,
     /// Samples per batch of an evaluation; the micro-batch by default.
     pub eval_batch_size: Option<usize>,
     /// When to write a checkpoint.
@@ -102,7 +102,7 @@ impl Default for TrainSection {
             optimizer: OptimizerSection::default(),
             sampling: Sampling::Shuffle,
             eval_every: EvalEvery::Epoch,
-            eval_on: vec![Split::Validation],
+            eval_on: vec![Subset::Validation],
             eval_batch_size: None,
             save_every: SaveEvery::Epoch,
             early_stop: None,

@@ -205,7 +205,7 @@ fn a_step_whose_line_cannot_be_written_is_not_done() {
     draw(folder.path());
     let change = |config: &mut RunConfig| {
         config.train.eval_every = EvalEvery::Steps(2);
-        config.train.eval_on = vec![Split::Train];
+        config.train.eval_on = vec![Subset::Train];
     };
     let mut whole = trainer(folder.path(), "whole", change);
     run(&mut whole).2.unwrap();
@@ -237,7 +237,7 @@ fn an_evaluation_whose_lines_cannot_be_written_is_still_due() {
     draw(folder.path());
     let mut trainer = trainer(folder.path(), "run", |config| {
         config.train.eval_every = EvalEvery::Epoch;
-        config.train.eval_on = vec![Split::Train];
+        config.train.eval_on = vec![Subset::Train];
     });
     run_until(&mut trainer, 2);
     let nowhere = folder.path().join("no such folder/metrics.jsonl");

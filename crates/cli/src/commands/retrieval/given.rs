@@ -15,7 +15,7 @@ use holdall_train::TrainError;
 
 use crate::arguments::{RetrievalArguments, UnpairedArgument};
 use crate::screen::tell;
-use crate::similarity;
+use holdall_train::similarity;
 
 /// Read and checked.
 pub struct Given {

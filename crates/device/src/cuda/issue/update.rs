@@ -63,7 +63,7 @@ fn flat(matrix: Matrix) -> (u64, usize) {
 
 /// Uploads a table when programs are prepared; gives its address when they are issued.
 fn placed(o: &Operands<'_, '_>, index: usize, bytes: &[u8]) -> Result<u64, DeviceError> {
-    let (issuer, key) = (o.issuer, (o.issuer.phase, index));
+    let (issuer, key) = (o.issuer, (o.issuer.program, index));
     if issuer.pass == Pass::Prepare {
         issuer.tables.put(key, bytes, issuer.stream)?;
     }

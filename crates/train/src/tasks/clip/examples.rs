@@ -11,8 +11,8 @@ use holdall_data::samples::Samples;
 use holdall_device::HostRow;
 use serde::Serialize;
 
-use crate::config::Split;
-use crate::encoder::EncodedPictures;
+use super::{ClipTask, EncodedPictures};
+use crate::config::Subset;
 
 /// Pictures that are kept.
 const MAX_EXAMPLES: usize = 12;
@@ -48,7 +48,7 @@ pub struct Examples {
 #[derive(Serialize)]
 struct SamplesFile<'a> {
     step: u64,
-    on: Split,
+    on: Subset,
     captions: usize,
     samples: Vec<SampleLine<'a>>,
 }
@@ -148,10 +148,11 @@ impl Examples {
     pub(crate) fn json(
         &self,
         step: u64,
-        on: Split,
+        on: Subset,
         samples: &Samples,
-        names: &[String],
+        task: &ClipTask,
     ) -> Option<String> {
+        let names = &task.data().labels;
         let label = |index: usize| names.get(index).map(String::as_str);
         let lines: Vec<SampleLine<'_>> = self
             .examples

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use holdall_data::loader::{Loader, Skipped};
 use holdall_data::samples::Samples;
-use holdall_device::{Device, HostRow};
+use holdall_device::HostRow;
 use holdall_metrics::collected::Collected;
 use holdall_metrics::features::Features;
 use holdall_metrics::labels::LabelCounts;
@@ -18,44 +18,46 @@ use holdall_metrics::retrieval::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::encoder::{EncodedPictures, Encoder};
+use super::examples::{EXAMPLES_BYTES, Examples};
+use super::{ClipTask, EncodedPictures, Encoder, TokenTable};
 use crate::error::TrainError;
-use crate::examples::Examples;
 use crate::loader_budget::read_once;
-use crate::prepare::{Part, TokenTable};
+use crate::scores::Scores;
+use crate::similarity::{matrix, percent, unique_texts};
+use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 
 /// What an evaluation found; a line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Scores {
+struct ClipScores {
     /// Pictures against captions.
     #[serde(flatten)]
-    pub retrieval: Retrieval,
+    retrieval: Retrieval,
     /// R@1 of guessing, pictures looking for captions.
-    pub chance_r1: f64,
+    chance_r1: f64,
     /// Share of labels that the head has right.
-    pub label_top1: Option<f64>,
+    label_top1: Option<f64>,
     /// Share of labels among the head's first five.
-    pub label_top5: Option<f64>,
+    label_top5: Option<f64>,
     /// Top-1 of guessing.
-    pub chance_top1: Option<f64>,
+    chance_top1: Option<f64>,
     /// Labelled samples.
-    pub labelled: usize,
+    labelled: usize,
     /// Pictures that could not be read, and are not among those counted.
     #[serde(default)]
-    pub skipped: usize,
+    skipped: usize,
 }
 
 /// Both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Retrieval {
+struct Retrieval {
     /// Pictures.
-    pub pictures: usize,
+    pictures: usize,
     /// Different captions.
-    pub captions: usize,
+    captions: usize,
     /// Pictures looking for their caption.
-    pub image_to_text: Ranks,
+    image_to_text: Ranks,
     /// Captions looking for a picture of theirs.
-    pub text_to_image: Ranks,
+    text_to_image: Ranks,
 }
 
 /// Names that `best_metric` may have.
@@ -67,63 +69,31 @@ pub const METRICS: [&str; 5] = [
     "text_to_image_r1",
 ];
 
-impl Scores {
-    /// A metric by its name; `None` where there is none.
-    pub fn metric(&self, name: &str) -> Option<f64> {
-        let [to_text, to_image] = [
-            self.retrieval.image_to_text.r1,
-            self.retrieval.text_to_image.r1,
-        ];
-        match name {
-            "label_top1" => self.label_top1,
-            "label_top5" => self.label_top5,
-            "mean_r1" => Some((to_text + to_image) / 2.0),
-            "image_to_text_r1" => Some(to_text),
-            "text_to_image_r1" => Some(to_image),
-            _ => None,
-        }
-    }
-}
-
-/// Why an evaluation has no result.
-#[derive(Debug)]
-pub enum Unfinished {
-    /// Whoever watches it did not want it to go on.
-    Stopped,
-    /// Features are infinite or not a number: whose, and what was found.
-    NotFinite(String),
-    /// Something broke.
-    Failed(Box<TrainError>),
-}
-
-impl Unfinished {
-    /// Outside of a run, where nothing asks an evaluation to stop.
-    pub fn into_error(self) -> TrainError {
-        match self {
-            Unfinished::Stopped => TrainError::Run("the evaluation was stopped".to_owned()),
-            Unfinished::NotFinite(found) => TrainError::Run(format!(
-                "{found}\nhint: the model may come from a run that diverged; use a checkpoint from before"
-            )),
-            Unfinished::Failed(error) => *error,
-        }
-    }
-}
-
-impl<E: Into<TrainError>> From<E> for Unfinished {
-    fn from(error: E) -> Unfinished {
-        Unfinished::Failed(Box::new(error.into()))
+/// A metric by its name; `None` where there is none.
+pub(super) fn metric(scores: &Scores, name: &str) -> Option<f64> {
+    let [to_text, to_image] = ["image_to_text.r1", "text_to_image.r1"];
+    match name {
+        "label_top1" | "label_top5" => scores.number(name),
+        "mean_r1" => Some((scores.number(to_text)? + scores.number(to_image)?) / 2.0),
+        "image_to_text_r1" => scores.number(to_text),
+        "text_to_image_r1" => scores.number(to_image),
+        _ => None,
     }
 }
 
 /// Bytes that an evaluation holds on the host: features, and what ranking takes beside them.
-pub fn host_bytes(part: &Part, projection: usize, threads: usize) -> u64 {
-    let (pictures, captions) = (part.samples.len(), part.tokens.len());
+pub(super) fn host_bytes(
+    pictures: usize,
+    captions: usize,
+    projection: usize,
+    threads: usize,
+) -> u64 {
     // A row's number, as it came and in order, and its caption's.
     let per_row = projection * size_of::<f32>() + 3 * size_of::<u32>();
     let sizes = sizes(pictures, captions, projection, threads);
     let ranking = sizes.layout(&options(&sizes));
     let ranking = ranking.expect("never less than the least");
-    ((pictures + captions) * per_row) as u64 + ranking.held_bytes + CODE_BYTES
+    ((pictures + captions) * per_row) as u64 + ranking.held_bytes + CODE_BYTES + EXAMPLES_BYTES
 }
 
 /// The code of ranking becomes resident when it first runs, and what little it allocates besides: 80 KB were seen.
@@ -150,28 +120,35 @@ fn options(sizes: &Sizes) -> Options {
     }
 }
 
-/// Evaluates `part`, as long as it `is_wanted`; waiting for a picture ends with `stop`. `tell` is told how far it is. What cannot be read is left out, and named. `examples` look on.
-pub fn evaluate(
-    device: &Device,
-    encoder: &mut Encoder<'_>,
-    (pictures, part): (&mut Loader<HostRow>, &Part),
-    mut examples: Option<&mut Examples>,
-    stop: &AtomicBool,
-    is_wanted: &(dyn Fn() -> bool + Sync),
-    mut tell: impl FnMut(usize, usize),
-) -> Result<(Scores, Vec<Skipped>), Unfinished> {
-    let (samples, projection) = (&part.samples, encoder.projection());
+/// Evaluates samples. What cannot be read is left out, and named.
+pub(super) fn evaluate(
+    task: &ClipTask,
+    evaluation: Evaluation<'_>,
+) -> Result<Evaluated, Unfinished> {
+    let Evaluation {
+        device,
+        forward,
+        pictures,
+        subset,
+        samples,
+        step,
+        stop,
+        is_wanted,
+        tell,
+    } = evaluation;
+    let mut encoder = Encoder::new(task, forward);
+    let (tokens, projection) = (task.tokens(subset), encoder.projection());
     let mut go_on = |done: usize, total: usize| {
         tell(done, total);
         is_wanted()
     };
-    let total = samples.len() + part.tokens.len();
+    let total = samples.len() + tokens.len();
+    let mut examples = step.map(|_| Examples::of(samples));
     let mut labels = LabelCounts::default();
     let mut picture_features = Collected::new(samples.len(), projection, samples.len());
     let mut num_labels = None;
     let skipped = encode_pictures_seeing(
-        device,
-        encoder,
+        &mut encoder,
         (pictures, samples),
         stop,
         |read, rows, encoded| {
@@ -196,8 +173,8 @@ pub fn evaluate(
     if picture_features.is_empty() {
         return Err(nothing_readable(samples, &skipped).into());
     }
-    let mut caption_features = Vec::with_capacity(part.tokens.len() * projection);
-    encode_captions(device, encoder, &part.tokens, |features| {
+    let mut caption_features = Vec::with_capacity(tokens.len() * projection);
+    encode_captions(&mut encoder, tokens, |features| {
         if let Some(examples) = &mut examples {
             examples.see_captions(features, projection);
         }
@@ -220,20 +197,69 @@ pub fn evaluate(
     });
     let ranks = ranks.map_err(not_ranked)?;
     let accuracy = labels.accuracy();
-    let scores = Scores {
+    let scores = Scores::of(&ClipScores {
         retrieval: ranks,
-        chance_r1: 1.0 / part.tokens.len() as f64,
+        chance_r1: 1.0 / tokens.len() as f64,
         label_top1: accuracy.map(|[top1, _]| top1),
         label_top5: accuracy.map(|[_, top5]| top5),
         chance_top1: accuracy.and(num_labels).map(|labels| 1.0 / labels as f64),
         labelled: labels.samples,
         skipped: samples.len() - caption_of.len(),
+    });
+    let seen = examples.zip(step);
+    let json = seen.and_then(|(seen, step)| seen.json(step, subset, samples, task));
+    Ok(Evaluated {
+        scores,
+        skipped,
+        files: json
+            .map(|json| ("samples.json", json))
+            .into_iter()
+            .collect(),
+    })
+}
+
+/// How many texts were encoded and scored, and how.
+pub(super) fn describe_size(scores: &Scores) -> Option<String> {
+    let scores: ClipScores = scores.read()?;
+    let (pictures, captions) = (scores.retrieval.pictures, scores.retrieval.captions);
+    Some(format!(
+        "{}\n{}",
+        unique_texts(captions, pictures),
+        matrix(pictures, captions)
+    ))
+}
+
+/// Labels and ranks, a line each, beside what guessing gives.
+pub(super) fn describe_scores(scores: &Scores) -> String {
+    let Some(scores) = scores.read::<ClipScores>() else {
+        return String::new();
     };
-    Ok((scores, skipped))
+    let mut text = String::new();
+    let labels = (scores.label_top1, scores.label_top5, scores.chance_top1);
+    if let (Some(top1), Some(top5), Some(chance)) = labels {
+        let [top1, top5, chance] = [top1, top5, chance].map(percent);
+        text.push_str(&format!(
+            "  labels        top-1 {top1} (chance {chance}), top-5 {top5}\n"
+        ));
+    }
+    let ranks = |ranks: &Ranks| {
+        let [r1, r5, r10] = [ranks.r1, ranks.r5, ranks.r10].map(percent);
+        format!(
+            "R@1 {r1}, R@5 {r5}, R@10 {r10}, median rank {}",
+            ranks.median_rank
+        )
+    };
+    text.push_str(&format!(
+        "  image to text {} (R@1 by chance {})\n  text to image {}",
+        ranks(&scores.retrieval.image_to_text),
+        percent(scores.chance_r1),
+        ranks(&scores.retrieval.text_to_image),
+    ));
+    text
 }
 
 /// A picture's positive is its caption; a caption's are all pictures that have it, and the best of them counts. Captions of
-/// pictures that could not be read are in everyone's way, and have no rank themselves.
+/// pictures that could not be read are still distractors, and have no rank themselves.
 fn rank(
     pictures: &[f32],
     captions: &Features<'_>,
@@ -277,40 +303,19 @@ fn not_ranked(error: RetrievalError) -> Unfinished {
     }
 }
 
-/// Where there is nothing to train on or to evaluate.
-pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
-    let first = skipped.first().map_or(String::new(), |skipped| {
-        let row = samples.row(skipped.sample as usize);
-        format!("; the first, of row {row}: {}", skipped.error)
-    });
-    // What is wrong with a picture comes with a hint of its own.
-    let hint = match first.is_empty() {
-        true => "\nhint: `holdall data check` says what is wrong with them",
-        false => "",
-    };
-    TrainError::Config(format!(
-        "none of {} pictures could be read{first}{hint}",
-        samples.len()
-    ))
-}
-
 /// Encodes every picture that can be read, in the order of the samples, unless it is to `stop`. `each` gets the samples of a batch and what
 /// they became, and says whether to go on. Returns what could not be read.
 pub fn encode_pictures(
-    device: &Device,
     encoder: &mut Encoder<'_>,
     read: (&mut Loader<HostRow>, &Arc<Samples>),
     stop: &AtomicBool,
     mut each: impl FnMut(&[u32], EncodedPictures<'_>) -> bool,
 ) -> Result<Vec<Skipped>, Unfinished> {
-    encode_pictures_seeing(device, encoder, read, stop, |read, _, encoded| {
-        each(read, encoded)
-    })
+    encode_pictures_seeing(encoder, read, stop, |read, _, encoded| each(read, encoded))
 }
 
 /// The same, where `each` sees the pixels too.
 fn encode_pictures_seeing(
-    device: &Device,
     encoder: &mut Encoder<'_>,
     (pictures, samples): (&mut Loader<HostRow>, &Arc<Samples>),
     stop: &AtomicBool,
@@ -318,7 +323,7 @@ fn encode_pictures_seeing(
 ) -> Result<Vec<Skipped>, Unfinished> {
     let batch = encoder.batch().min(pictures.num_rows());
     let read = read_once(pictures, samples, batch, stop, |read, rows| {
-        let encoded = encoder.pictures(device, rows)?;
+        let encoded = encoder.pictures(rows)?;
         Ok::<bool, Unfinished>(each(read, rows, encoded))
     })?;
     read.ok_or(Unfinished::Stopped)
@@ -326,7 +331,6 @@ fn encode_pictures_seeing(
 
 /// Encodes every caption of the table. `each` gets the features of a batch, and says whether to go on.
 pub fn encode_captions(
-    device: &Device,
     encoder: &mut Encoder<'_>,
     tokens: &TokenTable,
     mut each: impl FnMut(&[f32]) -> bool,
@@ -338,7 +342,7 @@ pub fn encode_captions(
         for (row, ids) in ids.chunks_mut(num_tokens).take(rows).enumerate() {
             tokens.write(first + row, ids);
         }
-        if !each(&encoder.captions(device, &ids[..rows * num_tokens])?) {
+        if !each(&encoder.captions(&ids[..rows * num_tokens])?) {
             return Err(Unfinished::Stopped);
         }
     }

@@ -22,7 +22,7 @@ pub fn matrix(num_queries: usize, num_gallery: usize) -> String {
     match bytes >= LARGE_BYTES {
         true => format!("The similarity matrix would take {size}: streaming in tiles"),
         false => format!(
-            "The similarity matrix would take {size}: in tiles all the same, which is faster than holding it"
+            "The similarity matrix would take {size}: computed in tiles anyway, which is faster than holding it"
         ),
     }
 }
@@ -37,6 +37,14 @@ fn size(bytes: u64) -> String {
         value /= 1024.0;
     }
     format!("{value:.1} TiB")
+}
+
+/// A share as people read it: chances of one in thousands keep a digit.
+pub fn percent(share: f64) -> String {
+    match 100.0 * share {
+        share if share > 0.0 && share < 0.1 => format!("{share:.2}%"),
+        share => format!("{share:.1}%"),
+    }
 }
 
 #[cfg(test)]
@@ -55,7 +63,7 @@ mod tests {
         );
         assert_eq!(
             matrix(20_000, 5_000),
-            "The similarity matrix would take 381.5 MiB: in tiles all the same, which is faster than holding it"
+            "The similarity matrix would take 381.5 MiB: computed in tiles anyway, which is faster than holding it"
         );
         assert!(matrix(usize::MAX, usize::MAX).contains("TiB: streaming"));
     }
