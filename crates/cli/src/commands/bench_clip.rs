@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_train::TrainError;
 use holdall_train::batch::Batch;
 use holdall_train::measure::Choosing;
@@ -12,9 +13,38 @@ use holdall_train::scaler::LossScaler;
 use holdall_train::setup::Setup;
 use serde::Serialize;
 
-use crate::arguments::BenchClipArguments;
+use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
 use crate::screen::{print_json, progress, tell};
+
+#[derive(Args)]
+#[command(
+    mut_arg("effective_batch", |argument| {
+        argument.help("Samples per optimizer step [default: 32 x 4 with --small, else 8 x 16]")
+    }),
+    after_help = "Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench clip --small --batch-size 32 --gradient-accumulation 4"
+)]
+pub struct BenchClipArguments {
+    /// A model folder or a preset
+    #[arg(
+        long,
+        default_value = "openai/clip-vit-base-patch32",
+        value_name = "MODEL"
+    )]
+    pub model: String,
+    /// The preset for CPUs: 64 px, patch 8, width 128, 4 + 4 layers
+    #[arg(long, conflicts_with = "model")]
+    pub small: bool,
+    /// Timed steps
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
+    /// Print where the time of a step goes, operation by operation
+    #[arg(long)]
+    pub profile: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
 
 /// Classes of the label head, as in the PyTorch script that this stands beside.
 const NUM_LABELS: usize = 196;
@@ -70,7 +100,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
             config.train.gradient_accumulation = Some(accumulation);
         }
     }
-    let device = open_device_for(&config, options.device)?;
+    let device = open_device_for(&config, options.compute.device)?;
     let setup = Setup::new(&config, &device)?;
     for note in &setup.notes {
         tell(note);

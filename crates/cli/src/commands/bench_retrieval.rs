@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use half::{bf16, f16};
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
 use holdall_metrics::features::{Element, Features, Segment};
@@ -11,10 +12,50 @@ use holdall_metrics::pairs::Pairs;
 use holdall_metrics::retrieval::{Job, OnCard, Options, Ties};
 use serde::Serialize;
 
-use crate::arguments::{BenchRetrievalArguments, ElementArgument};
+use crate::arguments::{ComputeOptions, at_least_one, seed};
 use crate::commands::open_device;
 use crate::commands::retrieval::{DecidedJson, rank_on};
 use crate::screen::{print_json, tell};
+
+#[derive(Args)]
+#[command(
+    after_help = "Features are drawn at random and normalised, each query's match too. After a warm-up, `ms` is the best of \
+                  --repeat. One JSON line on stdout.\n\n\
+                  Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench retrieval --queries 2000 --gallery 500 --dim 512 --num-threads 2"
+)]
+pub struct BenchRetrievalArguments {
+    /// Those that look
+    #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = at_least_one)]
+    pub queries: usize,
+    /// Those that are looked through
+    #[arg(long, default_value_t = 5_000, value_name = "N", value_parser = at_least_one)]
+    pub gallery: usize,
+    /// Values of a row
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = at_least_one)]
+    pub dim: usize,
+    /// How values are stored
+    #[arg(long, value_enum, default_value_t = ElementArgument::F32, value_name = "FORMAT")]
+    pub element: ElementArgument,
+    #[command(flatten)]
+    pub compute: ComputeOptions,
+    /// Another seed, other features
+    #[arg(long, default_value_t = 0, value_name = "SEED", value_parser = seed)]
+    pub seed: u64,
+    /// Times that it is timed
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = at_least_one)]
+    pub repeat: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ElementArgument {
+    /// 32-bit
+    F32,
+    /// 16-bit IEEE
+    F16,
+    /// 16-bit brain float
+    Bf16,
+}
 
 /// Keys that others rely on.
 #[derive(Serialize)]
@@ -44,7 +85,7 @@ struct BenchJson<'a> {
 }
 
 pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
-    let device = open_device(arguments.device, arguments.threads)?;
+    let device = open_device(arguments.compute.device, arguments.compute.num_threads)?;
     let (element, name) = match arguments.element {
         ElementArgument::F32 => (Element::F32, "f32"),
         ElementArgument::F16 => (Element::F16, "f16"),

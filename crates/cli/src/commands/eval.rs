@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_data::columns::guess_label;
 use holdall_data::config::Validation;
 use holdall_data::find::find;
@@ -21,13 +22,33 @@ use holdall_train::skipped::{SkippedLine, refused};
 use holdall_train::trained::{Opened, Sight, Trained};
 use serde::Serialize;
 
-use crate::arguments::EvalArguments;
+use crate::arguments::{InferenceOptions, OutputOptions};
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::screen::{print, print_json, progress, tell};
 use crate::similarity;
 use crate::stop;
 use crate::watch::show_scores;
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  holdall eval runs/cars\n  holdall eval runs/cars test.csv --json"
+)]
+pub struct EvalArguments {
+    /// The folder of a run, or a model folder
+    #[arg(value_name = "RUN|MODEL")]
+    pub model: String,
+    /// A CSV, every row of which is evaluated; without it, what the run held out
+    #[arg(value_name = "DATA.csv")]
+    pub data: Option<String>,
+    #[command(flatten)]
+    pub inference: InferenceOptions,
+    /// Keys of the data section, such as data.caption=COLUMN; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
 
 #[derive(Serialize)]
 struct EvalJson<'a> {
@@ -41,8 +62,9 @@ struct EvalJson<'a> {
 }
 
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
-    let device = open_device(arguments.device, arguments.num_threads)?;
-    let budget = resolve_budget(arguments.memory, &device)?;
+    let inference = &arguments.inference;
+    let device = open_device(inference.compute.device, inference.compute.num_threads)?;
+    let budget = resolve_budget(inference.memory, &device)?;
     let trained = Trained::open(&arguments.model, room_to_open(&device, budget))?;
     tell(&trained.processor.describe());
     let config = config(&arguments, &trained)?;
@@ -75,12 +97,12 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         samples: &part.samples,
         policy: &config.data,
         longest: part.tokens.longest(),
-        batch: arguments.batch_size,
+        batch: inference.batch_size,
         budget_bytes: budget,
         host_bytes,
     };
     let opened = trained.open_for(&device, &sight, &stop::requests().stop);
-    let Some(opened) = fitting(arguments.json, device.kind(), opened)? else {
+    let Some(opened) = fitting(arguments.output.json, device.kind(), opened)? else {
         return Ok(stop::exit_code());
     };
     let Opened {
@@ -129,7 +151,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
             line.row, line.image, line.reason
         ));
     }
-    if arguments.json {
+    if arguments.output.json {
         print_json(&EvalJson {
             model: trained.path(),
             data: &data.csv,

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_device::cuda::cards::{self, CARDS, Card};
 use holdall_plan::{Candidate, Plan};
 use holdall_train::TrainError;
@@ -14,16 +15,34 @@ use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};
 use holdall_train::site::Site;
 
-use crate::arguments::PlanArguments;
+use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
 use crate::failure;
 use crate::screen::{print, print_json, table, tell};
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  holdall plan small --effective-batch 128 --memory 400MiB\n  \
+                  holdall plan run.yml --batch-size 8 --json\n  \
+                  holdall plan openai/clip-vit-base-patch32 --gpu rtx-4060 --memory 6GiB\n  \
+                  holdall plan --gpu list"
+)]
+pub struct PlanArguments {
+    /// CONFIG.yml, a model folder, or a preset such as `small` or `openai/clip-vit-base-patch32`
+    #[arg(value_name = "CONFIG", default_value = "openai/clip-vit-base-patch32")]
+    pub target: String,
+    /// Plans for a card that is not here, such as rtx-4060, by its published rates; `list` prints every card
+    #[arg(long, value_name = "CARD", conflicts_with = "device")]
+    pub gpu: Option<String>,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
 
 /// In the place of a card's name: all of them.
 const LIST: &str = "list";
 
 pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
-    let json = arguments.options.json;
+    let json = arguments.options.output.json;
     let card = match arguments.gpu.as_deref() {
         Some(LIST) => return list_cards(json),
         Some(name) => Some(cards::find(name).map_err(|error| {
@@ -35,7 +54,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     if let Some(card) = card {
         return for_card(json, &config, card);
     }
-    let device = open_device_for(&config, arguments.options.device)?;
+    let device = open_device_for(&config, arguments.options.compute.device)?;
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
     if config.data.train.is_some() {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_data::DataConfig;
 use holdall_data::loader;
 use holdall_data::samples::{Samples, SamplesBuilder};
@@ -19,13 +20,49 @@ use holdall_train::skipped::reason;
 use holdall_train::trained::{Opened, Sight, Trained};
 use serde::Serialize;
 
-use crate::arguments::PredictArguments;
+use crate::arguments::{InferenceOptions, OutputOptions};
 use crate::array_file;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall predict runs/cars photo.jpg folder-of-photos\n  \
+                  holdall predict runs/cars photo.jpg --labels \"red car,blue car\" --template \"a photo of a {}\"\n  \
+                  holdall predict runs/cars photos --features features.npy\n\n\
+                  Exit code 1: some pictures could not be read; the others were predicted.")]
+pub struct PredictArguments {
+    /// The folder of a run, or a model folder
+    #[arg(value_name = "RUN|MODEL")]
+    pub model: String,
+    /// Pictures, or folders of pictures
+    #[arg(value_name = "IMAGES", required = true)]
+    pub images: Vec<PathBuf>,
+    /// Labels that need no training: pictures are compared with captions made of them
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    pub labels: Vec<String>,
+    /// The caption of a label
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "a photo of a {}",
+        requires = "labels"
+    )]
+    pub template: String,
+    /// Labels to print for each picture
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub top: usize,
+    /// Writes the pictures' features to FILE.npy or FILE.safetensors
+    #[arg(long, value_name = "FILE")]
+    pub features: Option<PathBuf>,
+    #[command(flatten)]
+    pub inference: InferenceOptions,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
 
 #[derive(Serialize)]
 struct PredictJson<'a> {
@@ -77,8 +114,9 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     if let Some(path) = &arguments.features {
         array_file::check_name(path)?;
     }
-    let device = open_device(arguments.device, arguments.num_threads)?;
-    let budget = resolve_budget(arguments.memory, &device)?;
+    let inference = &arguments.inference;
+    let device = open_device(inference.compute.device, inference.compute.num_threads)?;
+    let budget = resolve_budget(inference.memory, &device)?;
     let trained = Trained::open(&arguments.model, room_to_open(&device, budget))?;
     tell(&trained.processor.describe());
     let labels = labels(&arguments, &trained)?;
@@ -98,12 +136,12 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         samples: &samples,
         policy: &DataConfig::default(),
         longest,
-        batch: arguments.batch_size,
+        batch: inference.batch_size,
         budget_bytes: budget,
         host_bytes,
     };
     let opened = trained.open_for(&device, &sight, &stop::requests().stop);
-    let Some(opened) = fitting(arguments.json, device.kind(), opened)? else {
+    let Some(opened) = fitting(arguments.output.json, device.kind(), opened)? else {
         return Ok(stop::exit_code());
     };
     let Opened {
@@ -182,7 +220,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
             path.display()
         ));
     }
-    if arguments.json {
+    if arguments.output.json {
         print_json(&PredictJson {
             model: trained.path(),
             device: device.kind(),

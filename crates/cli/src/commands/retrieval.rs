@@ -1,5 +1,6 @@
 //! `holdall retrieval`: exact ranks of features from any framework, inside a memory limit.
 
+mod arguments;
 mod forecast;
 mod given;
 mod held;
@@ -21,7 +22,8 @@ use holdall_train::budget::show_bytes;
 use holdall_train::setup::resolve_budget;
 use serde::Serialize;
 
-use crate::arguments::{PositivesArgument, RetrievalArguments, TiesArgument};
+pub use self::arguments::RetrievalArguments;
+use self::arguments::{PositivesArgument, TiesArgument};
 use crate::commands::open_device;
 use crate::screen::{print, print_json, progress_share, table, tell};
 use crate::similarity;
@@ -103,7 +105,7 @@ impl From<Decided> for DecidedJson {
 pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
     written::check_names(&arguments)?;
     let given = Given::read(&arguments)?;
-    let device = open_device(arguments.device, arguments.threads)?;
+    let device = open_device(arguments.compute.device, arguments.compute.num_threads)?;
     let memory_bytes = match arguments.memory {
         Some(memory) => resolve_budget(memory, &device)?,
         None => None,
@@ -170,7 +172,7 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         TiesArgument::Mean => Ties::Mean,
     };
     stop::whole(|| written::write(&arguments, &found, ties))?;
-    if !arguments.json {
+    if !arguments.output.json {
         print(&show(&found, &arguments.at, ties))?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -13,7 +13,7 @@ use holdall_metrics::pairs::Pairs;
 use holdall_metrics::retrieval::{RetrievalError, Side};
 use holdall_train::TrainError;
 
-use crate::arguments::{RetrievalArguments, UnpairedArgument};
+use super::arguments::{RetrievalArguments, UnpairedArgument};
 use crate::screen::tell;
 use crate::similarity;
 
