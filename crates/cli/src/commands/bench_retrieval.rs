@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
 use holdall_metrics::features::{Element, Features, Segment};
 use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{Job, OnCard, Options, Ties};
+use holdall_metrics::retrieval::{Job, OnGpu, Options, Ties};
 use serde::Serialize;
 
 use crate::arguments::{ComputeOptions, at_least_one, seed};
@@ -110,10 +110,10 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
         false => resident_bytes(),
     };
     // On a GPU the features lie there already, as they do for others who are timed.
-    let on_card = device.gpu().map(|card| OnCard::new(card, &job, &options));
-    let mut on_card = on_card.transpose()?;
-    let mut rank = || match &mut on_card {
-        Some(on_card) => device.cpu().scope(|| on_card.rank(&mut |_| true)),
+    let on_gpu = device.gpu().map(|card| OnGpu::new(card, &job, &options));
+    let mut on_gpu = on_gpu.transpose()?;
+    let mut rank = || match &mut on_gpu {
+        Some(on_gpu) => device.cpu().scope(|| on_gpu.rank(&mut |_| true)),
         None => rank_on(&device, &job, &options, &mut |_| true),
     };
     if device.is_gpu() {
@@ -147,7 +147,7 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
             .iter()
             .map(|&(stage, seconds)| (stage.to_owned(), (seconds * 1e3).into()))
             .collect(),
-        extra_bytes: on_card.as_ref().map(OnCard::extra_bytes),
+        extra_bytes: on_gpu.as_ref().map(OnGpu::extra_bytes),
         device: device.kind(),
         threads: device.cpu().num_threads(),
         element: name,

@@ -10,7 +10,7 @@ use holdall_metrics::retrieval::{Found, Neighbours, Ranked, Ties};
 use holdall_train::TrainError;
 
 use super::arguments::RetrievalArguments;
-use super::given::config;
+use super::inputs::config;
 use crate::array_file;
 use crate::screen::tell;
 
