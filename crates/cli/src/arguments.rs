@@ -4,7 +4,7 @@ mod run_options;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use holdall_device::Wish;
+use holdall_device::DeviceChoice;
 use holdall_train::budget::Memory;
 
 pub use self::run_options::{RunOptions, set};
@@ -120,8 +120,8 @@ pub enum BenchCommand {
 #[derive(Args, Clone)]
 pub struct ComputeOptions {
     /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
-    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = wish)]
-    pub device: Wish,
+    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = device_choice)]
+    pub device: DeviceChoice,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = num_threads)]
     pub num_threads: Option<usize>,
@@ -153,13 +153,13 @@ pub struct OutputOptions {
     pub json: bool,
 }
 
-fn wish(text: &str) -> Result<Wish, String> {
+fn device_choice(text: &str) -> Result<DeviceChoice, String> {
     let number = |text: &str| text.strip_prefix("cuda:")?.parse().ok();
     match text {
-        "auto" => Ok(Wish::Auto),
-        "cpu" => Ok(Wish::Cpu),
-        "cuda" => Ok(Wish::Cuda(0)),
-        _ => number(text).map(Wish::Cuda).ok_or_else(|| {
+        "auto" => Ok(DeviceChoice::Auto),
+        "cpu" => Ok(DeviceChoice::Cpu),
+        "cuda" => Ok(DeviceChoice::Cuda(0)),
+        _ => number(text).map(DeviceChoice::Cuda).ok_or_else(|| {
             "expected auto, cpu, cuda or cuda:N\nhint: --device cuda:1 is the second GPU".to_owned()
         }),
     }
@@ -199,15 +199,15 @@ mod tests {
     #[test]
     fn devices_as_people_write_them() {
         for (text, expected) in [
-            ("auto", Wish::Auto),
-            ("cpu", Wish::Cpu),
-            ("cuda", Wish::Cuda(0)),
-            ("cuda:3", Wish::Cuda(3)),
+            ("auto", DeviceChoice::Auto),
+            ("cpu", DeviceChoice::Cpu),
+            ("cuda", DeviceChoice::Cuda(0)),
+            ("cuda:3", DeviceChoice::Cuda(3)),
         ] {
-            assert_eq!(wish(text), Ok(expected));
+            assert_eq!(device_choice(text), Ok(expected));
         }
         for wrong in ["", "gpu", "CPU ", "cuda:", "cuda:x", "cuda:-1", "cuda1"] {
-            assert!(wish(wrong).is_err(), "{wrong}");
+            assert!(device_choice(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -9,5 +9,5 @@ pub mod gauge;
 mod machine;
 mod rows;
 
-pub use machine::{Arithmetic, Device, DeviceError, Machine, Wish};
+pub use machine::{Arithmetic, Device, DeviceChoice, DeviceError, Machine};
 pub use rows::HostRow;

@@ -47,7 +47,7 @@ impl Arithmetic {
 
 /// Where the user wants to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
+pub enum DeviceChoice {
     /// A GPU where there is one, else the CPU.
     #[default]
     Auto,
@@ -87,11 +87,11 @@ pub struct Device {
 
 impl Device {
     /// Opens what is wished for; `num_threads` for the pool, or one per core.
-    pub fn open(wish: Wish, num_threads: Option<usize>) -> Result<Device, DeviceError> {
+    pub fn open(wish: DeviceChoice, num_threads: Option<usize>) -> Result<Device, DeviceError> {
         let (gpu, notes) = match wish {
-            Wish::Cpu => (None, Vec::new()),
-            Wish::Cuda(ordinal) => (Some(Cuda::open(ordinal)?), Vec::new()),
-            Wish::Auto => match cuda::count() {
+            DeviceChoice::Cpu => (None, Vec::new()),
+            DeviceChoice::Cuda(ordinal) => (Some(Cuda::open(ordinal)?), Vec::new()),
+            DeviceChoice::Auto => match cuda::count() {
                 Ok(0) => (None, Vec::new()),
                 Ok(_) => (Some(Cuda::open(0)?), Vec::new()),
                 // A driver without the libraries that computing needs: the CPU, and what to install.

@@ -27,11 +27,11 @@ pub enum Section {
     /// Once: loss sums to zero.
     Begin,
     /// Per micro-batch: forward, up to the features and the separable losses.
-    Features,
+    Forward,
     /// Once: gradients to zero, then the losses that need the whole effective batch, and their gradients.
     Loss,
     /// Per micro-batch: from feature gradients to parameter gradients.
-    PullBack,
+    Backward,
     /// Once: gradient norm, overflow check, optimizer.
     Update,
     /// Not part of the step: forward programs over the same weights, numbered below [`EVALUATIONS`].
@@ -170,7 +170,7 @@ impl Graph {
             parameters: Vec::new(),
             blocks: Vec::new(),
             compute,
-            section: Section::Features,
+            section: Section::Forward,
             block: None,
             lane: None,
             weight_gradients: HashMap::new(),

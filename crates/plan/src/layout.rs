@@ -1,6 +1,6 @@
 //! From lifetimes to addresses.
 //!
-//! [`crate::Draft`] knows what is alive when; its transients are packed program by program. Here programs, slots and
+//! [`crate::Lifetimes`] knows what is alive when; its transients are packed program by program. Here programs, slots and
 //! gradients are packed against each other for a given number of slots, and operations get their addresses.
 
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ use std::ops::Range;
 use holdall_graph::{Graph, Role, StorageId, Value, ValueId};
 use serde::Serialize;
 
-use crate::draft::{Draft, nodes_of};
+use crate::lifetimes::{Lifetimes, nodes_of};
+use crate::memory_map::MemoryMap;
 use crate::pack::{Packing, pack};
-use crate::picture::Picture;
 use crate::program::{Instruction, Phase, Place, Program, Programs, Workspace};
-use crate::recompute::Towers;
+use crate::recompute::LaneOrder;
 
 /// Bytes by what they are for; they add up to the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -47,10 +47,10 @@ impl Breakdown {
     }
 }
 
-/// A draft with offsets.
+/// A lifetimes with offsets.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    pub(crate) draft: Draft,
+    pub(crate) lifetimes: Lifetimes,
     pub(crate) packings: Vec<Packing>,
 }
 
@@ -80,7 +80,7 @@ pub struct StepPlan {
     /// What the product library keeps beside the arena, at most.
     pub packing_bytes: u64,
     /// What lies where, and when, for people.
-    pub picture: Picture,
+    pub memory_map: MemoryMap,
     persistent: HashMap<StorageId, u64>,
 }
 
@@ -94,12 +94,12 @@ impl Layout {
         let peak = |phase: Phase| self.packings[phase as usize].peak_bytes;
         let widest = peak(Phase::KeptFeatures)
             .max(peak(Phase::KeptPullBack))
-            .max(self.draft.slot_bytes);
-        self.draft.slot_bytes * (kept as u64 - 1) + widest
+            .max(self.lifetimes.slot_bytes);
+        self.lifetimes.slot_bytes * (kept as u64 - 1) + widest
     }
 
     fn regions(&self, kept: usize, accumulation: usize) -> Packing {
-        let items = self.draft.regions(
+        let items = self.lifetimes.regions(
             kept,
             accumulation,
             |phase| match phase {
@@ -108,22 +108,22 @@ impl Layout {
             },
             self.slots_bytes(kept),
         );
-        pack(&items, self.draft.alignment)
+        pack(&items, self.lifetimes.alignment)
     }
 
     /// The sizes and times that the layout was made from.
-    pub fn draft(&self) -> &Draft {
-        &self.draft
+    pub fn lifetimes(&self) -> &Lifetimes {
+        &self.lifetimes
     }
 
     /// Size of the arena with `kept` slots.
     pub fn arena_bytes(&self, kept: usize, accumulation: usize) -> u64 {
-        self.draft.persistent_bytes + self.regions(kept, accumulation).peak_bytes
+        self.lifetimes.persistent_bytes + self.regions(kept, accumulation).peak_bytes
     }
 
     /// The arena by purpose.
     pub fn breakdown(&self, kept: usize, accumulation: usize) -> Breakdown {
-        let role = |role| self.draft.by_role.get(&role).copied().unwrap_or(0);
+        let role = |role| self.lifetimes.by_role.get(&role).copied().unwrap_or(0);
         let mut breakdown = Breakdown {
             weights: role(Role::Weight),
             gradients: role(Role::Gradient),
@@ -138,30 +138,30 @@ impl Layout {
         } else {
             Phase::PullBack
         };
-        breakdown.workspace = self.draft.local(backward).largest_scratch.min(rest);
+        breakdown.workspace = self.lifetimes.local(backward).largest_scratch.min(rest);
         breakdown.activations = rest - breakdown.workspace;
         breakdown
     }
 
     /// Addresses for everything.
     pub fn plan(&self, kept: usize, accumulation: usize) -> StepPlan {
-        let draft = &self.draft;
+        let lifetimes = &self.lifetimes;
         let regions = self.regions(kept, accumulation);
-        let base = |index: usize| draft.persistent_bytes + regions.offsets[index];
-        let mut placed = draft.persistent.clone();
+        let base = |index: usize| lifetimes.persistent_bytes + regions.offsets[index];
+        let mut placed = lifetimes.persistent.clone();
         placed.extend(
-            draft
+            lifetimes
                 .gradients
                 .iter()
                 .map(|(&storage, offset)| (storage, base(0) + offset)),
         );
         let build = |phase: Phase| -> Program {
-            if !draft.present(phase, kept, accumulation) {
+            if !lifetimes.present(phase, kept, accumulation) {
                 return Program::default();
             }
             match phase {
                 Phase::KeptFeatures | Phase::KeptPullBack => {
-                    self.program(phase, &placed, base(1), draft.slot_bytes)
+                    self.program(phase, &placed, base(1), lifetimes.slot_bytes)
                 }
                 _ => self.program(phase, &placed, base(2 + phase as usize), 0),
             }
@@ -179,23 +179,23 @@ impl Layout {
         };
         let arena_bytes = self.arena_bytes(kept, accumulation);
         StepPlan {
-            graph: draft.rewritten.graph.clone(),
+            graph: lifetimes.rewritten.graph.clone(),
             programs,
             arena_bytes,
             breakdown: self.breakdown(kept, accumulation),
-            process_bytes: draft.process_bytes(arena_bytes, kept, accumulation),
-            bound_bytes: draft.bound_bytes(kept, accumulation),
-            inputs: draft.inputs.clone(),
-            landing: draft.landing,
+            process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
+            bound_bytes: lifetimes.bound_bytes(kept, accumulation),
+            inputs: lifetimes.inputs.clone(),
+            landing: lifetimes.landing,
             kept,
-            coupled: draft.coupled,
-            packing_bytes: draft
+            coupled: lifetimes.coupled,
+            packing_bytes: lifetimes
                 .locals
                 .iter()
                 .map(|locals| locals.packing_bytes)
                 .max()
                 .unwrap_or(0),
-            picture: self.picture(kept, accumulation, &regions),
+            memory_map: self.memory_map(kept, accumulation, &regions),
             persistent: placed,
         }
     }
@@ -207,9 +207,9 @@ impl Layout {
         local_base: u64,
         local_stride: u64,
     ) -> Program {
-        let draft = &self.draft;
-        let graph = &draft.rewritten.graph;
-        let locals = draft.local(phase);
+        let lifetimes = &self.lifetimes;
+        let graph = &lifetimes.rewritten.graph;
+        let locals = lifetimes.local(phase);
         let packing = &self.packings[phase as usize];
         let num_scratch = locals.scratch.len();
         let transient = locals.storages.iter().enumerate();
@@ -217,7 +217,7 @@ impl Layout {
             .map(|(index, &storage)| (storage, packing.offsets[num_scratch + index]))
             .collect();
         let kept = locals.slot_items.iter();
-        local.extend(kept.map(|(storage, _)| (*storage, draft.slot[storage])));
+        local.extend(kept.map(|(storage, _)| (*storage, lifetimes.slot[storage])));
         let place = |id: ValueId| -> Option<Place> {
             let value = *graph.value(id);
             let (offset, slot_stride) = if let Some(&offset) = placed.get(&value.storage) {
@@ -227,7 +227,7 @@ impl Layout {
             };
             Some(address(graph, &value, offset, slot_stride))
         };
-        let instructions = nodes_of(&draft.rewritten, phase)
+        let instructions = nodes_of(&lifetimes.rewritten, phase)
             .iter()
             .enumerate()
             .map(|(moment, node)| {
@@ -249,9 +249,9 @@ impl Layout {
                         slot_stride: local_stride,
                         bytes: locals.items[scratch].bytes,
                     },
-                    lane: match draft.towers {
-                        Towers::InTurn => None,
-                        Towers::SideBySide => node.lane,
+                    lane: match lifetimes.lanes {
+                        LaneOrder::InTurn => None,
+                        LaneOrder::SideBySide => node.lane,
                     },
                 }
             })
@@ -277,14 +277,14 @@ fn address(graph: &Graph, value: &Value, offset: u64, slot_stride: u64) -> Place
 }
 
 impl StepPlan {
-    /// A copy for a device, which looks at no pictures.
-    pub fn without_picture(&self) -> StepPlan {
+    /// A copy for a device, which draws nothing.
+    pub fn without_memory_map(&self) -> StepPlan {
         StepPlan {
             graph: self.graph.clone(),
             programs: self.programs.clone(),
             inputs: self.inputs.clone(),
             persistent: self.persistent.clone(),
-            picture: Picture::default(),
+            memory_map: MemoryMap::default(),
             ..*self
         }
     }

@@ -21,12 +21,12 @@
 #![forbid(unsafe_code)]
 
 mod advice;
-mod draft;
 mod error;
 mod lanes;
 mod layout;
+mod lifetimes;
+mod memory_map;
 mod pack;
-mod picture;
 mod program;
 mod recompute;
 mod request;
@@ -34,13 +34,13 @@ mod search;
 mod target;
 
 pub use advice::Change;
-pub use draft::{Draft, prepare};
 pub use error::PlanError;
 pub use layout::{Breakdown, Layout, StepPlan};
+pub use lifetimes::{Lifetimes, lifetimes_of};
+pub use memory_map::{MappedOperation, MappedProgram, MemoryMap, PlacedBox, Tenant};
 pub use pack::{Item, Packing, liveness_peak, pack};
-pub use picture::{Moment, Picture, PlacedBox, Stretch, Tenant};
 pub use program::{Instruction, Phase, Place, Program, Programs, Workspace};
-pub use recompute::{Policy, Recompute, Rewritten, Towers, rewrite};
+pub use recompute::{LaneOrder, Recompute, RecomputePolicy, Rewritten, rewrite};
 pub use request::Request;
 pub use search::{Build, Candidate, Choice, Plan, Variant, contenders, plan, plan_of, search};
 pub use target::Target;

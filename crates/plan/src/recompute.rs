@@ -25,7 +25,7 @@ pub enum Recompute {
 
 /// A choice for every block: the first `blocks_again` blocks of each are run again whole, the rest as `rest` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Policy {
+pub struct RecomputePolicy {
     /// How many blocks, from the input on, keep only what enters them.
     pub blocks_again: usize,
     /// What the other blocks and everything outside blocks keep.
@@ -36,12 +36,12 @@ pub struct Policy {
     /// are run again.
     pub together: usize,
     /// Whether towers take turns.
-    pub towers: Towers,
+    pub lanes: LaneOrder,
 }
 
 /// How lanes of a program run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Towers {
+pub enum LaneOrder {
     /// One after the other: what one has used, the next one may use again.
     #[default]
     InTurn,
@@ -49,33 +49,33 @@ pub enum Towers {
     SideBySide,
 }
 
-impl Towers {
+impl LaneOrder {
     /// For people and JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Towers::InTurn => "in turn",
-            Towers::SideBySide => "side by side",
+            LaneOrder::InTurn => "in turn",
+            LaneOrder::SideBySide => "side by side",
         }
     }
 }
 
-impl Policy {
+impl RecomputePolicy {
     /// One policy for all blocks.
-    pub fn uniform(recompute: Recompute, num_blocks: usize) -> Policy {
+    pub fn uniform(recompute: Recompute, num_blocks: usize) -> RecomputePolicy {
         match recompute {
-            Recompute::Blocks => Policy {
+            Recompute::Blocks => RecomputePolicy {
                 blocks_again: num_blocks,
                 rest: Recompute::Cheap,
                 whole_from: usize::MAX,
                 together: 1,
-                towers: Towers::InTurn,
+                lanes: LaneOrder::InTurn,
             },
-            rest => Policy {
+            rest => RecomputePolicy {
                 blocks_again: 0,
                 rest,
                 whole_from: usize::MAX,
                 together: 1,
-                towers: Towers::InTurn,
+                lanes: LaneOrder::InTurn,
             },
         }
     }
@@ -142,7 +142,7 @@ pub struct Rewritten {
 }
 
 /// Applies a policy to a graph.
-pub fn rewrite(graph: &Graph, policy: &Policy) -> Rewritten {
+pub fn rewrite(graph: &Graph, policy: &RecomputePolicy) -> Rewritten {
     let section = |wanted: Section| -> Vec<Node> {
         graph
             .nodes()
@@ -151,10 +151,10 @@ pub fn rewrite(graph: &Graph, policy: &Policy) -> Rewritten {
             .cloned()
             .collect()
     };
-    let forward = section(Section::Features);
+    let forward = section(Section::Forward);
     let mut rewriter = Rewriter::new(graph.clone(), &forward, policy);
     let mut pull_back = Vec::new();
-    for mut node in section(Section::PullBack) {
+    for mut node in section(Section::Backward) {
         for input in &mut node.inputs {
             *input = rewriter.available(*input, &mut pull_back);
         }
@@ -207,7 +207,7 @@ fn only_features(graph: &Graph, forward: &[Node]) -> Vec<Node> {
 
 struct Rewriter<'p> {
     graph: Graph,
-    policy: &'p Policy,
+    policy: &'p RecomputePolicy,
     /// Activation -> index of its forward node and which output it is.
     producers: HashMap<StorageId, (usize, usize)>,
     forward: Vec<Node>,
@@ -218,7 +218,7 @@ struct Rewriter<'p> {
 }
 
 impl<'p> Rewriter<'p> {
-    fn new(graph: Graph, forward: &[Node], policy: &'p Policy) -> Rewriter<'p> {
+    fn new(graph: Graph, forward: &[Node], policy: &'p RecomputePolicy) -> Rewriter<'p> {
         let mut producers = HashMap::new();
         let mut leaving = HashSet::new();
         for (index, node) in forward.iter().enumerate() {
@@ -286,7 +286,7 @@ impl<'p> Rewriter<'p> {
                         op: *op,
                         inputs: vec![source],
                         outputs: vec![Output::overwrite(target)],
-                        section: Section::PullBack,
+                        section: Section::Backward,
                         block: node.block,
                         lane: node.lane,
                     });
@@ -312,7 +312,7 @@ impl<'p> Rewriter<'p> {
             op: node.op.clone(),
             inputs,
             outputs,
-            section: Section::PullBack,
+            section: Section::Backward,
             block: node.block,
             lane: node.lane,
         });

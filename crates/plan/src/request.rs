@@ -1,7 +1,7 @@
 //! What the user said, and which numbers it leaves open.
 
 use crate::error::PlanError;
-use crate::recompute::{Policy, Recompute, Towers};
+use crate::recompute::{LaneOrder, Recompute, RecomputePolicy};
 
 /// What the user said; `None` is left open.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -138,11 +138,11 @@ pub(crate) fn policies(
     num_blocks: usize,
     batch_size: usize,
     has_lanes: bool,
-) -> Vec<Policy> {
+) -> Vec<RecomputePolicy> {
     let mut policies = in_turn(request, num_blocks);
     if has_lanes && batch_size <= LARGEST_BESIDE {
-        let beside = |policy: Policy| Policy {
-            towers: Towers::SideBySide,
+        let beside = |policy: RecomputePolicy| RecomputePolicy {
+            lanes: LaneOrder::SideBySide,
             ..policy
         };
         policies.extend(policies.clone().into_iter().map(beside));
@@ -150,26 +150,26 @@ pub(crate) fn policies(
     policies
 }
 
-fn in_turn(request: &Request, num_blocks: usize) -> Vec<Policy> {
+fn in_turn(request: &Request, num_blocks: usize) -> Vec<RecomputePolicy> {
     match request.recompute {
         Some(Recompute::Blocks) => by_groups(num_blocks),
-        Some(recompute) => vec![Policy::uniform(recompute, num_blocks)],
+        Some(recompute) => vec![RecomputePolicy::uniform(recompute, num_blocks)],
         None => {
             let mut policies = vec![
-                Policy::uniform(Recompute::None, num_blocks),
-                Policy::uniform(Recompute::Cheap, num_blocks),
+                RecomputePolicy::uniform(Recompute::None, num_blocks),
+                RecomputePolicy::uniform(Recompute::Cheap, num_blocks),
             ];
-            let cheap = Policy::uniform(Recompute::Cheap, num_blocks);
-            policies.extend([1, 2, 3].map(|quarters| Policy {
+            let cheap = RecomputePolicy::uniform(Recompute::Cheap, num_blocks);
+            policies.extend([1, 2, 3].map(|quarters| RecomputePolicy {
                 whole_from: num_blocks * quarters / 4,
                 ..cheap
             }));
-            policies.extend([1, 2, 3].map(|quarters| Policy {
+            policies.extend([1, 2, 3].map(|quarters| RecomputePolicy {
                 blocks_again: num_blocks * quarters / 4,
                 rest: Recompute::Cheap,
                 whole_from: usize::MAX,
                 together: 1,
-                towers: Towers::InTurn,
+                lanes: LaneOrder::InTurn,
             }));
             policies.extend(by_groups(num_blocks));
             policies.dedup();
@@ -179,10 +179,12 @@ fn in_turn(request: &Request, num_blocks: usize) -> Vec<Policy> {
 }
 
 /// Every block again, up to four at a time.
-fn by_groups(num_blocks: usize) -> Vec<Policy> {
-    let all = Policy::uniform(Recompute::Blocks, num_blocks);
+fn by_groups(num_blocks: usize) -> Vec<RecomputePolicy> {
+    let all = RecomputePolicy::uniform(Recompute::Blocks, num_blocks);
     let groups = (1..=4).filter(|&together| together <= num_blocks.max(1));
-    groups.map(|together| Policy { together, ..all }).collect()
+    groups
+        .map(|together| RecomputePolicy { together, ..all })
+        .collect()
 }
 
 /// How many micro-batches might keep their activations.

@@ -8,10 +8,10 @@ use holdall_graph::{Copies, Graph};
 use serde::{Deserialize, Serialize};
 
 use crate::advice::{changes, suggestion};
-use crate::draft::prepare;
 use crate::error::PlanError;
 use crate::layout::{Breakdown, Layout, StepPlan};
-use crate::recompute::Policy;
+use crate::lifetimes::lifetimes_of;
+use crate::recompute::RecomputePolicy;
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 
@@ -41,7 +41,7 @@ pub struct Candidate {
     /// Micro-batches that keep their activations between the passes.
     pub kept_micro_batches: usize,
     /// How the towers run: `in turn`, or `side by side`.
-    pub towers: &'static str,
+    pub lanes: &'static str,
     /// Where products find weights in a narrower format: `none` is needed, `resident`, or `per use`.
     pub weight_copies: &'static str,
     /// Number format of the arithmetic.
@@ -81,7 +81,7 @@ impl Candidate {
             gradient_accumulation: self.gradient_accumulation,
             recompute: self.recompute.clone(),
             kept_micro_batches: self.kept_micro_batches,
-            towers: self.towers.to_owned(),
+            lanes: self.lanes.to_owned(),
             weight_copies: self.weight_copies.to_owned(),
         }
     }
@@ -100,7 +100,7 @@ pub struct Choice {
     /// Micro-batches that keep their activations between the passes.
     pub kept_micro_batches: usize,
     /// How the towers run.
-    pub towers: String,
+    pub lanes: String,
     /// Where products find weights in a narrower format.
     pub weight_copies: String,
 }
@@ -124,7 +124,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kind {
     variant: Variant,
-    policy: Policy,
+    policy: RecomputePolicy,
     /// The weights' own format is not that of the arithmetic.
     narrow: bool,
 }
@@ -159,19 +159,19 @@ fn kinds_of(
         let narrow = graph.compute() != graph.full();
         num_blocks = graph.blocks().len();
         for policy in policies(request, num_blocks, batch_size, target.has_lanes()) {
-            let draft = prepare(&graph, &policy, target);
+            let lifetimes = lifetimes_of(&graph, &policy, target);
             let entry = |kept| Entry {
                 kind: 0,
                 kept,
                 accumulation,
-                seconds: draft.seconds(kept, accumulation),
-                bound_process: draft.process_bytes(
-                    draft.bound_bytes(kept, accumulation),
+                seconds: lifetimes.seconds(kept, accumulation),
+                bound_process: lifetimes.process_bytes(
+                    lifetimes.bound_bytes(kept, accumulation),
                     kept,
                     accumulation,
                 ),
             };
-            let counts = kept_counts(request, accumulation, draft.is_coupled());
+            let counts = kept_counts(request, accumulation, lifetimes.is_coupled());
             let kind = Kind {
                 variant,
                 policy,
@@ -254,7 +254,7 @@ impl<'a> Field<'a> {
                 variant, policy, ..
             } = self.kinds[kind];
             let graph = (self.build)(&variant);
-            self.layout = Some((kind, prepare(&graph, &policy, self.target).pack()));
+            self.layout = Some((kind, lifetimes_of(&graph, &policy, self.target).pack()));
         }
         &self.layout.as_ref().expect("made above").1
     }
@@ -277,13 +277,13 @@ impl<'a> Field<'a> {
             gradient_accumulation: accumulation,
             recompute: policy.label(num_blocks),
             kept_micro_batches: kept,
-            towers: policy.towers.name(),
+            lanes: policy.lanes.name(),
             weight_copies: copies_name(narrow, variant.copies),
             precision,
             optimizer_state: "f32",
             arena_bytes,
             process_bytes: layout
-                .draft()
+                .lifetimes()
                 .process_bytes(arena_bytes, kept, accumulation),
             breakdown: layout.breakdown(kept, accumulation),
             step_ms,
@@ -306,7 +306,7 @@ impl<'a> Field<'a> {
             gradient_accumulation: accumulation,
             recompute: policy.label(self.num_blocks),
             kept_micro_batches: kept,
-            towers: policy.towers.name().to_owned(),
+            lanes: policy.lanes.name().to_owned(),
             weight_copies: copies_name(narrow, variant.copies).to_owned(),
         }
     }

@@ -10,14 +10,14 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::path::PathBuf;
 
-use holdall_device::{Device, Wish};
+use holdall_device::{Device, DeviceChoice};
 use holdall_graph::DType;
 use holdall_models::init::Draw;
 use holdall_train::batch::{Batch, Pixels};
 use holdall_train::config::{Precision, RunConfig};
 use holdall_train::export::save_weights;
-use holdall_train::measure::Choosing;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
+use holdall_train::plan_race::Choosing;
 use holdall_train::setup::Setup;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     config.train.effective_batch = Some(SAMPLES);
     config.train.batch_size = Some(4);
-    let device = Device::open(Wish::Auto, None)?;
+    let device = Device::open(DeviceChoice::Auto, None)?;
     let mut setup = Setup::new(&config, &device)?;
     setup.step.pixels = DType::F32;
     let size = setup.step.model.vision.image_size;
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plan = setup.plan(&device, 0, Choosing::Predicted)?;
     let (mut step, _) = setup.start(&device, plan, &mut |text| println!("{text}"))?;
     for count in 1..=3 {
-        let moment = Moment {
+        let moment = StepScalars {
             step: count,
             rates: &[1e-3, 1e-3],
             loss_scale: 1.0,

@@ -9,7 +9,7 @@ use holdall_device::{Device, DeviceError, HostRow, Machine};
 use holdall_graph::{DType, Graph, Role, Section, ValueId};
 use holdall_models::clip::{self, ClipInputs, end_token};
 use holdall_models::config::ClipConfig;
-use holdall_plan::{Phase, PlanError, Policy, Recompute, StepPlan, prepare};
+use holdall_plan::{Phase, PlanError, Recompute, RecomputePolicy, StepPlan, lifetimes_of};
 
 use crate::error::TrainError;
 use crate::step::{fill_parameters, on_its_threads};
@@ -223,8 +223,10 @@ impl Encoders {
         for batch in asked.unwrap_or(BATCHES.to_vec()) {
             let mut graph = Graph::new(arithmetic.compute());
             let reach = EncoderReach::write(&mut graph, config, batch);
-            let nothing_again = Policy::uniform(Recompute::None, 0);
-            let mut plan = prepare(&graph, &nothing_again, &*target).pack().plan(0, 0);
+            let nothing_again = RecomputePolicy::uniform(Recompute::None, 0);
+            let mut plan = lifetimes_of(&graph, &nothing_again, &*target)
+                .pack()
+                .plan(0, 0);
             plan.process_bytes += batch as u64 * row_bytes;
             smallest = smallest.min(plan.process_bytes);
             if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 use crate::encoder::{EncodedPictures, Encoder};
 use crate::error::TrainError;
 use crate::examples::Examples;
+use crate::loader_budget::read_once;
 use crate::prepare::{Part, TokenTable};
-use crate::reading::read_once;
 
 /// What an evaluation found; a line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

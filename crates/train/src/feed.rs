@@ -11,9 +11,9 @@ use crate::batch::Batch;
 use crate::checkpoint::Clock;
 use crate::config::RunConfig;
 use crate::error::TrainError;
+use crate::loader_budget::{Reading, ReadingReport};
 use crate::picture_costs::PictureCosts;
 use crate::prepare::{Part, Prepared};
-use crate::reading::{Reading, ReadingReport};
 
 /// A batch, and the rows that it is made of.
 #[derive(Default)]

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use holdall_graph::{Graph, Role};
-use holdall_plan::{Moment, Phase, Picture, PlacedBox, StepPlan, Tenant};
+use holdall_plan::{MappedOperation, MemoryMap, Phase, PlacedBox, StepPlan, Tenant};
 use serde::Serialize;
 
 /// Tensors in `plan-tensors.json`, at most.
@@ -56,16 +56,16 @@ impl<'a> Names<'a> {
 
 /// `plan-tensors.json`.
 pub fn tensors_json(plan: &StepPlan) -> String {
-    let picture = &plan.picture;
+    let map = &plan.memory_map;
     let slots: Vec<String> = (1..plan.kept)
         .map(|micro| format!("all that micro-batch {micro} keeps"))
         .collect();
     let mut names = Names::default();
-    let moments = picture.moments.iter();
+    let moments = map.operations.iter();
     let operations = moments
         .map(|moment| names.place(moment.operation))
         .collect();
-    let mut boxes: Vec<&PlacedBox> = picture.boxes.iter().collect();
+    let mut boxes: Vec<&PlacedBox> = map.boxes.iter().collect();
     boxes.sort_by_key(|placed| std::cmp::Reverse(placed.bytes));
     let left_out = boxes.len().saturating_sub(MAX_TENSORS);
     boxes.truncate(MAX_TENSORS);
@@ -77,7 +77,7 @@ pub fn tensors_json(plan: &StepPlan) -> String {
                     let storage = plan.graph.storage(id);
                     (storage.name.as_str(), category(storage.role))
                 }
-                Tenant::Scratch(moment) => (picture.moments[moment].operation, "workspace"),
+                Tenant::Scratch(moment) => (map.operations[moment].operation, "workspace"),
                 Tenant::Slot(slot) => (slots[slot].as_str(), "activations"),
                 Tenant::Landing => ("the next inputs", "inputs"),
             };
@@ -94,8 +94,8 @@ pub fn tensors_json(plan: &StepPlan) -> String {
         .collect();
     let file = TensorsFile {
         arena_bytes: plan.arena_bytes,
-        programs: picture
-            .stretches
+        programs: map
+            .programs
             .iter()
             .map(|one| (one.phase.name(), one.first, one.last, one.runs))
             .collect(),
@@ -105,7 +105,7 @@ pub fn tensors_json(plan: &StepPlan) -> String {
         tensors,
         left_out,
     };
-    serde_json::to_string(&file).expect("a picture is plain data")
+    serde_json::to_string(&file).expect("a map is plain data")
 }
 
 fn category(role: Role) -> &'static str {
@@ -150,11 +150,11 @@ struct OperationLine<'a> {
 }
 
 /// `operations.json`: slowest first, by the clock where a step was timed.
-pub fn operations_json(picture: &Picture, graph: &Graph, timed: Option<(u64, &Times)>) -> String {
+pub fn operations_json(map: &MemoryMap, graph: &Graph, timed: Option<(u64, &Times)>) -> String {
     let mut lines: Vec<OperationLine<'_>> = Vec::new();
-    for stretch in picture.stretches.iter().filter(|stretch| stretch.runs > 0) {
+    for stretch in map.programs.iter().filter(|stretch| stretch.runs > 0) {
         let measured = timed.and_then(|(_, times)| times.get(&stretch.phase));
-        let moments = &picture.moments[stretch.first..=stretch.last];
+        let moments = &map.operations[stretch.first..=stretch.last];
         lines.extend(moments.iter().enumerate().map(|(index, moment)| {
             let seconds = measured.and_then(|seconds| seconds.get(index));
             line(moment, stretch.runs, seconds.copied(), graph)
@@ -189,7 +189,7 @@ pub fn operations_json(picture: &Picture, graph: &Graph, timed: Option<(u64, &Ti
 }
 
 fn line<'a>(
-    moment: &Moment,
+    moment: &MappedOperation,
     runs: usize,
     measured: Option<f64>,
     graph: &'a Graph,

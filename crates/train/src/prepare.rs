@@ -16,7 +16,7 @@ use crate::budget::show_bytes;
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::export::LabelNames;
-use crate::measure::Choosing;
+use crate::plan_race::Choosing;
 use crate::setup::{OpenedModel, Setup, Weights, open_model, resolve_budget, room_to_open};
 use crate::site::Site;
 

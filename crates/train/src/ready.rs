@@ -16,8 +16,8 @@ use crate::error::TrainError;
 use crate::evaluate;
 use crate::examples::EXAMPLES_BYTES;
 use crate::feed::Feed;
-use crate::measure::Choosing;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
+use crate::plan_race::Choosing;
 use crate::prepare::{Part, Prepared};
 use crate::recorder::Recorder;
 use crate::site::Site;
@@ -222,7 +222,7 @@ impl Ready {
         let setup = &mut self.prepared.setup;
         if !self.device.is_gpu() {
             let variant = self.plan.chosen.variant();
-            let plan = self.plan.step.without_picture();
+            let plan = self.plan.step.without_memory_map();
             return Step::new(&self.device, setup.step.clone(), plan, &variant);
         }
         let reserved = setup.reserve(&self.device, self.plan.clone(), tell)?;

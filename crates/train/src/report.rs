@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::Best;
 use crate::config::Split;
 use crate::evaluate::Scores;
-use crate::reading::ReadingReport;
+use crate::loader_budget::ReadingReport;
 use crate::skipped::SkippedLine;
 
 /// A line per optimizer step.

@@ -13,7 +13,7 @@ use holdall_plan::{Candidate, Plan, PlanError, Request, Variant, plan};
 use crate::budget::{Memory, show_bytes};
 use crate::config::{Precision, RunConfig, matches};
 use crate::error::TrainError;
-use crate::measure::{self, Choosing};
+use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
 use crate::step_graph::{StepConfig, write_step};
@@ -149,7 +149,7 @@ impl Setup {
         if let Site::Here(device) = site
             && device.is_gpu()
         {
-            return measure::choose(self, device, choosing);
+            return plan_race::choose(self, device, choosing);
         }
         let build = |variant: &Variant| write_step(&self.step, variant).graph;
         let planned = |more_bytes: u64| -> Result<Plan, TrainError> {

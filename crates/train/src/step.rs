@@ -24,7 +24,7 @@ use crate::batch::{Batch, Pixels};
 use crate::encoder::Encoder;
 use crate::error::TrainError;
 use crate::operations::Times;
-use crate::optimizer::Moment;
+use crate::optimizer::StepScalars;
 use crate::scaler::Gradients;
 use crate::step_graph::{CONTRASTIVE, LABEL, Reach, StepConfig, write_step};
 
@@ -226,14 +226,14 @@ impl Step {
         &mut self,
         device: &Device,
         batch: &Batch,
-        moment: &Moment<'_>,
+        moment: &StepScalars<'_>,
     ) -> Result<StepReport, DeviceError> {
         self.launch(device, batch, moment);
         self.finish()
     }
 
     /// Loads `batch` and runs every program; on a GPU, returns before they are done.
-    pub fn launch(&mut self, device: &Device, batch: &Batch, moment: &Moment<'_>) {
+    pub fn launch(&mut self, device: &Device, batch: &Batch, moment: &StepScalars<'_>) {
         self.begin(batch, moment.loss_scale);
         let (place, optimizer) = (self.plan.place(self.reach.schedule), &self.config.optimizer);
         self.machine.input(&place, |schedule: &mut [f32]| {

@@ -194,7 +194,7 @@ pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
     g.push_new(Fill { value: 0.0 }, Vec::new(), &[sums]);
 
     // Forward of one micro-batch.
-    g.enter(Section::Features);
+    g.enter(Section::Forward);
     let [image, text] = ["image", "text"].map(|name| g.statistic(name, &[batch, projection]));
     clip::vision(&mut g, model, inputs.pixels, image);
     clip::text(&mut g, model, &inputs, text);
@@ -256,7 +256,7 @@ pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
                 &[(contrastive_sum, contrastive_seed)],
                 &[(all_image, gradients[0]), (all_text, gradients[1])],
             );
-            g.enter(Section::PullBack);
+            g.enter(Section::Backward);
             for (value, all) in [image, text].into_iter().zip(gradients) {
                 let rows = g.micro_rows(all, batch);
                 let own = g.statistic("feature gradients", &[batch, projection]);
@@ -265,7 +265,7 @@ pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
             }
         }
         Coupling::WithinMicroBatch => {
-            g.enter(Section::Features);
+            g.enter(Section::Forward);
             let tile = config.contrastive_tile;
             let pair = [image, text];
             // The loss has products, and they have fixed places.
@@ -282,8 +282,8 @@ pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
     }
     backward(
         &mut g,
-        Section::Features,
-        Section::PullBack,
+        Section::Forward,
+        Section::Backward,
         &seeds_back,
         &[],
     );
@@ -320,7 +320,7 @@ pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
 fn replace_instead_of_adding(g: &mut Graph) {
     let mut writers: HashMap<StorageId, Vec<(usize, usize)>> = HashMap::new();
     for (index, node) in g.nodes().iter().enumerate() {
-        if node.section != Section::PullBack {
+        if node.section != Section::Backward {
             continue;
         }
         for (output, written) in node.outputs.iter().enumerate() {

@@ -29,7 +29,7 @@ use crate::examples::Examples;
 use crate::export::save_model;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
-use crate::optimizer::Moment;
+use crate::optimizer::StepScalars;
 use crate::picture_changes::{compare_pictures, record_pictures};
 use crate::prepare::Prepared;
 use crate::ready::{PlanReport, Ready, part};
@@ -164,7 +164,7 @@ impl Trainer {
         }
         folder.write("plan.json", &plan_json)?;
         folder.write("plan-tensors.json", &tensors_json(&ready.plan.step))?;
-        let operations = operations_json(&ready.plan.step.picture, &ready.plan.step.graph, None);
+        let operations = operations_json(&ready.plan.step.memory_map, &ready.plan.step.graph, None);
         folder.write("operations.json", &operations)?;
         let journal = Journal::open(&folder.journal(), &state.journal)?;
         skipped.add_rows(&ready.prepared.bad_rows)?;
@@ -320,7 +320,7 @@ impl Trainer {
         let waited = began.elapsed().as_secs_f64();
         let mut rates = Vec::new();
         self.rates.write(number, &mut rates);
-        let moment = Moment {
+        let moment = StepScalars {
             step: number - self.state.scaler.skipped_steps(),
             rates: &rates,
             loss_scale: self.state.scaler.scale(),
@@ -429,7 +429,7 @@ impl Trainer {
     }
 
     /// Runs a step. Behind a GPU the next one's batch, if it has been read, begins to travel meanwhile.
-    fn compute(&mut self, number: u64, moment: &Moment<'_>) -> Result<StepReport, TrainError> {
+    fn compute(&mut self, number: u64, moment: &StepScalars<'_>) -> Result<StepReport, TrainError> {
         let is_last = number == self.ready.total_steps();
         let Ready {
             feed,
@@ -461,7 +461,7 @@ impl Trainer {
         } = &mut self.ready;
         let times = self.step.time_instructions(device, feed.batch())?;
         // Nobody looks at the picture after this.
-        let picture = std::mem::take(&mut plan.step.picture);
+        let picture = std::mem::take(&mut plan.step.memory_map);
         let json = operations_json(&picture, &plan.step.graph, Some((number, &times)));
         self.folder.write("operations.json", &json)?;
         Ok(began.elapsed())

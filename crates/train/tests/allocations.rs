@@ -11,7 +11,7 @@ use holdall_models::config::ClipConfig;
 use holdall_models::init;
 use holdall_plan::{Recompute, Request, Variant, plan};
 use holdall_train::batch::Batch;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
 
@@ -86,7 +86,7 @@ fn a_warm_step_allocates_nothing() {
             Ok::<(), ()>(())
         })
         .unwrap();
-        let moment = |step| Moment {
+        let moment = |step| StepScalars {
             step,
             rates: &[1e-4, 1e-3],
             loss_scale: 1.0,

@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use holdall_train::TrainError;
 use holdall_train::batch::Batch;
-use holdall_train::measure::Choosing;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
+use holdall_train::plan_race::Choosing;
 use holdall_train::scaler::LossScaler;
 use holdall_train::setup::Setup;
 use serde::Serialize;
@@ -126,7 +126,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
     // A step whose gradients overflow is left out and the scale halved, as training does.
     let mut one_step = |count: usize| -> Result<f64> {
-        let moment = Moment {
+        let moment = StepScalars {
             step: count as u64 + 1 - scaler.skipped_steps(),
             rates: &[2e-5, 1e-3],
             loss_scale: scaler.scale(),

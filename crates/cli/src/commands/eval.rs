@@ -15,11 +15,11 @@ use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
 use holdall_train::config::Split;
 use holdall_train::evaluate::{self, Scores};
+use holdall_train::loader_budget::Reading;
 use holdall_train::prepare::Part;
-use holdall_train::reading::Reading;
+use holdall_train::saved_model::{Opened, SavedModel, Sight};
 use holdall_train::setup::{resolve_budget, room_to_open};
 use holdall_train::skipped::{SkippedLine, refused};
-use holdall_train::trained::{Opened, Sight, Trained};
 use serde::Serialize;
 
 use crate::arguments::{InferenceOptions, OutputOptions};
@@ -65,7 +65,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
-    let trained = Trained::open(&arguments.model, room_to_open(&device, budget))?;
+    let trained = SavedModel::open(&arguments.model, room_to_open(&device, budget))?;
     tell(&trained.processor.describe());
     let config = config(&arguments, &trained)?;
     let data = match trained.labels.is_empty() {
@@ -173,7 +173,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
 }
 
 /// The data as the run had it, or every row of the file named.
-fn config(arguments: &EvalArguments, trained: &Trained) -> Result<RunConfig> {
+fn config(arguments: &EvalArguments, trained: &SavedModel) -> Result<RunConfig> {
     let of_run = Path::new(&arguments.model).join("config.yml");
     let mut config = RunConfig::load(
         of_run.is_file().then_some(of_run.as_path()),
@@ -206,7 +206,7 @@ fn config(arguments: &EvalArguments, trained: &Trained) -> Result<RunConfig> {
 }
 
 /// Labels are looked for where the model has a head for them.
-fn describe(config: &mut RunConfig, trained: &Trained) -> Result<()> {
+fn describe(config: &mut RunConfig, trained: &SavedModel) -> Result<()> {
     let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
     let table = Table::open(&found.csv).map_err(TrainError::from)?;
     if config.data.label.is_none() && !trained.labels.is_empty() {

@@ -9,7 +9,7 @@ use holdall_plan::{Candidate, Plan};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
-use holdall_train::measure::Choosing;
+use holdall_train::plan_race::Choosing;
 use holdall_train::prepare::Prepared;
 use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};

@@ -13,11 +13,11 @@ use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::encoder::Encoder;
 use holdall_train::evaluate::{Unfinished, encode_captions, encode_pictures};
+use holdall_train::loader_budget::Reading;
 use holdall_train::prepare::TokenTable;
-use holdall_train::reading::Reading;
+use holdall_train::saved_model::{Opened, SavedModel, Sight};
 use holdall_train::setup::{resolve_budget, room_to_open};
 use holdall_train::skipped::reason;
-use holdall_train::trained::{Opened, Sight, Trained};
 use serde::Serialize;
 
 use crate::arguments::{InferenceOptions, OutputOptions};
@@ -117,7 +117,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
-    let trained = Trained::open(&arguments.model, room_to_open(&device, budget))?;
+    let trained = SavedModel::open(&arguments.model, room_to_open(&device, budget))?;
     tell(&trained.processor.describe());
     let labels = labels(&arguments, &trained)?;
     let paths = pictures_under(&arguments.images)?;
@@ -241,7 +241,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
 }
 
 /// Names asked for, the head's, or none where only features are wanted.
-fn labels(arguments: &PredictArguments, trained: &Trained) -> Result<Labels> {
+fn labels(arguments: &PredictArguments, trained: &SavedModel) -> Result<Labels> {
     if !arguments.labels.is_empty() {
         let names: Vec<String> = arguments
             .labels

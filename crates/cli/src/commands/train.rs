@@ -18,7 +18,7 @@ use holdall_train::config::RunConfig;
 use holdall_train::disk_space::DiskSpace;
 use holdall_train::diverged::Diverged;
 use holdall_train::failure_file::FailureFile;
-use holdall_train::measure::Choosing;
+use holdall_train::plan_race::Choosing;
 use holdall_train::ready::Ready;
 use holdall_train::report::Outcome;
 use holdall_train::resume;

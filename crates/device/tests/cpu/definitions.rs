@@ -8,7 +8,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::patchify::Normalization;
 use holdall_graph::{DType, Output, Role, ValueId};
-use holdall_plan::{Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy};
 
 use super::gradient_check::{Sketch, cpu};
 use super::step::{Contents, Kept, Planned, norm};
@@ -53,7 +53,7 @@ fn compare(
                 values.push((id, weights.clone()));
             }
         }
-        let policy = Policy::uniform(Recompute::None, 0);
+        let policy = RecomputePolicy::uniform(Recompute::None, 0);
         let planned = Planned::new(&step.graph, policy, Kept::First(0), 1, 2);
         let outcome = step.run(&planned, cpu());
         let found = outcome.of("seen");

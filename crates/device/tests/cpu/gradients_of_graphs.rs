@@ -3,7 +3,7 @@
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::{DType, Decay, Op, Section, ValueId, backward};
-use holdall_plan::{Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy};
 
 use super::gradient_check::{Sketch, check_gradients, check_sketch, pull_back};
 use super::step::zero_gradients;
@@ -114,9 +114,9 @@ fn layers(s: &mut Sketch, x: ValueId) -> (ValueId, [Vec<ValueId>; 4]) {
 #[test]
 fn any_layers_frozen_under_any_recomputation() {
     let policies = [
-        Policy::uniform(Recompute::None, 1),
-        Policy::uniform(Recompute::Cheap, 1),
-        Policy::uniform(Recompute::Blocks, 1),
+        RecomputePolicy::uniform(Recompute::None, 1),
+        RecomputePolicy::uniform(Recompute::Cheap, 1),
+        RecomputePolicy::uniform(Recompute::Blocks, 1),
     ];
     for frozen in 0..16u32 {
         for policy in policies {
@@ -169,8 +169,8 @@ fn a_frozen_branch_has_no_backward_nodes() {
         .collect();
     backward(
         &mut s.graph,
-        Section::Features,
-        Section::PullBack,
+        Section::Forward,
+        Section::Backward,
         &[(y, seed)],
         &[],
     );

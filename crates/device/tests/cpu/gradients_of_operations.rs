@@ -494,7 +494,7 @@ fn cast_there_and_back() {
         let wide = s.graph.cast("wide", narrow, DType::F64);
         let seed = s.constant(&[2, 3]);
         let seeds = [(wide, seed)];
-        let sections = [Section::Features, Section::PullBack];
+        let sections = [Section::Forward, Section::Backward];
         let found = backward(&mut s.graph, sections[0], sections[1], &seeds, &[x]);
         assert_eq!(s.graph.dtype(found[0].unwrap()), DType::F64);
         s.graph

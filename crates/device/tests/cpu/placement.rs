@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use holdall_graph::{DType, Role, Shape, StorageId};
-use holdall_plan::{Place, Policy, Recompute, rewrite};
+use holdall_plan::{Place, Recompute, RecomputePolicy, rewrite};
 
 use super::gradient_check::cpu;
 use super::recompute::policies;
@@ -42,7 +42,7 @@ fn every_read_sees_the_bytes_that_the_graph_says() {
 fn a_misplaced_result_is_noticed() {
     let towers = TwoTowers::small(DType::F32);
     let step = towers.step();
-    let policy = Policy::uniform(Recompute::Cheap, step.graph.blocks().len());
+    let policy = RecomputePolicy::uniform(Recompute::Cheap, step.graph.blocks().len());
     let num_instructions = {
         let planned = Planned::new(&step.graph, policy, Kept::First(1), 3, 2);
         planned.plan.programs.pull_back.instructions.len()
@@ -122,7 +122,7 @@ fn nothing_is_read_that_was_not_written() {
     for dtype in [DType::F32, DType::F64] {
         let towers = TwoTowers::small(dtype);
         let step = towers.step();
-        let none = Policy::uniform(Recompute::None, step.graph.blocks().len());
+        let none = RecomputePolicy::uniform(Recompute::None, step.graph.blocks().len());
         let clean = Planned::new(&step.graph, none, Kept::First(0), towers.accumulation, 2);
         let expected = step.run(&clean, cpu());
         each_plan(&step, towers.accumulation, |planned, what| {

@@ -5,7 +5,7 @@
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::{DType, Decay, Graph, Role, Section, ValueId, backward, backward_into};
-use holdall_plan::{Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy};
 use proptest::prelude::*;
 
 use super::gradient_check::cpu;
@@ -291,15 +291,15 @@ fn write(recipe: &Recipe) -> Step {
     }
     backward(
         &mut w.g,
-        Section::Features,
-        Section::PullBack,
+        Section::Forward,
+        Section::Backward,
         &seeds_back,
         &[],
     );
     Step::new(w.g, inputs, &mut random, 0.7)
 }
 
-fn run(step: &Step, policy: Policy, kept: usize, accumulation: usize) -> Outcome {
+fn run(step: &Step, policy: RecomputePolicy, kept: usize, accumulation: usize) -> Outcome {
     let planned = Planned::new(&step.graph, policy, Kept::First(kept), accumulation, 2);
     let what = format!("{policy:?}, kept {kept}");
     if let Err(wrong) = shadow::check(step, &planned) {
@@ -321,7 +321,7 @@ proptest! {
     fn policies_agree_and_gradients_point_where_the_loss_goes(recipe in recipes()) {
         let step = write(&recipe);
         let num_blocks = step.graph.blocks().len();
-        let none = Policy::uniform(Recompute::None, num_blocks);
+        let none = RecomputePolicy::uniform(Recompute::None, num_blocks);
         let expected = run(&step, none, 0, recipe.accumulation);
         let slots = if recipe.coupled { recipe.accumulation } else { 0 };
         for policy in policies(num_blocks) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use holdall_device::cpu::{Arena, Cpu, CpuTarget};
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{DType, Graph, Role, Section, Shape, StorageId, Value, ValueId};
-use holdall_plan::{Place, Policy, Program, StepPlan, prepare};
+use holdall_plan::{Place, Program, RecomputePolicy, StepPlan, lifetimes_of};
 
 /// SplitMix64: the same numbers on every machine.
 pub struct Random(pub u64);
@@ -91,7 +91,7 @@ pub struct Run<'p> {
 /// A plan and the order in which its programs run.
 pub struct Planned {
     pub plan: StepPlan,
-    pub policy: Policy,
+    pub policy: RecomputePolicy,
     pub kept: Kept,
     pub accumulation: usize,
 }
@@ -99,13 +99,13 @@ pub struct Planned {
 impl Planned {
     pub fn new(
         graph: &Graph,
-        policy: Policy,
+        policy: RecomputePolicy,
         kept: Kept,
         accumulation: usize,
         num_threads: usize,
     ) -> Planned {
         let target = CpuTarget::new(num_threads).with_baseline(0);
-        let plan = prepare(graph, &policy, &target)
+        let plan = lifetimes_of(graph, &policy, &target)
             .pack()
             .plan(kept.count(), accumulation);
         Planned {

@@ -120,7 +120,7 @@ impl TwoTowers {
             (text_bp, dtext_bp),
             (label_sum, label_seed),
         ];
-        backward(&mut g, Section::Features, Section::PullBack, &seeds, &[]);
+        backward(&mut g, Section::Forward, Section::Backward, &seeds, &[]);
         self.update(&mut g, schedule);
         Step::new(g, inputs, &mut random, 0.6)
     }

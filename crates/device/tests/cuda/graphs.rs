@@ -4,7 +4,7 @@ use holdall_device::{Arithmetic, Machine, cuda};
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{DType, Decay, Output, Role, Section, StorageId, ValueId};
-use holdall_plan::{Phase, Policy, Recompute};
+use holdall_plan::{Phase, Recompute, RecomputePolicy};
 
 use super::harness::{ALL, Gpu, assert_close, assert_close_above, assert_same_bits, get};
 use super::recipes::{Kind, Layer, Recipe, Step, VOCABULARY, write_step};
@@ -47,7 +47,7 @@ fn random_steps_agree_with_the_cpu() {
             }
             let format = arithmetic.compute();
             let step = write_step(&recipe, [format; 2]);
-            let policy = Policy::uniform(Recompute::None, step.graph.blocks().len());
+            let policy = RecomputePolicy::uniform(Recompute::None, step.graph.blocks().len());
             let expected = write_step(&recipe, [DType::F32, format]).on_cpu(&policy, 0);
             let found = step.on_gpu(&gpu, arithmetic, &policy, 0);
             let what = format!("recipe {seed}, {}", arithmetic.name());
@@ -79,7 +79,7 @@ fn what_is_kept_and_what_is_made_again_changes_no_bit() {
             let step = write_step(&recipe, [arithmetic.compute(); 2]);
             let num_blocks = step.graph.blocks().len();
             let all = [Recompute::None, Recompute::Cheap, Recompute::Blocks]
-                .map(|recompute| Policy::uniform(recompute, num_blocks));
+                .map(|recompute| RecomputePolicy::uniform(recompute, num_blocks));
             let mut expected = step.on_gpu(&gpu, arithmetic, &all[0], 0);
             for policy in &all {
                 for kept in 0..=recipe.accumulation {
@@ -176,7 +176,7 @@ fn nothing_is_allocated_once_a_machine_is_made() {
             continue;
         }
         let (step, norm) = write_full_step(arithmetic.compute());
-        let policy = Policy::uniform(Recompute::Cheap, step.graph.blocks().len());
+        let policy = RecomputePolicy::uniform(Recompute::Cheap, step.graph.blocks().len());
         let plan = gpu.plan(&step.graph, &policy, arithmetic, [2, step.accumulation]);
         let mut machine = Machine::new(gpu.device, &plan, arithmetic).unwrap();
         for phase in Phase::ALL {
@@ -213,7 +213,7 @@ fn training_learns_the_labels_and_is_the_same_twice() {
             continue;
         }
         let (step, _) = write_full_step(arithmetic.compute());
-        let policy = Policy::uniform(Recompute::None, step.graph.blocks().len());
+        let policy = RecomputePolicy::uniform(Recompute::None, step.graph.blocks().len());
         let plan = gpu.plan(&step.graph, &policy, arithmetic, [1, step.accumulation]);
         let sum = |machine: &Machine| -> f64 {
             let storages = (0..step.graph.storages().len()).map(StorageId);

@@ -10,7 +10,7 @@ use holdall_graph::ops::fill::Fill;
 use holdall_graph::{
     DType, Decay, Graph, Output, Role, Section, StorageId, ValueId, backward, backward_into,
 };
-use holdall_plan::{Phase, Policy, StepPlan, prepare};
+use holdall_plan::{Phase, RecomputePolicy, StepPlan, lifetimes_of};
 
 use super::harness::{Gpu, assert_same_bits, cpu, get, put, put_input, rounded};
 use super::step::{Contents, Outcome, Random, flat, zero_gradients};
@@ -238,7 +238,7 @@ pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
     let targets = sides.each_ref().map(|side| (side.all, side.gradient));
     let seed = [(sums[0], seeds[0])];
     backward_into(&mut g, Section::Loss, Section::Loss, &seed, &targets);
-    g.enter(Section::PullBack);
+    g.enter(Section::Backward);
     let mut seeds_back = vec![(sums[1], seeds[1])];
     for side in &sides {
         let dims = [b, d + 8];
@@ -248,7 +248,7 @@ pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
         g.push(AddInto {}, vec![moving], moved);
         seeds_back.push((side.here, gradient));
     }
-    let sections = [Section::Features, Section::PullBack];
+    let sections = [Section::Forward, Section::Backward];
     backward(&mut g, sections[0], sections[1], &seeds_back, &[]);
     let weights = draw_weights(&g, format, &mut random);
     Step {
@@ -310,7 +310,7 @@ fn total(g: &mut Graph, name: &str) -> ValueId {
     let sum = g.tensor(name, &[1], DType::F32, Role::Feature);
     g.enter(Section::Begin);
     g.push_new(Fill { value: 0.0 }, Vec::new(), &[sum]);
-    g.enter(Section::Features);
+    g.enter(Section::Forward);
     sum
 }
 
@@ -382,9 +382,9 @@ impl Step {
         )
     }
 
-    pub fn on_cpu(&self, policy: &Policy, kept: usize) -> Outcome {
+    pub fn on_cpu(&self, policy: &RecomputePolicy, kept: usize) -> Outcome {
         let target = CpuTarget::new(cpu().cpu().num_threads()).with_baseline(0);
-        let plan = prepare(&self.graph, policy, &target)
+        let plan = lifetimes_of(&self.graph, policy, &target)
             .pack()
             .plan(kept, self.accumulation);
         let mut machine = Machine::new(cpu(), &plan, Arithmetic::F32).unwrap();
@@ -396,7 +396,7 @@ impl Step {
         &self,
         gpu: &Gpu,
         arithmetic: Arithmetic,
-        policy: &Policy,
+        policy: &RecomputePolicy,
         kept: usize,
     ) -> Outcome {
         let sizes = [kept, self.accumulation];

@@ -4,21 +4,21 @@
 //! builds on, the file, `--set`; each is checked on its own, and `explain` answers what is wrong. Command-line options are
 //! laid over it; nothing past this module sees a flag.
 
-mod brought;
 mod choices;
 mod explain;
 mod keys;
-#[cfg(test)]
-mod layer_tests;
 mod layers;
+#[cfg(test)]
+mod layers_tests;
+mod located_value;
 mod paths;
+mod pytorch_keys;
 mod rates;
 mod sections;
 #[cfg(test)]
 mod tests;
-mod tree;
 mod validate;
-mod written;
+mod word_or_number;
 
 use std::path::{Path, PathBuf};
 

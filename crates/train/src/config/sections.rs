@@ -7,7 +7,7 @@ use super::choices::{
     ClassWeights, EvalEvery, RecomputeChoice, SaveEvery, Schedule, Split, Warmup,
 };
 use super::rates::RatesByName;
-use super::written::{count_or_none, real_or_none};
+use super::word_or_number::{count_or_none, real_or_none};
 use crate::optimizer::OptimizerConfig;
 
 /// The `losses` section: what counts how much.

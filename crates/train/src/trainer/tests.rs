@@ -11,7 +11,7 @@ use super::*;
 use crate::appended_file::Prefix;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Count, RunConfig};
-use crate::measure::Choosing;
+use crate::plan_race::Choosing;
 
 /// Three steps an epoch.
 fn trainer(folder: &std::path::Path, out: &str, change: impl Fn(&mut RunConfig)) -> Trainer {

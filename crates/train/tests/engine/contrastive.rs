@@ -4,7 +4,7 @@ use holdall_device::cpu::{Arena, Cpu, CpuTarget};
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{DType, Decay, Graph, Role, Section, ValueId, backward_into};
 use holdall_models::init::Draw;
-use holdall_plan::{Policy, Recompute, StepPlan, prepare};
+use holdall_plan::{Recompute, RecomputePolicy, StepPlan, lifetimes_of};
 
 struct Loss {
     plan: StepPlan,
@@ -45,7 +45,7 @@ fn plan_loss(rows: usize, width: usize, tile: usize) -> Loss {
         &targets,
     );
     let target = CpuTarget::new(2).with_baseline(0);
-    let plan = prepare(&g, &Policy::uniform(Recompute::None, 0), &target)
+    let plan = lifetimes_of(&g, &RecomputePolicy::uniform(Recompute::None, 0), &target)
         .pack()
         .plan(0, 1);
     Loss {

@@ -4,7 +4,7 @@ use holdall_device::Device;
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
 use holdall_train::batch::{Batch, Pixels};
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
 use holdall_train::step_graph::StepConfig;
 
@@ -114,7 +114,7 @@ fn a_pattern_has_a_learning_rate_of_its_own() {
     let before = step.named_weights().unwrap();
     let rates = [1e-3, 1e-3, 0.0, 1e-3];
     assert_eq!(rates.len(), config.num_rates());
-    let moment = Moment {
+    let moment = StepScalars {
         step: 1,
         rates: &rates,
         loss_scale: 1.0,

@@ -3,7 +3,7 @@
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
 use holdall_train::export::save_weights;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
 
 use crate::support::{Split, fixture, golden_batch, on_cpu, read_tensors, read_weights, step};
 
@@ -20,7 +20,7 @@ fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
     };
     let mut step = step(&device, &config, 6, split);
     read_weights(&device, &mut step, &folder);
-    let moment = Moment {
+    let moment = StepScalars {
         step: 1,
         rates: &[1e-3, 1e-3],
         loss_scale: 1.0,

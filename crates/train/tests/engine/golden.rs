@@ -2,7 +2,7 @@
 
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
 
 use crate::support::{
     Split, fixture, golden_batch, gradient_errors, on_cpu, read_tensors, read_weights, step,
@@ -106,7 +106,7 @@ fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
             let mut step = step(&device, &config, 6, split);
             read_weights(&device, &mut step, &folder);
             for count in 0..10 {
-                let moment = Moment {
+                let moment = StepScalars {
                     step: count as u64 + 1,
                     rates: &[1e-3, 1e-3],
                     loss_scale: 1.0,

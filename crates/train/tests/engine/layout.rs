@@ -9,7 +9,8 @@ use holdall_device::cuda::cards::find;
 use holdall_graph::{Copies, Op, Section};
 use holdall_models::config::ClipConfig;
 use holdall_plan::{
-    Instruction, Place, Policy, Recompute, Request, Towers, Variant, prepare, search,
+    Instruction, LaneOrder, Place, Recompute, RecomputePolicy, Request, Variant, lifetimes_of,
+    search,
 };
 use holdall_train::step_graph::{StepConfig, write_step};
 use proptest::prelude::*;
@@ -32,21 +33,21 @@ fn offsets_are_within_five_per_cent_of_the_liveness_bound() {
             let graph = write_step(&config, &variant).graph;
             let blocks = graph.blocks().len();
             for policy in [
-                Policy::uniform(Recompute::None, blocks),
-                Policy::uniform(Recompute::Cheap, blocks),
-                Policy {
+                RecomputePolicy::uniform(Recompute::None, blocks),
+                RecomputePolicy::uniform(Recompute::Cheap, blocks),
+                RecomputePolicy {
                     blocks_again: blocks / 2,
                     rest: Recompute::Cheap,
                     whole_from: usize::MAX,
                     together: 1,
-                    towers: Default::default(),
+                    lanes: Default::default(),
                 },
-                Policy::uniform(Recompute::Blocks, blocks),
+                RecomputePolicy::uniform(Recompute::Blocks, blocks),
             ] {
-                let layout = prepare(&graph, &policy, &target).pack();
+                let layout = lifetimes_of(&graph, &policy, &target).pack();
                 for kept in [0, 1, accumulation] {
                     let arena = layout.arena_bytes(kept, accumulation);
-                    let bound = layout.draft().bound_bytes(kept, accumulation);
+                    let bound = layout.lifetimes().bound_bytes(kept, accumulation);
                     let over = arena as f64 / bound as f64 - 1.0;
                     println!(
                         "{name:44} {batch:>3}x{accumulation:<3} {:>11} {kept:>4} {arena:>12} {bound:>12}  {:.2}%",
@@ -119,8 +120,8 @@ fn no_product_touches_rows_that_move_with_the_micro_batch() {
             copies,
         };
         let graph = write_step(&config, &variant).graph;
-        let policy = Policy::uniform(Recompute::Cheap, graph.blocks().len());
-        let plan = prepare(&graph, &policy, &target).pack().plan(1, 3);
+        let policy = RecomputePolicy::uniform(Recompute::Cheap, graph.blocks().len());
+        let plan = lifetimes_of(&graph, &policy, &target).pack().plan(1, 3);
         let mut moved = 0;
         for program in plan.programs.all() {
             for instruction in &program.instructions {
@@ -269,12 +270,12 @@ fn towers_side_by_side_never_write_what_the_other_uses() {
         };
         let graph = write_step(&config, &variant).graph;
         for recompute in [Recompute::None, Recompute::Cheap, Recompute::Blocks] {
-            let policy = Policy {
-                towers: Towers::SideBySide,
+            let policy = RecomputePolicy {
+                lanes: LaneOrder::SideBySide,
                 together: 2,
-                ..Policy::uniform(recompute, graph.blocks().len())
+                ..RecomputePolicy::uniform(recompute, graph.blocks().len())
             };
-            let plan = prepare(&graph, &policy, &target).pack().plan(2, 3);
+            let plan = lifetimes_of(&graph, &policy, &target).pack().plan(2, 3);
             for program in plan.programs.all() {
                 let in_lane =
                     |a: &Instruction, b: &Instruction| a.lane.is_some() == b.lane.is_some();

@@ -3,7 +3,7 @@
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
 use holdall_train::batch::Batch;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
 use holdall_train::step_graph::StepConfig;
 
 use crate::support::{Split, draw_weights, on_cpu, step};
@@ -25,7 +25,7 @@ fn three_steps_have_the_same_bits_on_any_number_of_threads() {
         draw_weights(&device, &mut step, &model, 3);
         let mut losses = Vec::new();
         for count in 0..3 {
-            let moment = Moment {
+            let moment = StepScalars {
                 step: count + 1,
                 rates: &[1e-3, 1e-3],
                 loss_scale: 1.0,

@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use holdall_device::{Arithmetic, Device, Wish, cuda};
+use holdall_device::{Arithmetic, Device, DeviceChoice, cuda};
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
 use holdall_train::batch::{Batch, IGNORED};
 use holdall_train::config::RunConfig;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
 use holdall_train::scaler::LossScaler;
 use holdall_train::schedule::LearningRates;
 use holdall_train::step::{Step, StepReport};
@@ -91,7 +91,7 @@ impl Gpu {
         static DEVICE: OnceLock<Result<Device, String>> = OnceLock::new();
         let turn = take_turn();
         let opened = DEVICE.get_or_init(|| {
-            Device::open(Wish::Cuda(0), Some(2)).map_err(|missing| missing.to_string())
+            Device::open(DeviceChoice::Cuda(0), Some(2)).map_err(|missing| missing.to_string())
         });
         match opened {
             Ok(device) => Some(Gpu {
@@ -207,13 +207,13 @@ impl<'a> Run<'a> {
 
     fn launched<E: std::fmt::Debug>(
         &mut self,
-        run: impl FnOnce(&mut Step, &Device, &Batch, &Moment<'_>) -> Result<StepReport, E>,
+        run: impl FnOnce(&mut Step, &Device, &Batch, &StepScalars<'_>) -> Result<StepReport, E>,
     ) -> StepReport {
         let batch = &self.batches[self.number as usize % self.batches.len()];
         self.number += 1;
         let mut rates = Vec::new();
         self.rates.write(self.number, &mut rates);
-        let moment = Moment {
+        let moment = StepScalars {
             step: self.number - self.scaler.skipped_steps(),
             rates: &rates,
             loss_scale: self.scaler.scale(),

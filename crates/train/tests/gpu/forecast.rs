@@ -6,11 +6,11 @@
 
 use std::process::Command;
 
-use holdall_device::{Arithmetic, Device, Wish};
+use holdall_device::{Arithmetic, Device, DeviceChoice};
 use holdall_models::config::ClipConfig;
 use holdall_plan::{Phase, Plan, Recompute, Request, Variant, plan};
 use holdall_train::batch::Batch;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
 use serde_json::{Value, json};
@@ -129,7 +129,7 @@ impl Case {
 
     /// Two steps; what was planned and what was held.
     fn measure(&self) -> Value {
-        let device = Device::open(Wish::Cuda(0), Some(2)).unwrap();
+        let device = Device::open(DeviceChoice::Cuda(0), Some(2)).unwrap();
         if !device.supports(self.arithmetic) {
             return json!({ "skipped": self.arithmetic.name() });
         }
@@ -152,7 +152,7 @@ impl Case {
         let (model, tokens) = (&config.model, config.num_tokens);
         let batch = Batch::random(model, self.effective_batch, tokens, config.num_labels, 1);
         for number in 1..=2 {
-            let moment = Moment {
+            let moment = StepScalars {
                 step: number,
                 rates: &[1e-5, 1e-4],
                 loss_scale: 1.0,

@@ -9,7 +9,7 @@ use serde::ser::{Serialize, Serializer};
 
 /// A scalar as written.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Written {
+pub(super) enum WordOrNumber {
     /// A whole number of at least 0.
     Whole(u64),
     /// Any other number.
@@ -20,17 +20,17 @@ pub(super) enum Written {
     Nothing,
 }
 
-impl Written {
+impl WordOrNumber {
     /// `None` for what is not a count that fits this machine.
     pub(super) fn count(&self) -> Option<usize> {
         match self {
-            Written::Whole(number) => usize::try_from(*number).ok(),
+            WordOrNumber::Whole(number) => usize::try_from(*number).ok(),
             _ => None,
         }
     }
 
     pub(super) fn is_word(&self, word: &str) -> bool {
-        matches!(self, Written::Word(written) if written == word)
+        matches!(self, WordOrNumber::Word(written) if written == word)
     }
 
     /// The complaint: what was found, what was expected.
@@ -39,65 +39,66 @@ impl Written {
     }
 }
 
-impl fmt::Display for Written {
+impl fmt::Display for WordOrNumber {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Written::Whole(number) => write!(f, "{number}"),
-            Written::Real(number) => write!(f, "{number:?}"),
-            Written::Word(word) => f.write_str(word),
-            Written::Nothing => f.write_str("null"),
+            WordOrNumber::Whole(number) => write!(f, "{number}"),
+            WordOrNumber::Real(number) => write!(f, "{number:?}"),
+            WordOrNumber::Word(word) => f.write_str(word),
+            WordOrNumber::Nothing => f.write_str("null"),
         }
     }
 }
 
-impl Serialize for Written {
+impl Serialize for WordOrNumber {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Written::Whole(number) => serializer.serialize_u64(*number),
-            Written::Real(number) => serializer.serialize_f64(*number),
-            Written::Word(word) => serializer.serialize_str(word),
-            Written::Nothing => serializer.serialize_unit(),
+            WordOrNumber::Whole(number) => serializer.serialize_u64(*number),
+            WordOrNumber::Real(number) => serializer.serialize_f64(*number),
+            WordOrNumber::Word(word) => serializer.serialize_str(word),
+            WordOrNumber::Nothing => serializer.serialize_unit(),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Written {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Written, D::Error> {
+impl<'de> Deserialize<'de> for WordOrNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<WordOrNumber, D::Error> {
         struct WrittenVisitor;
 
         impl Visitor<'_> for WrittenVisitor {
-            type Value = Written;
+            type Value = WordOrNumber;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a word or a number")
             }
 
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Written, E> {
-                Ok(Written::Whole(number))
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<WordOrNumber, E> {
+                Ok(WordOrNumber::Whole(number))
             }
 
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Written, E> {
-                Ok(u64::try_from(number).map_or(Written::Real(number as f64), Written::Whole))
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<WordOrNumber, E> {
+                Ok(u64::try_from(number)
+                    .map_or(WordOrNumber::Real(number as f64), WordOrNumber::Whole))
             }
 
-            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Written, E> {
-                Ok(Written::Real(number))
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<WordOrNumber, E> {
+                Ok(WordOrNumber::Real(number))
             }
 
-            fn visit_str<E: de::Error>(self, word: &str) -> Result<Written, E> {
-                Ok(Written::Word(word.to_owned()))
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<WordOrNumber, E> {
+                Ok(WordOrNumber::Word(word.to_owned()))
             }
 
-            fn visit_bool<E: de::Error>(self, truth: bool) -> Result<Written, E> {
-                Ok(Written::Word(truth.to_string()))
+            fn visit_bool<E: de::Error>(self, truth: bool) -> Result<WordOrNumber, E> {
+                Ok(WordOrNumber::Word(truth.to_string()))
             }
 
-            fn visit_unit<E: de::Error>(self) -> Result<Written, E> {
-                Ok(Written::Nothing)
+            fn visit_unit<E: de::Error>(self) -> Result<WordOrNumber, E> {
+                Ok(WordOrNumber::Nothing)
             }
 
-            fn visit_none<E: de::Error>(self) -> Result<Written, E> {
-                Ok(Written::Nothing)
+            fn visit_none<E: de::Error>(self) -> Result<WordOrNumber, E> {
+                Ok(WordOrNumber::Nothing)
             }
         }
 
@@ -111,17 +112,17 @@ pub(super) mod real_or_none {
 
     pub fn serialize<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
         value
-            .map_or(Written::Word("none".to_owned()), Written::Real)
+            .map_or(WordOrNumber::Word("none".to_owned()), WordOrNumber::Real)
             .serialize(serializer)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<f64>, D::Error> {
-        match Written::deserialize(deserializer)? {
-            Written::Whole(number) => Ok(Some(number as f64)),
-            Written::Real(number) => Ok(Some(number)),
-            Written::Nothing => Ok(None),
+        match WordOrNumber::deserialize(deserializer)? {
+            WordOrNumber::Whole(number) => Ok(Some(number as f64)),
+            WordOrNumber::Real(number) => Ok(Some(number)),
+            WordOrNumber::Nothing => Ok(None),
             written if written.is_word("none") => Ok(None),
             written => Err(de::Error::custom(written.instead_of("a number, or none"))),
         }
@@ -137,8 +138,8 @@ pub(super) mod count_or_none {
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         value
-            .map_or(Written::Word("none".to_owned()), |count| {
-                Written::Whole(count as u64)
+            .map_or(WordOrNumber::Word("none".to_owned()), |count| {
+                WordOrNumber::Whole(count as u64)
             })
             .serialize(serializer)
     }
@@ -146,10 +147,10 @@ pub(super) mod count_or_none {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<usize>, D::Error> {
-        let written = Written::deserialize(deserializer)?;
+        let written = WordOrNumber::deserialize(deserializer)?;
         match written.count() {
             Some(count) => Ok(Some(count)),
-            None if written == Written::Nothing || written.is_word("none") => Ok(None),
+            None if written == WordOrNumber::Nothing || written.is_word("none") => Ok(None),
             None => Err(de::Error::custom(
                 written.instead_of("a whole number of at least 0, or none"),
             )),

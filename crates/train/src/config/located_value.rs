@@ -11,7 +11,7 @@ use serde_saphyr::Spanned;
 
 /// A value and where it starts.
 #[derive(Clone, Debug)]
-pub(super) struct Tree {
+pub(super) struct LocatedValue {
     pub(super) line: u64,
     column: u64,
     kind: Kind,
@@ -20,14 +20,14 @@ pub(super) struct Tree {
 #[derive(Clone, Debug)]
 enum Kind {
     Scalar(Value),
-    List(Vec<Tree>),
-    Map(Vec<(String, Tree)>),
+    List(Vec<LocatedValue>),
+    Map(Vec<(String, LocatedValue)>),
 }
 
-impl Tree {
+impl LocatedValue {
     /// Of a text that says nothing.
-    pub(super) fn empty() -> Tree {
-        Tree {
+    pub(super) fn empty() -> LocatedValue {
+        LocatedValue {
             line: 1,
             column: 1,
             kind: Kind::Map(Vec::new()),
@@ -38,7 +38,7 @@ impl Tree {
     pub(super) fn value(&self) -> Value {
         match &self.kind {
             Kind::Scalar(value) => value.clone(),
-            Kind::List(items) => Value::Array(items.iter().map(Tree::value).collect()),
+            Kind::List(items) => Value::Array(items.iter().map(LocatedValue::value).collect()),
             Kind::Map(entries) => {
                 let entries = entries
                     .iter()
@@ -49,7 +49,7 @@ impl Tree {
     }
 
     /// Every value with its dotted path, sections before what is in them.
-    fn walk<'a>(&'a self, path: &str, found: &mut Vec<(String, &'a Tree)>) {
+    fn walk<'a>(&'a self, path: &str, found: &mut Vec<(String, &'a LocatedValue)>) {
         found.push((path.to_owned(), self));
         let below = |key: &str| match path {
             "" => key.to_owned(),
@@ -70,7 +70,7 @@ impl Tree {
         }
     }
 
-    fn all(&self) -> Vec<(String, &Tree)> {
+    fn all(&self) -> Vec<(String, &LocatedValue)> {
         let mut found = Vec::new();
         self.walk("", &mut found);
         found
@@ -78,7 +78,7 @@ impl Tree {
 
     /// The path of the value that starts here.
     pub(super) fn path_at(&self, line: u64, column: u64) -> Option<String> {
-        let starts_here = |tree: &Tree| (tree.line, tree.column) == (line, column);
+        let starts_here = |tree: &LocatedValue| (tree.line, tree.column) == (line, column);
         let mut all = self.all().into_iter();
         all.find(|(_, tree)| starts_here(tree))
             .map(|(path, _)| path)
@@ -93,7 +93,7 @@ impl Tree {
 
     /// The first number that stands in quotes: its path and line.
     pub(super) fn quoted_number(&self) -> Option<(String, u64)> {
-        let is_quoted = |tree: &Tree| match &tree.kind {
+        let is_quoted = |tree: &LocatedValue| match &tree.kind {
             Kind::Scalar(Value::String(text)) => text.parse::<f64>().is_ok(),
             _ => false,
         };
@@ -103,10 +103,10 @@ impl Tree {
     }
 }
 
-impl<'de> Deserialize<'de> for Tree {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Tree, D::Error> {
+impl<'de> Deserialize<'de> for LocatedValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LocatedValue, D::Error> {
         let spanned = Spanned::<Kind>::deserialize(deserializer)?;
-        Ok(Tree {
+        Ok(LocatedValue {
             line: spanned.referenced.line(),
             column: spanned.referenced.column(),
             kind: spanned.value,

@@ -9,13 +9,14 @@ use holdall_device::cuda::cards::find;
 use holdall_graph::Copies;
 use holdall_models::config::ClipConfig;
 use holdall_plan::{
-    Place, PlacedBox, Policy, Recompute, StepPlan, Target, Tenant, Towers, Variant, prepare,
+    LaneOrder, Place, PlacedBox, Recompute, RecomputePolicy, StepPlan, Target, Tenant, Variant,
+    lifetimes_of,
 };
 use holdall_train::step_graph::{StepConfig, write_step};
 
 fn plans(
     target: &dyn Target,
-    towers: Towers,
+    lanes: LaneOrder,
     arithmetic: Arithmetic,
     check: impl Fn(&StepPlan, &str),
 ) {
@@ -30,11 +31,11 @@ fn plans(
     };
     let graph = write_step(&config, &variant).graph;
     for recompute in [Recompute::None, Recompute::Cheap, Recompute::Blocks] {
-        let policy = Policy {
-            towers,
-            ..Policy::uniform(recompute, graph.blocks().len())
+        let policy = RecomputePolicy {
+            lanes,
+            ..RecomputePolicy::uniform(recompute, graph.blocks().len())
         };
-        let layout = prepare(&graph, &policy, target).pack();
+        let layout = lifetimes_of(&graph, &policy, target).pack();
         for kept in 0..=3 {
             check(
                 &layout.plan(kept, 3),
@@ -45,11 +46,11 @@ fn plans(
 }
 
 fn check(plan: &StepPlan, named: &str) {
-    let boxes = &plan.picture.boxes;
+    let boxes = &plan.memory_map.boxes;
     assert!(no_two_overlap(boxes), "{named}: two in one place");
     let highest = boxes.iter().map(|one| one.offset + one.bytes).max();
     assert!(highest <= Some(plan.arena_bytes), "{named}: {highest:?}");
-    for stretch in &plan.picture.stretches {
+    for stretch in &plan.memory_map.programs {
         let program = &plan.programs[stretch.phase];
         assert_eq!(
             program.instructions.len(),
@@ -59,7 +60,7 @@ fn check(plan: &StepPlan, named: &str) {
         );
         for (moment, instruction) in (stretch.first..).zip(&program.instructions) {
             assert_eq!(
-                plan.picture.moments[moment].operation,
+                plan.memory_map.operations[moment].operation,
                 instruction.op.rules().name()
             );
             let outputs = instruction.outputs.iter().flatten().map(|(place, _)| place);
@@ -103,16 +104,16 @@ fn no_two_overlap(boxes: &[PlacedBox]) -> bool {
 #[test]
 fn what_operations_touch_is_in_the_picture() {
     let cpu = CpuTarget::new(2).with_baseline(0);
-    plans(&cpu, Towers::InTurn, Arithmetic::F32, check);
+    plans(&cpu, LaneOrder::InTurn, Arithmetic::F32, check);
     let card = CudaTarget::for_card(find("h200").unwrap(), Arithmetic::Bf16).unwrap();
-    plans(&card, Towers::SideBySide, Arithmetic::Bf16, check);
+    plans(&card, LaneOrder::SideBySide, Arithmetic::Bf16, check);
 }
 
 #[test]
 fn every_slot_is_drawn() {
     let cpu = CpuTarget::new(2).with_baseline(0);
-    plans(&cpu, Towers::InTurn, Arithmetic::F32, |plan, named| {
-        let slots = plan.picture.boxes.iter();
+    plans(&cpu, LaneOrder::InTurn, Arithmetic::F32, |plan, named| {
+        let slots = plan.memory_map.boxes.iter();
         let slots = slots.filter(|one| matches!(one.tenant, Tenant::Slot(_)));
         assert_eq!(slots.count(), plan.kept.saturating_sub(1), "{named}");
     });

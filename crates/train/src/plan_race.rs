@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::batch::Batch;
 use crate::budget::show_time;
 use crate::error::TrainError;
-use crate::optimizer::{Moment, OptimizerConfig};
+use crate::optimizer::{OptimizerConfig, StepScalars};
 use crate::setup::{Setup, hold_more};
 use crate::step::Step;
 use crate::step_graph::{StepConfig, write_step};
@@ -218,7 +218,7 @@ fn run_for_real(
     let began = Instant::now();
     let mut times = Vec::new();
     for count in 1..=WARM_UP_STEPS + COUNTED_STEPS {
-        let moment = Moment {
+        let moment = StepScalars {
             step: count as u64,
             rates: &rates,
             loss_scale: 1.0,

@@ -9,7 +9,7 @@ use crate::lanes::{Bundle, Lanes, pack_bundled};
 use crate::layout::Layout;
 use crate::pack::{Item, align, liveness_peak};
 use crate::program::Phase;
-use crate::recompute::{Policy, Rewritten, Towers, rewrite};
+use crate::recompute::{LaneOrder, RecomputePolicy, Rewritten, rewrite};
 use crate::target::Target;
 
 /// What is alive within one program, beside what outlives it.
@@ -37,7 +37,7 @@ pub(crate) struct Locals {
 
 /// Sizes, lifetimes and times of a step under one policy; offsets are still open.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct Lifetimes {
     pub(crate) rewritten: Rewritten,
     pub(crate) locals: Vec<Locals>,
     pub(crate) persistent: HashMap<StorageId, u64>,
@@ -53,11 +53,11 @@ pub struct Draft {
     pub(crate) overhead_bytes: u64,
     pub(crate) page_bytes: u64,
     pub(crate) coupled: bool,
-    pub(crate) towers: Towers,
+    pub(crate) lanes: LaneOrder,
 }
 
 /// Lifetimes, sizes and times of a graph under a policy.
-pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
+pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target) -> Lifetimes {
     let rewritten = rewrite(graph, policy);
     let alignment = target.alignment();
     let mut persistent = HashMap::new();
@@ -115,14 +115,14 @@ pub fn prepare(graph: &Graph, policy: &Policy, target: &dyn Target) -> Draft {
                 &nodes_of(&rewritten, phase),
                 outside,
                 target,
-                (phase, policy.towers),
+                (phase, policy.lanes),
             )
         })
         .collect();
     let packing_bytes = locals.iter().map(|l| l.packing_bytes).max().unwrap_or(0);
-    Draft {
+    Lifetimes {
         coupled: !rewritten.features.is_empty(),
-        towers: policy.towers,
+        lanes: policy.lanes,
         rewritten,
         locals,
         persistent,
@@ -164,13 +164,13 @@ fn locals_of(
     nodes: &[&Node],
     outside: &HashSet<StorageId>,
     target: &dyn Target,
-    (phase, towers): (Phase, Towers),
+    (phase, order): (Phase, LaneOrder),
 ) -> Locals {
     let mut locals = Locals::default();
     if !nodes.is_empty() {
         locals.replay_bytes = target.replay_program_bytes();
     }
-    let mut lanes = Lanes::new(nodes, towers);
+    let mut lanes = Lanes::new(nodes, order);
     let read = storages_read(graph, nodes);
     let mut spans: HashMap<StorageId, (usize, usize)> = HashMap::new();
     for (moment, node) in nodes.iter().enumerate() {
@@ -249,7 +249,7 @@ fn storages_read(graph: &Graph, nodes: &[&Node]) -> HashSet<StorageId> {
         .collect()
 }
 
-impl Draft {
+impl Lifetimes {
     pub(crate) fn local(&self, phase: Phase) -> &Locals {
         &self.locals[phase as usize]
     }
@@ -368,7 +368,7 @@ impl Draft {
             })
             .collect();
         Layout {
-            draft: self,
+            lifetimes: self,
             packings,
         }
     }

@@ -1,11 +1,11 @@
-//! The plan as a picture: boxes over time and address.
+//! The plan as a map: boxes over time and address.
 //!
 //! ```text
 //! address
 //!   ^   [ slot 1: what its tensors are, one by one ]
 //!   |   [ slot 0: full, so one box                 ]
 //!   |   [ weights                                                     ]
-//!   +-----------------------------------------------------------------> moments: one per operation
+//!   +-----------------------------------------------------------------> operations: one per operation
 //!     begin | features | kept features | loss | kept pull-back | ... | update | evaluate
 //! ```
 //!
@@ -14,8 +14,8 @@
 
 use holdall_graph::{BlockId, Role, StorageId};
 
-use crate::draft::nodes_of;
 use crate::layout::Layout;
+use crate::lifetimes::nodes_of;
 use crate::pack::Packing;
 use crate::program::Phase;
 
@@ -47,9 +47,9 @@ pub struct PlacedBox {
     pub last: usize,
 }
 
-/// The moments of a program.
+/// The operations of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct MappedProgram {
     /// Which program.
     pub phase: Phase,
     /// Its first moment.
@@ -62,7 +62,7 @@ pub struct Stretch {
 
 /// What happens at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moment {
+pub struct MappedOperation {
     /// In which program.
     pub phase: Phase,
     /// The operation's name.
@@ -77,116 +77,124 @@ pub struct Moment {
 
 /// Everything that a drawing of the plan shows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Picture {
+pub struct MemoryMap {
     /// Programs, from left to right.
-    pub stretches: Vec<Stretch>,
+    pub programs: Vec<MappedProgram>,
     /// One per operation.
-    pub moments: Vec<Moment>,
+    pub operations: Vec<MappedOperation>,
     /// What lies where, and when.
     pub boxes: Vec<PlacedBox>,
 }
 
-impl Picture {
-    fn stretch(&self, phase: Phase) -> Option<&Stretch> {
-        self.stretches.iter().find(|stretch| stretch.phase == phase)
+impl MemoryMap {
+    fn program(&self, phase: Phase) -> Option<&MappedProgram> {
+        self.programs.iter().find(|program| program.phase == phase)
     }
 }
 
 impl Layout {
     /// Draws the plan; `regions` are those that [`Layout::plan`] places programs by.
-    pub(crate) fn picture(&self, kept: usize, accumulation: usize, regions: &Packing) -> Picture {
-        let draft = &self.draft;
-        let base = |index: usize| draft.persistent_bytes + regions.offsets[index];
-        let mut picture = Picture::default();
+    pub(crate) fn memory_map(
+        &self,
+        kept: usize,
+        accumulation: usize,
+        regions: &Packing,
+    ) -> MemoryMap {
+        let lifetimes = &self.lifetimes;
+        let base = |index: usize| lifetimes.persistent_bytes + regions.offsets[index];
+        let mut map = MemoryMap::default();
         for phase in Phase::ALL {
-            if draft.present(phase, kept, accumulation) {
-                self.draw_moments(phase, draft.runs(phase, kept, accumulation), &mut picture);
+            if lifetimes.present(phase, kept, accumulation) {
+                self.draw_moments(phase, lifetimes.runs(phase, kept, accumulation), &mut map);
             }
         }
-        let last_slot = base(1) + draft.slot_bytes * kept.saturating_sub(1) as u64;
-        for stretch in picture.stretches.clone() {
-            let local_base = match stretch.phase.has_slot() {
+        let last_slot = base(1) + lifetimes.slot_bytes * kept.saturating_sub(1) as u64;
+        for program in map.programs.clone() {
+            let local_base = match program.phase.has_slot() {
                 true => last_slot,
-                false => base(2 + stretch.phase as usize),
+                false => base(2 + program.phase as usize),
             };
-            self.draw_locals(&stretch, local_base, &mut picture.boxes);
+            self.draw_locals(&program, local_base, &mut map.boxes);
         }
-        self.draw_slots(kept, base(1), &mut picture);
-        self.draw_outliving(base(0), &mut picture);
-        picture.boxes.retain(|placed| placed.bytes > 0);
-        picture
+        self.draw_slots(kept, base(1), &mut map);
+        self.draw_outliving(base(0), &mut map);
+        map.boxes.retain(|placed| placed.bytes > 0);
+        map
     }
 
-    fn draw_moments(&self, phase: Phase, runs: usize, picture: &mut Picture) {
-        let nodes = nodes_of(&self.draft.rewritten, phase);
+    fn draw_moments(&self, phase: Phase, runs: usize, map: &mut MemoryMap) {
+        let nodes = nodes_of(&self.lifetimes.rewritten, phase);
         let Some(last) = nodes.len().checked_sub(1) else {
             return;
         };
-        let first = picture.moments.len();
-        picture.stretches.push(Stretch {
+        let first = map.operations.len();
+        map.programs.push(MappedProgram {
             phase,
             first,
             last: first + last,
             runs,
         });
-        let graph = &self.draft.rewritten.graph;
-        let times = &self.draft.local(phase).times;
-        let moments = nodes.iter().zip(times).map(|(node, &seconds)| Moment {
-            phase,
-            operation: node.op.rules().name(),
-            output: node
-                .outputs
-                .first()
-                .map(|output| graph.value(output.value).storage),
-            block: node.block,
-            seconds,
-        });
-        picture.moments.extend(moments);
+        let graph = &self.lifetimes.rewritten.graph;
+        let times = &self.lifetimes.local(phase).times;
+        let operations = nodes
+            .iter()
+            .zip(times)
+            .map(|(node, &seconds)| MappedOperation {
+                phase,
+                operation: node.op.rules().name(),
+                output: node
+                    .outputs
+                    .first()
+                    .map(|output| graph.value(output.value).storage),
+                block: node.block,
+                seconds,
+            });
+        map.operations.extend(operations);
     }
 
     /// What does not outlive its program.
-    fn draw_locals(&self, stretch: &Stretch, base: u64, boxes: &mut Vec<PlacedBox>) {
-        let locals = self.draft.local(stretch.phase);
-        let packing = &self.packings[stretch.phase as usize];
+    fn draw_locals(&self, program: &MappedProgram, base: u64, boxes: &mut Vec<PlacedBox>) {
+        let locals = self.lifetimes.local(program.phase);
+        let packing = &self.packings[program.phase as usize];
         let num_scratch = locals.scratch.len();
         for (index, (item, offset)) in locals.items.iter().zip(&packing.offsets).enumerate() {
             let tenant = match index.checked_sub(num_scratch) {
                 Some(transient) => Tenant::Storage(locals.storages[transient]),
-                None => Tenant::Scratch(stretch.first + item.start),
+                None => Tenant::Scratch(program.first + item.start),
             };
             boxes.push(PlacedBox {
                 tenant,
                 offset: base + offset,
                 bytes: item.bytes,
-                first: stretch.first + item.start,
-                last: stretch.first + item.end,
+                first: program.first + item.start,
+                last: program.first + item.end,
             });
         }
     }
 
     /// What waits for the backward pass: tensors of the last slot, and the other slots as a whole.
-    fn draw_slots(&self, kept: usize, base: u64, picture: &mut Picture) {
-        let draft = &self.draft;
+    fn draw_slots(&self, kept: usize, base: u64, map: &mut MemoryMap) {
+        let lifetimes = &self.lifetimes;
         let passes = [Phase::KeptFeatures, Phase::KeptPullBack];
-        let [Some(&forward), Some(&backward)] = passes.map(|phase| picture.stretch(phase)) else {
+        let [Some(&forward), Some(&backward)] = passes.map(|phase| map.program(phase)) else {
             return;
         };
-        let ends = &draft.local(Phase::KeptPullBack).slot_items;
-        for (storage, made) in &draft.local(Phase::KeptFeatures).slot_items {
+        let ends = &lifetimes.local(Phase::KeptPullBack).slot_items;
+        for (storage, made) in &lifetimes.local(Phase::KeptFeatures).slot_items {
             let end = ends.iter().find(|(other, _)| other == storage);
-            picture.boxes.push(PlacedBox {
+            map.boxes.push(PlacedBox {
                 tenant: Tenant::Storage(*storage),
-                offset: base + draft.slot_bytes * (kept as u64 - 1) + draft.slot[storage],
+                offset: base + lifetimes.slot_bytes * (kept as u64 - 1) + lifetimes.slot[storage],
                 bytes: made.bytes,
                 first: forward.first + made.start,
                 last: end.map_or(forward.last, |(_, item)| backward.first + item.end),
             });
         }
         for slot in 0..kept - 1 {
-            picture.boxes.push(PlacedBox {
+            map.boxes.push(PlacedBox {
                 tenant: Tenant::Slot(slot),
-                offset: base + draft.slot_bytes * slot as u64,
-                bytes: draft.slot_bytes,
+                offset: base + lifetimes.slot_bytes * slot as u64,
+                bytes: lifetimes.slot_bytes,
                 first: forward.first,
                 last: backward.last,
             });
@@ -194,27 +202,27 @@ impl Layout {
     }
 
     /// Weights, state, inputs, features and gradients.
-    fn draw_outliving(&self, gradients_base: u64, picture: &mut Picture) {
-        let draft = &self.draft;
-        let whole = (0, picture.moments.len().saturating_sub(1));
-        let from_loss = [Phase::Loss, Phase::Update].map(|phase| picture.stretch(phase));
+    fn draw_outliving(&self, gradients_base: u64, map: &mut MemoryMap) {
+        let lifetimes = &self.lifetimes;
+        let whole = (0, map.operations.len().saturating_sub(1));
+        let from_loss = [Phase::Loss, Phase::Update].map(|phase| map.program(phase));
         let from_loss = match from_loss {
             [Some(loss), Some(update)] => (loss.first, update.last),
             _ => whole,
         };
-        for (index, storage) in draft.rewritten.graph.storages().iter().enumerate() {
+        for (index, storage) in lifetimes.rewritten.graph.storages().iter().enumerate() {
             let id = StorageId(index);
             let (offset, (first, last)) = match storage.role {
-                Role::Gradient => match draft.gradients.get(&id) {
+                Role::Gradient => match lifetimes.gradients.get(&id) {
                     Some(offset) => (gradients_base + offset, from_loss),
                     None => continue,
                 },
-                _ => match draft.persistent.get(&id) {
+                _ => match lifetimes.persistent.get(&id) {
                     Some(&offset) => (offset, whole),
                     None => continue,
                 },
             };
-            picture.boxes.push(PlacedBox {
+            map.boxes.push(PlacedBox {
                 tenant: Tenant::Storage(id),
                 offset,
                 bytes: storage.bytes(),
@@ -222,11 +230,11 @@ impl Layout {
                 last,
             });
         }
-        if let Some(offset) = draft.landing {
-            picture.boxes.push(PlacedBox {
+        if let Some(offset) = lifetimes.landing {
+            map.boxes.push(PlacedBox {
                 tenant: Tenant::Landing,
                 offset,
-                bytes: draft.inputs.end - draft.inputs.start,
+                bytes: lifetimes.inputs.end - lifetimes.inputs.start,
                 first: whole.0,
                 last: whole.1,
             });

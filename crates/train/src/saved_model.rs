@@ -22,7 +22,7 @@ use crate::setup::{OpenedModel, Weights, open_model};
 use crate::step_graph::StepConfig;
 
 /// A model with all that lies beside it.
-pub struct Trained {
+pub struct SavedModel {
     folder: ModelFolder,
     model: ClipConfig,
     /// What pictures go through.
@@ -40,9 +40,9 @@ pub fn model_of(path: &Path) -> Option<PathBuf> {
     finished.or_else(|| best_so_far(path).filter(is_model))
 }
 
-impl Trained {
+impl SavedModel {
     /// Opens a model folder, the folder of a run, or a name in the local Hugging Face cache, in at most so many bytes.
-    pub fn open(name: &str, most_bytes: u64) -> Result<Trained, TrainError> {
+    pub fn open(name: &str, most_bytes: u64) -> Result<SavedModel, TrainError> {
         let path = Path::new(name);
         let named = model_of(path).unwrap_or(path.to_owned());
         if named == path && path.join("config.yml").is_file() {
@@ -76,7 +76,7 @@ impl Trained {
                 .collect(),
             (None, _) => Vec::new(),
         };
-        Ok(Trained {
+        Ok(SavedModel {
             folder: *folder,
             model,
             processor,
@@ -166,7 +166,7 @@ pub struct Sight<'a> {
     pub host_bytes: u64,
 }
 
-impl Trained {
+impl SavedModel {
     /// Reads the headers of all pictures and plans the towers with room to decode them, unless it is to `stop`: then there is none.
     pub fn open_for(
         &self,
