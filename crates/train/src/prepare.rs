@@ -12,7 +12,6 @@ use holdall_device::cuda::cards::Card;
 use holdall_models::config::TextPooling;
 use holdall_plan::Plan;
 
-use crate::budget::show_bytes;
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::export::LabelNames;
@@ -159,7 +158,6 @@ impl Prepared {
             [Some(&train), validation.as_ref()],
             positions,
         )?);
-        notes.extend(note_on_similarities(validation.as_ref().unwrap_or(&train)));
         Ok(Prepared {
             setup,
             train,
@@ -288,15 +286,4 @@ fn note_on_long_captions(
     Ok((cut > 0).then(|| {
         format!("Captions longer than the model's {positions} tokens: {cut}, cut at the end")
     }))
-}
-
-/// People look for this line, because elsewhere evaluation dies there.
-fn note_on_similarities(part: &Part) -> Option<String> {
-    let bytes = part.samples.len() as u64 * part.tokens.len() as u64 * 4;
-    (bytes > 1 << 30).then(|| {
-        format!(
-            "The similarity matrix would take {}: ranks are counted row by row instead",
-            show_bytes(bytes)
-        )
-    })
 }

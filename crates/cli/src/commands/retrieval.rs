@@ -12,13 +12,13 @@ use std::time::Instant;
 use anyhow::Result;
 use holdall_device::cpu::{give_back_freed, peak_resident_bytes};
 use holdall_device::{Device, DeviceError};
+use holdall_files::show_bytes;
 use holdall_metrics::features::{Features, Meter};
 use holdall_metrics::retrieval::{
     Decided, Engine, Found, Go, Job, Options, Progress, Ranked, Ranks, RetrievalError, Rule, Ties,
     estimate_seconds, rank,
 };
 use holdall_train::TrainError;
-use holdall_train::budget::show_bytes;
 use holdall_train::setup::resolve_budget;
 use serde::Serialize;
 
