@@ -1,10 +1,11 @@
-//! What a model is worth: retrieval ranks and label accuracy, from features as they come.
+//! What a model is worth: retrieval ranks, labels and numbers, from features and logits as they come.
 //!
 //! [`feature_file`] and [`pair_file`] read what any framework wrote, [`feature_gather`] takes what a model says batch by batch,
-//! [`unique_captions`] finds equal ones; [`retrieval`] ranks.
+//! [`unique_captions`] finds equal ones; [`retrieval`] ranks. [`classification`] and [`regression`] score predictions.
 
 #![deny(unsafe_code)]
 
+pub mod classification;
 pub mod error;
 pub mod exact_dot;
 pub mod feature_file;
@@ -17,6 +18,7 @@ mod mapped_file;
 mod npy_header;
 pub mod pair_file;
 pub mod pairs;
+pub mod regression;
 pub mod retrieval;
 mod safetensors_header;
 pub mod unique_captions;
