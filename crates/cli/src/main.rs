@@ -1,4 +1,4 @@
-//! The `holdall` binary: arguments as typed, arguments as meant, work. One file per command.
+//! The `holdall` binary: one file per command, with the arguments that it takes.
 
 mod arguments;
 mod array_file;

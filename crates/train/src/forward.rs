@@ -112,6 +112,7 @@ impl<'a> Forward<'a> {
 
 /// A model that is only read: its weights and the forward programs in an arena of their own.
 pub struct ForwardModel {
+    batch: usize,
     plan: StepPlan,
     machine: Machine,
 }
@@ -148,7 +149,11 @@ impl ForwardModel {
             smallest = smallest.min(plan.process_bytes);
             if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {
                 let machine = Machine::new(device, &plan, arithmetic)?;
-                return Ok(ForwardModel { plan, machine });
+                return Ok(ForwardModel {
+                    batch,
+                    plan,
+                    machine,
+                });
             }
         }
         Err(PlanError::DoesNotFit {
@@ -157,6 +162,11 @@ impl ForwardModel {
             changes: Vec::new(),
         }
         .into())
+    }
+
+    /// Samples at a time.
+    pub fn batch(&self) -> usize {
+        self.batch
     }
 
     /// Counts bytes that the process may hold beside what was planned.

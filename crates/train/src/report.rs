@@ -223,6 +223,9 @@ pub struct Summary {
     pub best: Option<Best>,
     /// The last evaluation, part by part.
     pub metrics: Vec<SummaryMetrics>,
+    /// The last evaluation of its first part, for people.
+    #[serde(skip)]
+    pub found: Option<String>,
     /// What is in `model/`.
     pub model: Option<ModelOfRun>,
     /// Checksum of the checkpoint that this belongs to.

@@ -1,6 +1,7 @@
 //! Lines that people look for in the log of an evaluation.
 
 use holdall_data::words::thousands;
+use holdall_files::show_bytes;
 
 /// `23,592 unique texts out of 117,120`.
 pub fn unique_texts(num_texts: usize, num_captions: usize) -> String {
@@ -18,25 +19,13 @@ const LARGE_BYTES: u64 = 2 << 30;
 pub fn matrix(num_queries: usize, num_gallery: usize) -> String {
     let bytes = num_queries as u128 * num_gallery as u128 * size_of::<f32>() as u128;
     let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-    let size = size(bytes);
+    let size = show_bytes(bytes);
     match bytes >= LARGE_BYTES {
         true => format!("The similarity matrix would take {size}: streaming in tiles"),
         false => format!(
             "The similarity matrix would take {size}: computed in tiles anyway, which is faster than holding it"
         ),
     }
-}
-
-/// One digit behind the point: `10.3 GiB`.
-fn size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if value < 1024.0 {
-            return format!("{value:.1} {unit}");
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.1} TiB")
 }
 
 /// A share as people read it: chances of one in thousands keep a digit.
@@ -59,7 +48,7 @@ mod tests {
         );
         assert_eq!(
             matrix(117_120, 23_592),
-            "The similarity matrix would take 10.3 GiB: streaming in tiles"
+            "The similarity matrix would take 10.29 GiB: streaming in tiles"
         );
         assert_eq!(
             matrix(20_000, 5_000),

@@ -48,10 +48,8 @@ impl LossSum {
 }
 
 /// What a step tells.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// Each loss, in the task's order.
-    pub losses: Vec<LossSum>,
     /// The weighted mean losses together.
     pub loss: f64,
     /// Norm of all gradients, before clipping.
@@ -60,17 +58,14 @@ pub struct StepReport {
     pub gradients: Gradients,
 }
 
-/// What the sums of a launched step are divided by.
-struct Launched {
-    counts: Vec<f64>,
-    loss_scale: f64,
-}
-
 /// A planned step with its memory.
 pub struct Step {
     config: StepConfig,
     /// Weights of the losses.
     loss_weights: Vec<f64>,
+    /// What each loss of the last step was divided by, and what it was.
+    counts: Vec<f64>,
+    losses: Vec<LossSum>,
     plan: StepPlan,
     batch_size: usize,
     machine: Machine,
@@ -78,7 +73,8 @@ pub struct Step {
     loaded: Option<usize>,
     /// It is of the step to come.
     preloaded: bool,
-    launched: Option<Launched>,
+    /// The loss scale of a step that was launched and is not finished.
+    launched: Option<f64>,
 }
 
 /// A tensor that outlives programs, read when it is asked for: from a GPU, that is a copy.
@@ -116,6 +112,8 @@ impl Step {
         let losses = config.task.losses();
         Ok(Step {
             loss_weights: losses.iter().map(|loss| loss.weight).collect(),
+            counts: vec![0.0; losses.len()],
+            losses: vec![LossSum::default(); losses.len()],
             config,
             plan,
             batch_size,
@@ -198,11 +196,11 @@ impl Step {
         device: &Device,
         batch: &Batch,
         loss_scale: f64,
-    ) -> Result<Vec<LossSum>, DeviceError> {
+    ) -> Result<&[LossSum], DeviceError> {
         self.begin(batch, loss_scale);
         on_its_threads(device, || self.run_passes(device, batch));
-        let launched = self.wait()?;
-        self.losses(&launched)
+        self.wait()?;
+        Ok(&self.losses)
     }
 
     /// Gradients of `batch`, and the update.
@@ -232,13 +230,11 @@ impl Step {
 
     /// Waits for what [`Step::launch`] began, and tells what became of it.
     pub fn finish(&mut self) -> Result<StepReport, DeviceError> {
-        let launched = self.wait()?;
-        let losses = self.losses(&launched)?;
+        let loss_scale = self.wait()?;
         let norm = self.endpoint(endpoints::NORM)?;
         Ok(StepReport {
-            loss: self.total_loss(&losses),
-            losses,
-            gradient_norm: f64::from(norm[0]) / launched.loss_scale,
+            loss: self.total_loss(),
+            gradient_norm: f64::from(norm[0]) / loss_scale,
             gradients: if norm[1] == 1.0 {
                 Gradients::Finite
             } else {
@@ -261,9 +257,14 @@ impl Step {
         self.preloaded = true;
     }
 
-    /// The weighted mean losses together.
-    pub fn total_loss(&self, losses: &[LossSum]) -> f64 {
-        let weighted = losses.iter().zip(&self.loss_weights);
+    /// Each loss of the last step, in the task's order.
+    pub fn losses(&self) -> &[LossSum] {
+        &self.losses
+    }
+
+    /// The weighted mean losses of the last step together.
+    pub fn total_loss(&self) -> f64 {
+        let weighted = self.losses.iter().zip(&self.loss_weights);
         weighted.map(|(loss, weight)| weight * loss.mean()).sum()
     }
 
@@ -279,28 +280,22 @@ impl Step {
         if !std::mem::take(&mut self.preloaded) {
             self.loaded = None;
         }
-        let counts = self.load_whole(batch, loss_scale);
-        self.launched = Some(Launched { counts, loss_scale });
+        self.load_whole(batch, loss_scale);
+        self.launched = Some(loss_scale);
     }
 
-    /// The one synchronisation of a step.
-    fn wait(&mut self) -> Result<Launched, DeviceError> {
+    /// The one synchronisation of a step; reads its losses, and returns its loss scale.
+    fn wait(&mut self) -> Result<f64, DeviceError> {
         self.machine.wait()?;
-        Ok(self
-            .launched
-            .take()
-            .expect("a step is launched before it is finished"))
-    }
-
-    fn losses(&self, launched: &Launched) -> Result<Vec<LossSum>, DeviceError> {
-        let sums = self.endpoint(endpoints::SUMS)?;
-        let losses = sums.iter().zip(&launched.counts);
-        Ok(losses
-            .map(|(&sum, &count)| LossSum {
+        let sums = self.machine.read::<f32>(&self.place(endpoints::SUMS))?;
+        for ((loss, &sum), &count) in self.losses.iter_mut().zip(sums.iter()).zip(&self.counts) {
+            *loss = LossSum {
                 sum: f64::from(sum),
                 count,
-            })
-            .collect())
+            };
+        }
+        let launched = self.launched.take();
+        Ok(launched.expect("a step is launched before it is finished"))
     }
 
     fn run_passes(&mut self, device: &Device, batch: &Batch) {
@@ -435,9 +430,8 @@ impl Step {
         Ok(())
     }
 
-    /// Brings what the whole step reads into place: columns of the effective batch, weights of rows, seeds. Returns what each
-    /// loss is divided by.
-    fn load_whole(&mut self, batch: &Batch, loss_scale: f64) -> Vec<f64> {
+    /// Brings what the whole step reads into place: columns of the effective batch, weights of rows, seeds.
+    fn load_whole(&mut self, batch: &Batch, loss_scale: f64) {
         let (machine, plan) = (&mut self.machine, &self.plan);
         if let Some(weights) = plan.endpoint(endpoints::WEIGHTS) {
             machine.input(&weights, |weights: &mut [f32]| {
@@ -460,18 +454,18 @@ impl Step {
                 }
             }
         }
-        let mut counts = vec![0.0; self.loss_weights.len()];
-        self.config.task.count_losses(batch, &mut counts);
+        self.config.task.count_losses(batch, &mut self.counts);
         let seeds = place(plan, endpoints::SEEDS);
         machine.input(&seeds, |seeds: &mut [f32]| {
-            for ((seed, weight), &count) in seeds.iter_mut().zip(&self.loss_weights).zip(&counts) {
+            for ((seed, weight), &count) in
+                seeds.iter_mut().zip(&self.loss_weights).zip(&self.counts)
+            {
                 *seed = match count {
                     0.0 => 0.0,
                     count => (weight * loss_scale / count) as f32,
                 };
             }
         });
-        counts
     }
 
     /// Brings a micro-batch's inputs into place.

@@ -329,7 +329,9 @@ impl Trainer {
         self.is_between_steps = false;
         let report = self.compute(number, &moment)?;
         let mut scaler = self.state.scaler;
-        if let Some(found) = diverged::in_report(&self.losses, &report, &mut scaler) {
+        if let Some(found) =
+            diverged::in_report(&self.losses, self.step.losses(), &report, &mut scaler)
+        {
             return Err(self.diverged(number, found));
         }
         if report.gradient_norm.is_finite() {
@@ -341,7 +343,7 @@ impl Trainer {
         let (chosen, end) = self.ready.feed.samples();
         let samples_digest = format!("{:016x}", digest(chosen));
         let seconds = (began.elapsed() - timing).as_secs_f64();
-        let each = self.losses.iter().zip(&report.losses);
+        let each = self.losses.iter().zip(self.step.losses());
         let line = StepLine {
             step: number,
             epoch: (number - 1) / self.ready.steps_per_epoch() + 1,

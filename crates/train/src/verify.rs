@@ -150,7 +150,7 @@ fn gradients(
     batch: &Batch,
 ) -> Result<Gradients, TrainError> {
     let scale = loss_scale(config.arithmetic);
-    let losses = step.gradients(device, batch, scale)?;
+    step.gradients(device, batch, scale)?;
     let unscaled = (1.0 / scale) as f32;
     let mut tensors = Vec::new();
     for parameter in step.parameters() {
@@ -164,7 +164,7 @@ fn gradients(
         tensors.push((parameter.name.clone(), gradient));
     }
     Ok(Gradients {
-        loss: step.total_loss(&losses),
+        loss: step.total_loss(),
         tensors,
     })
 }

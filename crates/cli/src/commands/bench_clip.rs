@@ -4,17 +4,46 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_train::TrainError;
-use holdall_train::batch::Batch;
 use holdall_train::optimizer::StepScalars;
 use holdall_train::plan_race::Choosing;
 use holdall_train::scaler::LossScaler;
 use holdall_train::setup::Setup;
 use serde::Serialize;
 
-use crate::arguments::BenchClipArguments;
+use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
 use crate::screen::{print_json, progress, tell};
+
+#[derive(Args)]
+#[command(
+    mut_arg("effective_batch", |argument| {
+        argument.help("Samples per optimizer step [default: 32 x 4 with --small, else 8 x 16]")
+    }),
+    after_help = "Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench clip --small --batch-size 32 --gradient-accumulation 4"
+)]
+pub struct BenchClipArguments {
+    /// A model folder or a preset
+    #[arg(
+        long,
+        default_value = "openai/clip-vit-base-patch32",
+        value_name = "MODEL"
+    )]
+    pub model: String,
+    /// The preset for CPUs: 64 px, patch 8, width 128, 4 + 4 layers
+    #[arg(long, conflicts_with = "model")]
+    pub small: bool,
+    /// Timed steps
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
+    /// Print where the time of a step goes, operation by operation
+    #[arg(long)]
+    pub profile: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
 
 /// Classes of the label head, as in the PyTorch script that this stands beside.
 const NUM_LABELS: usize = 196;
@@ -70,38 +99,32 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
             config.train.gradient_accumulation = Some(accumulation);
         }
     }
-    let device = open_device_for(&config, options.device)?;
-    let setup = Setup::new(&config, &device)?;
+    let device = open_device_for(&config, options.compute.device)?;
+    let setup = Setup::without_data(&config, &device)?;
     for note in &setup.notes {
         tell(note);
     }
-    tell(&setup.weights.describe());
+    let task = &setup.step.task;
+    tell(&task.describe_weights());
     let samples = setup.request.samples_per_step().map_err(TrainError::from)?;
-    let tokens = setup.step.num_tokens;
     let started = Instant::now();
     let mut say = tell;
-    let host_bytes = Batch::host_bytes(&setup.step.model, samples, tokens);
+    let host_bytes = task.batch_bytes(samples);
     let plan = setup.plan(&device, host_bytes, Choosing::Measured(&mut say))?;
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
-    let batch = Batch::random(
-        &setup.step.model,
-        samples,
-        tokens,
-        setup.step.num_labels,
-        setup.seed,
-    );
+    let batch = task.random_batch(samples, setup.seed);
     let (mut step, chosen) = setup.start(&device, plan, &mut say)?;
     let mut scaler = LossScaler::suiting(setup.step.arithmetic);
     let steps = arguments.steps as usize;
     let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
     // A step whose gradients overflow is left out and the scale halved, as training does.
     let mut one_step = |count: usize| -> Result<f64> {
-        let moment = StepScalars {
+        let scalars = StepScalars {
             step: count as u64 + 1 - scaler.skipped_steps(),
             rates: &[2e-5, 1e-3],
             loss_scale: scaler.scale(),
         };
-        step.launch(&device, &batch, &moment);
+        step.launch(&device, &batch, &scalars);
         step.preload(&device, &batch);
         let report = step.finish().map_err(TrainError::from)?;
         let observed = scaler.observe(report.gradients);
@@ -128,18 +151,18 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     bar.finish_and_clear();
     print_json(&BenchJson {
         job: if arguments.small { "clip-small" } else { model },
-        micro_batch: chosen.batch_size,
-        accum: chosen.gradient_accumulation,
+        micro_batch: chosen.choice.batch_size,
+        accum: chosen.choice.gradient_accumulation,
         device: device.kind(),
         dtype: chosen.precision,
-        recompute: &chosen.recompute,
+        recompute: &chosen.choice.recompute.label(),
         exact: true,
         step_ms: seconds * 1e3,
         samples_per_s: samples as f64 / seconds,
         planned_bytes: chosen.process_bytes,
         arena_bytes: step.arena_bytes(),
         process_bytes: device.peak_bytes(),
-        kept_micro_batches: chosen.kept_micro_batches,
+        kept_micro_batches: chosen.choice.kept_micro_batches,
         planned_arena_bytes: chosen.arena_bytes,
         predicted_step_ms: chosen.step_ms,
         measured: chosen.measured,
@@ -152,7 +175,12 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     if arguments.profile {
         let programs = step.profile_programs(&device, &batch);
         let mut times = programs.map_err(TrainError::from)?;
-        times.extend(step.profile(&device, &batch).map_err(TrainError::from)?);
+        let operations = step.profile(&device, &batch).map_err(TrainError::from)?;
+        times.extend(
+            operations
+                .into_iter()
+                .map(|(name, s, n)| (name.to_owned(), s, n)),
+        );
         times.into_iter().for_each(|(name, seconds, count)| {
             tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));
         });

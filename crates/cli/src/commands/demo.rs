@@ -1,10 +1,11 @@
 //! `holdall demo`: a complete small run on pictures that it draws itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_data::cars::{self, CarsConfig};
 use holdall_data::config::Augment;
 use holdall_device::Device;
@@ -13,16 +14,48 @@ use holdall_train::budget::Memory;
 use holdall_train::config::{RunConfig, Warmup};
 use holdall_train::report::{Outcome, Summary};
 
-use crate::arguments::DemoArguments;
+use crate::arguments::{ComputeOptions, seed};
 use crate::commands::open_device;
 use crate::commands::train::{Meant, train};
 use crate::screen::{progress, tell};
 use crate::stop;
-use crate::watch::show_scores;
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  holdall demo --out /tmp/holdall-demo\n\n\
+                  What it writes: DIR/data (pictures, image_labels.csv) and DIR/run (losses, summary, model).")]
+pub struct DemoArguments {
+    /// Where pictures and the run go; must not hold a run yet
+    #[arg(long, value_name = "DIR", default_value = "holdall-demo")]
+    pub out: PathBuf,
+    /// Pictures to draw; a tenth is held out
+    #[arg(long, value_name = "N", default_value_t = 5600, value_parser = clap::value_parser!(u64).range(32..1_000_000))]
+    count: u64,
+    /// Times that the pictures are seen
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub epochs: usize,
+    /// What the process may hold: 1GiB, 80%, auto [default: 512MiB, on a GPU 2GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Memory>,
+    #[command(flatten)]
+    pub compute: ComputeOptions,
+    /// Another seed, other cars
+    #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = seed)]
+    pub seed: u64,
+    /// The summary as one JSON object on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl DemoArguments {
+    /// Pictures to draw.
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+}
 
 pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let started = Instant::now();
-    let device = open_device(arguments.device, None)?;
+    let device = open_device(arguments.compute.device, arguments.compute.num_threads)?;
     let data = arguments.out.join("data");
     tell(&format!(
         "A small CLIP learns to tell cars apart, from random weights, on {} pictures drawn now.",
@@ -84,6 +117,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
     };
     config.losses.label = 1.0;
     config.train.effective_batch = Some(128);
+    config.num_threads = arguments.compute.num_threads;
     config.train.epochs = arguments.epochs;
     config.train.lr = 1e-3;
     config.train.lr_head = 1e-2;
@@ -99,11 +133,8 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
 
 fn teach(summary: &Summary, out: &Path, seconds: f64) -> String {
     let mut text = String::from("\n");
-    if let Some(validation) = summary.metrics.first() {
-        text.push_str(&format!(
-            "On pictures it has never seen:\n{}\n",
-            show_scores(&validation.scores)
-        ));
+    if let Some(found) = &summary.found {
+        text.push_str(&format!("On pictures it has never seen:\n{found}\n"));
     }
     text.push_str(&format!(
         "All of it took {seconds:.0} s. What to look at, and what to type next:\n  \

@@ -5,27 +5,65 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_data::DataConfig;
 use holdall_data::loader;
 use holdall_data::samples::{Samples, SamplesBuilder};
-use holdall_device::Device;
+use holdall_metrics::classification::top_k;
 use holdall_train::TrainError;
-use holdall_train::encoder::Encoder;
-use holdall_train::evaluate::{Unfinished, encode_captions, encode_pictures};
 use holdall_train::loader_budget::Reading;
-use holdall_train::prepare::TokenTable;
-use holdall_train::saved_model::{Opened, SavedModel, Sight};
+use holdall_train::saved_model::{self, Opened, Pictures, SavedModel};
 use holdall_train::setup::{resolve_budget, room_to_open};
 use holdall_train::skipped::reason;
+use holdall_train::task::{Task, Unfinished};
+use holdall_train::tasks::clip::{
+    Encoder, SavedClip, TokenTable, encode_captions, encode_pictures,
+};
 use serde::Serialize;
 
-use crate::arguments::PredictArguments;
+use crate::arguments::{InferenceOptions, OutputOptions};
 use crate::array_file;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall predict runs/cars photo.jpg folder-of-photos\n  \
+                  holdall predict runs/cars photo.jpg --labels \"red car,blue car\" --template \"a photo of a {}\"\n  \
+                  holdall predict runs/cars photos --features features.npy\n\n\
+                  Exit code 1: some pictures could not be read; the others were predicted.")]
+pub struct PredictArguments {
+    /// The folder of a run, or a model folder
+    #[arg(value_name = "RUN|MODEL")]
+    pub model: String,
+    /// Pictures, or folders of pictures
+    #[arg(value_name = "IMAGES", required = true)]
+    pub images: Vec<PathBuf>,
+    /// Labels that need no training: pictures are compared with captions made of them
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    pub labels: Vec<String>,
+    /// The caption of a label
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "a photo of a {}",
+        requires = "labels"
+    )]
+    pub template: String,
+    /// Labels to print for each picture
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub top: usize,
+    /// Writes the pictures' features to FILE.npy or FILE.safetensors
+    #[arg(long, value_name = "FILE")]
+    pub features: Option<PathBuf>,
+    #[command(flatten)]
+    pub inference: InferenceOptions,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
 
 #[derive(Serialize)]
 struct PredictJson<'a> {
@@ -77,10 +115,11 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     if let Some(path) = &arguments.features {
         array_file::check_name(path)?;
     }
-    let device = open_device(arguments.device, arguments.num_threads)?;
-    let budget = resolve_budget(arguments.memory, &device)?;
-    let trained = SavedModel::open(&arguments.model, room_to_open(&device, budget))?;
-    tell(&trained.processor.describe());
+    let inference = &arguments.inference;
+    let device = open_device(inference.compute.device, inference.compute.num_threads)?;
+    let budget = resolve_budget(inference.memory, &device)?;
+    let trained = SavedClip::open(&arguments.model, room_to_open(&device, budget))?;
+    tell(&trained.processor().describe());
     let labels = labels(&arguments, &trained)?;
     let paths = pictures_under(&arguments.images)?;
     let samples = Arc::new(as_samples(&paths));
@@ -94,27 +133,29 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         None => 0,
     };
     let host_bytes = (paths.len() * (held_bytes + feature_bytes)) as u64;
-    let sight = Sight {
+    let task = trained.task(longest);
+    let framing = trained.processor().framing;
+    let wanted = Pictures {
         samples: &samples,
+        framing,
         policy: &DataConfig::default(),
-        longest,
-        batch: arguments.batch_size,
+        batch: inference.batch_size,
         budget_bytes: budget,
         host_bytes,
     };
-    let opened = trained.open_for(&device, &sight, &stop::requests().stop);
-    let Some(opened) = fitting(arguments.json, device.kind(), opened)? else {
+    let opened = saved_model::open(&device, &task, &wanted, &stop::requests().stop);
+    let Some(opened) = fitting(arguments.output.json, device.kind(), opened)? else {
         return Ok(stop::exit_code());
     };
     let Opened {
-        mut encoders,
+        mut model,
         decode_bytes,
         note,
     } = opened;
     note.iter().for_each(|note| tell(note));
-    let planned_bytes = encoders.plan().process_bytes;
-    let mut encoder = encoders.encoder();
-    let captions = encode_labels(&device, &mut encoder, &labels).map_err(Unfinished::into_error)?;
+    let planned_bytes = model.plan().process_bytes;
+    let mut encoder = Encoder::new(&task, model.forward(&device));
+    let captions = encode_labels(&mut encoder, &labels).map_err(Unfinished::into_error)?;
     let bar = progress(paths.len() as u64, "Predicting");
     let mut predictions = Vec::new();
     let mut not_finite = None;
@@ -123,15 +164,9 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         Some(_) => Vec::with_capacity(paths.len() * projection),
         None => Vec::new(),
     };
-    let reading = Reading::evaluation(
-        &device,
-        encoder.batch(),
-        trained.picture_bytes(),
-        decode_bytes,
-    );
-    let mut pictures = reading.open(&device, trained.processor.framing)?;
+    let reading = Reading::evaluation(&device, encoder.batch(), task.picture_bytes(), decode_bytes);
+    let mut pictures = reading.open(&device, framing)?;
     let encoded = encode_pictures(
-        &device,
         &mut encoder,
         (&mut pictures, &samples),
         &stop::requests().stop,
@@ -182,7 +217,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
             path.display()
         ));
     }
-    if arguments.json {
+    if arguments.output.json {
         print_json(&PredictJson {
             model: trained.path(),
             device: device.kind(),
@@ -203,7 +238,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
 }
 
 /// Names asked for, the head's, or none where only features are wanted.
-fn labels(arguments: &PredictArguments, trained: &SavedModel) -> Result<Labels> {
+fn labels(arguments: &PredictArguments, trained: &SavedClip) -> Result<Labels> {
     if !arguments.labels.is_empty() {
         let names: Vec<String> = arguments
             .labels
@@ -246,14 +281,10 @@ fn labels(arguments: &PredictArguments, trained: &SavedModel) -> Result<Labels> 
     }
 }
 
-fn encode_labels(
-    device: &Device,
-    encoder: &mut Encoder<'_>,
-    labels: &Labels,
-) -> Result<Vec<f32>, Unfinished> {
+fn encode_labels(encoder: &mut Encoder<'_>, labels: &Labels) -> Result<Vec<f32>, Unfinished> {
     let mut features = Vec::new();
     if let Labels::ZeroShot { tokens, .. } = labels {
-        encode_captions(device, encoder, tokens, |encoded| {
+        encode_captions(encoder, tokens, |encoded| {
             features.extend_from_slice(encoded);
             true
         })?;
@@ -279,18 +310,12 @@ fn best(labels: &Labels, scores: &[f64], top: usize) -> Vec<Guess> {
     let (Labels::Head(names) | Labels::ZeroShot { names, .. }) = labels else {
         return Vec::new();
     };
-    let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum();
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
-    order
-        .into_iter()
-        .take(top)
-        .map(|index| Guess {
-            label: names[index].clone(),
-            probability: (scores[index] - highest).exp() / total,
-        })
-        .collect()
+    let best = top_k(scores, top).into_iter();
+    best.map(|(index, probability)| Guess {
+        label: names[index].clone(),
+        probability,
+    })
+    .collect()
 }
 
 const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];

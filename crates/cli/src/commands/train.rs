@@ -1,5 +1,7 @@
 //! `holdall train`: from a CSV and a budget to a model folder.
 
+mod arguments;
+
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,16 +26,17 @@ use holdall_train::run_folder::{RunFolder, next_free};
 use holdall_train::sealed_config;
 use holdall_train::trainer::{End, Trainer};
 
-use crate::arguments::TrainArguments;
 use crate::commands::{open_device_for, plan, report};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 use crate::watch::{self, Watcher};
 
+pub use self::arguments::TrainArguments;
+
 pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
     let meant = Meant::new(&arguments)?;
-    let device = open_device_for(&meant.config, arguments.options.device)?;
-    let outcome = train(meant, device, arguments.options.json)?;
+    let device = open_device_for(&meant.config, arguments.options.compute.device)?;
+    let outcome = train(meant, device, arguments.options.output.json)?;
     Ok(match outcome {
         Outcome::Finished(_) | Outcome::NothingToDo => ExitCode::SUCCESS,
         Outcome::Interrupted { .. } => stop::exit_code(),
@@ -51,7 +54,7 @@ pub struct Meant {
 
 impl Meant {
     fn new(arguments: &TrainArguments) -> Result<Meant> {
-        if arguments.train.resume {
+        if arguments.resume {
             return Meant::resumed(arguments);
         }
         let mut notes = Vec::new();
@@ -70,7 +73,7 @@ impl Meant {
         if let (false, Some(target)) = (is_config, target) {
             config.data.train = Some(PathBuf::from(target));
         }
-        arguments.train.lay_over(&mut config);
+        arguments.lay_over(&mut config);
         if !is_config && config.data.label.is_none() {
             config.data.label = label_by_name(&config, &mut notes)?;
         }
@@ -82,7 +85,7 @@ impl Meant {
             config,
             out,
             resume: false,
-            tensorboard: arguments.train.tensorboard,
+            tensorboard: arguments.tensorboard,
             notes,
         })
     }
@@ -91,7 +94,7 @@ impl Meant {
     fn resumed(arguments: &TrainArguments) -> Result<Meant> {
         let target = arguments.target.as_deref().map(Path::new);
         let run = target.filter(|path| path.join("config.yml").is_file());
-        let Some(out) = arguments.train.out.clone().or(run.map(Path::to_owned)) else {
+        let Some(out) = arguments.out.clone().or(run.map(Path::to_owned)) else {
             return Err(TrainError::Config(
                 "--resume: expected the folder of a run, found none named\n\
                  hint: holdall train --resume --out RUN"
@@ -120,14 +123,14 @@ impl Meant {
             Some(path) => arguments.options.over(Some(path))?,
             None => arguments.options.over(Some(&begun_file))?,
         };
-        arguments.train.lay_over(&mut config);
+        arguments.lay_over(&mut config);
         config.out = begun.out.clone();
         let notes = resume::changes(&begun, &config)?;
         Ok(Meant {
             config,
             out,
             resume: true,
-            tensorboard: arguments.train.tensorboard,
+            tensorboard: arguments.tensorboard,
             notes,
         })
     }

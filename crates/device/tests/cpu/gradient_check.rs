@@ -10,7 +10,7 @@ use holdall_graph::ops::add::AddInto;
 use holdall_graph::{
     DType, Decay, Graph, Node, Output, Role, Section, StorageId, Value, ValueId, backward,
 };
-use holdall_plan::{Recompute, RecomputePolicy};
+use holdall_plan::{Recompute, RecomputePolicy, Stage};
 
 use super::step::{
     Contents, Kept, Planned, Random, Step, flat, norm, read, total, trainable, write,
@@ -251,9 +251,9 @@ fn compare(
             .map(|&id| read(arena, &plan.place(id)))
             .collect();
         for program in [
-            &plan.programs.begin,
-            &plan.programs.loss,
-            &plan.programs.pull_back,
+            plan.program(Stage::Begin),
+            plan.program(Stage::Loss),
+            plan.program(Stage::ForwardBackward),
         ] {
             cpu().run(program, arena, 0, 0);
         }
@@ -311,7 +311,7 @@ fn compare(
 }
 
 /// Nodes of the backward pass.
-pub fn pull_back(graph: &Graph) -> Vec<&Node> {
+pub fn backward_nodes(graph: &Graph) -> Vec<&Node> {
     let nodes = graph.nodes().iter();
     nodes
         .filter(|node| node.section == Section::Backward)

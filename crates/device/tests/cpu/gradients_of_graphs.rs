@@ -5,7 +5,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::{DType, Decay, Op, Section, ValueId, backward};
 use holdall_plan::{Recompute, RecomputePolicy};
 
-use super::gradient_check::{Sketch, check_gradients, check_sketch, pull_back};
+use super::gradient_check::{Sketch, backward_nodes, check_gradients, check_sketch};
 use super::step::zero_gradients;
 
 #[test]
@@ -174,7 +174,7 @@ fn a_frozen_branch_has_no_backward_nodes() {
         &[(y, seed)],
         &[],
     );
-    let nodes = pull_back(&s.graph);
+    let nodes = backward_nodes(&s.graph);
     let storage = |value: ValueId| s.graph.value(value).storage;
     assert_eq!(
         nodes

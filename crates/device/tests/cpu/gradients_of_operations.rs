@@ -5,7 +5,7 @@
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::{DType, Decay, Op, Section, ValueId, Write, backward};
 
-use super::gradient_check::{Sketch, check_gradients, pull_back};
+use super::gradient_check::{Sketch, backward_nodes, check_gradients};
 use super::step::Contents;
 
 const ACTIVATIONS: [Activation; 2] = [Activation::QuickGelu, Activation::Gelu];
@@ -76,7 +76,7 @@ fn linear_activated_alone() {
             ]
         });
         assert!(
-            pull_back(&graph)
+            backward_nodes(&graph)
                 .iter()
                 .any(|node| matches!(node.op, Op::ActivateGrad(_)))
         );
@@ -95,7 +95,7 @@ fn the_activation_of_the_layer_before_is_fused_into_the_product() {
             let (weight, bias) = (s.parameter(&[4, 6]), s.parameter(&[4]));
             vec![s.graph.linear("y", hidden, weight, Some(bias), Some(x_ni))]
         });
-        let nodes = pull_back(&graph);
+        let nodes = backward_nodes(&graph);
         let fused =
             |op: &Op| matches!(op, Op::LinearInputGrad(op) if op.activation == Some(activation));
         assert_eq!(nodes.iter().filter(|node| fused(&node.op)).count(), 1);
@@ -121,7 +121,7 @@ fn a_hidden_layer_with_two_readers_is_not_fused() {
             s.graph.linear("right", hidden, right, None, None),
         ]
     });
-    let nodes = pull_back(&graph);
+    let nodes = backward_nodes(&graph);
     assert!(
         nodes
             .iter()
@@ -209,7 +209,7 @@ fn self_attention_of_packed_columns() {
     for causal in [false, true] {
         let graph = check_gradients(|s| packed_attention(s, [2, 5, 6], 2, causal));
         // Side by side in one storage, which needs no zeros first.
-        let nodes = pull_back(&graph);
+        let nodes = backward_nodes(&graph);
         assert!(!nodes.iter().any(|node| matches!(node.op, Op::Fill(_))));
     }
 }
@@ -499,7 +499,7 @@ fn cast_there_and_back() {
         assert_eq!(s.graph.dtype(found[0].unwrap()), DType::F64);
         s.graph
     };
-    let casts: Vec<_> = pull_back(&graph)
+    let casts: Vec<_> = backward_nodes(&graph)
         .iter()
         .map(|node| {
             (

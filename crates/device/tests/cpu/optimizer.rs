@@ -3,7 +3,7 @@
 use holdall_device::cpu::Arena;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{DType, Decay, Graph, Output, Role, Section, StorageId};
-use holdall_plan::{Recompute, RecomputePolicy};
+use holdall_plan::{Recompute, RecomputePolicy, Stage};
 
 use super::gradient_check::cpu;
 use super::step::{Contents, Kept, Outcome, Planned, Random, Step, flat, norm, write};
@@ -139,7 +139,7 @@ impl Update {
             let place = plan.place_of(&flat(&self.step.graph, *storage));
             write(&mut arena, &place, &Contents::Floats(values.clone()));
         }
-        cpu().run(&plan.programs.update, &mut arena, 0, 0);
+        cpu().run(plan.program(Stage::Update), &mut arena, 0, 0);
         self.step.outcome(plan, &arena)
     }
 

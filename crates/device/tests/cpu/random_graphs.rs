@@ -268,6 +268,7 @@ fn write(recipe: &Recipe) -> Step {
             let weight = w.parameter(format!("{name}.w"), &[d + 1, d], false);
             let bias = w.parameter(format!("{name}.b"), &[d + 1], false);
             let projected = w.g.linear(name, pooled, weight, Some(bias), None);
+            w.g.leave_by_first_pass(all);
             let here = w.g.micro_rows(all, b);
             w.g.normalize_into(name, projected, here);
             seeds_back.push((here, w.g.micro_rows(gradient, b)));

@@ -18,11 +18,8 @@ pub fn policies(num_blocks: usize) -> Vec<RecomputePolicy> {
     ];
     for rest in [Recompute::Cheap, Recompute::None] {
         policies.push(RecomputePolicy {
-            blocks_again: 1.min(num_blocks),
-            rest,
-            whole_from: usize::MAX,
-            together: 1,
-            lanes: Default::default(),
+            recomputed_blocks: 1.min(num_blocks),
+            ..RecomputePolicy::uniform(rest, num_blocks)
         });
     }
     policies

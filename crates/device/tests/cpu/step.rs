@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use holdall_device::cpu::{Arena, Cpu, CpuTarget};
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{DType, Graph, Role, Section, Shape, StorageId, Value, ValueId};
-use holdall_plan::{Place, Program, RecomputePolicy, StepPlan, lifetimes_of};
+use holdall_plan::{Place, Program, RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
 /// SplitMix64: the same numbers on every machine.
 pub struct Random(pub u64);
@@ -116,10 +116,10 @@ impl Planned {
         }
     }
 
-    /// begin, features of the rest, kept features, loss, kept pull-back, pull-back, update. Slots fill from the first
+    /// begin, first pass of the rest, kept forward, loss, kept backward, forward and backward, update. Slots fill from the first
     /// to the last and empty the other way round.
     pub fn schedule(&self) -> Vec<Run<'_>> {
-        let programs = &self.plan.programs;
+        let of = |stage: Stage| self.plan.program(stage);
         let run = |program, micro_batch, slot| Run {
             program,
             micro_batch,
@@ -134,15 +134,15 @@ impl Planned {
             let rest = (0..self.accumulation).filter(|micro_batch| !slots.contains(micro_batch));
             rest.map(move |micro_batch| run(program, micro_batch, None))
         };
-        let mut runs = vec![run(&programs.begin, 0, None)];
+        let mut runs = vec![run(of(Stage::Begin), 0, None)];
         if self.plan.coupled {
-            runs.extend(rest(&programs.features));
+            runs.extend(rest(of(Stage::FirstPass)));
         }
-        runs.extend(in_slots(&programs.kept_features));
-        runs.push(run(&programs.loss, 0, None));
-        runs.extend(in_slots(&programs.kept_pull_back).rev());
-        runs.extend(rest(&programs.pull_back));
-        runs.push(run(&programs.update, 0, None));
+        runs.extend(in_slots(of(Stage::KeptForward)));
+        runs.push(run(of(Stage::Loss), 0, None));
+        runs.extend(in_slots(of(Stage::KeptBackward)).rev());
+        runs.extend(rest(of(Stage::ForwardBackward)));
+        runs.push(run(of(Stage::Update), 0, None));
         runs
     }
 }

@@ -11,7 +11,7 @@ use holdall_graph::ops::fill::Fill;
 use holdall_graph::{
     Copies, DType, Decay, Graph, Output, Role, Section, StorageId, Value, ValueId, backward,
 };
-use holdall_plan::{Phase, Place, Recompute, RecomputePolicy, StepPlan, lifetimes_of};
+use holdall_plan::{Place, Recompute, RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
 use super::step::{Contents, Outcome, Random, flat, norm, trainable, zero_gradients};
 
@@ -500,15 +500,15 @@ impl Case {
             let place = plan.place_of(&flat(&self.graph, *storage));
             put(machine, &place, &Contents::Floats(values.clone()));
         }
-        for phase in [Phase::Refresh, Phase::Begin, Phase::Loss] {
-            machine.run(device, plan, phase, 0, 0);
+        for stage in [Stage::Refresh, Stage::Begin, Stage::Loss] {
+            machine.run(device, plan, stage.id(), 0, 0);
         }
         for micro in 0..self.micro_batches {
             // Every time: a backward pass may add to the seeds, and they are inputs.
             for (value, contents) in &self.inputs {
                 put_input(machine, &plan.place(*value), contents);
             }
-            machine.run(device, plan, Phase::PullBack, micro, 0);
+            machine.run(device, plan, Stage::ForwardBackward.id(), micro, 0);
         }
         machine.wait().unwrap();
         let results = self.results.iter();

@@ -10,7 +10,7 @@ use holdall_graph::ops::fill::Fill;
 use holdall_graph::{
     DType, Decay, Graph, Output, Role, Section, StorageId, ValueId, backward, backward_into,
 };
-use holdall_plan::{Phase, RecomputePolicy, StepPlan, lifetimes_of};
+use holdall_plan::{RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
 use super::harness::{Gpu, assert_same_bits, cpu, get, put, put_input, rounded};
 use super::step::{Contents, Outcome, Random, flat, zero_gradients};
@@ -295,6 +295,7 @@ fn side(w: &mut Writer, name: &str, pooled: ValueId, [b, rows, width]: [usize; 3
     w.g.normalize_into(name, projected, here);
     let [all, gradient] = [name.to_owned(), format!("{name}.all.grad")]
         .map(|name| w.g.tensor(name, &[rows, width], DType::F32, Role::Feature));
+    w.g.leave_by_first_pass(all);
     let moving = w.g.micro_rows(all, b);
     let moved = vec![Output::overwrite(moving)];
     w.g.push(AddInto {}, vec![here], moved);
@@ -332,19 +333,19 @@ fn draw_weights(g: &Graph, format: DType, random: &mut Random) -> Vec<(StorageId
 
 impl Step {
     /// Slots are emptied in the order of micro-batches.
-    pub fn schedule(&self, plan: &StepPlan) -> Vec<(Phase, usize, usize)> {
+    pub fn schedule(&self, plan: &StepPlan) -> Vec<(Stage, usize, usize)> {
         let kept = plan.kept;
         let of = |slot: usize| kept - 1 - slot;
-        let mut runs = vec![(Phase::Begin, 0, 0)];
-        runs.extend((kept..self.accumulation).map(|micro| (Phase::Features, micro, 0)));
-        runs.extend((0..kept).map(|slot| (Phase::KeptFeatures, of(slot), slot)));
-        runs.push((Phase::Loss, 0, 0));
+        let mut runs = vec![(Stage::Begin, 0, 0)];
+        runs.extend((kept..self.accumulation).map(|micro| (Stage::FirstPass, micro, 0)));
+        runs.extend((0..kept).map(|slot| (Stage::KeptForward, of(slot), slot)));
+        runs.push((Stage::Loss, 0, 0));
         runs.extend(
             (0..kept)
                 .rev()
-                .map(|slot| (Phase::KeptPullBack, of(slot), slot)),
+                .map(|slot| (Stage::KeptBackward, of(slot), slot)),
         );
-        runs.extend((kept..self.accumulation).map(|micro| (Phase::PullBack, micro, 0)));
+        runs.extend((kept..self.accumulation).map(|micro| (Stage::ForwardBackward, micro, 0)));
         runs
     }
 
@@ -364,10 +365,10 @@ impl Step {
 
     fn run(&self, device: &Device, plan: &StepPlan, machine: &mut Machine) -> Outcome {
         self.write_weights(plan, machine);
-        machine.run(device, plan, Phase::Refresh, 0, 0);
-        for (phase, micro, slot) in self.schedule(plan) {
+        machine.run(device, plan, Stage::Refresh.id(), 0, 0);
+        for (stage, micro, slot) in self.schedule(plan) {
             self.write_inputs(plan, machine, micro);
-            machine.run(device, plan, phase, micro, slot);
+            machine.run(device, plan, stage.id(), micro, slot);
         }
         machine.wait().unwrap();
         let storages = (0..self.graph.storages().len()).map(StorageId);

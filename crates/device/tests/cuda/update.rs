@@ -4,7 +4,7 @@ use holdall_device::cpu::CpuTarget;
 use holdall_device::{Arithmetic, Device, Machine};
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{DType, Decay, Graph, Output, Role, Section, StorageId, Value, ValueId};
-use holdall_plan::{Phase, Recompute, RecomputePolicy, StepPlan, lifetimes_of};
+use holdall_plan::{Recompute, RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
 use super::harness::{
     FORMATS, Gpu, assert_close, assert_same_bits, cpu, get, put, put_input, rounded,
@@ -173,7 +173,7 @@ impl Update {
             let place = plan.place_of(&flat(&self.graph, *storage));
             put(&mut machine, &place, &Contents::Floats(values.clone()));
         }
-        machine.run(device, plan, Phase::Refresh, 0, 0);
+        machine.run(device, plan, Stage::Refresh.id(), 0, 0);
         let mut random = Random(6);
         let steps = 1..=NUM_STEPS;
         steps
@@ -192,7 +192,7 @@ impl Update {
                 schedule.extend(RATES);
                 let place = plan.place(self.schedule);
                 put_input(&mut machine, &place, &Contents::Floats(schedule));
-                machine.run(device, plan, Phase::Update, 0, 0);
+                machine.run(device, plan, Stage::Update.id(), 0, 0);
                 machine.wait().unwrap();
                 self.outcome(plan, &machine)
             })

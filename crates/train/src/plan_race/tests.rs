@@ -12,7 +12,7 @@ fn setup(device: &Device) -> Setup {
         ..RunConfig::default()
     };
     config.train.effective_batch = Some(16);
-    Setup::new(&config, device).unwrap()
+    Setup::without_data(&config, device).unwrap()
 }
 
 fn cpu() -> Device {
@@ -24,7 +24,7 @@ fn target() -> CpuTarget {
 }
 
 fn up_to(setup: &Setup, budget_bytes: Option<u64>, count: usize) -> Result<Vec<Plan>, PlanError> {
-    let build = |variant: &Variant| write_step(&setup.step, variant).graph;
+    let build = |shape: &StepShape| setup.write(shape);
     let request = Request {
         budget_bytes,
         ..setup.request.clone()
@@ -34,7 +34,7 @@ fn up_to(setup: &Setup, budget_bytes: Option<u64>, count: usize) -> Result<Vec<P
 
 fn timing(plan: &Plan, step_ms: f64) -> Timing {
     Timing {
-        choice: plan.chosen.choice(),
+        choice: plan.chosen.choice,
         step_ms,
     }
 }
@@ -55,9 +55,9 @@ fn contenders_are_the_fastest_of_their_kind_that_fit() {
             assert!(chosen.step_ms <= 1.15 * plans[0].chosen.step_ms);
             assert!(budget.is_none_or(|budget| chosen.process_bytes <= budget));
             assert_eq!(plan.step.process_bytes, chosen.process_bytes);
-            assert_eq!(plan.step.kept, chosen.kept_micro_batches);
+            assert_eq!(plan.step.kept, chosen.choice.kept_micro_batches);
             for other in &plans[..index] {
-                let kind = |of: &Candidate| (of.batch_size, of.recompute.clone());
+                let kind = |of: &Candidate| (of.choice.batch_size, of.choice.recompute);
                 assert_ne!(kind(chosen), kind(&other.chosen));
                 assert!(other.chosen.step_ms <= chosen.step_ms);
             }
@@ -71,7 +71,7 @@ fn contenders_are_the_fastest_of_their_kind_that_fit() {
 #[test]
 fn a_choice_is_planned_again_where_it_is_open_and_fits() {
     let setup = setup(&cpu());
-    let build = |variant: &Variant| write_step(&setup.step, variant).graph;
+    let build = |shape: &StepShape| setup.write(shape);
     let again =
         |choice: &Choice, request: &Request| plan_of(choice, request, &build, &target()).unwrap();
     let open = Request {
@@ -79,7 +79,7 @@ fn a_choice_is_planned_again_where_it_is_open_and_fits() {
         ..setup.request.clone()
     };
     for plan in up_to(&setup, None, 4).unwrap() {
-        let choice = plan.chosen.choice();
+        let choice = plan.chosen.choice;
         let found = again(&choice, &open).unwrap();
         assert_eq!(found.chosen, plan.chosen);
         assert_eq!(found.step.arena_bytes, plan.step.arena_bytes);
@@ -123,7 +123,7 @@ fn the_fastest_measured_wins_and_knows_what_else_there_is() {
     // A thousand bytes more than the second was planned to hold beside its arena.
     let held = plans[1].step.process_bytes - plans[1].step.arena_bytes + 1000;
     let won = winner(plans.clone(), &timings, held, None).unwrap();
-    assert_eq!(won.chosen.choice(), plans[1].chosen.choice());
+    assert_eq!(won.chosen.choice, plans[1].chosen.choice);
     assert_eq!(won.chosen.step_ms, 10.0);
     assert!(won.chosen.measured);
     assert_eq!(
@@ -137,12 +137,12 @@ fn the_fastest_measured_wins_and_knows_what_else_there_is() {
         "what was foreseen is not counted twice"
     );
     let beaten = &won.alternatives[0];
-    assert_eq!(beaten.choice(), plans[0].chosen.choice());
+    assert_eq!(beaten.choice, plans[0].chosen.choice);
     assert!(beaten.measured && beaten.step_ms == 12.0);
     let scale = 10.0 / plans[1].chosen.step_ms;
     for other in &won.alternatives[1..] {
         let was = plans[0].alternatives.iter();
-        let was = was.clone().find(|was| was.choice() == other.choice());
+        let was = was.clone().find(|was| was.choice == other.choice);
         assert!(!other.measured);
         assert_eq!(other.step_ms, scale * was.unwrap().step_ms);
     }
@@ -157,9 +157,8 @@ fn a_plan_runs_for_real() {
     let device = cpu();
     let setup = setup(&device);
     let plan = up_to(&setup, None, 1).unwrap().remove(0);
-    let (model, tokens) = (&setup.step.model, setup.step.num_tokens);
     // Fewer samples than the effective batch: the rest is padding.
-    let batch = Batch::random(model, 3, tokens, setup.step.num_labels, 1);
+    let batch = setup.step.task.random_batch(3, 1);
     let step_ms = run_for_real(&setup, &device, &plan, &batch).unwrap();
     assert!(step_ms.is_finite() && step_ms > 0.0, "{step_ms}");
 }
@@ -224,7 +223,7 @@ fn a_key_tells_apart_what_takes_other_times() {
             "card",
             asked,
             &StepConfig {
-                num_tokens: 5,
+                evaluation_batch: Some(5),
                 ..step.clone()
             },
         ),

@@ -115,6 +115,10 @@ impl Trainer {
             weights: self.step.config().task.describe_weights(),
             best: self.state.best.clone(),
             metrics: self.state.last_scores.clone(),
+            found: self.state.last_scores.first().map(|metrics| {
+                let task = &self.step.config().task;
+                task.describe_scores(&metrics.scores)
+            }),
             model: Some(ModelOfRun {
                 step,
                 checksum: checksum.to_string(),

@@ -5,7 +5,8 @@ use holdall_plan::Recompute;
 use holdall_train::optimizer::StepScalars;
 
 use crate::support::{
-    Split, fixture, golden_batch, gradient_errors, on_cpu, read_tensors, read_weights, step,
+    Split, config_of, features, fixture, golden_batch, gradient_errors, on_cpu, read_tensors,
+    read_weights, step,
 };
 
 const VARIANTS: [&str; 2] = ["clip_quick", "clip_erf"];
@@ -31,11 +32,13 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
         let folder = ModelFolder::open(&fixture(variant)).unwrap();
         folder.check().unwrap();
         let golden = read_tensors(&fixture(variant).join("golden.safetensors"));
-        let (config, batch) = golden_batch(folder.config(), &golden);
+        let (task, batch) = golden_batch(folder.config(), &golden);
+        let config = config_of(&task);
         for split in splits() {
             let mut step = step(&device, &config, 6, split);
             read_weights(&device, &mut step, &folder);
-            let (contrastive, label) = step.gradients(&device, &batch, 1.0).unwrap();
+            let losses = step.gradients(&device, &batch, 1.0).unwrap();
+            let (contrastive, label) = (losses[0], losses[1]);
             let near = |found: f64, name: &str| {
                 let expected = golden[name].1[0];
                 assert!(
@@ -47,7 +50,7 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
             near(label.mean(), "loss_label");
             assert_eq!((contrastive.count, label.count), (6.0, 5.0));
 
-            let [image, text] = step.features().unwrap();
+            let [image, text] = features(&step);
             for (found, name) in [(&image, "image_embeds"), (&text, "text_embeds")] {
                 for (&found, &expected) in found.iter().zip(&golden[name].1) {
                     assert!(
@@ -101,7 +104,8 @@ fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
     for variant in VARIANTS {
         let folder = ModelFolder::open(&fixture(variant)).unwrap();
         let golden = read_tensors(&fixture(variant).join("golden.safetensors"));
-        let (config, batch) = golden_batch(folder.config(), &golden);
+        let (task, batch) = golden_batch(folder.config(), &golden);
+        let config = config_of(&task);
         for split in splits() {
             let mut step = step(&device, &config, 6, split);
             read_weights(&device, &mut step, &folder);

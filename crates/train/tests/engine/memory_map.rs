@@ -9,10 +9,13 @@ use holdall_device::cuda::cards::find;
 use holdall_graph::Copies;
 use holdall_models::config::ClipConfig;
 use holdall_plan::{
-    LaneOrder, Place, PlacedBox, Recompute, RecomputePolicy, StepPlan, Target, Tenant, Variant,
+    LaneOrder, Place, PlacedBox, Recompute, RecomputePolicy, StepPlan, StepShape, Target, Tenant,
     lifetimes_of,
 };
-use holdall_train::step_graph::{StepConfig, write_step};
+use holdall_train::step_graph::write_step;
+use holdall_train::tasks::clip::ClipTask;
+
+use crate::support::config_of;
 
 fn plans(
     target: &dyn Target,
@@ -20,16 +23,17 @@ fn plans(
     arithmetic: Arithmetic,
     check: impl Fn(&StepPlan, &str),
 ) {
-    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(10));
+    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(10));
+    task.sorted_ids = true;
+    let mut config = config_of(&task);
     config.arithmetic = arithmetic;
-    config.sorted_ids = true;
     config.evaluation_batch = Some(3);
-    let variant = Variant {
+    let variant = StepShape {
         batch_size: 4,
         gradient_accumulation: 3,
         copies: Copies::Resident,
     };
-    let graph = write_step(&config, &variant).graph;
+    let graph = write_step(&config, &variant);
     for recompute in [Recompute::None, Recompute::Cheap, Recompute::Blocks] {
         let policy = RecomputePolicy {
             lanes,
@@ -50,15 +54,15 @@ fn check(plan: &StepPlan, named: &str) {
     assert!(no_two_overlap(boxes), "{named}: two in one place");
     let highest = boxes.iter().map(|one| one.offset + one.bytes).max();
     assert!(highest <= Some(plan.arena_bytes), "{named}: {highest:?}");
-    for stretch in &plan.memory_map.programs {
-        let program = &plan.programs[stretch.phase];
+    for mapped in &plan.memory_map.programs {
+        let program = plan.program(mapped.stage);
         assert_eq!(
             program.instructions.len(),
-            stretch.last + 1 - stretch.first,
+            mapped.last + 1 - mapped.first,
             "{named}: {}",
             program.name
         );
-        for (moment, instruction) in (stretch.first..).zip(&program.instructions) {
+        for (moment, instruction) in (mapped.first..).zip(&program.instructions) {
             assert_eq!(
                 plan.memory_map.operations[moment].operation,
                 instruction.op.rules().name()

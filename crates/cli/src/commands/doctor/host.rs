@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use holdall_device::cuda::compile::{CACHE_VARIABLE, cache_folder};
-use holdall_train::budget::show_bytes;
+use holdall_files::show_bytes;
 
 use super::Check;
 use crate::host::{self, HostReading, HostWatch};

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use holdall_data::loader::{Loader, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
-use holdall_metrics::collected::Collected;
+use holdall_metrics::feature_gather::FeatureGather;
 use holdall_metrics::features::Features;
 use holdall_metrics::labels::LabelCounts;
 use holdall_metrics::pairs::Pairs;
@@ -91,7 +91,7 @@ pub(super) fn host_bytes(
     // A row's number, as it came and in order, and its caption's.
     let per_row = projection * size_of::<f32>() + 3 * size_of::<u32>();
     let sizes = sizes(pictures, captions, projection, threads);
-    let ranking = sizes.layout(&options(&sizes));
+    let ranking = sizes.tiling(&options(&sizes));
     let ranking = ranking.expect("never less than the least");
     ((pictures + captions) * per_row) as u64 + ranking.held_bytes + CODE_BYTES + EXAMPLES_BYTES
 }
@@ -145,7 +145,7 @@ pub(super) fn evaluate(
     let total = samples.len() + tokens.len();
     let mut examples = step.map(|_| Examples::of(samples));
     let mut labels = LabelCounts::default();
-    let mut picture_features = Collected::new(samples.len(), projection, samples.len());
+    let mut picture_features = FeatureGather::new(samples.len(), projection, samples.len());
     let mut num_labels = None;
     let skipped = encode_pictures_seeing(
         &mut encoder,

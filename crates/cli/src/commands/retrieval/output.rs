@@ -9,8 +9,8 @@ use holdall_files::write_whole_by;
 use holdall_metrics::retrieval::{Found, Neighbours, Ranked, Ties};
 use holdall_train::TrainError;
 
-use super::given::config;
-use crate::arguments::RetrievalArguments;
+use super::arguments::RetrievalArguments;
+use super::inputs::config;
 use crate::array_file;
 use crate::screen::tell;
 

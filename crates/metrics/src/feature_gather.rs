@@ -7,7 +7,7 @@ use crate::error::InputError;
 
 /// Features of some of the samples of a data set.
 #[derive(Clone, Debug)]
-pub struct Collected {
+pub struct FeatureGather {
     num_samples: usize,
     dimension: usize,
     /// Whose rows they are, as they came.
@@ -19,25 +19,25 @@ pub struct Collected {
 
 /// Rows in the order of their samples.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ordered {
+pub struct OrderedFeatures {
     /// Their numbers, rising: all but those that were left out.
     pub samples: Vec<u32>,
     /// Their features, one row after another.
     pub rows: Vec<f32>,
 }
 
-impl Collected {
+impl FeatureGather {
     /// None yet, of a data set of so many samples. Room for `num_expected` rows is made at once.
     ///
     /// # Panics
     /// When rows have no values, or samples are more than 32 bits count.
-    pub fn new(num_samples: usize, dimension: usize, num_expected: usize) -> Collected {
+    pub fn new(num_samples: usize, dimension: usize, num_expected: usize) -> FeatureGather {
         assert!(dimension > 0, "a row has at least one value");
         assert!(
             u32::try_from(num_samples).is_ok(),
             "samples are numbered in 32 bits"
         );
-        Collected {
+        FeatureGather {
             num_samples,
             dimension,
             samples: Vec::with_capacity(num_expected),
@@ -107,7 +107,7 @@ impl Collected {
     ///
     /// # Errors
     /// When it is of another data set or model, or has a sample that is here already.
-    pub fn merge(&mut self, other: &Collected) -> Result<(), InputError> {
+    pub fn merge(&mut self, other: &FeatureGather) -> Result<(), InputError> {
         let [expected, found] = [&*self, other].map(|one| [one.num_samples, one.dimension]);
         if expected != found {
             return Err(InputError::Shard { expected, found });
@@ -119,7 +119,7 @@ impl Collected {
     ///
     /// # Errors
     /// When a sample is missing that is not among those `left_out`.
-    pub fn in_order(mut self, left_out: &[u32]) -> Result<Ordered, InputError> {
+    pub fn in_order(mut self, left_out: &[u32]) -> Result<OrderedFeatures, InputError> {
         for &sample in left_out {
             self.mark(sample)?;
         }
@@ -134,7 +134,7 @@ impl Collected {
         order.sort_unstable_by_key(|&place| self.samples[place as usize]);
         take_places(&order, &mut self.rows, self.dimension);
         self.samples.sort_unstable();
-        Ok(Ordered {
+        Ok(OrderedFeatures {
             samples: self.samples,
             rows: self.rows,
         })
@@ -187,11 +187,11 @@ mod tests {
             num_processes in 1usize..5,
         ) {
             let (left_out, read) = order.split_at(num_left_out);
-            let mut shards = vec![Collected::new(40, 3, 0); num_processes];
+            let mut shards = vec![FeatureGather::new(40, 3, 0); num_processes];
             for (turn, samples) in read.chunks(batch).enumerate() {
                 shards[turn % num_processes].add(samples, &rows(samples)).unwrap();
             }
-            let mut all = Collected::new(40, 3, 40);
+            let mut all = FeatureGather::new(40, 3, 40);
             for shard in &shards {
                 all.merge(shard).unwrap();
             }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_sample_that_is_there_twice_or_not_at_all_is_named() {
-        let mut some = Collected::new(100, 3, 4);
+        let mut some = FeatureGather::new(100, 3, 4);
         some.add(&[1, 70], &rows(&[1, 70])).unwrap();
         let error = some.add(&[2, 70], &rows(&[2, 70])).unwrap_err().to_string();
         assert!(
@@ -219,7 +219,7 @@ mod tests {
         assert!(error.starts_with("sample 100: "), "{error}");
         let same = some.clone();
         assert!(some.merge(&same).unwrap_err().to_string().contains("twice"));
-        let other = Collected::new(100, 2, 0);
+        let other = FeatureGather::new(100, 2, 0);
         let error = some.merge(&other).unwrap_err().to_string();
         assert!(
             error.contains("100 samples and 3 values each, found 100 and 2"),

@@ -11,30 +11,30 @@ use holdall_device::cuda::Cuda;
 use holdall_device::cuda::ranks::{DeviceRows, RankSeconds, RankSide, Ranks, Scan, Threshold};
 use rayon::prelude::*;
 
+use super::best_positives::BestPositives;
 use super::count::Count;
-use super::judge::{Judge, Rooms, Score, Sums};
-use super::survey::{self, Surveyed};
-use super::thresholds::Thresholds;
+use super::exact_comparison::{ExactComparison, RowScratch, Score, Sums};
+use super::feature_scan::{self, FeatureScan};
 use super::{Clock, Decided, Found, Go, Job, Options, Progress, RetrievalError, Side, check};
 
 /// Gallery items on the card at most: more would not be counted in 32 bits.
 const MOST_ITEMS: usize = 1 << 21;
 
 /// Features on a card, to be ranked there, more than once if need be.
-pub struct OnCard<'a> {
+pub struct OnGpu<'a> {
     job: Job<'a>,
     ranks: Ranks<'a>,
     resident: Option<[DeviceRows; 2]>,
     limit_bytes: u64,
 }
 
-impl<'a> OnCard<'a> {
+impl<'a> OnGpu<'a> {
     /// Copies the features to the card if they fit into what it has free, or into the limit.
     ///
     /// # Errors
     /// See [`RetrievalError`].
     pub fn new(cuda: &'a Cuda, job: &Job<'a>, options: &Options) -> Result<Self, RetrievalError> {
-        OnCard::with(Ranks::new(cuda)?, cuda, job, options)
+        OnGpu::with(Ranks::new(cuda)?, cuda, job, options)
     }
 
     /// With kernels of the caller's.
@@ -47,23 +47,23 @@ impl<'a> OnCard<'a> {
         check(job)?;
         let free = cuda.available_bytes().unwrap_or(0) / 10 * 9;
         let limit_bytes = options.memory_bytes.map_or(free, |limit| limit.min(free));
-        let mut on_card = OnCard {
+        let mut on_gpu = OnGpu {
             job: *job,
             ranks,
             resident: None,
             limit_bytes,
         };
         let [queries, gallery] = [job.queries.num_rows(), job.gallery.num_rows()];
-        if on_card.bytes(queries, gallery) <= limit_bytes && gallery <= MOST_ITEMS {
+        if on_gpu.bytes(queries, gallery) <= limit_bytes && gallery <= MOST_ITEMS {
             let rows = [
-                on_card.upload(Side::Query, 0..queries)?,
-                on_card.upload(Side::Gallery, 0..gallery)?,
+                on_gpu.upload(Side::Query, 0..queries)?,
+                on_gpu.upload(Side::Gallery, 0..gallery)?,
             ];
-            on_card.resident = Some(rows);
+            on_gpu.resident = Some(rows);
             let dimension = job.queries.dimension();
-            on_card.ranks.hold(queries, gallery, dimension)?;
+            on_gpu.ranks.hold(queries, gallery, dimension)?;
         }
-        Ok(on_card)
+        Ok(on_gpu)
     }
 
     /// Whether all features lie on the card.
@@ -99,22 +99,22 @@ impl<'a> OnCard<'a> {
         let mut clock = Clock::start();
         let looked = self.look()?;
         clock.lap("look");
-        let judge = Judge::new(job, looked.sums);
+        let comparison = ExactComparison::new(job, looked.sums);
         let thresholds = match &self.resident {
-            Some(rows) => self.thresholds_on_card(rows, &judge, looked.sums)?,
-            None => SIDES.map(|side| Thresholds::new(job, &judge, side)),
+            Some(rows) => self.thresholds_on_card(rows, &comparison, looked.sums)?,
+            None => SIDES.map(|side| BestPositives::new(job, &comparison, side)),
         };
         clock.lap("positives");
         let counting = Counting {
-            on_card: self,
-            judge,
+            on_gpu: self,
+            comparison,
             thresholds,
             counts: SIDES.map(|side| Count::zeros(job.pairs.num_items(side))),
             looked,
         };
         let total = job.num_scores();
         let (mut done, mut in_f64, mut exactly) = (0, 0, 0);
-        let mut on_card = RankSeconds::default();
+        let mut on_gpu = RankSeconds::default();
         let [queries, gallery] = SIDES.map(|side| job.features(side).num_rows());
         let [queries_at_once, items_at_once] = self.blocks()?;
         for first_item in (0..gallery).step_by(items_at_once) {
@@ -138,16 +138,16 @@ impl<'a> OnCard<'a> {
                 })?;
                 in_f64 += decided.in_f64;
                 exactly += decided.exactly;
-                on_card.split += decided.seconds.split;
-                on_card.first += decided.seconds.first;
-                on_card.again += decided.seconds.again;
+                on_gpu.split += decided.seconds.split;
+                on_gpu.first += decided.seconds.first;
+                on_gpu.again += decided.seconds.again;
             }
         }
         clock.lap("count");
         clock.laps.extend([
-            ("count: split", on_card.split),
-            ("count: first products", on_card.first),
-            ("count: again in f64", on_card.again),
+            ("count: split", on_gpu.split),
+            ("count: first products", on_gpu.first),
+            ("count: again in f64", on_gpu.again),
         ]);
         let Counting {
             thresholds, counts, ..
@@ -224,29 +224,29 @@ impl<'a> OnCard<'a> {
             }
             // The host says which value it is.
         }
-        let surveyed = [
-            survey::survey(job.queries, Side::Query)?,
-            survey::survey(job.gallery, Side::Gallery)?,
+        let scans = [
+            feature_scan::scan(job.queries, Side::Query)?,
+            feature_scan::scan(job.gallery, Side::Gallery)?,
         ];
         Ok(Looked {
-            exponents: surveyed.each_ref().map(Surveyed::largest_exponent),
-            sums: survey::sums(&surveyed[0], &surveyed[1]),
+            exponents: scans.each_ref().map(FeatureScan::largest_exponent),
+            sums: feature_scan::sums(&scans[0], &scans[1]),
         })
     }
 
     fn thresholds_on_card(
         &self,
         [queries, gallery]: &[DeviceRows; 2],
-        judge: &Judge<'_>,
+        comparison: &ExactComparison<'_>,
         sums: Sums,
-    ) -> Result<[Thresholds; 2], RetrievalError> {
+    ) -> Result<[BestPositives; 2], RetrievalError> {
         let pairs = SIDES.map(|side| self.job.pairs.in_order(side));
         let exact = sums == Sums::Exact;
         let both = pairs.concat();
         let scores = self.ranks.pair_scores(queries, gallery, &both, exact)?;
         let [to_gallery, to_query] = [&scores[..pairs[0].len()], &scores[pairs[0].len()..]];
         let thresholds = |side, scores: &[Threshold]| {
-            Thresholds::from_scores(&self.job, judge, side, |index, _, _| Score {
+            BestPositives::from_scores(&self.job, comparison, side, |index, _, _| Score {
                 value: scores[index].value,
                 error: scores[index].error,
             })
@@ -272,9 +272,9 @@ struct Looked {
 
 /// What blocks share.
 struct Counting<'a, 'b> {
-    on_card: &'b OnCard<'a>,
-    judge: Judge<'b>,
-    thresholds: [Thresholds; 2],
+    on_gpu: &'b OnGpu<'a>,
+    comparison: ExactComparison<'b>,
+    thresholds: [BestPositives; 2],
     counts: [Vec<Count>; 2],
     looked: Looked,
 }
@@ -312,7 +312,7 @@ impl Counting<'_, '_> {
             exponent: self.looked.exponents[side],
         };
         let exact = self.looked.sums == Sums::Exact;
-        let ranks = &self.on_card.ranks;
+        let ranks = &self.on_gpu.ranks;
         let counted = ranks.count(side(0, rows.0), side(1, rows.1), exact, go_on)?;
         let counted = counted.ok_or(RetrievalError::Stopped)?;
         for (side, range) in ranges.iter().enumerate() {
@@ -323,13 +323,13 @@ impl Counting<'_, '_> {
                 count.add_many(above, level);
             }
         }
-        let (judge, thresholds, counts) = (&self.judge, &self.thresholds, &self.counts);
+        let (comparison, thresholds, counts) = (&self.comparison, &self.thresholds, &self.counts);
         let open = counted.open.par_iter();
-        open.for_each_init(Rooms::default, |rooms, open| {
+        open.for_each_init(RowScratch::default, |scratch, open| {
             let pair = [queries.start + open.query, items.start + open.item];
             let side = usize::from(!open.of_query);
             let other = thresholds[side].pair(pair[side]);
-            counts[side][pair[side]].add(judge.exactly(pair, other, rooms));
+            counts[side][pair[side]].add(comparison.exactly(pair, other, scratch));
         });
         Ok(Block {
             in_f64: counted.in_f64,

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use super::Job;
-use crate::exact;
+use crate::exact_dot;
 use crate::features::Features;
 
 /// Independent sums, so that the compiler may use vectors.
@@ -23,12 +23,12 @@ pub struct Score {
 
 /// Room for rows that do not lie in memory as f32.
 #[derive(Default)]
-pub struct Rooms {
+pub struct RowScratch {
     rows: [Vec<f32>; 4],
 }
 
 /// Knows the features.
-pub struct Judge<'a> {
+pub struct ExactComparison<'a> {
     queries: &'a Features<'a>,
     gallery: &'a Features<'a>,
     sums: Sums,
@@ -43,9 +43,9 @@ pub enum Sums {
     Rounded,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> ExactComparison<'a> {
     pub fn new(job: &Job<'a>, sums: Sums) -> Self {
-        Judge {
+        ExactComparison {
             queries: job.queries,
             gallery: job.gallery,
             sums,
@@ -53,8 +53,8 @@ impl<'a> Judge<'a> {
     }
 
     /// In f64.
-    pub fn score(&self, [query, item]: [usize; 2], rooms: &mut Rooms) -> Score {
-        let [q, g, ..] = &mut rooms.rows;
+    pub fn score(&self, [query, item]: [usize; 2], scratch: &mut RowScratch) -> Score {
+        let [q, g, ..] = &mut scratch.rows;
         let score = dot(self.queries.row(query, q), self.gallery.row(item, g));
         match self.sums {
             Sums::Rounded => score,
@@ -77,14 +77,19 @@ impl<'a> Judge<'a> {
     }
 
     /// Without rounding.
-    pub fn exactly(&self, pair: [usize; 2], other: [usize; 2], rooms: &mut Rooms) -> Ordering {
-        let [a, b, c, d] = &mut rooms.rows;
+    pub fn exactly(
+        &self,
+        pair: [usize; 2],
+        other: [usize; 2],
+        scratch: &mut RowScratch,
+    ) -> Ordering {
+        let [a, b, c, d] = &mut scratch.rows;
         let [a, c] = [self.queries.row(pair[0], a), self.queries.row(other[0], c)];
         let [b, d] = [self.gallery.row(pair[1], b), self.gallery.row(other[1], d)];
         if (a, b) == (c, d) {
             return Ordering::Equal;
         }
-        exact::compare([a, b], [c, d])
+        exact_dot::compare([a, b], [c, d])
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the process holds while it ranks: measured, and kept within the limit.
 //!
 //! Pages of mapped files count as resident memory once they have been read, although the system may take them back at any time.
-//! A limit is kept by giving them back before they are too many (`Given::meter`); they come back from the file, which is slower than memory and
+//! A limit is kept by giving them back before they are too many (`Inputs::meter`); they come back from the file, which is slower than memory and
 //! faster than not finishing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

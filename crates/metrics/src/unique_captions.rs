@@ -49,11 +49,11 @@ pub fn gallery_rows(
 /// Where there is one row per caption: how many rows differ from the first of their text. They should not, unless the model has
 /// dropout or the rows are in another order than the captions.
 pub fn num_different(gallery: &Features<'_>, text_of: &[u32], firsts: &[u32]) -> usize {
-    let mut rooms = [
+    let mut scratch = [
         vec![0.0; gallery.dimension()],
         vec![0.0; gallery.dimension()],
     ];
-    let [a, b] = &mut rooms;
+    let [a, b] = &mut scratch;
     let rows = text_of.iter().enumerate().filter(|&(row, &text)| {
         let first = firsts[text as usize] as usize;
         row != first && gallery.row(row, a) != gallery.row(first, b)

@@ -1,24 +1,24 @@
-//! What was given: features of both sides, and who belongs to whom.
+//! What is ranked: features of both sides, and who belongs to whom.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use holdall_data::unique_texts::read_captions;
 use holdall_data::words::{counted, thousands};
-use holdall_metrics::captions::{GalleryRows, gallery_rows, num_different};
 use holdall_metrics::feature_file::{FeatureFiles, parted};
 use holdall_metrics::features::{Element, Features, Meter};
 use holdall_metrics::pair_file::{self, Counts};
 use holdall_metrics::pairs::Pairs;
 use holdall_metrics::retrieval::{RetrievalError, Side};
+use holdall_metrics::unique_captions::{GalleryRows, gallery_rows, num_different};
 use holdall_train::TrainError;
 
-use crate::arguments::{RetrievalArguments, UnpairedArgument};
+use super::arguments::{RetrievalArguments, UnpairedArgument};
 use crate::screen::tell;
 use holdall_train::similarity;
 
 /// Read and checked.
-pub struct Given {
+pub struct Inputs {
     pub queries: FeatureFiles,
     gallery_files: FeatureFiles,
     /// Where not all rows are scored: those that are.
@@ -28,9 +28,9 @@ pub struct Given {
     pub num_texts: Option<usize>,
 }
 
-impl Given {
+impl Inputs {
     /// Reads it, and says what it is.
-    pub fn read(arguments: &RetrievalArguments) -> Result<Given> {
+    pub fn read(arguments: &RetrievalArguments) -> Result<Inputs> {
         let queries = FeatureFiles::open(&arguments.queries)?;
         let gallery_files = FeatureFiles::open(&arguments.gallery)?;
         for (name, files) in [("Queries", &queries), ("Gallery", &gallery_files)] {
@@ -45,20 +45,20 @@ impl Given {
                 first(&queries).display()
             )));
         }
-        let mut given = Given {
+        let mut inputs = Inputs {
             pairs: Pairs::new(0, 0, Vec::new())?,
             chosen: None,
             num_texts: None,
             queries,
             gallery_files,
         };
-        given.pairs = match (&arguments.pairs, &arguments.captions) {
-            (Some(path), _) => given.of_file(path)?,
-            (None, Some(path)) => given.of_captions(path)?,
-            (None, None) => given.of_rows()?,
+        inputs.pairs = match (&arguments.pairs, &arguments.captions) {
+            (Some(path), _) => inputs.of_file(path)?,
+            (None, Some(path)) => inputs.of_captions(path)?,
+            (None, None) => inputs.of_rows()?,
         };
-        given.check_unpaired(arguments)?;
-        Ok(given)
+        inputs.check_unpaired(arguments)?;
+        Ok(inputs)
     }
 
     /// Those that are scored.
@@ -86,7 +86,7 @@ impl Given {
         self.gallery_files.give_back();
     }
 
-    /// Whether the gallery takes so little of what mapped files may that it need not be given back.
+    /// Whether the gallery takes so little of what mapped files may that its pages can stay resident.
     pub fn gallery_stays(&self, mapped_bytes: Option<u64>) -> bool {
         mapped_bytes.is_none_or(|bytes| self.gallery_files.num_bytes() <= bytes / 2)
     }

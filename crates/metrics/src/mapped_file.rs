@@ -9,13 +9,13 @@ use crate::error::InputError;
 
 /// A file that is not empty.
 #[derive(Debug)]
-pub(crate) struct Mapped {
+pub(crate) struct MappedFile {
     map: Mmap,
 }
 
-impl Mapped {
+impl MappedFile {
     /// Maps a file.
-    pub(crate) fn open(path: &Path) -> Result<Mapped, InputError> {
+    pub(crate) fn open(path: &Path) -> Result<MappedFile, InputError> {
         let failed = |action| {
             move |cause| InputError::Io {
                 path: path.into(),
@@ -31,7 +31,7 @@ impl Mapped {
         // for which every bit pattern is valid. What remains is that another process shortens the file while it is mapped,
         // which kills this one with SIGBUS; the README says so.
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map it into memory"))?;
-        Ok(Mapped { map })
+        Ok(MappedFile { map })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -1,15 +1,15 @@
 //! What is held at a time.
 
+use super::best_positives;
 use super::count::{self, Count, Tiles};
-use super::standing::Entry;
-use super::thresholds;
+use super::rank_statistics::Entry;
 use super::{Job, Options, RetrievalError};
 use crate::pairs::Pairs;
 use holdall_device::cpu::digits::{COLUMNS, ROWS};
 
 /// How a job fits into memory: whatever the scores would take, they are counted tile by tile and never held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct Tiling {
     /// What is held: thresholds, counts, packed features and the threads' own, at most.
     pub held_bytes: u64,
     pub(super) tiles: Tiles,
@@ -20,12 +20,12 @@ const QUERIES: usize = 20 * ROWS;
 /// What is packed of the gallery where the user names no limit. More saves nothing: each part meets all queries.
 const PACKED_BYTES: usize = 256 << 20;
 
-impl Layout {
+impl Tiling {
     /// The largest tiles that fit, on the threads of rayon's current pool.
     ///
     /// # Errors
     /// [`RetrievalError::DoesNotFit`].
-    pub fn new(job: &Job<'_>, options: &Options) -> Result<Layout, RetrievalError> {
+    pub fn new(job: &Job<'_>, options: &Options) -> Result<Tiling, RetrievalError> {
         let sizes = Sizes {
             queries: job.queries.num_rows(),
             gallery: job.gallery.num_rows(),
@@ -33,7 +33,7 @@ impl Layout {
             pairs: job.pairs.len(),
             threads: rayon::current_num_threads(),
         };
-        sizes.layout(options)
+        sizes.tiling(options)
     }
 }
 
@@ -66,8 +66,10 @@ impl Sizes {
 
     fn bytes(&self, options: &Options, tiles: Tiles) -> u64 {
         // A rank is sorted for the median.
-        let per_item =
-            thresholds::BYTES_PER_ITEM + size_of::<Count>() + size_of::<Entry>() + size_of::<f64>();
+        let per_item = best_positives::BYTES_PER_ITEM
+            + size_of::<Count>()
+            + size_of::<Entry>()
+            + size_of::<f64>();
         let neighbours = options.neighbours.min(self.gallery) * self.queries;
         let per_neighbour = super::neighbours::BYTES + size_of::<u32>() + size_of::<f32>();
         let fixed = (self.queries + self.gallery) * per_item
@@ -81,7 +83,7 @@ impl Sizes {
     ///
     /// # Errors
     /// [`RetrievalError::DoesNotFit`].
-    pub fn layout(&self, options: &Options) -> Result<Layout, RetrievalError> {
+    pub fn tiling(&self, options: &Options) -> Result<Tiling, RetrievalError> {
         let line = count::line_bytes(self.dimension);
         let gallery = self.gallery.next_multiple_of(COLUMNS);
         let packed = (PACKED_BYTES / line).next_multiple_of(COLUMNS).min(gallery);
@@ -106,7 +108,7 @@ impl Sizes {
             let more = (limit_bytes - needed_bytes) as usize / (line * COLUMNS) * COLUMNS;
             tiles.gallery = packed.min(COLUMNS + more);
         }
-        Ok(Layout {
+        Ok(Tiling {
             held_bytes: self.bytes(options, tiles),
             tiles,
         })

@@ -5,12 +5,12 @@ use std::cmp::Ordering;
 use rayon::prelude::*;
 
 use super::count::Count;
-use super::judge::{Judge, Rooms, Score};
-use super::standing::{Entry, Ranked};
+use super::exact_comparison::{ExactComparison, RowScratch, Score};
+use super::rank_statistics::{Entry, Ranked};
 use super::{Job, Side};
 
 /// Of one side.
-pub struct Thresholds {
+pub struct BestPositives {
     side: Side,
     /// The best positive of each item, the first of those on a level; [`NONE`] where there is none.
     positives: Vec<u32>,
@@ -25,20 +25,22 @@ const NONE: u32 = u32::MAX;
 /// What an item's threshold takes.
 pub const BYTES_PER_ITEM: usize = size_of::<Score>() + 2 * size_of::<u32>();
 
-impl Thresholds {
-    pub fn new(job: &Job<'_>, judge: &Judge<'_>, side: Side) -> Self {
-        Thresholds::from_scores(job, judge, side, |_, pair, rooms| judge.score(pair, rooms))
+impl BestPositives {
+    pub fn new(job: &Job<'_>, comparison: &ExactComparison<'_>, side: Side) -> Self {
+        BestPositives::from_scores(job, comparison, side, |_, pair, scratch| {
+            comparison.score(pair, scratch)
+        })
     }
 
     /// `score` gives the score of a pair, told its place among all of this side.
     pub fn from_scores(
         job: &Job<'_>,
-        judge: &Judge<'_>,
+        comparison: &ExactComparison<'_>,
         side: Side,
-        score: impl Fn(usize, [usize; 2], &mut Rooms) -> Score + Sync,
+        score: impl Fn(usize, [usize; 2], &mut RowScratch) -> Score + Sync,
     ) -> Self {
         let items = (0..job.pairs.num_items(side)).into_par_iter();
-        let best = items.map_init(Rooms::default, |rooms, item| {
+        let best = items.map_init(RowScratch::default, |scratch, item| {
             let pair = |positive: u32| pair(side, item, positive as usize);
             let mut positives = (job.pairs.start(side, item)..)
                 .zip(job.pairs.positives(side, item).iter().copied());
@@ -50,11 +52,13 @@ impl Thresholds {
                 return (NONE, (none, 0));
             };
             let (mut best, mut best_score, mut level) =
-                (first, score(place, pair(first), rooms), 1);
+                (first, score(place, pair(first), scratch), 1);
             for (place, positive) in positives {
-                let score = score(place, pair(positive), rooms);
-                let order = judge.compare(score, best_score);
-                match order.unwrap_or_else(|| judge.exactly(pair(positive), pair(best), rooms)) {
+                let score = score(place, pair(positive), scratch);
+                let order = comparison.compare(score, best_score);
+                match order
+                    .unwrap_or_else(|| comparison.exactly(pair(positive), pair(best), scratch))
+                {
                     Ordering::Greater => (best, best_score, level) = (positive, score, 1),
                     Ordering::Equal => level += 1,
                     Ordering::Less => {}
@@ -63,7 +67,7 @@ impl Thresholds {
             (best, (best_score, level))
         });
         let (positives, (scores, level)) = best.unzip();
-        Thresholds {
+        BestPositives {
             side,
             positives,
             scores,

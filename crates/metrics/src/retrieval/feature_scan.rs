@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use holdall_device::cpu::digits;
 use rayon::prelude::*;
 
-use super::judge::Sums;
+use super::exact_comparison::Sums;
 use super::{RetrievalError, Side};
 use crate::features::Features;
 
 /// What is known of a side.
 #[derive(Clone, Copy, Debug)]
-pub struct Surveyed {
+pub struct FeatureScan {
     /// The coarsest unit that a row's digits need: units are told relative to it.
     pub exponent: i32,
     /// The longest row.
@@ -26,7 +26,7 @@ pub struct Surveyed {
 /// Units that are finer than this, relative to the coarsest, would not fit into f32 beside it.
 const FINEST: i32 = 60;
 
-impl Surveyed {
+impl FeatureScan {
     /// No value is 2^(this + 1) or more.
     pub fn largest_exponent(&self) -> i32 {
         match self.norm > 0.0 {
@@ -45,9 +45,9 @@ impl Surveyed {
 const ROWS: usize = 256;
 
 /// Looks at every value of a side.
-pub fn survey(features: &Features<'_>, side: Side) -> Result<Surveyed, RetrievalError> {
+pub fn scan(features: &Features<'_>, side: Side) -> Result<FeatureScan, RetrievalError> {
     let (few_bits, few_digits) = (AtomicBool::new(true), AtomicBool::new(true));
-    let start = Surveyed {
+    let start = FeatureScan {
         exponent: i32::MIN,
         norm: 0.0,
         digits: Some(0.0),
@@ -87,7 +87,7 @@ pub fn survey(features: &Features<'_>, side: Side) -> Result<Surveyed, Retrieval
         }
         seen
     };
-    let both = |a: Surveyed, b: Surveyed| Surveyed {
+    let both = |a: FeatureScan, b: FeatureScan| FeatureScan {
         exponent: a.exponent.max(b.exponent),
         norm: a.norm.max(b.norm),
         digits: a.digits.zip(b.digits).map(|(a, b)| a.max(b)),
@@ -115,7 +115,7 @@ pub fn survey(features: &Features<'_>, side: Side) -> Result<Surveyed, Retrieval
     } else {
         seen.exponent
     };
-    Ok(Surveyed { exponent, ..seen })
+    Ok(FeatureScan { exponent, ..seen })
 }
 
 /// Exponent of the lowest bit that is set; as high as can be for zero.
@@ -130,8 +130,8 @@ fn lowest_bit(value: f32) -> i32 {
 }
 
 /// Whether all sums of f64 are exact: every product is a multiple of the two lowest bits, and no sum is 2^53 of those.
-pub fn sums(queries: &Surveyed, gallery: &Surveyed) -> Sums {
-    let bits = |side: &Surveyed| Some(side.norm.log2() - f64::from(side.lowest_bit?));
+pub fn sums(queries: &FeatureScan, gallery: &FeatureScan) -> Sums {
+    let bits = |side: &FeatureScan| Some(side.norm.log2() - f64::from(side.lowest_bit?));
     match bits(queries).zip(bits(gallery)) {
         // A bit less than 53, for the rounding of logarithms.
         Some((a, b)) if a + b < 52.0 => Sums::Exact,
@@ -140,7 +140,7 @@ pub fn sums(queries: &Surveyed, gallery: &Surveyed) -> Sums {
 }
 
 /// Whether the first product is exact, and stays so as an f32.
-pub fn products_are_exact(queries: &Surveyed, gallery: &Surveyed) -> bool {
+pub fn products_are_exact(queries: &FeatureScan, gallery: &FeatureScan) -> bool {
     let longest = queries.digits.zip(gallery.digits);
     longest.is_some_and(|(a, b)| a * b < 2f64.powi(24)) && sums(queries, gallery) == Sums::Exact
 }
