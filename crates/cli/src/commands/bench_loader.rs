@@ -15,7 +15,7 @@ use holdall_data::order::Sampling;
 use holdall_data::picture::{self, Framing, Scratch};
 use holdall_data::samples::Samples;
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
-use holdall_train::evaluate::nothing_readable;
+use holdall_train::task::nothing_readable;
 use serde::Serialize;
 
 use crate::arguments::at_least_one;

@@ -270,7 +270,7 @@ pub fn short(ready: &Ready) -> String {
     }
     text.push_str(&format!(
         "Pictures: {}; steps: {} an epoch, {} in all; epochs: {}\n",
-        ready.prepared.train.samples.len(),
+        ready.prepared.train.len(),
         ready.steps_per_epoch(),
         ready.total_steps(),
         ready.config.train.epochs,

@@ -79,7 +79,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     for note in &setup.notes {
         tell(note);
     }
-    tell(&setup.weights.describe());
+    tell(&task.describe_weights());
     let bar = progress(splits.len() as u64, "Verifying splits");
     let verified = verify(&setup, &device, &batch, &splits, checked, |_| bar.inc(1));
     bar.finish_and_clear();
