@@ -105,7 +105,16 @@ pub(super) fn own_scratch(
                 .sum();
             chunks * 8
         }
-        _ => 0,
+        plain_operations!()
+        | Op::Linear(_)
+        | Op::LinearInputGrad(_)
+        | Op::LinearWeightGrad(_)
+        | Op::Attention(_)
+        | Op::AttentionGrad(_)
+        | Op::ClassTokenGrad(_)
+        | Op::CrossEntropyGrad(_)
+        | Op::Fill(_)
+        | Op::Collective(_) => 0,
     };
     (bytes as u64).div_ceil(ALIGNMENT) * ALIGNMENT
 }
@@ -138,7 +147,19 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
                 [rows, width, rows],
             ]
         }
-        _ => Vec::new(),
+        // Attention multiplies in kernels of its own.
+        plain_operations!()
+        | Op::LinearWeightGrad(_)
+        | Op::LayerNormGrad(_)
+        | Op::Attention(_)
+        | Op::AttentionGrad(_)
+        | Op::EmbeddingGrad(_)
+        | Op::ClassTokenGrad(_)
+        | Op::CrossEntropy(_)
+        | Op::CrossEntropyGrad(_)
+        | Op::Fill(_)
+        | Op::Collective(_)
+        | Op::GradientNorm(_) => Vec::new(),
     }
 }
 
@@ -155,7 +176,11 @@ fn kernels(op: &Op) -> f64 {
         Op::Contrastive(_) => 4.0,
         // Neighbouring gradients are cleared together.
         Op::Fill(_) => 0.05,
-        _ => 1.0,
+        plain_operations!()
+        | Op::Attention(_)
+        | Op::AttentionGrad(_)
+        | Op::CrossEntropyGrad(_)
+        | Op::ContrastiveGrad(_) => 1.0,
     }
 }
 
@@ -286,7 +311,17 @@ impl Target for CudaTarget {
                 node.input(0).num_elements() as f64 * self.width() / bandwidth
             }
             Op::Linear(_) | Op::LinearInputGrad(_) | Op::LinearWeightGrad(_) => 0.0,
-            _ => bytes / bandwidth,
+            plain_operations!()
+            | Op::LayerNormGrad(_)
+            | Op::EmbeddingGrad(_)
+            | Op::ClassTokenGrad(_)
+            | Op::CrossEntropy(_)
+            | Op::CrossEntropyGrad(_)
+            | Op::Contrastive(_)
+            | Op::ContrastiveGrad(_)
+            | Op::Fill(_)
+            | Op::Collective(_)
+            | Op::GradientNorm(_) => bytes / bandwidth,
         };
         let own =
             (own + launches * self.profile.seconds_per_kernel).max(launches * LEAST_KERNEL_SECONDS);
@@ -309,7 +344,20 @@ impl Target for CudaTarget {
         match &node.node.op {
             // Neighbouring gradients are cleared together, and nothing is exchanged.
             Op::Fill(_) | Op::Collective(_) => 0,
-            _ => REPLAY_BYTES,
+            plain_operations!()
+            | Op::Linear(_)
+            | Op::LinearInputGrad(_)
+            | Op::LinearWeightGrad(_)
+            | Op::LayerNormGrad(_)
+            | Op::Attention(_)
+            | Op::AttentionGrad(_)
+            | Op::EmbeddingGrad(_)
+            | Op::ClassTokenGrad(_)
+            | Op::CrossEntropy(_)
+            | Op::CrossEntropyGrad(_)
+            | Op::Contrastive(_)
+            | Op::ContrastiveGrad(_)
+            | Op::GradientNorm(_) => REPLAY_BYTES,
         }
     }
 
