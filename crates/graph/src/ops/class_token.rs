@@ -2,7 +2,7 @@
 //!
 //! Backward: `dpatches` is `dx` without its first token, `dclass` and `dpositions` sum over the batch.
 
-use crate::op::CheapAgain;
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
 /// Forward. Inputs `patches_bnd, class_d, positions_td` with `t = n + 1`; output `x_btd`.
@@ -77,17 +77,14 @@ impl Operation for ClassToken {
         node.element_wise(1)
     }
 
-    fn cheap_again(&self) -> Option<CheapAgain> {
+    fn recompute(&self) -> Option<RecomputeRule> {
         None // its input, the embedded patches, is as large and would have to be kept instead
     }
-}
 
-impl Operation for ClassTokenGrad {
-    fn name(&self) -> &'static str {
-        "class token gradient"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        node.element_wise(2)
+    fn skippable(&self, _output: usize) -> bool {
+        false
     }
 }
+
+undifferentiated!(ClassTokenGrad, "class token gradient", |_, node| node
+    .element_wise(2));
