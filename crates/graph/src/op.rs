@@ -86,6 +86,16 @@ macro_rules! operations {
         }
 
         impl Op {
+            /// Every variant's name, for tests that must not leave one out.
+            pub const VARIANTS: &'static [&'static str] = &[$(stringify!($variant)),*];
+
+            /// The name among [`Op::VARIANTS`].
+            pub fn variant(&self) -> &'static str {
+                match self {
+                    $(Op::$variant(_) => stringify!($variant)),*
+                }
+            }
+
             /// The rules of this operation.
             pub fn rules(&self) -> &dyn Operation {
                 match self {
@@ -114,15 +124,23 @@ operations! {
     AttentionGrad in attention,
     Embedding in embedding,
     EmbeddingGrad in embedding,
+    MixPictures in mix_pictures,
     Patchify in patchify,
     ClassToken in class_token,
     ClassTokenGrad in class_token,
     GatherRows in gather_rows,
     ScatterRows in gather_rows,
+    MeanTokens in mean_tokens,
+    MeanTokensGrad in mean_tokens,
+    ScaleColumns in scale_columns,
+    ScaleColumnsGrad in scale_columns,
+    Dropout in dropout,
     Normalize in normalize,
     NormalizeGrad in normalize,
     CrossEntropy in cross_entropy,
     CrossEntropyGrad in cross_entropy,
+    PointwiseLoss in pointwise_loss,
+    PointwiseLossGrad in pointwise_loss,
     Contrastive in contrastive,
     ContrastiveGrad in contrastive,
     Fill in fill,

@@ -5,7 +5,7 @@ use holdall_plan::Target;
 
 use super::attention::{self, QUERY_TILE};
 use super::packing::{self, Kind, Packed, Threads};
-use super::{contrastive, layer_norm, linear, memory, product, update};
+use super::{contrastive, elements, layer_norm, linear, memory, product, update};
 
 /// Sizes and times on this machine's cores.
 #[derive(Clone, Debug)]
@@ -105,6 +105,9 @@ impl CpuTarget {
             | Op::ClassTokenGrad(_)
             | Op::CrossEntropy(_)
             | Op::CrossEntropyGrad(_)
+            | Op::PointwiseLoss(_)
+            | Op::PointwiseLossGrad(_)
+            | Op::ScaleColumnsGrad(_)
             | Op::Fill(_)
             | Op::Collective(_)
             | Op::GradientNorm(_) => Vec::new(),
@@ -205,6 +208,11 @@ impl Target for CpuTarget {
                 logits.rows() * (logits.width() + 1) * element
             }
             Op::CrossEntropyGrad(_) => node.input(1).num_elements() * element,
+            Op::PointwiseLoss(_) => node.input(0).rows() * size_of::<f64>(),
+            Op::ScaleColumnsGrad(op) => match op.gamma {
+                true => elements::SCALE_PARTS * node.input(0).width() * element,
+                false => 0,
+            },
             Op::Contrastive(op) => {
                 contrastive::scratch_elements(node.input(0).rows(), op.tile) * element
             }
@@ -220,6 +228,7 @@ impl Target for CpuTarget {
             plain_operations!()
             | Op::EmbeddingGrad(_)
             | Op::ClassTokenGrad(_)
+            | Op::PointwiseLossGrad(_)
             | Op::Fill(_)
             | Op::Collective(_) => 0,
         };

@@ -87,7 +87,11 @@ pub(super) fn own_scratch(
             let dx = input(0);
             dx.rows().div_ceil(EMBEDDING_CHUNK) * 2 * dx.width() * 4
         }
-        Op::CrossEntropy(_) => input(0).rows() * 4,
+        Op::CrossEntropy(_) | Op::PointwiseLoss(_) => input(0).rows() * 4,
+        Op::ScaleColumnsGrad(op) if op.gamma => {
+            let dy = input(0);
+            norm_parts(dy.rows(), processors) * dy.width() * 4
+        }
         Op::Contrastive(op) => {
             let rows = input(0).rows();
             let tile = contrastive_tile(rows, op.tile);
@@ -113,6 +117,8 @@ pub(super) fn own_scratch(
         | Op::AttentionGrad(_)
         | Op::ClassTokenGrad(_)
         | Op::CrossEntropyGrad(_)
+        | Op::PointwiseLossGrad(_)
+        | Op::ScaleColumnsGrad(_)
         | Op::Fill(_)
         | Op::Collective(_) => 0,
     };
@@ -157,6 +163,9 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
         | Op::ClassTokenGrad(_)
         | Op::CrossEntropy(_)
         | Op::CrossEntropyGrad(_)
+        | Op::PointwiseLoss(_)
+        | Op::PointwiseLossGrad(_)
+        | Op::ScaleColumnsGrad(_)
         | Op::Fill(_)
         | Op::Collective(_)
         | Op::GradientNorm(_) => Vec::new(),
@@ -172,7 +181,8 @@ fn kernels(op: &Op) -> f64 {
         Op::LinearWeightGrad(op) if op.bias => 1.5,
         Op::LinearWeightGrad(_) => 0.0,
         Op::LayerNormGrad(_) | Op::EmbeddingGrad(_) | Op::ClassTokenGrad(_) => 2.0,
-        Op::GradientNorm(_) | Op::CrossEntropy(_) => 2.0,
+        Op::GradientNorm(_) | Op::CrossEntropy(_) | Op::PointwiseLoss(_) => 2.0,
+        Op::ScaleColumnsGrad(op) if op.gamma => 2.0,
         Op::Contrastive(_) => 4.0,
         // Neighbouring gradients are cleared together.
         Op::Fill(_) => 0.05,
@@ -180,6 +190,8 @@ fn kernels(op: &Op) -> f64 {
         | Op::Attention(_)
         | Op::AttentionGrad(_)
         | Op::CrossEntropyGrad(_)
+        | Op::PointwiseLossGrad(_)
+        | Op::ScaleColumnsGrad(_)
         | Op::ContrastiveGrad(_) => 1.0,
     }
 }
@@ -317,6 +329,9 @@ impl Target for CudaTarget {
             | Op::ClassTokenGrad(_)
             | Op::CrossEntropy(_)
             | Op::CrossEntropyGrad(_)
+            | Op::PointwiseLoss(_)
+            | Op::PointwiseLossGrad(_)
+            | Op::ScaleColumnsGrad(_)
             | Op::Contrastive(_)
             | Op::ContrastiveGrad(_)
             | Op::Fill(_)
@@ -355,6 +370,9 @@ impl Target for CudaTarget {
             | Op::ClassTokenGrad(_)
             | Op::CrossEntropy(_)
             | Op::CrossEntropyGrad(_)
+            | Op::PointwiseLoss(_)
+            | Op::PointwiseLossGrad(_)
+            | Op::ScaleColumnsGrad(_)
             | Op::Contrastive(_)
             | Op::ContrastiveGrad(_)
             | Op::GradientNorm(_) => REPLAY_BYTES,
