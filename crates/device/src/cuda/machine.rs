@@ -18,8 +18,8 @@ use holdall_plan::{Phase, Place, StepPlan};
 
 use super::Cuda;
 use super::driver::{Buffer, Event, Pinned, Replay, Stream};
-use super::issue::{Issuer, Pass, Tables};
 use super::kernels::Kernels;
+use super::launch::{Issuer, Pass, Tables};
 use super::product::timed;
 use super::progress::told_if_slow;
 use crate::cpu::Element;
