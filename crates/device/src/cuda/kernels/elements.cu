@@ -3,19 +3,6 @@
 // All but `normalize` run at memory bandwidth: a thread moves 16 bytes where rows are aligned, one number where not.
 // Loops are grid-strided; a grid that gives each thread one access is the fastest.
 
-__device__ __forceinline__ i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
-__device__ __forceinline__ i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
-
-// Calls work(row, column) for every STEPth column. 64-bit division is slow, and hardly ever needed.
-template <int STEP, class Work>
-__device__ __forceinline__ void for_places(i64 rows, i64 width, Work work) {
-    i64 per_row = width / STEP, total = rows * per_row;
-    for (i64 at = first_thread(); at < total; at += all_threads()) {
-        i64 row = rows == 1 ? 0 : total >> 32 ? at / per_row : (u32)at / (u32)per_row;
-        work(row, (at - row * per_row) * STEP);
-    }
-}
-
 // Calls packed(start) for every full pack of n numbers, single(at) for each number left over.
 template <int STEP, class Packed, class Single>
 __device__ __forceinline__ void for_flat(i64 n, Packed packed, Single single) {

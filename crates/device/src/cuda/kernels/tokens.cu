@@ -3,19 +3,6 @@
 #define EMBEDDING_CHUNK 64
 #define EMBEDDING_THREADS 64
 
-__device__ __forceinline__ i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
-__device__ __forceinline__ i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
-
-// Calls work(row, column) for every STEPth column. 64-bit division is slow, and hardly ever needed.
-template <int STEP, class Work>
-__device__ __forceinline__ void for_places(i64 rows, int width, Work work) {
-    i64 per_row = width / STEP, total = rows * per_row;
-    for (i64 at = first_thread(); at < total; at += all_threads()) {
-        i64 row = total >> 32 ? at / per_row : (u32)at / (u32)per_row;
-        work(row, (int)(at - row * per_row) * STEP);
-    }
-}
-
 // `per` rows make a sample; rows are counted in 32 bits.
 __device__ __forceinline__ i64 sample_of(i64 row, int per) { return (u32)row / (u32)per; }
 
