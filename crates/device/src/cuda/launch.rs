@@ -3,6 +3,13 @@
 //! Every operation goes through here twice. [`Pass::Prepare`] chooses algorithms for products and fills tables;
 //! [`Pass::Issue`] puts the work into the stream, which is captured as a graph or run as it is.
 
+/// The arguments of a kernel, in its order.
+macro_rules! arguments {
+    ($($argument:expr),* $(,)?) => {
+        &[$(crate::cuda::driver::Argument::from($argument)),*]
+    };
+}
+
 mod attention;
 mod contrastive;
 mod elements;
@@ -420,18 +427,18 @@ impl<'a> Issuer<'a> {
             "layer_norm",
             [x.rows.div_ceil(per_block).max(1), 1, 1],
             THREADS,
-            &[
-                x.address.into(),
-                gamma.address.into(),
-                beta.address.into(),
-                y.address.into(),
-                o.output_address(1).into(),
-                o.output_address(2).into(),
-                (x.rows as i64).into(),
-                (x.width as i32).into(),
-                (x.stride as i64).into(),
-                (y.stride as i64).into(),
-                (eps as f32).into(),
+            arguments![
+                x.address,
+                gamma.address,
+                beta.address,
+                y.address,
+                o.output_address(1),
+                o.output_address(2),
+                x.rows as i64,
+                x.width as i32,
+                x.stride as i64,
+                y.stride as i64,
+                eps as f32,
             ],
         )
     }
@@ -449,20 +456,20 @@ impl<'a> Issuer<'a> {
             "layer_norm_grad",
             [parts, 1, 1],
             BLOCK,
-            &[
-                dy.address.into(),
-                x.address.into(),
-                gamma.address.into(),
-                mean.address.into(),
-                rstd.address.into(),
-                dx_matrix.map(|dx| dx.address).into(),
-                partials.into(),
-                (x.rows as i64).into(),
-                (x.width as i32).into(),
-                (dy.stride as i64).into(),
-                (x.stride as i64).into(),
-                (dx_matrix.map_or(0, |dx| dx.stride) as i64).into(),
-                accumulates(mode).into(),
+            arguments![
+                dy.address,
+                x.address,
+                gamma.address,
+                mean.address,
+                rstd.address,
+                dx_matrix.map(|dx| dx.address),
+                partials,
+                x.rows as i64,
+                x.width as i32,
+                dy.stride as i64,
+                x.stride as i64,
+                dx_matrix.map_or(0, |dx| dx.stride) as i64,
+                accumulates(mode),
             ],
         )?;
         let Some(partials) = partials else {
@@ -474,13 +481,13 @@ impl<'a> Issuer<'a> {
             "layer_norm_grad_finish",
             [(2 * x.width).div_ceil(32), 1, 1],
             512,
-            &[
-                partials.into(),
-                (parts as i32).into(),
-                (x.width as i32).into(),
-                parameters[0].into(),
-                parameters[1].into(),
-                accumulates(mode).into(),
+            arguments![
+                partials,
+                parts as i32,
+                x.width as i32,
+                parameters[0],
+                parameters[1],
+                accumulates(mode),
             ],
         )
     }
@@ -491,14 +498,14 @@ impl<'a> Issuer<'a> {
             "normalize",
             rows_of_warps(x.rows),
             BLOCK,
-            &[
-                x.address.into(),
-                y.address.into(),
-                o.output_address(1).into(),
-                (x.rows as i32).into(),
-                (x.width as i32).into(),
-                (x.stride as i64).into(),
-                (y.stride as i64).into(),
+            arguments![
+                x.address,
+                y.address,
+                o.output_address(1),
+                x.rows as i32,
+                x.width as i32,
+                x.stride as i64,
+                y.stride as i64,
             ],
         )
     }
@@ -510,17 +517,17 @@ impl<'a> Issuer<'a> {
             "normalize_grad",
             rows_of_warps(y.rows),
             BLOCK,
-            &[
-                dy.address.into(),
-                y.address.into(),
-                inverse.address.into(),
-                dx.address.into(),
-                (y.rows as i32).into(),
-                (y.width as i32).into(),
-                (dy.stride as i64).into(),
-                (y.stride as i64).into(),
-                (dx.stride as i64).into(),
-                accumulates(Some(mode)).into(),
+            arguments![
+                dy.address,
+                y.address,
+                inverse.address,
+                dx.address,
+                y.rows as i32,
+                y.width as i32,
+                dy.stride as i64,
+                y.stride as i64,
+                dx.stride as i64,
+                accumulates(Some(mode)),
             ],
         )
     }
@@ -537,11 +544,7 @@ impl<'a> Issuer<'a> {
             name,
             self.grid(elements, y.dtype),
             BLOCK,
-            &[
-                y.address.into(),
-                (value as f32).into(),
-                (elements as i64).into(),
-            ],
+            arguments![y.address, value as f32, elements as i64,],
         )
     }
 
@@ -551,15 +554,15 @@ impl<'a> Issuer<'a> {
             "add",
             self.grid(y.num_elements(), y.dtype),
             BLOCK,
-            &[
-                y.address.into(),
-                a.address.into(),
-                b.address.into(),
-                (y.rows as i64).into(),
-                (y.width as i32).into(),
-                (y.stride as i64).into(),
-                (a.stride as i64).into(),
-                (b.stride as i64).into(),
+            arguments![
+                y.address,
+                a.address,
+                b.address,
+                y.rows as i64,
+                y.width as i32,
+                y.stride as i64,
+                a.stride as i64,
+                b.stride as i64,
             ],
         )
     }
@@ -575,17 +578,17 @@ impl<'a> Issuer<'a> {
             name,
             self.grid(y.num_elements(), y.dtype),
             BLOCK,
-            &[
-                y.address.into(),
-                x.address.into(),
-                (y.rows as i64).into(),
-                (y.width as i32).into(),
-                (y.stride as i64).into(),
-                (x.stride as i64).into(),
-                accumulates(Some(mode)).into(),
-                self.tables.micro().into(),
-                (y.micro as i64).into(),
-                (x.micro as i64).into(),
+            arguments![
+                y.address,
+                x.address,
+                y.rows as i64,
+                y.width as i32,
+                y.stride as i64,
+                x.stride as i64,
+                accumulates(Some(mode)),
+                self.tables.micro(),
+                y.micro as i64,
+                x.micro as i64,
             ],
         )
     }
@@ -605,11 +608,11 @@ impl<'a> Issuer<'a> {
                     "cast_up",
                     self.grid(elements, x.dtype),
                     BLOCK,
-                    &[
-                        y.address.into(),
-                        x.address.into(),
-                        (elements as i64).into(),
-                        accumulates(Some(mode)).into(),
+                    arguments![
+                        y.address,
+                        x.address,
+                        elements as i64,
+                        accumulates(Some(mode)),
                     ],
                 )
             }

@@ -68,15 +68,15 @@ pub(super) fn class_token(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "class_token",
         o.issuer.grid(x.num_elements(), x.dtype),
         BLOCK,
-        &[
-            patches.address.into(),
-            class.address.into(),
-            positions.address.into(),
-            x.address.into(),
-            ((x.rows / tokens) as i32).into(),
-            (tokens as i32).into(),
-            ((class.num_elements() / x.width) as i32).into(),
-            (x.width as i32).into(),
+        arguments![
+            patches.address,
+            class.address,
+            positions.address,
+            x.address,
+            (x.rows / tokens) as i32,
+            tokens as i32,
+            (class.num_elements() / x.width) as i32,
+            x.width as i32,
         ],
     )
 }
@@ -90,14 +90,14 @@ pub(super) fn class_token_grad(num_prefix: usize, o: &Operands<'_, '_>) -> Resul
             "class_token_grad",
             o.issuer.grid(dpatches.num_elements(), dx.dtype),
             BLOCK,
-            &[
-                dx.address.into(),
-                dpatches.address.into(),
-                (samples as i32).into(),
-                (tokens as i32).into(),
-                (num_prefix as i32).into(),
-                (dx.width as i32).into(),
-                accumulates(Some(mode)).into(),
+            arguments![
+                dx.address,
+                dpatches.address,
+                samples as i32,
+                tokens as i32,
+                num_prefix as i32,
+                dx.width as i32,
+                accumulates(Some(mode)),
             ],
         )?;
     }
@@ -123,14 +123,14 @@ fn positions_grad(
         "positions_grad",
         [dx.width.div_ceil(POSITION_LANES * each), tokens, 1],
         512,
-        &[
-            dx.address.into(),
-            dpositions.address.into(),
-            class.map(|(dclass, _)| dclass.address).into(),
-            (samples as i32).into(),
-            (tokens as i32).into(),
-            (class.map_or(0, |(_, num_prefix)| num_prefix) as i32).into(),
-            (dx.width as i32).into(),
+        arguments![
+            dx.address,
+            dpositions.address,
+            class.map(|(dclass, _)| dclass.address),
+            samples as i32,
+            tokens as i32,
+            class.map_or(0, |(_, num_prefix)| num_prefix) as i32,
+            dx.width as i32,
         ],
     )
 }
@@ -142,14 +142,14 @@ pub(super) fn embedding(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "embedding",
         o.issuer.grid(x.num_elements(), x.dtype),
         BLOCK,
-        &[
-            ids.address.into(),
-            table.address.into(),
-            positions.address.into(),
-            x.address.into(),
-            (x.rows as i64).into(),
-            (positions.rows as i32).into(),
-            (x.width as i32).into(),
+        arguments![
+            ids.address,
+            table.address,
+            positions.address,
+            x.address,
+            x.rows as i64,
+            positions.rows as i32,
+            x.width as i32,
         ],
     )
 }
@@ -172,27 +172,27 @@ pub(super) fn embedding_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "embedding_grad",
         [chunks, dx.width.div_ceil(64 * each), 1],
         64,
-        &[
-            dx.address.into(),
-            ids.address.into(),
-            order.address.into(),
-            dtable.address.into(),
-            partials.into(),
-            (count as i64).into(),
-            (dx.width as i32).into(),
+        arguments![
+            dx.address,
+            ids.address,
+            order.address,
+            dtable.address,
+            partials,
+            count as i64,
+            dx.width as i32,
         ],
     )?;
     o.issuer.launch(
         "embedding_grad_finish",
         [chunks, dx.width.div_ceil(128), 1],
         512,
-        &[
-            ids.address.into(),
-            order.address.into(),
-            partials.into(),
-            dtable.address.into(),
-            (count as i64).into(),
-            (dx.width as i32).into(),
+        arguments![
+            ids.address,
+            order.address,
+            partials,
+            dtable.address,
+            count as i64,
+            dx.width as i32,
         ],
     )?;
     positions_grad(o, dx, dpositions, None, [samples, tokens])
@@ -206,14 +206,14 @@ pub(super) fn gather_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "gather_rows",
         o.issuer.grid(y.num_elements(), y.dtype),
         BLOCK,
-        &[
-            x.address.into(),
-            index.address.into(),
-            y.address.into(),
-            (samples as i32).into(),
-            (tokens as i32).into(),
-            (x.width as i32).into(),
-            (y.stride as i64).into(),
+        arguments![
+            x.address,
+            index.address,
+            y.address,
+            samples as i32,
+            tokens as i32,
+            x.width as i32,
+            y.stride as i64,
         ],
     )
 }
@@ -225,14 +225,14 @@ pub(super) fn scatter_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "scatter_rows",
         o.issuer.grid(dy.num_elements(), dy.dtype),
         BLOCK,
-        &[
-            dy.address.into(),
-            index.address.into(),
-            dx.address.into(),
-            (dy.rows as i32).into(),
-            ((dx.rows / dy.rows) as i32).into(),
-            (dx.width as i32).into(),
-            (dy.stride as i64).into(),
+        arguments![
+            dy.address,
+            index.address,
+            dx.address,
+            dy.rows as i32,
+            (dx.rows / dy.rows) as i32,
+            dx.width as i32,
+            dy.stride as i64,
         ],
     )
 }
