@@ -44,7 +44,7 @@ pub(super) fn column_parts(rows: usize) -> usize {
     }
 }
 
-/// Partial sums of a bias gradient that is summed on the way back through an activation; with one, it is added to directly.
+/// Partial sums of a bias gradient that is summed in the backward pass of an activation; with one, it is added to directly.
 pub(super) fn activation_parts(rows: usize) -> usize {
     match rows {
         0..=1024 => 1,

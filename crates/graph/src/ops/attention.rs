@@ -1,7 +1,7 @@
 //! `o = softmax(scale * q k^T + mask) v`, per sample and head, in memory linear in the tokens.
 //!
-//! Kept for the backward pass: the result and, per query, the logarithm of its softmax sum. The scores are made
-//! again from `q` and `k`. Backward, with `p = exp(s - lse)`:
+//! Kept for the backward pass: the result and, per query, the logarithm of its softmax sum. The scores are
+//! recomputed from `q` and `k`. Backward, with `p = exp(s - lse)`:
 //! `dv = p^T do`, `dp = do v^T`, `ds = p * (dp - sum(p dp))`, `dq = scale * ds k`, `dk = scale * ds^T q`.
 //!
 //! Legend: `b` samples, `t` queries, `s` keys, `d` width (heads side by side), `h` heads.
