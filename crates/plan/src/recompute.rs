@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use holdall_graph::{
-    BlockId, CheapAgain, Graph, Node, Output, Role, Section, StorageId, Value, ValueId, Write,
+    BlockId, RecomputeRule, Graph, Node, Output, Role, Section, StorageId, Value, ValueId, Write,
 };
 use serde::{Deserialize, Serialize};
 
@@ -278,16 +278,16 @@ impl<'p> Rewriter<'p> {
                 self.recompute(&node, nodes);
                 self.recomputed[&value.storage]
             }
-            None => match (self.policy.of(node.block), node.op.rules().cheap_again()) {
+            None => match (self.policy.of(node.block), node.op.rules().recompute()) {
                 (Recompute::None, _) | (Recompute::Cheap, None) => return id,
                 (Recompute::Blocks, _) if self.leaving.contains(&value.storage) => return id,
-                (Recompute::Blocks, _) | (Recompute::Cheap, Some(CheapAgain::SameNode)) => {
+                (Recompute::Blocks, _) | (Recompute::Cheap, Some(RecomputeRule::SameNode)) => {
                     self.recompute(&node, nodes);
                     self.recomputed[&value.storage]
                 }
                 (
                     Recompute::Cheap,
-                    Some(CheapAgain::Derived {
+                    Some(RecomputeRule::Derived {
                         output: derived,
                         from,
                         op,

@@ -18,8 +18,8 @@ use holdall_plan::{Place, Program, ProgramId, Stage, StepPlan};
 
 use super::Cuda;
 use super::driver::{Buffer, Event, Pinned, Replay, Stream};
-use super::issue::{Issuer, Pass, Tables};
 use super::kernels::Kernels;
+use super::launch::{Issuer, Pass, Tables};
 use super::product::timed;
 use super::progress::told_if_slow;
 use crate::cpu::Element;
@@ -105,7 +105,7 @@ impl CudaMachine {
             failure: None,
             arena,
         };
-        machine.prepare(cuda, plan, arithmetic)?;
+        machine.lifetimes_of(cuda, plan, arithmetic)?;
         machine.capture(cuda, plan, arithmetic)?;
         Ok(machine)
     }
@@ -134,7 +134,7 @@ impl CudaMachine {
     }
 
     /// Chooses an algorithm for every product, on noise: on zeros the card would run faster than it will.
-    fn prepare(
+    fn lifetimes_of(
         &mut self,
         cuda: &Cuda,
         plan: &StepPlan,

@@ -34,7 +34,7 @@ impl Profile {
         let matrices = Buffer::new(3 * bytes + PRODUCT_BYTES)?;
         let kernels = cuda.kernels(arithmetic)?;
         let noise = |address: u64, bytes: u64| {
-            super::issue::noise(&kernels, &stream, address, bytes, arithmetic)
+            super::launch::noise(&kernels, &stream, address, bytes, arithmetic)
         };
         noise(matrices.address, 3 * bytes)?;
         let at = |index: u64| matrices.address + index * bytes;
@@ -56,7 +56,7 @@ impl Profile {
             added: None,
         };
         let workspace = (at(3), PRODUCT_BYTES);
-        cuda.products.prepare(&product, workspace, &stream)?;
+        cuda.products.lifetimes_of(&product, workspace, &stream)?;
         let seconds = timed(&stream, &mut || {
             cuda.products.run(&product, workspace, &stream)
         })?;

@@ -1,4 +1,4 @@
-//! What is kept and what is made again changes no value.
+//! What is kept and what is recomputed changes no value.
 
 use std::collections::HashMap;
 
@@ -50,7 +50,7 @@ fn a_block_that_runs_again_keeps_what_enters_it_and_nothing_within() {
     for node in &blocks.forward {
         for &input in &node.inputs {
             let storage = graph.value(input).storage;
-            // What stands outside the blocks is made again where that is cheap.
+            // What stands outside the blocks is recomputed where that is cheap.
             if let (Some(block), Some(Some(from))) = (node.block, made_in.get(&storage)) {
                 let enters = *from != block;
                 let name = &graph.storage(storage).name;

@@ -452,15 +452,15 @@ fn observe(graph: &mut Graph, value: ValueId, section: Section) -> Value {
 
 /// A graph with its backward pass, and everything that comes from outside.
 pub struct Case {
-    graph: Graph,
-    inputs: Vec<(ValueId, Contents)>,
-    weights: Vec<(StorageId, Vec<f64>)>,
+    pub graph: Graph,
+    pub inputs: Vec<(ValueId, Contents)>,
+    pub weights: Vec<(StorageId, Vec<f64>)>,
     results: Vec<(String, Value)>,
     micro_batches: usize,
 }
 
 impl Case {
-    fn new(
+    pub fn new(
         formats: [DType; 2],
         copies: Copies,
         write: &impl Fn(&mut Sketch) -> Vec<ValueId>,
@@ -470,7 +470,7 @@ impl Case {
         sketch.finish(&outputs)
     }
 
-    fn policy(&self) -> RecomputePolicy {
+    pub fn policy(&self) -> RecomputePolicy {
         RecomputePolicy::uniform(Recompute::None, self.graph.blocks().len())
     }
 
@@ -510,6 +510,7 @@ impl Case {
             }
             machine.run(device, plan, Stage::ForwardBackward.id(), micro, 0);
         }
+        machine.run(device, plan, Stage::Update.id(), 0, 0);
         machine.wait().unwrap();
         let results = self.results.iter();
         Outcome(

@@ -77,10 +77,10 @@ pub(super) fn input_grad(
     }
 }
 
-/// How far apart the two may be: what a policy makes again may lie between them.
+/// How far apart the two may be: what is recomputed may lie between them.
 const NEAR: usize = 8;
 
-/// The weight gradient that follows the way back through an activation, where its bias gradient is summed on that way.
+/// The weight gradient that follows the backward pass of an activation, where that pass sums its bias gradient.
 fn summed_along(program: &Program, index: usize) -> Option<usize> {
     let from = &program.instructions[index];
     let Op::LinearInputGrad(through) = &from.op else {
@@ -123,13 +123,13 @@ fn activate_grad_and_sum(
         name,
         [dy.width.div_ceil(ONCE_LANES * each), parts, 1],
         512,
-        &[
-            dy.address.into(),
-            z.address.into(),
-            partials.into(),
-            dbias.address.into(),
-            (dy.rows as i64).into(),
-            (dy.width as i32).into(),
+        arguments![
+            dy.address,
+            z.address,
+            partials,
+            dbias.address,
+            dy.rows as i64,
+            dy.width as i32,
         ],
     )?;
     match parts {
@@ -196,14 +196,14 @@ fn bias_grad(
             name,
             [dz.width.div_ceil(ONCE_LANES * each), 1, 1],
             1024,
-            &[
-                dz.address.into(),
-                dbias.address.into(),
-                (dz.rows as i64).into(),
-                (dz.width as i32).into(),
-                (dz.stride as i64).into(),
-                inert[0].into(),
-                inert[1].into(),
+            arguments![
+                dz.address,
+                dbias.address,
+                dz.rows as i64,
+                dz.width as i32,
+                dz.stride as i64,
+                inert[0],
+                inert[1],
             ],
         );
     }
@@ -216,19 +216,19 @@ fn bias_grad(
         name,
         [dz.width.div_ceil(PART_LANES * each), parts, 1],
         256,
-        &[
-            dz.address.into(),
-            partials.into(),
-            (dz.rows as i64).into(),
-            (dz.width as i32).into(),
-            (dz.stride as i64).into(),
+        arguments![
+            dz.address,
+            partials,
+            dz.rows as i64,
+            dz.width as i32,
+            dz.stride as i64,
         ],
     )?;
     finish_sums(o, partials, parts, dz.width, dbias, inert)
 }
 
 /// Adds partial sums up, and to the bias gradient.
-fn finish_sums(
+pub(super) fn finish_sums(
     o: &Operands<'_, '_>,
     partials: u64,
     parts: usize,
@@ -240,13 +240,13 @@ fn finish_sums(
         "column_sums_finish",
         [width.div_ceil(32), 1, 1],
         512,
-        &[
-            partials.into(),
-            (parts as i32).into(),
-            (width as i32).into(),
-            dbias.address.into(),
-            inert[0].into(),
-            inert[1].into(),
+        arguments![
+            partials,
+            parts as i32,
+            width as i32,
+            dbias.address,
+            inert[0],
+            inert[1],
         ],
     )
 }

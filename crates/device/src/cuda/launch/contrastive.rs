@@ -75,13 +75,7 @@ pub(super) fn forward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceErr
         "contrastive_begin",
         [rows.div_ceil(256), 1, 1],
         256,
-        &[
-            row_peak.into(),
-            row_sum.into(),
-            column_peak.into(),
-            column_sum.into(),
-            (rows as i32).into(),
-        ],
+        arguments![row_peak, row_sum, column_peak, column_sum, rows as i32,],
     )?;
     for along in tiles(rows, tile) {
         for across in tiles(rows, tile) {
@@ -102,17 +96,17 @@ pub(super) fn forward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceErr
         "contrastive_finish",
         [1, 1, 1],
         1024,
-        &[
-            row_peak.into(),
-            row_sum.into(),
-            column_peak.into(),
-            column_sum.into(),
-            diagonal.into(),
-            weights.address.into(),
-            row_lse.into(),
-            column_lse.into(),
-            total.address.into(),
-            (rows as i32).into(),
+        arguments![
+            row_peak,
+            row_sum,
+            column_peak,
+            column_sum,
+            diagonal,
+            weights.address,
+            row_lse,
+            column_lse,
+            total.address,
+            rows as i32,
         ],
     )
 }
@@ -194,11 +188,11 @@ pub(super) fn backward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceEr
         "contrastive_grad_scale",
         [1, 1, 1],
         1024,
-        &[
-            partials.into(),
-            (num_partials as i32).into(),
-            dscale.address.into(),
-            accumulates(Some(scale_mode)).into(),
+        arguments![
+            partials,
+            num_partials as i32,
+            dscale.address,
+            accumulates(Some(scale_mode)),
         ],
     )
 }

@@ -127,15 +127,15 @@ pub(super) fn adamw(op: &AdamW, index: usize, o: &Operands<'_, '_>) -> Result<()
         "adamw",
         [chunks, 1, 1],
         256,
-        &[
-            table.into(),
-            (tensors.len() as i32).into(),
-            schedule.address.into(),
-            norm.address.into(),
-            (op.beta1 as f32).into(),
-            (op.beta2 as f32).into(),
-            (op.eps as f32).into(),
-            (op.clip_norm.unwrap_or(0.0) as f32).into(),
+        arguments![
+            table,
+            tensors.len() as i32,
+            schedule.address,
+            norm.address,
+            op.beta1 as f32,
+            op.beta2 as f32,
+            op.eps as f32,
+            op.clip_norm.unwrap_or(0.0) as f32,
         ],
     )
 }

@@ -1,5 +1,6 @@
-//! Pictures to patches, class token, embeddings, and picking one token of each sample.
+//! Pictures to patches, class token, embeddings, and one token of each sample: by its place, or the mean of several.
 
+use holdall_graph::ops::mix_pictures::MixPictures;
 use holdall_graph::ops::patchify::{Normalization, Patchify};
 use holdall_graph::{DType, Write};
 
@@ -27,14 +28,31 @@ pub(super) fn patchify(op: &Patchify, o: &Operands<'_, '_>) -> Result<(), Device
     if pixels.dtype != DType::U8 {
         return o.issuer.launch("patchify_f32", grid, BLOCK, &arguments);
     }
-    let Normalization { mean, std } = op.normalization;
-    for std in std {
-        arguments.push((1.0 / (255.0 * std)).into());
-    }
-    for (mean, std) in mean.into_iter().zip(std) {
-        arguments.push((-mean / std).into());
-    }
+    arguments.extend(scale_and_shift(op.normalization));
     o.issuer.launch("patchify_u8", grid, BLOCK, &arguments)
+}
+
+/// `(byte / 255 - mean) / std` as a product and a sum, channel by channel.
+fn scale_and_shift(normalization: Normalization) -> impl Iterator<Item = Argument> {
+    let Normalization { mean, std } = normalization;
+    let scale = std.map(|std| 1.0 / (255.0 * std));
+    let shift: [f32; 3] = std::array::from_fn(|channel| -mean[channel] / std[channel]);
+    scale.into_iter().chain(shift).map(Argument::from)
+}
+
+pub(super) fn mix_pictures(op: &MixPictures, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let shape = o.input_place(0).shape;
+    let operands = [o.input(0), o.input(1), o.input(2), o.result(0).0];
+    assert!(
+        operands.iter().all(Matrix::is_contiguous),
+        "pictures follow each other"
+    );
+    let mut arguments: Vec<Argument> = operands.map(|matrix| matrix.address.into()).to_vec();
+    let sizes = shape.dims()[..3].iter();
+    arguments.extend(sizes.map(|&size| Argument::from(size as i32)));
+    arguments.extend(scale_and_shift(op.normalization));
+    let grid = [(shape.num_elements() / 3).div_ceil(BLOCK).max(1), 1, 1];
+    o.issuer.launch("mix_pictures", grid, BLOCK, &arguments)
 }
 
 /// Samples and tokens of `[batch, tokens, width]`.
@@ -50,19 +68,20 @@ pub(super) fn class_token(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "class_token",
         o.issuer.grid(x.num_elements(), x.dtype),
         BLOCK,
-        &[
-            patches.address.into(),
-            class.address.into(),
-            positions.address.into(),
-            x.address.into(),
-            ((x.rows / tokens) as i32).into(),
-            (tokens as i32).into(),
-            (x.width as i32).into(),
+        arguments![
+            patches.address,
+            class.address,
+            positions.address,
+            x.address,
+            (x.rows / tokens) as i32,
+            tokens as i32,
+            (class.num_elements() / x.width) as i32,
+            x.width as i32,
         ],
     )
 }
 
-pub(super) fn class_token_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+pub(super) fn class_token_grad(num_prefix: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let dx = o.input(0);
     assert!(dx.is_contiguous(), "tokens of a sample follow each other");
     let (samples, tokens) = samples_and_tokens(o.input_place(0).shape);
@@ -71,20 +90,22 @@ pub(super) fn class_token_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> 
             "class_token_grad",
             o.issuer.grid(dpatches.num_elements(), dx.dtype),
             BLOCK,
-            &[
-                dx.address.into(),
-                dpatches.address.into(),
-                (samples as i32).into(),
-                (tokens as i32).into(),
-                (dx.width as i32).into(),
-                accumulates(Some(mode)).into(),
+            arguments![
+                dx.address,
+                dpatches.address,
+                samples as i32,
+                tokens as i32,
+                num_prefix as i32,
+                dx.width as i32,
+                accumulates(Some(mode)),
             ],
         )?;
     }
     let (Some((dclass, _)), Some((dpositions, _))) = (o.output(1), o.output(2)) else {
         return Ok(());
     };
-    positions_grad(o, dx, dpositions, Some(dclass), [samples, tokens])
+    let class = Some((dclass, num_prefix));
+    positions_grad(o, dx, dpositions, class, [samples, tokens])
 }
 
 /// Accesses side by side in a block of `positions_grad`.
@@ -94,7 +115,7 @@ fn positions_grad(
     o: &Operands<'_, '_>,
     dx: Matrix,
     dpositions: Matrix,
-    dclass: Option<Matrix>,
+    class: Option<(Matrix, usize)>,
     [samples, tokens]: [usize; 2],
 ) -> Result<(), DeviceError> {
     let each = ACCESS / dx.dtype.bytes();
@@ -102,13 +123,14 @@ fn positions_grad(
         "positions_grad",
         [dx.width.div_ceil(POSITION_LANES * each), tokens, 1],
         512,
-        &[
-            dx.address.into(),
-            dpositions.address.into(),
-            dclass.map(|dclass| dclass.address).into(),
-            (samples as i32).into(),
-            (tokens as i32).into(),
-            (dx.width as i32).into(),
+        arguments![
+            dx.address,
+            dpositions.address,
+            class.map(|(dclass, _)| dclass.address),
+            samples as i32,
+            tokens as i32,
+            class.map_or(0, |(_, num_prefix)| num_prefix) as i32,
+            dx.width as i32,
         ],
     )
 }
@@ -120,14 +142,14 @@ pub(super) fn embedding(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "embedding",
         o.issuer.grid(x.num_elements(), x.dtype),
         BLOCK,
-        &[
-            ids.address.into(),
-            table.address.into(),
-            positions.address.into(),
-            x.address.into(),
-            (x.rows as i64).into(),
-            (positions.rows as i32).into(),
-            (x.width as i32).into(),
+        arguments![
+            ids.address,
+            table.address,
+            positions.address,
+            x.address,
+            x.rows as i64,
+            positions.rows as i32,
+            x.width as i32,
         ],
     )
 }
@@ -150,27 +172,27 @@ pub(super) fn embedding_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "embedding_grad",
         [chunks, dx.width.div_ceil(64 * each), 1],
         64,
-        &[
-            dx.address.into(),
-            ids.address.into(),
-            order.address.into(),
-            dtable.address.into(),
-            partials.into(),
-            (count as i64).into(),
-            (dx.width as i32).into(),
+        arguments![
+            dx.address,
+            ids.address,
+            order.address,
+            dtable.address,
+            partials,
+            count as i64,
+            dx.width as i32,
         ],
     )?;
     o.issuer.launch(
         "embedding_grad_finish",
         [chunks, dx.width.div_ceil(128), 1],
         512,
-        &[
-            ids.address.into(),
-            order.address.into(),
-            partials.into(),
-            dtable.address.into(),
-            (count as i64).into(),
-            (dx.width as i32).into(),
+        arguments![
+            ids.address,
+            order.address,
+            partials,
+            dtable.address,
+            count as i64,
+            dx.width as i32,
         ],
     )?;
     positions_grad(o, dx, dpositions, None, [samples, tokens])
@@ -184,14 +206,14 @@ pub(super) fn gather_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "gather_rows",
         o.issuer.grid(y.num_elements(), y.dtype),
         BLOCK,
-        &[
-            x.address.into(),
-            index.address.into(),
-            y.address.into(),
-            (samples as i32).into(),
-            (tokens as i32).into(),
-            (x.width as i32).into(),
-            (y.stride as i64).into(),
+        arguments![
+            x.address,
+            index.address,
+            y.address,
+            samples as i32,
+            tokens as i32,
+            x.width as i32,
+            y.stride as i64,
         ],
     )
 }
@@ -203,14 +225,36 @@ pub(super) fn scatter_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         "scatter_rows",
         o.issuer.grid(dy.num_elements(), dy.dtype),
         BLOCK,
-        &[
-            dy.address.into(),
-            index.address.into(),
-            dx.address.into(),
-            (dy.rows as i32).into(),
-            ((dx.rows / dy.rows) as i32).into(),
-            (dx.width as i32).into(),
-            (dy.stride as i64).into(),
+        arguments![
+            dy.address,
+            index.address,
+            dx.address,
+            dy.rows as i32,
+            (dx.rows / dy.rows) as i32,
+            dx.width as i32,
+            dy.stride as i64,
         ],
     )
+}
+
+pub(super) fn mean_tokens(first: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (x, (y, _)) = (o.input(0), o.result(0));
+    let (samples, tokens) = samples_and_tokens(o.input_place(0).shape);
+    let mut arguments = vec![x.address.into(), y.address.into()];
+    let sizes = [samples, tokens, first, x.width];
+    arguments.extend(sizes.map(|size| Argument::from(size as i32)));
+    arguments.extend([x.stride, y.stride].map(|stride| Argument::from(stride as i64)));
+    let grid = o.issuer.grid(y.num_elements(), y.dtype);
+    o.issuer.launch("mean_tokens", grid, BLOCK, &arguments)
+}
+
+pub(super) fn mean_tokens_grad(first: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (dy, (dx, mode)) = (o.input(0), o.result(0));
+    let mut arguments = vec![dy.address.into(), dx.address.into()];
+    let sizes = [dy.rows, dx.rows / dy.rows, first, dx.width];
+    arguments.extend(sizes.map(|size| Argument::from(size as i32)));
+    arguments.extend([dy.stride, dx.stride].map(|stride| Argument::from(stride as i64)));
+    arguments.push(accumulates(Some(mode)).into());
+    let grid = o.issuer.grid(dx.num_elements(), dx.dtype);
+    o.issuer.launch("mean_tokens_grad", grid, BLOCK, &arguments)
 }

@@ -3,9 +3,18 @@
 //! Every operation goes through here twice. [`Pass::Prepare`] chooses algorithms for products and fills tables;
 //! [`Pass::Issue`] puts the work into the stream, which is captured as a graph or run as it is.
 
+/// The arguments of a kernel, in its order.
+macro_rules! arguments {
+    ($($argument:expr),* $(,)?) => {
+        &[$(crate::cuda::driver::Argument::from($argument)),*]
+    };
+}
+
 mod attention;
 mod contrastive;
+mod elements;
 mod linear;
+mod losses;
 mod tokens;
 mod update;
 
@@ -259,15 +268,23 @@ impl<'a> Issuer<'a> {
             Op::AttentionGrad(op) => attention::backward(&op.forward, &o),
             Op::Embedding(_) => tokens::embedding(&o),
             Op::EmbeddingGrad(_) => tokens::embedding_grad(&o),
+            Op::MixPictures(op) => tokens::mix_pictures(op, &o),
             Op::Patchify(op) => tokens::patchify(op, &o),
             Op::ClassToken(_) => tokens::class_token(&o),
-            Op::ClassTokenGrad(_) => tokens::class_token_grad(&o),
+            Op::ClassTokenGrad(op) => tokens::class_token_grad(op.num_prefix, &o),
             Op::GatherRows(_) => tokens::gather_rows(&o),
             Op::ScatterRows(_) => tokens::scatter_rows(&o),
+            Op::MeanTokens(op) => tokens::mean_tokens(op.first, &o),
+            Op::MeanTokensGrad(op) => tokens::mean_tokens_grad(op.first, &o),
+            Op::ScaleColumns(_) => elements::scale_columns(&o),
+            Op::ScaleColumnsGrad(op) => elements::scale_columns_grad(op, &o),
+            Op::Dropout(op) => elements::dropout(op, &o),
             Op::Normalize(_) => self.normalize(&o),
             Op::NormalizeGrad(_) => self.normalize_grad(&o),
-            Op::CrossEntropy(op) => self.cross_entropy(op.smoothing, &o),
-            Op::CrossEntropyGrad(op) => self.cross_entropy_grad(op.smoothing, &o),
+            Op::CrossEntropy(op) => losses::cross_entropy(op.smoothing, &o),
+            Op::CrossEntropyGrad(op) => losses::cross_entropy_grad(op.smoothing, &o),
+            Op::PointwiseLoss(op) => losses::pointwise(op.loss, &o),
+            Op::PointwiseLossGrad(op) => losses::pointwise_grad(op.loss, &o),
             Op::Contrastive(op) => contrastive::forward(op.tile, &o),
             Op::ContrastiveGrad(op) => contrastive::backward(op.tile, &o),
             Op::Fill(op) => self.fill(op.value, &o),
@@ -415,18 +432,18 @@ impl<'a> Issuer<'a> {
             "layer_norm",
             [x.rows.div_ceil(per_block).max(1), 1, 1],
             THREADS,
-            &[
-                x.address.into(),
-                gamma.address.into(),
-                beta.address.into(),
-                y.address.into(),
-                o.output_address(1).into(),
-                o.output_address(2).into(),
-                (x.rows as i64).into(),
-                (x.width as i32).into(),
-                (x.stride as i64).into(),
-                (y.stride as i64).into(),
-                (eps as f32).into(),
+            arguments![
+                x.address,
+                gamma.address,
+                beta.address,
+                y.address,
+                o.output_address(1),
+                o.output_address(2),
+                x.rows as i64,
+                x.width as i32,
+                x.stride as i64,
+                y.stride as i64,
+                eps as f32,
             ],
         )
     }
@@ -444,20 +461,20 @@ impl<'a> Issuer<'a> {
             "layer_norm_grad",
             [parts, 1, 1],
             BLOCK,
-            &[
-                dy.address.into(),
-                x.address.into(),
-                gamma.address.into(),
-                mean.address.into(),
-                rstd.address.into(),
-                dx_matrix.map(|dx| dx.address).into(),
-                partials.into(),
-                (x.rows as i64).into(),
-                (x.width as i32).into(),
-                (dy.stride as i64).into(),
-                (x.stride as i64).into(),
-                (dx_matrix.map_or(0, |dx| dx.stride) as i64).into(),
-                accumulates(mode).into(),
+            arguments![
+                dy.address,
+                x.address,
+                gamma.address,
+                mean.address,
+                rstd.address,
+                dx_matrix.map(|dx| dx.address),
+                partials,
+                x.rows as i64,
+                x.width as i32,
+                dy.stride as i64,
+                x.stride as i64,
+                dx_matrix.map_or(0, |dx| dx.stride) as i64,
+                accumulates(mode),
             ],
         )?;
         let Some(partials) = partials else {
@@ -469,13 +486,13 @@ impl<'a> Issuer<'a> {
             "layer_norm_grad_finish",
             [(2 * x.width).div_ceil(32), 1, 1],
             512,
-            &[
-                partials.into(),
-                (parts as i32).into(),
-                (x.width as i32).into(),
-                parameters[0].into(),
-                parameters[1].into(),
-                accumulates(mode).into(),
+            arguments![
+                partials,
+                parts as i32,
+                x.width as i32,
+                parameters[0],
+                parameters[1],
+                accumulates(mode),
             ],
         )
     }
@@ -486,14 +503,14 @@ impl<'a> Issuer<'a> {
             "normalize",
             rows_of_warps(x.rows),
             BLOCK,
-            &[
-                x.address.into(),
-                y.address.into(),
-                o.output_address(1).into(),
-                (x.rows as i32).into(),
-                (x.width as i32).into(),
-                (x.stride as i64).into(),
-                (y.stride as i64).into(),
+            arguments![
+                x.address,
+                y.address,
+                o.output_address(1),
+                x.rows as i32,
+                x.width as i32,
+                x.stride as i64,
+                y.stride as i64,
             ],
         )
     }
@@ -505,78 +522,17 @@ impl<'a> Issuer<'a> {
             "normalize_grad",
             rows_of_warps(y.rows),
             BLOCK,
-            &[
-                dy.address.into(),
-                y.address.into(),
-                inverse.address.into(),
-                dx.address.into(),
-                (y.rows as i32).into(),
-                (y.width as i32).into(),
-                (dy.stride as i64).into(),
-                (y.stride as i64).into(),
-                (dx.stride as i64).into(),
-                accumulates(Some(mode)).into(),
-            ],
-        )
-    }
-
-    fn cross_entropy(&self, smoothing: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
-        let (logits, labels, weights) = (o.input(0), o.moving(1), o.moving(2));
-        let (total, _) = o.result(0);
-        let losses = o.scratch();
-        self.launch(
-            "cross_entropy",
-            rows_of_warps(logits.rows),
-            BLOCK,
-            &[
-                logits.address.into(),
-                labels.address.into(),
-                weights.address.into(),
-                losses.into(),
-                (logits.rows as i32).into(),
-                (logits.width as i32).into(),
-                (logits.stride as i64).into(),
-                (smoothing as f32).into(),
-                self.tables.micro().into(),
-                (labels.micro as i64).into(),
-                (weights.micro as i64).into(),
-            ],
-        )?;
-        self.launch(
-            "sum_into",
-            [1, 1, 1],
-            1024,
-            &[
-                losses.into(),
-                (logits.rows as i32).into(),
-                total.address.into(),
-            ],
-        )
-    }
-
-    fn cross_entropy_grad(&self, smoothing: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
-        let (seed, logits) = (o.input(0), o.input(1));
-        let (labels, weights) = (o.moving(2), o.moving(3));
-        let (dlogits, mode) = o.result(0);
-        self.launch(
-            "cross_entropy_grad",
-            rows_of_warps(logits.rows),
-            BLOCK,
-            &[
-                seed.address.into(),
-                logits.address.into(),
-                labels.address.into(),
-                weights.address.into(),
-                dlogits.address.into(),
-                (logits.rows as i32).into(),
-                (logits.width as i32).into(),
-                (logits.stride as i64).into(),
-                (dlogits.stride as i64).into(),
-                (smoothing as f32).into(),
-                accumulates(Some(mode)).into(),
-                self.tables.micro().into(),
-                (labels.micro as i64).into(),
-                (weights.micro as i64).into(),
+            arguments![
+                dy.address,
+                y.address,
+                inverse.address,
+                dx.address,
+                y.rows as i32,
+                y.width as i32,
+                dy.stride as i64,
+                y.stride as i64,
+                dx.stride as i64,
+                accumulates(Some(mode)),
             ],
         )
     }
@@ -593,11 +549,7 @@ impl<'a> Issuer<'a> {
             name,
             self.grid(elements, y.dtype),
             BLOCK,
-            &[
-                y.address.into(),
-                (value as f32).into(),
-                (elements as i64).into(),
-            ],
+            arguments![y.address, value as f32, elements as i64,],
         )
     }
 
@@ -607,15 +559,15 @@ impl<'a> Issuer<'a> {
             "add",
             self.grid(y.num_elements(), y.dtype),
             BLOCK,
-            &[
-                y.address.into(),
-                a.address.into(),
-                b.address.into(),
-                (y.rows as i64).into(),
-                (y.width as i32).into(),
-                (y.stride as i64).into(),
-                (a.stride as i64).into(),
-                (b.stride as i64).into(),
+            arguments![
+                y.address,
+                a.address,
+                b.address,
+                y.rows as i64,
+                y.width as i32,
+                y.stride as i64,
+                a.stride as i64,
+                b.stride as i64,
             ],
         )
     }
@@ -631,17 +583,17 @@ impl<'a> Issuer<'a> {
             name,
             self.grid(y.num_elements(), y.dtype),
             BLOCK,
-            &[
-                y.address.into(),
-                x.address.into(),
-                (y.rows as i64).into(),
-                (y.width as i32).into(),
-                (y.stride as i64).into(),
-                (x.stride as i64).into(),
-                accumulates(Some(mode)).into(),
-                self.tables.micro().into(),
-                (y.micro as i64).into(),
-                (x.micro as i64).into(),
+            arguments![
+                y.address,
+                x.address,
+                y.rows as i64,
+                y.width as i32,
+                y.stride as i64,
+                x.stride as i64,
+                accumulates(Some(mode)),
+                self.tables.micro(),
+                y.micro as i64,
+                x.micro as i64,
             ],
         )
     }
@@ -661,11 +613,11 @@ impl<'a> Issuer<'a> {
                     "cast_up",
                     self.grid(elements, x.dtype),
                     BLOCK,
-                    &[
-                        y.address.into(),
-                        x.address.into(),
-                        (elements as i64).into(),
-                        accumulates(Some(mode)).into(),
+                    arguments![
+                        y.address,
+                        x.address,
+                        elements as i64,
+                        accumulates(Some(mode)),
                     ],
                 )
             }
@@ -782,7 +734,7 @@ impl Operands<'_, '_> {
         let issuer = self.issuer;
         let (products, workspace) = (&issuer.cuda.products, self.product_workspace());
         match issuer.pass {
-            Pass::Prepare => products.prepare(product, workspace, issuer.stream),
+            Pass::Prepare => products.lifetimes_of(product, workspace, issuer.stream),
             Pass::Issue => products.run(product, workspace, issuer.stream),
         }
     }
