@@ -10,9 +10,13 @@
 //!
 //! Legend: `b` samples, `t` tokens, `d` width, `p` projection.
 
+pub mod config;
+mod config_json;
+mod presets;
+
 use holdall_graph::{DType, Decay, Graph, ValueId};
 
-use crate::config::{Activation, ClipConfig, TextConfig, TextPooling, VisionConfig};
+use config::{Activation, ClipConfig, TextConfig, TextPooling, VisionConfig};
 
 /// What a micro-batch brings along.
 #[derive(Clone, Copy, Debug)]

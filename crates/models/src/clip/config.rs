@@ -10,14 +10,12 @@
 //! config.json, [`ClipConfig::to_json`] writes one that it loads, and [`ClipConfig::tensors`] lists
 //! its state dict.
 
-mod json;
-mod presets;
-
 use std::path::Path;
 
 pub use holdall_graph::ops::activation::Activation;
 pub use holdall_graph::ops::patchify::Normalization;
 
+use super::config_json::EOS_OF_HIGHEST_ID;
 use crate::error::ModelError;
 
 /// No width, vocabulary or image side of a real model comes near this; a config beyond it is broken.
@@ -218,12 +216,11 @@ impl ClipConfig {
         }
         if let TextPooling::FirstEos(id) = text.pooling {
             let in_vocabulary = usize::try_from(id).is_ok_and(|id| id < text.vocab_size);
-            if id == json::EOS_OF_HIGHEST_ID || !in_vocabulary {
+            if id == EOS_OF_HIGHEST_ID || !in_vocabulary {
                 // Hugging Face would pool at the first token without a word: every caption alike.
                 let expected = format!(
                     "an id below `vocab_size`, which is {}, or {} to pool at the highest id",
-                    text.vocab_size,
-                    json::EOS_OF_HIGHEST_ID
+                    text.vocab_size, EOS_OF_HIGHEST_ID
                 );
                 return Err(wrong("text_config.eos_token_id", expected, id.to_string()));
             }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
+use super::config::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
 use crate::error::ModelError;
 
 /// The `eos_token_id` by which Hugging Face recognises files that pool at the highest id.

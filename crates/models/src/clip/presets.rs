@@ -1,6 +1,6 @@
 //! Configurations known by name: the sizes of OpenAI's released models, and a small one.
 
-use super::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
+use super::config::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
 
 impl ClipConfig {
     /// The names that [`ClipConfig::preset`] knows.
