@@ -23,8 +23,9 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorInfo;
 
-use crate::config::{ClipConfig, num_values};
+use crate::config::ClipConfig;
 use crate::error::{Misshaped, ModelError, TensorMismatch};
+use crate::tensor_list::num_values;
 pub use checksums::{CHECKSUMS_FILE, seal_folder, sealed_files, verify_folder};
 use find::{file_exists, open_weights, read_json, refuse_other_than_folder};
 pub use stored::{StoredTensor, StoredType};

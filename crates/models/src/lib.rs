@@ -10,5 +10,7 @@ pub mod folder;
 pub mod hub_cache;
 pub mod init;
 pub mod state_file;
+mod tensor_list;
+mod transformer;
 
 pub use clip::config;

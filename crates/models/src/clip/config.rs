@@ -17,6 +17,8 @@ pub use holdall_graph::ops::patchify::Normalization;
 
 use super::config_json::EOS_OF_HIGHEST_ID;
 use crate::error::ModelError;
+use crate::tensor_list::{TensorList, count_values};
+use crate::transformer::{BlockNames, Blocks};
 
 /// No width, vocabulary or image side of a real model comes near this; a config beyond it is broken.
 const LARGEST_SIZE: usize = 1 << 20;
@@ -82,7 +84,50 @@ pub struct VisionConfig {
     pub normalization: Normalization,
 }
 
+const BLOCK_NAMES: BlockNames = BlockNames {
+    norm1: "layer_norm1",
+    query: "self_attn.q_proj",
+    key: "self_attn.k_proj",
+    value: "self_attn.v_proj",
+    attention_output: "self_attn.out_proj",
+    norm2: "layer_norm2",
+    mlp_in: "mlp.fc1",
+    mlp_out: "mlp.fc2",
+};
+
+impl TextConfig {
+    pub(crate) fn blocks(&self) -> Blocks {
+        Blocks {
+            prefix: "text_model.encoder.layers".into(),
+            names: &BLOCK_NAMES,
+            num_layers: self.num_layers,
+            width: self.hidden_size,
+            mlp_width: self.intermediate_size,
+            num_heads: self.num_heads,
+            activation: self.activation,
+            eps: self.layer_norm_eps,
+            causal: true,
+            qkv_bias: true,
+        }
+    }
+}
+
 impl VisionConfig {
+    pub(crate) fn blocks(&self) -> Blocks {
+        Blocks {
+            prefix: "vision_model.encoder.layers".into(),
+            names: &BLOCK_NAMES,
+            num_layers: self.num_layers,
+            width: self.hidden_size,
+            mlp_width: self.intermediate_size,
+            num_heads: self.num_heads,
+            activation: self.activation,
+            eps: self.layer_norm_eps,
+            causal: false,
+            qkv_bias: true,
+        }
+    }
+
     /// Positions of the tower: a grid of patches and the class token.
     pub fn num_positions(&self) -> usize {
         let patches_per_side = self.image_size / self.patch_size;
@@ -225,10 +270,7 @@ impl ClipConfig {
                 return Err(wrong("text_config.eos_token_id", expected, id.to_string()));
             }
         }
-        if self
-            .num_parameters()
-            .is_none_or(|count| count > MOST_PARAMETERS)
-        {
+        if count_values(&self.tensors()).is_none_or(|count| count > MOST_PARAMETERS) {
             let found = "sizes that multiply to more".to_string();
             return Err(wrong(
                 "all tensors together",
@@ -237,13 +279,6 @@ impl ClipConfig {
             ));
         }
         Ok(())
-    }
-
-    /// `None` when the count does not fit a `usize`.
-    fn num_parameters(&self) -> Option<usize> {
-        self.tensors().iter().try_fold(0usize, |total, (_, shape)| {
-            total.checked_add(num_values(shape)?)
-        })
     }
 
     /// Name and shape of every tensor in the state dict of Hugging Face's `CLIPModel`, in its
@@ -261,10 +296,7 @@ impl ClipConfig {
             "text_model.embeddings.position_embedding.weight",
             &[text.max_positions, text.hidden_size],
         );
-        for layer in 0..text.num_layers {
-            let block = format!("text_model.encoder.layers.{layer}");
-            list.add_block(&block, text.hidden_size, text.intermediate_size);
-        }
+        text.blocks().list(&mut list);
         list.add_weight_and_bias("text_model.final_layer_norm", &[text.hidden_size]);
 
         let patch = [
@@ -285,10 +317,7 @@ impl ClipConfig {
         );
         // The misspelling is Hugging Face's, and every released checkpoint carries it.
         list.add_weight_and_bias("vision_model.pre_layrnorm", &[vision.hidden_size]);
-        for layer in 0..vision.num_layers {
-            let block = format!("vision_model.encoder.layers.{layer}");
-            list.add_block(&block, vision.hidden_size, vision.intermediate_size);
-        }
+        vision.blocks().list(&mut list);
         list.add_weight_and_bias("vision_model.post_layernorm", &[vision.hidden_size]);
 
         list.add(
@@ -300,39 +329,5 @@ impl ClipConfig {
             &[self.projection_dim, text.hidden_size],
         );
         list.0
-    }
-}
-
-/// How many values a shape holds, or `None` when that overflows.
-pub(crate) fn num_values(shape: &[usize]) -> Option<usize> {
-    shape
-        .iter()
-        .try_fold(1usize, |count, &size| count.checked_mul(size))
-}
-
-struct TensorList(Vec<(String, Vec<usize>)>);
-
-impl TensorList {
-    fn add(&mut self, name: &str, shape: &[usize]) {
-        self.0.push((name.to_string(), shape.to_vec()));
-    }
-
-    /// The bias runs along the first dimension of the weight.
-    fn add_weight_and_bias(&mut self, module: &str, weight: &[usize]) {
-        self.add(&format!("{module}.weight"), weight);
-        self.add(&format!("{module}.bias"), &weight[..1]);
-    }
-
-    fn add_block(&mut self, block: &str, hidden: usize, intermediate: usize) {
-        for projection in ["k_proj", "v_proj", "q_proj", "out_proj"] {
-            self.add_weight_and_bias(
-                &format!("{block}.self_attn.{projection}"),
-                &[hidden, hidden],
-            );
-        }
-        self.add_weight_and_bias(&format!("{block}.layer_norm1"), &[hidden]);
-        self.add_weight_and_bias(&format!("{block}.mlp.fc1"), &[intermediate, hidden]);
-        self.add_weight_and_bias(&format!("{block}.mlp.fc2"), &[hidden, intermediate]);
-        self.add_weight_and_bias(&format!("{block}.layer_norm2"), &[hidden]);
     }
 }

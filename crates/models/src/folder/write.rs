@@ -24,8 +24,9 @@ use serde_json::{Map, json};
 use super::checksums::CHECKSUMS_FILE;
 use super::weights_file::{HEADER_CHECKSUM, NO_CHECKSUM, TENSOR_CHECKSUMS, header_checksum_place};
 use super::{CONFIG_FILE, HEAD_FILE, Head, INDEX_FILE, SINGLE_FILE, compare};
-use crate::config::{ClipConfig, num_values};
+use crate::config::ClipConfig;
 use crate::error::ModelError;
+use crate::tensor_list::num_values;
 
 /// The elements of a tensor, asked for when they are written: those on a device are copied one tensor at a time.
 pub trait Values {
