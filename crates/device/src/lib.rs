@@ -3,6 +3,9 @@
 //! A device replays instructions at addresses that the plan chose: it allocates one arena, and decides nothing.
 //! [`Device`] and [`Machine`] are what training sees; [`cpu`] and [`cuda`] are behind them.
 
+#[macro_use]
+mod plain_operations;
+
 pub mod cpu;
 pub mod cuda;
 pub mod gauge;

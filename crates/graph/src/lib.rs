@@ -33,5 +33,5 @@ pub use graph::{
     BlockId, Copies, Decay, EVALUATIONS, Graph, Node, NodeId, Output, Parameter, ParameterId,
     Section, Write,
 };
-pub use op::{CheapAgain, Op, Operation};
+pub use op::{Op, Operation, RecomputeRule};
 pub use value::{DType, MemorySpace, Role, Shape, Storage, StorageId, Value, ValueId};

@@ -7,7 +7,8 @@
 use std::collections::{HashMap, HashSet};
 
 use holdall_graph::{
-    BlockId, CheapAgain, EVALUATIONS, Graph, Node, Output, Role, Section, StorageId, Value, ValueId,
+    BlockId, EVALUATIONS, Graph, Node, Output, RecomputeRule, Role, Section, StorageId, Value,
+    ValueId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -262,16 +263,16 @@ impl<'p> Rewriter<'p> {
                 self.run_again(&node, nodes);
                 self.again[&value.storage]
             }
-            None => match (self.policy.of(node.block), node.op.rules().cheap_again()) {
+            None => match (self.policy.of(node.block), node.op.rules().recompute()) {
                 (Recompute::None, _) | (Recompute::Cheap, None) => return id,
                 (Recompute::Blocks, _) if self.leaving.contains(&value.storage) => return id,
-                (Recompute::Blocks, _) | (Recompute::Cheap, Some(CheapAgain::SameNode)) => {
+                (Recompute::Blocks, _) | (Recompute::Cheap, Some(RecomputeRule::SameNode)) => {
                     self.run_again(&node, nodes);
                     self.again[&value.storage]
                 }
                 (
                     Recompute::Cheap,
-                    Some(CheapAgain::Derived {
+                    Some(RecomputeRule::Derived {
                         output: derived,
                         from,
                         op,

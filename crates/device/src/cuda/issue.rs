@@ -5,7 +5,9 @@
 
 mod attention;
 mod contrastive;
+mod elements;
 mod linear;
+mod losses;
 mod tokens;
 mod update;
 
@@ -254,15 +256,23 @@ impl<'a> Issuer<'a> {
             Op::AttentionGrad(op) => attention::backward(&op.forward, &o),
             Op::Embedding(_) => tokens::embedding(&o),
             Op::EmbeddingGrad(_) => tokens::embedding_grad(&o),
+            Op::MixPictures(op) => tokens::mix_pictures(op, &o),
             Op::Patchify(op) => tokens::patchify(op, &o),
             Op::ClassToken(_) => tokens::class_token(&o),
-            Op::ClassTokenGrad(_) => tokens::class_token_grad(&o),
+            Op::ClassTokenGrad(op) => tokens::class_token_grad(op.num_prefix, &o),
             Op::GatherRows(_) => tokens::gather_rows(&o),
             Op::ScatterRows(_) => tokens::scatter_rows(&o),
+            Op::MeanTokens(op) => tokens::mean_tokens(op.first, &o),
+            Op::MeanTokensGrad(op) => tokens::mean_tokens_grad(op.first, &o),
+            Op::ScaleColumns(_) => elements::scale_columns(&o),
+            Op::ScaleColumnsGrad(op) => elements::scale_columns_grad(op, &o),
+            Op::Dropout(op) => elements::dropout(op, &o),
             Op::Normalize(_) => self.normalize(&o),
             Op::NormalizeGrad(_) => self.normalize_grad(&o),
-            Op::CrossEntropy(op) => self.cross_entropy(op.smoothing, &o),
-            Op::CrossEntropyGrad(op) => self.cross_entropy_grad(op.smoothing, &o),
+            Op::CrossEntropy(op) => losses::cross_entropy(op.smoothing, &o),
+            Op::CrossEntropyGrad(op) => losses::cross_entropy_grad(op.smoothing, &o),
+            Op::PointwiseLoss(op) => losses::pointwise(op.loss, &o),
+            Op::PointwiseLossGrad(op) => losses::pointwise_grad(op.loss, &o),
             Op::Contrastive(op) => contrastive::forward(op.tile, &o),
             Op::ContrastiveGrad(op) => contrastive::backward(op.tile, &o),
             Op::Fill(op) => self.fill(op.value, &o),
@@ -511,67 +521,6 @@ impl<'a> Issuer<'a> {
                 (y.stride as i64).into(),
                 (dx.stride as i64).into(),
                 accumulates(Some(mode)).into(),
-            ],
-        )
-    }
-
-    fn cross_entropy(&self, smoothing: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
-        let (logits, labels, weights) = (o.input(0), o.moving(1), o.moving(2));
-        let (total, _) = o.result(0);
-        let losses = o.scratch();
-        self.launch(
-            "cross_entropy",
-            rows_of_warps(logits.rows),
-            BLOCK,
-            &[
-                logits.address.into(),
-                labels.address.into(),
-                weights.address.into(),
-                losses.into(),
-                (logits.rows as i32).into(),
-                (logits.width as i32).into(),
-                (logits.stride as i64).into(),
-                (smoothing as f32).into(),
-                self.tables.micro().into(),
-                (labels.micro as i64).into(),
-                (weights.micro as i64).into(),
-            ],
-        )?;
-        self.launch(
-            "sum_into",
-            [1, 1, 1],
-            1024,
-            &[
-                losses.into(),
-                (logits.rows as i32).into(),
-                total.address.into(),
-            ],
-        )
-    }
-
-    fn cross_entropy_grad(&self, smoothing: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
-        let (seed, logits) = (o.input(0), o.input(1));
-        let (labels, weights) = (o.moving(2), o.moving(3));
-        let (dlogits, mode) = o.result(0);
-        self.launch(
-            "cross_entropy_grad",
-            rows_of_warps(logits.rows),
-            BLOCK,
-            &[
-                seed.address.into(),
-                logits.address.into(),
-                labels.address.into(),
-                weights.address.into(),
-                dlogits.address.into(),
-                (logits.rows as i32).into(),
-                (logits.width as i32).into(),
-                (logits.stride as i64).into(),
-                (dlogits.stride as i64).into(),
-                (smoothing as f32).into(),
-                accumulates(Some(mode)).into(),
-                self.tables.micro().into(),
-                (labels.micro as i64).into(),
-                (weights.micro as i64).into(),
             ],
         )
     }

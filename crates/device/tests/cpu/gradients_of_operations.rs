@@ -3,6 +3,7 @@
 //! Legend: `b` samples, `t` tokens, `d` width, `n` rows, `i` inputs, `o` outputs.
 
 use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::{DType, Decay, Op, Section, ValueId, Write, backward};
 
 use super::gradient_check::{Sketch, check_gradients, pull_back};
@@ -321,6 +322,92 @@ fn class_token_before_patches_without_a_gradient() {
 }
 
 #[test]
+fn two_tokens_before_the_patches() {
+    check_gradients(|s| {
+        let patches_bnd = s.input(&[3, 4, 5]);
+        let (class_kd, positions_td) = (s.parameter(&[2, 5]), s.parameter(&[6, 5]));
+        vec![
+            s.graph
+                .class_token("x", patches_bnd, class_kd, positions_td),
+        ]
+    });
+}
+
+#[test]
+fn mean_tokens_alone_and_beside_another_reader() {
+    for first in [0, 1, 3] {
+        check_gradients(|s| {
+            let x_btd = s.input(&[3, 4, 5]);
+            vec![s.graph.mean_tokens("y", x_btd, first)]
+        });
+        check_gradients(|s| {
+            let x_btd = s.input(&[3, 4, 5]);
+            let mean_b1d = s.graph.mean_tokens("y", x_btd, first);
+            let weight = s.parameter(&[2, 5]);
+            vec![mean_b1d, s.graph.linear("z", x_btd, weight, None, None)]
+        });
+    }
+}
+
+#[test]
+fn scale_columns_trained_and_frozen() {
+    for [x, gamma] in [[true, true], [true, false], [false, true]] {
+        check_gradients(|s| {
+            let x_nd = match x {
+                true => s.input(&[37, 9]), // more rows than the partial sums
+                false => s.constant(&[37, 9]),
+            };
+            let gamma_d = s.parameter(&[9]);
+            if !gamma {
+                s.freeze(gamma_d);
+            }
+            vec![s.graph.scale_columns("y", x_nd, gamma_d)]
+        });
+    }
+}
+
+#[test]
+fn scale_columns_of_a_residual_branch() {
+    check_gradients(|s| {
+        let x_nd = s.input(&[4, 6]);
+        let (weight, gamma_d) = (s.parameter(&[6, 6]), s.parameter(&[6]));
+        let z_nd = s.graph.linear("z", x_nd, weight, None, None);
+        let scaled = s.graph.scale_columns("y", z_nd, gamma_d);
+        vec![s.graph.add("sum", x_nd, scaled)]
+    });
+    check_gradients(|s| {
+        let x_btd = s.input(&[3, 4, 6]);
+        let first = s.graph.first_tokens(x_btd);
+        let gamma_d = s.parameter(&[6]);
+        vec![s.graph.scale_columns("y", first, gamma_d)]
+    });
+}
+
+#[test]
+fn dropout_of_elements_and_of_samples() {
+    for mode in [DropoutMode::Element, DropoutMode::Sample] {
+        let op = Dropout {
+            rate: 0.4,
+            layer: 3,
+            mode,
+        };
+        // Beside a residual, and where another reader has left a gradient already.
+        check_gradients(|s| {
+            let x_btd = s.input(&[5, 3, 4]);
+            let (samples, stream) = (
+                s.indices(&[5], &[9, 2, 44, 7, 1]),
+                s.indices(&[2], &[17, 3]),
+            );
+            let weight = s.parameter(&[4, 4]);
+            let z = s.graph.linear("z", x_btd, weight, None, None);
+            let left = s.graph.dropout("left", z, samples, stream, op.clone());
+            let sum = s.graph.add("sum", x_btd, left);
+            vec![sum, s.graph.activate("a", z, Activation::Gelu)]
+        });
+    }
+}
+
+#[test]
 fn gather_rows_alone_and_beside_another_reader() {
     check_gradients(|s| {
         let x_btd = s.input(&[4, 3, 5]);
@@ -412,6 +499,48 @@ fn cross_entropy_adds_to_a_gradient_that_is_there() {
             .cross_entropy_into("loss", logits_nc, labels_n, weights_n, sum, 0.0);
         let weight = s.parameter(&[2, 5]);
         vec![sum, s.graph.linear("z", logits_nc, weight, None, None)]
+    });
+}
+
+/// Heads of one product, of different widths and losses.
+#[test]
+fn losses_of_column_slices() {
+    check_gradients(|s| {
+        let (x_nd, weight) = (s.input(&[4, 6]), s.parameter(&[10, 6]));
+        let logits = s.graph.linear("logits", x_nd, weight, None, None);
+        let sums = [(); 3].map(|()| s.total());
+        let labels_n = s.indices(&[4], &[0, 2, -1, 1]);
+        let weights_n = s.given(&[4], Contents::Floats(vec![1.0, 0.5, 1.0, 2.0]));
+        let classes = s.graph.columns(logits, 0, 3);
+        s.graph
+            .cross_entropy_into("classes", classes, labels_n, weights_n, sums[0], 0.1);
+        let targets = s.given(&[4, 5], Contents::Floats([0.0, 1.0, 0.3, 1.0].repeat(5)));
+        let weights = s.given(
+            &[4, 5],
+            Contents::Floats([1.0, 0.0, 2.0, 0.5, 1.0].repeat(4)),
+        );
+        let labels = s.graph.columns(logits, 3, 5);
+        s.graph
+            .binary_cross_entropy_into("labels", labels, targets, weights, sums[1]);
+        let numbers = s.graph.columns(logits, 8, 2);
+        let [targets, weights] = [targets, weights].map(|all| s.graph.columns(all, 1, 2));
+        s.graph
+            .squared_error_into("numbers", numbers, targets, weights, sums[2]);
+        sums.to_vec()
+    });
+}
+
+#[test]
+fn pointwise_losses_add_to_a_gradient_that_is_there() {
+    check_gradients(|s| {
+        let x_nk = s.input(&[3, 5]);
+        let [targets, weights] = [(); 2].map(|()| s.constant(&[3, 5]));
+        let sums = [(); 2].map(|()| s.total());
+        s.graph
+            .squared_error_into("squared", x_nk, targets, weights, sums[0]);
+        s.graph
+            .binary_cross_entropy_into("binary", x_nk, targets, weights, sums[1]);
+        sums.to_vec()
     });
 }
 

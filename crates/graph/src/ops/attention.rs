@@ -6,6 +6,7 @@
 //!
 //! Legend: `b` samples, `t` queries, `s` keys, `d` width (heads side by side), `h` heads.
 
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
 /// Forward. Inputs `q_btd, k_bsd, v_bsd, [key_lengths_b]`; outputs `o_btd, lse_bht`.
@@ -112,17 +113,19 @@ impl Operation for Attention {
     fn skippable(&self, output: usize) -> bool {
         output == 1
     }
-}
 
-impl Operation for AttentionGrad {
-    fn name(&self) -> &'static str {
-        "attention gradient"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        scores(node, node.input(1), node.input(2), &self.forward, 5)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None
     }
 }
+
+undifferentiated!(AttentionGrad, "attention gradient", |op, node| scores(
+    node,
+    node.input(1),
+    node.input(2),
+    &op.forward,
+    5
+));
 
 fn scores(
     node: NodeView<'_>,

@@ -228,7 +228,7 @@ fn bias_grad(
 }
 
 /// Adds partial sums up, and to the bias gradient.
-fn finish_sums(
+pub(super) fn finish_sums(
     o: &Operands<'_, '_>,
     partials: u64,
     parts: usize,

@@ -1,5 +1,6 @@
-//! Pictures to patches, class token, embeddings, and picking one token of each sample.
+//! Pictures to patches, class token, embeddings, and one token of each sample: by its place, or the mean of several.
 
+use holdall_graph::ops::mix_pictures::MixPictures;
 use holdall_graph::ops::patchify::{Normalization, Patchify};
 use holdall_graph::{DType, Write};
 
@@ -27,14 +28,31 @@ pub(super) fn patchify(op: &Patchify, o: &Operands<'_, '_>) -> Result<(), Device
     if pixels.dtype != DType::U8 {
         return o.issuer.launch("patchify_f32", grid, BLOCK, &arguments);
     }
-    let Normalization { mean, std } = op.normalization;
-    for std in std {
-        arguments.push((1.0 / (255.0 * std)).into());
-    }
-    for (mean, std) in mean.into_iter().zip(std) {
-        arguments.push((-mean / std).into());
-    }
+    arguments.extend(scale_and_shift(op.normalization));
     o.issuer.launch("patchify_u8", grid, BLOCK, &arguments)
+}
+
+/// `(byte / 255 - mean) / std` as a product and a sum, channel by channel.
+fn scale_and_shift(normalization: Normalization) -> impl Iterator<Item = Argument> {
+    let Normalization { mean, std } = normalization;
+    let scale = std.map(|std| 1.0 / (255.0 * std));
+    let shift: [f32; 3] = std::array::from_fn(|channel| -mean[channel] / std[channel]);
+    scale.into_iter().chain(shift).map(Argument::from)
+}
+
+pub(super) fn mix_pictures(op: &MixPictures, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let shape = o.input_place(0).shape;
+    let operands = [o.input(0), o.input(1), o.input(2), o.result(0).0];
+    assert!(
+        operands.iter().all(Matrix::is_contiguous),
+        "pictures follow each other"
+    );
+    let mut arguments: Vec<Argument> = operands.map(|matrix| matrix.address.into()).to_vec();
+    let sizes = shape.dims()[..3].iter();
+    arguments.extend(sizes.map(|&size| Argument::from(size as i32)));
+    arguments.extend(scale_and_shift(op.normalization));
+    let grid = [(shape.num_elements() / 3).div_ceil(BLOCK).max(1), 1, 1];
+    o.issuer.launch("mix_pictures", grid, BLOCK, &arguments)
 }
 
 /// Samples and tokens of `[batch, tokens, width]`.
@@ -57,12 +75,13 @@ pub(super) fn class_token(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
             x.address.into(),
             ((x.rows / tokens) as i32).into(),
             (tokens as i32).into(),
+            ((class.num_elements() / x.width) as i32).into(),
             (x.width as i32).into(),
         ],
     )
 }
 
-pub(super) fn class_token_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+pub(super) fn class_token_grad(num_prefix: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let dx = o.input(0);
     assert!(dx.is_contiguous(), "tokens of a sample follow each other");
     let (samples, tokens) = samples_and_tokens(o.input_place(0).shape);
@@ -76,6 +95,7 @@ pub(super) fn class_token_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> 
                 dpatches.address.into(),
                 (samples as i32).into(),
                 (tokens as i32).into(),
+                (num_prefix as i32).into(),
                 (dx.width as i32).into(),
                 accumulates(Some(mode)).into(),
             ],
@@ -84,7 +104,8 @@ pub(super) fn class_token_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> 
     let (Some((dclass, _)), Some((dpositions, _))) = (o.output(1), o.output(2)) else {
         return Ok(());
     };
-    positions_grad(o, dx, dpositions, Some(dclass), [samples, tokens])
+    let class = Some((dclass, num_prefix));
+    positions_grad(o, dx, dpositions, class, [samples, tokens])
 }
 
 /// Accesses side by side in a block of `positions_grad`.
@@ -94,7 +115,7 @@ fn positions_grad(
     o: &Operands<'_, '_>,
     dx: Matrix,
     dpositions: Matrix,
-    dclass: Option<Matrix>,
+    class: Option<(Matrix, usize)>,
     [samples, tokens]: [usize; 2],
 ) -> Result<(), DeviceError> {
     let each = ACCESS / dx.dtype.bytes();
@@ -105,9 +126,10 @@ fn positions_grad(
         &[
             dx.address.into(),
             dpositions.address.into(),
-            dclass.map(|dclass| dclass.address).into(),
+            class.map(|(dclass, _)| dclass.address).into(),
             (samples as i32).into(),
             (tokens as i32).into(),
+            (class.map_or(0, |(_, num_prefix)| num_prefix) as i32).into(),
             (dx.width as i32).into(),
         ],
     )
@@ -213,4 +235,26 @@ pub(super) fn scatter_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
             (dy.stride as i64).into(),
         ],
     )
+}
+
+pub(super) fn mean_tokens(first: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (x, (y, _)) = (o.input(0), o.result(0));
+    let (samples, tokens) = samples_and_tokens(o.input_place(0).shape);
+    let mut arguments = vec![x.address.into(), y.address.into()];
+    let sizes = [samples, tokens, first, x.width];
+    arguments.extend(sizes.map(|size| Argument::from(size as i32)));
+    arguments.extend([x.stride, y.stride].map(|stride| Argument::from(stride as i64)));
+    let grid = o.issuer.grid(y.num_elements(), y.dtype);
+    o.issuer.launch("mean_tokens", grid, BLOCK, &arguments)
+}
+
+pub(super) fn mean_tokens_grad(first: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (dy, (dx, mode)) = (o.input(0), o.result(0));
+    let mut arguments = vec![dy.address.into(), dx.address.into()];
+    let sizes = [dy.rows, dx.rows / dy.rows, first, dx.width];
+    arguments.extend(sizes.map(|size| Argument::from(size as i32)));
+    arguments.extend([dy.stride, dx.stride].map(|stride| Argument::from(stride as i64)));
+    arguments.push(accumulates(Some(mode)).into());
+    let grid = o.issuer.grid(dx.num_elements(), dx.dtype);
+    o.issuer.launch("mean_tokens_grad", grid, BLOCK, &arguments)
 }

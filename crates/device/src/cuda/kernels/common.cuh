@@ -73,6 +73,27 @@ __device__ __forceinline__ void store(Element *to, float value) { to->bits = flo
 #endif
 #endif
 
+// Whether 16 bytes can be read at once.
+__device__ __forceinline__ bool aligned(const void *pointer) { return ((u64)pointer & 15) == 0; }
+
+// Floats, whatever an Element is.
+#if ELEMENT != 0
+__device__ __forceinline__ float load(float x) { return x; }
+__device__ __forceinline__ void store(float *to, float value) { *to = value; }
+__device__ __forceinline__ void store_pack(float *to, const float (&values)[4]) {
+    *reinterpret_cast<float4 *>(to) = make_float4(values[0], values[1], values[2], values[3]);
+}
+#endif
+
+// N floats; `from` is 16-byte aligned.
+template <int N> __device__ __forceinline__ void load_pack(const float *from, float (&values)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        float4 four = *reinterpret_cast<const float4 *>(from + i);
+        values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
+    }
+}
+
 // 16 bytes of Elements as floats; `from` is 16-byte aligned.
 __device__ __forceinline__ void load_pack(const Element *from, float (&values)[PACK]) {
     union {
