@@ -4,12 +4,14 @@
 //! Legend: `b` samples, `t` tokens, `d` width, `p` projection.
 
 pub mod config;
-mod config_json;
+pub(crate) mod config_json;
+pub mod init;
 mod presets;
 
 use holdall_graph::{DType, Decay, Graph, ValueId};
 
 use crate::transformer::{OneToken, norm};
+use crate::vit;
 use config::{ClipConfig, TextPooling};
 
 /// What a micro-batch brings along.
@@ -121,38 +123,11 @@ pub fn vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp:
 }
 
 fn write_vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp: ValueId) {
-    let vision = &config.vision;
-    let (width, patch) = (vision.hidden_size, vision.patch_size);
-    let name = "vision_model";
-    let class_d = graph.parameter(
-        &format!("{name}.embeddings.class_embedding"),
-        &[width],
-        Decay::No,
-    );
-    // A convolution whose stride is its size is a product over patches.
-    let patch_weight = graph.parameter(
-        &format!("{name}.embeddings.patch_embedding.weight"),
-        &[width, vision.num_channels * patch * patch],
-        Decay::Yes,
-    );
-    let positions_td = graph.parameter(
-        &format!("{name}.embeddings.position_embedding.weight"),
-        &[vision.num_positions(), width],
-        Decay::Yes,
-    );
-    let patches = graph.patchify("vision.patches", pixels, patch, vision.normalization);
-    let embedded_bnd = graph.linear("vision.embedded", patches, patch_weight, None, None);
-    let x_btd = graph.class_token("vision.tokens", embedded_bnd, class_d, positions_td);
-    let eps = vision.layer_norm_eps;
-    let x_btd = norm(graph, &format!("{name}.pre_layrnorm"), x_btd, eps);
-    let class_token = OneToken {
-        pick: &|graph, _, x| graph.first_tokens(x),
-        lengths_b: None,
-    };
-    let x = vision
-        .blocks()
-        .write(graph, "vision", x_btd, Some(class_token));
-    let pooled = norm(graph, &format!("{name}.post_layernorm"), x, eps);
+    let backbone = config.backbone();
+    let x_btd = vit::embed(graph, &backbone, "vision", pixels);
+    let x = (backbone.blocks()).write(graph, "vision", x_btd, Some(vit::CLASS_TOKEN), None);
+    let name = "vision_model.post_layernorm";
+    let pooled = norm(graph, name, x, config.vision.layer_norm_eps);
     project(
         graph,
         "visual_projection",
@@ -196,7 +171,9 @@ fn write_text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_
         pick: &|graph, name, x| graph.gather_rows(name, x, inputs.end),
         lengths_b: Some(inputs.lengths),
     };
-    let x = text.blocks().write(graph, "text", x_btd, Some(end_token));
+    let x = text
+        .blocks()
+        .write(graph, "text", x_btd, Some(end_token), None);
     let pooled = norm(
         graph,
         &format!("{name}.final_layer_norm"),

@@ -15,14 +15,6 @@ impl TensorList {
     }
 }
 
-/// How many values tensors hold together, or `None` when that overflows.
-pub(crate) fn count_values(tensors: &[(String, Vec<usize>)]) -> Option<usize> {
-    let mut tensors = tensors.iter();
-    tensors.try_fold(0usize, |total, (_, shape)| {
-        total.checked_add(num_values(shape)?)
-    })
-}
-
 /// How many values a shape holds, or `None` when that overflows.
 pub(crate) fn num_values(shape: &[usize]) -> Option<usize> {
     shape

@@ -10,8 +10,10 @@
 //! Legend: `b` samples, `t` tokens, `d` width.
 
 use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::{Decay, Graph, ValueId};
 
+use crate::init::Start;
 use crate::tensor_list::TensorList;
 
 /// Names of a block's modules, behind the block's own.
@@ -25,6 +27,8 @@ pub(crate) struct BlockNames {
     pub norm2: &'static str,
     pub mlp_in: &'static str,
     pub mlp_out: &'static str,
+    /// Vectors that scale what attention and MLP add to the residual stream, by column.
+    pub layer_scales: Option<[&'static str; 2]>,
 }
 
 /// Blocks of one size, one after the other.
@@ -67,6 +71,50 @@ impl Blocks {
             list.add_weight_and_bias(&name(names.mlp_in), &[self.mlp_width, width]);
             list.add_weight_and_bias(&name(names.mlp_out), &[width, self.mlp_width]);
             list.add_weight_and_bias(&name(names.norm2), &[width]);
+            for part in names.layer_scales.into_iter().flatten() {
+                list.add(&name(part), &[width]);
+            }
+        }
+    }
+
+    /// What a parameter of one of the blocks starts as; `None` where they have none of that name.
+    ///
+    /// What goes into the residual stream gets smaller with the number of times that something does.
+    pub fn start_of(&self, name: &str, layer_scale: f64) -> Option<Start> {
+        let rest = name.strip_prefix(&self.prefix)?.strip_prefix('.')?;
+        let (layer, part) = rest.split_once('.')?;
+        if layer.parse::<usize>().ok()? >= self.num_layers {
+            return None;
+        }
+        let names = self.names;
+        if names
+            .layer_scales
+            .is_some_and(|names| names.contains(&part))
+        {
+            return Some(Start::Constant(layer_scale as f32));
+        }
+        let is_norm = |norm| start_of_norm(part.strip_prefix(norm)?);
+        if let Some(start) = is_norm(names.norm1).or_else(|| is_norm(names.norm2)) {
+            return Some(start);
+        }
+        let width = self.width as f64;
+        let scale = width.powf(-0.5);
+        let depth = (2.0 * self.num_layers as f64).powf(-0.5);
+        let (module, kind) = part.rsplit_once('.')?;
+        let is_qkv = [names.query, names.key, names.value].contains(&module);
+        let std = if is_qkv {
+            scale
+        } else if module == names.attention_output || module == names.mlp_out {
+            scale * depth
+        } else if module == names.mlp_in {
+            (2.0 * width).powf(-0.5)
+        } else {
+            return None;
+        };
+        match kind {
+            "weight" => Some(Start::Normal(std)),
+            "bias" if self.qkv_bias || !is_qkv => Some(Start::Constant(0.0)),
+            _ => None,
         }
     }
 
@@ -77,11 +125,14 @@ impl Blocks {
         label: &str,
         mut x_btd: ValueId,
         one_token: Option<OneToken<'_>>,
+        regularization: Option<&Regularization>,
     ) -> ValueId {
         for layer in 0..self.num_layers {
             let block = Block {
                 of: self,
+                layer,
                 prefix: format!("{}.{layer}", self.prefix),
+                regularization,
             };
             let last = layer + 1 == self.num_layers;
             x_btd = graph.block(&format!("{label}.{layer}"), |graph| match &one_token {
@@ -90,6 +141,15 @@ impl Blocks {
             });
         }
         x_btd
+    }
+}
+
+/// What a norm's `.weight` and `.bias` start as.
+pub(crate) fn start_of_norm(kind: &str) -> Option<Start> {
+    match kind {
+        ".weight" => Some(Start::Constant(1.0)),
+        ".bias" => Some(Start::Constant(0.0)),
+        _ => None,
     }
 }
 
@@ -113,9 +173,43 @@ pub(crate) fn linear_parameters(
     ]
 }
 
+/// What training drops at random: a function of the stream, the sample and the layer, so that a second forward drops the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Regularization {
+    /// Share of the numbers that are dropped of the embedded tokens and of what attention and MLP add to the residual stream.
+    pub dropout: f64,
+    /// Share of the samples for which the last block adds nothing; blocks before it drop fewer, the first none.
+    pub stochastic_depth: f64,
+    /// Numbers of the samples in the data set, `[b]`.
+    pub sample_ids_b: ValueId,
+    /// Seed and epoch, `[2]`.
+    pub stream_2: ValueId,
+}
+
+impl Regularization {
+    /// `layer` tells the places of a model apart. Where the rate is zero, nothing is written.
+    pub(crate) fn drop(
+        &self,
+        graph: &mut Graph,
+        name: &str,
+        x: ValueId,
+        rate: f64,
+        layer: u64,
+        mode: DropoutMode,
+    ) -> ValueId {
+        if rate == 0.0 {
+            return x;
+        }
+        let op = Dropout { rate, layer, mode };
+        graph.dropout(name, x, self.sample_ids_b, self.stream_2, op)
+    }
+}
+
 struct Block<'a> {
     of: &'a Blocks,
+    layer: usize,
     prefix: String,
+    regularization: Option<&'a Regularization>,
 }
 
 impl Block<'_> {
@@ -185,13 +279,48 @@ impl Block<'_> {
     fn finish(&self, graph: &mut Graph, mixed: ValueId, x: ValueId) -> ValueId {
         let (d, mlp, names) = (self.of.width, self.of.mlp_width, self.of.names);
         let name = self.name(names.attention_output);
-        let [weight, bias] = linear_parameters(graph, &name, [d, d]);
-        let x = graph.linear(&self.name("residual1"), mixed, weight, Some(bias), Some(x));
+        let output = linear_parameters(graph, &name, [d, d]);
+        let x = self.add_branch(graph, 1, mixed, output, x);
         let h = self.norm(graph, names.norm2, x);
         let name = self.name(names.mlp_in);
         let [weight, bias] = linear_parameters(graph, &name, [mlp, d]);
         let inner = graph.linear_activated(&name, h, weight, bias, self.of.activation);
-        let [weight, bias] = linear_parameters(graph, &self.name(names.mlp_out), [d, mlp]);
-        graph.linear(&self.name("residual2"), inner, weight, Some(bias), Some(x))
+        let output = linear_parameters(graph, &self.name(names.mlp_out), [d, mlp]);
+        self.add_branch(graph, 2, inner, output, x)
+    }
+
+    /// Adds `inner W^T + b`, scaled and dropped where the model does so, to the residual stream: as the first or the second branch.
+    fn add_branch(
+        &self,
+        graph: &mut Graph,
+        number: usize,
+        inner: ValueId,
+        [weight, bias]: [ValueId; 2],
+        x: ValueId,
+    ) -> ValueId {
+        let name = self.name(&format!("residual{number}"));
+        let scale = self.of.names.layer_scales.map(|names| names[number - 1]);
+        if scale.is_none() && self.regularization.is_none() {
+            return graph.linear(&name, inner, weight, Some(bias), Some(x));
+        }
+        let branch = format!("branch{number}");
+        let mut y = graph.linear(&self.name(&branch), inner, weight, Some(bias), None);
+        if let Some(scale) = scale {
+            let gamma = graph.parameter(&self.name(scale), &[self.of.width], Decay::No);
+            y = graph.scale_columns(&self.name(&format!("{branch}.scaled")), y, gamma);
+        }
+        if let Some(regularization) = self.regularization {
+            let last = self.of.num_layers.max(2) - 1;
+            let depth = regularization.stochastic_depth * self.layer as f64 / last as f64;
+            let place = 4 * self.layer as u64 + 2 * number as u64 - 1;
+            for (rate, place, mode) in [
+                (regularization.dropout, place, DropoutMode::Element),
+                (depth, place + 1, DropoutMode::Sample),
+            ] {
+                let name = self.name(&format!("{branch}.{mode:?} dropout"));
+                y = regularization.drop(graph, &name, y, rate, place, mode);
+            }
+        }
+        graph.add(&name, x, y)
     }
 }

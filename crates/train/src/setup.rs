@@ -5,9 +5,10 @@ use std::path::Path;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
+use holdall_models::clip::init;
 use holdall_models::config::{ClipConfig, Normalization};
 use holdall_models::folder::ModelFolder;
-use holdall_models::{hub_cache, init};
+use holdall_models::hub_cache;
 use holdall_plan::{Candidate, Plan, PlanError, Request, Variant, plan};
 
 use crate::budget::{Memory, show_bytes};
@@ -212,8 +213,7 @@ impl Setup {
     pub fn fill(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
         match &self.weights {
             Weights::Random { .. } => step.set_weights(device, |name, values| {
-                init::fill(&self.step.model, self.seed, name, values);
-                Ok(())
+                Ok(init::fill(&self.step.model, self.seed, name, values)?)
             }),
             Weights::Folder(folder) => {
                 let head = match self.keep_head {
@@ -229,7 +229,7 @@ impl Setup {
                             values.copy_from_slice(&head.bias);
                         }
                         ("head.weight" | "head.bias", _) => {
-                            init::fill_new_head(&self.step.model, self.seed, name, values);
+                            init::fill_new_head(&self.step.model, self.seed, name, values)?;
                         }
                         _ => folder.read_f32(name, values)?,
                     }
@@ -322,7 +322,7 @@ pub(crate) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
     if let Some(path) = found {
         let folder = ModelFolder::open(&path)?;
         folder.check()?;
-        let config = folder.config().clone();
+        let config = folder.clip_config()?.clone();
         let processor = ImageProcessor::read(&path, config.vision.image_size as u32)?;
         let weights = Weights::Folder(Box::new(folder));
         return Ok(OpenedModel::new(config, weights, processor));

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdall_device::Device;
 use holdall_device::cpu::{Cpu, PackingAllocator, product};
+use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
-use holdall_models::init;
 use holdall_plan::{Recompute, Request, Variant, plan};
 use holdall_train::batch::Batch;
 use holdall_train::optimizer::Moment;
@@ -81,11 +81,8 @@ fn a_warm_step_allocates_nothing() {
         let plan = plan(&request, &build, &*target).unwrap();
         let variant = plan.chosen.variant();
         let mut step = Step::new(&device, config.clone(), plan.step, &variant).unwrap();
-        step.set_weights(&device, |name, values| {
-            init::fill(&model, 0, name, values);
-            Ok::<(), ()>(())
-        })
-        .unwrap();
+        step.set_weights(&device, |name, values| init::fill(&model, 0, name, values))
+            .unwrap();
         let moment = |step| Moment {
             step,
             rates: &[1e-4, 1e-3],

@@ -25,7 +25,8 @@ impl ClipConfig {
     }
 }
 
-fn base(patch_size: usize) -> ClipConfig {
+/// Transformers' defaults, too, at patches of 32.
+pub(super) fn base(patch_size: usize) -> ClipConfig {
     ClipConfig {
         text: TextConfig {
             hidden_size: 512,

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use holdall_device::cpu::Cpu;
 use holdall_device::{Device, HostRow};
 use holdall_graph::DType;
+use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
-use holdall_models::init;
 use holdall_plan::{Recompute, Request, Variant, plan};
 use holdall_train::batch::{Batch, Pixels};
 use holdall_train::step::Step;
@@ -49,8 +49,7 @@ pub fn step(device: &Device, config: &StepConfig, effective: usize, split: Split
 
 pub fn draw_weights(device: &Device, step: &mut Step, config: &ClipConfig, seed: u64) {
     step.set_weights(device, |name, values| {
-        init::fill(config, seed, name, values);
-        Ok::<(), ()>(())
+        init::fill(config, seed, name, values)
     })
     .unwrap();
 }
