@@ -8,6 +8,8 @@ mod bad_config;
 mod bad_shards;
 #[path = "folder/bad_weights.rs"]
 mod bad_weights;
+#[path = "folder/classifiers.rs"]
+mod classifiers;
 #[path = "folder/fuzz.rs"]
 mod fuzz;
 
