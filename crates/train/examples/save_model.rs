@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let shard_bytes = arguments.next().map(|bytes| bytes.parse()).transpose()?;
     let sizes = match ClipConfig::preset(&model) {
         Some(preset) => preset,
-        None => ModelFolder::open(model.as_ref())?.config().clone(),
+        None => ModelFolder::open(model.as_ref())?.clip_config()?.clone(),
     };
     let mut task = ClipTask::new(sizes, Some(5));
     task.pixels = DType::F32;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdall_device::Device;
 use holdall_device::cpu::{Cpu, PackingAllocator, product};
+use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
-use holdall_models::init;
 use holdall_plan::{Recompute, Request, StepShape, plan};
 use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
@@ -84,11 +84,8 @@ fn a_warm_step_allocates_nothing() {
         let plan = plan(&request, &build, &*target).unwrap();
         let batch_size = plan.chosen.choice.batch_size;
         let mut step = Step::new(&device, config.clone(), plan.step, batch_size).unwrap();
-        step.set_weights(&device, |name, values| {
-            init::fill(&model, 0, name, values);
-            Ok::<(), ()>(())
-        })
-        .unwrap();
+        step.set_weights(&device, |name, values| init::fill(&model, 0, name, values))
+            .unwrap();
         let moment = |step| StepScalars {
             step,
             rates: &[1e-4, 1e-3],

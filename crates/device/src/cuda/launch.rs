@@ -734,7 +734,7 @@ impl Operands<'_, '_> {
         let issuer = self.issuer;
         let (products, workspace) = (&issuer.cuda.products, self.product_workspace());
         match issuer.pass {
-            Pass::Prepare => products.lifetimes_of(product, workspace, issuer.stream),
+            Pass::Prepare => products.prepare(product, workspace, issuer.stream),
             Pass::Issue => products.run(product, workspace, issuer.stream),
         }
     }

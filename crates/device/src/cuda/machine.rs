@@ -105,7 +105,7 @@ impl CudaMachine {
             failure: None,
             arena,
         };
-        machine.lifetimes_of(cuda, plan, arithmetic)?;
+        machine.prepare(cuda, plan, arithmetic)?;
         machine.capture(cuda, plan, arithmetic)?;
         Ok(machine)
     }
@@ -134,7 +134,7 @@ impl CudaMachine {
     }
 
     /// Chooses an algorithm for every product, on noise: on zeros the card would run faster than it will.
-    fn lifetimes_of(
+    fn prepare(
         &mut self,
         cuda: &Cuda,
         plan: &StepPlan,

@@ -234,7 +234,7 @@ impl Products {
     }
 
     /// Chooses an algorithm for a shape that has none; overwrites the result in doing so. `workspace` is address and size.
-    pub fn lifetimes_of(
+    pub fn prepare(
         &self,
         product: &Product,
         workspace: (u64, u64),

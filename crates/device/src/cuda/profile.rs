@@ -56,7 +56,7 @@ impl Profile {
             added: None,
         };
         let workspace = (at(3), PRODUCT_BYTES);
-        cuda.products.lifetimes_of(&product, workspace, &stream)?;
+        cuda.products.prepare(&product, workspace, &stream)?;
         let seconds = timed(&stream, &mut || {
             cuda.products.run(&product, workspace, &stream)
         })?;

@@ -14,7 +14,7 @@ fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
     let device = on_cpu(2);
     let folder = ModelFolder::open(&fixture("clip_quick")).unwrap();
     let golden = read_tensors(&fixture("clip_quick").join("golden.safetensors"));
-    let (task, batch) = golden_batch(folder.config(), &golden);
+    let (task, batch) = golden_batch(folder.clip_config().unwrap(), &golden);
     let split = Split {
         batch_size: 4,
         kept: 1,

@@ -32,7 +32,7 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
         let folder = ModelFolder::open(&fixture(variant)).unwrap();
         folder.check().unwrap();
         let golden = read_tensors(&fixture(variant).join("golden.safetensors"));
-        let (task, batch) = golden_batch(folder.config(), &golden);
+        let (task, batch) = golden_batch(folder.clip_config().unwrap(), &golden);
         let config = config_of(&task);
         for split in splits() {
             let mut step = step(&device, &config, 6, split);
@@ -60,7 +60,7 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
                 }
             }
             let scale = f64::from(step.named_weights().unwrap()["logit_scale"][0]).exp();
-            let width = folder.config().projection_dim;
+            let width = folder.clip_config().unwrap().projection_dim;
             for i in 0..6 {
                 for j in 0..6 {
                     let dot: f64 = (0..width)
@@ -104,7 +104,7 @@ fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
     for variant in VARIANTS {
         let folder = ModelFolder::open(&fixture(variant)).unwrap();
         let golden = read_tensors(&fixture(variant).join("golden.safetensors"));
-        let (task, batch) = golden_batch(folder.config(), &golden);
+        let (task, batch) = golden_batch(folder.clip_config().unwrap(), &golden);
         let config = config_of(&task);
         for split in splits() {
             let mut step = step(&device, &config, 6, split);

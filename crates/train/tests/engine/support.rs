@@ -7,9 +7,9 @@ use std::sync::Arc;
 use holdall_device::cpu::Cpu;
 use holdall_device::{Device, HostRow};
 use holdall_graph::DType;
+use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
-use holdall_models::init;
 use holdall_plan::{Recompute, Request, StepShape, plan};
 use holdall_train::batch::{Batch, IGNORED, Values};
 use holdall_train::step::Step;
@@ -66,8 +66,7 @@ pub fn features(step: &Step) -> [Vec<f32>; 2] {
 
 pub fn draw_weights(device: &Device, step: &mut Step, config: &ClipConfig, seed: u64) {
     step.set_weights(device, |name, values| {
-        init::fill(config, seed, name, values);
-        Ok::<(), ()>(())
+        init::fill(config, seed, name, values)
     })
     .unwrap();
 }

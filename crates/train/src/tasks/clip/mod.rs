@@ -23,7 +23,7 @@ use holdall_device::HostRow;
 use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
 use holdall_graph::{DType, Graph};
 use holdall_models::config::ClipConfig;
-use holdall_models::init;
+use holdall_models::clip::init;
 
 pub use batch::batch_of;
 pub use encoder::{EncodedPictures, Encoder};
@@ -197,8 +197,7 @@ impl Task for ClipTask {
             Some(Weights::Folder(folder)) => folder,
             Some(Weights::Random { .. }) | None => {
                 return Ok(Box::new(move |name, values| {
-                    init::fill(&self.model, seed, name, values);
-                    Ok(())
+                    Ok(init::fill(&self.model, seed, name, values)?)
                 }));
             }
         };
@@ -215,7 +214,7 @@ impl Task for ClipTask {
                     values.copy_from_slice(&head.bias);
                 }
                 ("head.weight" | "head.bias", _) => {
-                    init::fill_new_head(&self.model, seed, name, values);
+                    init::fill_new_head(&self.model, seed, name, values)?;
                 }
                 _ => folder.read_f32(name, values)?,
             }

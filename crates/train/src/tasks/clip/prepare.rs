@@ -54,7 +54,7 @@ pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
     if let Some(path) = found {
         let folder = ModelFolder::open(&path)?;
         folder.check()?;
-        let config = folder.config().clone();
+        let config = folder.clip_config()?.clone();
         let processor = ImageProcessor::read(&path, config.vision.image_size as u32)?;
         let weights = Weights::Folder(Box::new(folder));
         return Ok(OpenedModel::new(config, weights, processor));

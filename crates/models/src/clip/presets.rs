@@ -1,6 +1,6 @@
 //! Configurations known by name: the sizes of OpenAI's released models, and a small one.
 
-use super::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
+use super::config::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
 
 impl ClipConfig {
     /// The names that [`ClipConfig::preset`] knows.
@@ -25,7 +25,8 @@ impl ClipConfig {
     }
 }
 
-fn base(patch_size: usize) -> ClipConfig {
+/// Transformers' defaults, too, at patches of 32.
+pub(super) fn base(patch_size: usize) -> ClipConfig {
     ClipConfig {
         text: TextConfig {
             hidden_size: 512,
