@@ -43,13 +43,8 @@ impl Pairs {
             root.to_owned()
         };
         let found = folders(&place)?;
-        let named = |name: &str| found.iter().find(|f| f.eq_ignore_ascii_case(name));
-        let both = FOLDER_NAMES.iter().find_map(|(images, masks)| {
-            let (images, masks) = (named(images)?, named(masks)?);
-            Some((place.join(images), place.join(masks)))
-        });
-        match both {
-            Some((images, masks)) => Pairs::open(&images, &masks),
+        match pair_of(&found) {
+            Some((images, masks)) => Pairs::open(&place.join(images), &place.join(masks)),
             None => Err(DataError::NoPairFolders { path: place, found }),
         }
     }
@@ -109,6 +104,19 @@ impl Pairs {
     pub fn mask_path(&self, pair: usize) -> PathBuf {
         self.mask_folder.join(self.masks.get(pair))
     }
+}
+
+/// Whether a folder has one of images beside one of masks.
+pub(crate) fn is_layout(folder: &Path) -> Result<bool, DataError> {
+    Ok(pair_of(&folders(folder)?).is_some())
+}
+
+/// The folder of images and that of masks.
+fn pair_of(folders: &[String]) -> Option<(&String, &String)> {
+    let named = |name: &str| folders.iter().find(|f| f.eq_ignore_ascii_case(name));
+    FOLDER_NAMES
+        .iter()
+        .find_map(|(images, masks)| Some((named(images)?, named(masks)?)))
 }
 
 /// The pictures of a folder: at least one, and no two that differ in their extension alone.

@@ -27,7 +27,10 @@ impl Order {
         // Rows are numbered in 32 bits, so samples are too.
         let mut order = match sampling {
             Sampling::Shuffle => (0..samples.len() as u32).collect(),
-            Sampling::Balanced => balanced(seed, epoch, samples.labels()),
+            Sampling::Balanced => match samples.labels() {
+                [] => (0..samples.len() as u32).collect(),
+                labels => balanced(seed, epoch, labels),
+            },
         };
         Dice::new(Purpose::Shuffle, &[seed, epoch]).shuffle(&mut order);
         Order(order)
@@ -100,13 +103,14 @@ mod tests {
 
     use super::*;
     use crate::samples::SamplesBuilder;
+    use crate::target::TargetValues;
 
     fn samples(labels: &[i32]) -> Samples {
         let mut builder = SamplesBuilder::new(PathBuf::new());
-        for (row, &label) in labels.iter().enumerate() {
-            builder.push("x.jpg", "x", label, row as u32 + 2);
+        for row in 0..labels.len() {
+            builder.push("x.jpg", None, row as u32 + 2);
         }
-        builder.finish()
+        builder.finish(vec![TargetValues::Class(labels.to_vec())])
     }
 
     #[test]

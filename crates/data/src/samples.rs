@@ -1,18 +1,19 @@
-//! What a run goes through: an image, a caption and perhaps a label each, in little memory.
+//! What a run goes through: an image each, perhaps a caption, perhaps labels and numbers, in little memory.
 
 use std::path::{Path, PathBuf};
 
 use crate::strings::Strings;
+use crate::target::TargetValues;
 use crate::unique_texts::UniqueTexts;
 
-/// Samples in the order of their file. Equal captions are held once.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Samples in the order of their file. Equal captions are stored once.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
     root: PathBuf,
     images: Strings,
     caption_of: Vec<u32>,
     captions: Vec<String>,
-    label_of: Vec<i32>,
+    targets: Vec<TargetValues>,
     rows: Vec<u32>,
 }
 
@@ -50,6 +51,9 @@ impl Samples {
     }
 
     /// A sample's caption.
+    ///
+    /// # Panics
+    /// If the samples were read without captions.
     pub fn caption(&self, sample: usize) -> &str {
         &self.captions[self.caption_of[sample] as usize]
     }
@@ -69,17 +73,26 @@ impl Samples {
         &self.captions
     }
 
-    /// A sample's label, -1 for none.
+    /// Labels and numbers, in the order of [`crate::DataSet::targets`].
+    pub fn targets(&self) -> &[TargetValues] {
+        &self.targets
+    }
+
+    /// A sample's label by the first target with one label per picture, -1 for none.
     pub fn label(&self, sample: usize) -> i32 {
-        self.label_of[sample]
+        self.labels().get(sample).copied().unwrap_or(-1)
     }
 
-    /// All labels, -1 for none.
+    /// All labels by the first target with one label per picture, -1 for none; nothing where there is no such target.
     pub fn labels(&self) -> &[i32] {
-        &self.label_of
+        let labels = self.targets.iter().find_map(|values| match values {
+            TargetValues::Class(labels) => Some(labels.as_slice()),
+            _ => None,
+        });
+        labels.unwrap_or(&[])
     }
 
-    /// The line of the CSV that a sample comes from.
+    /// The line of the CSV that a sample comes from; of class folders, its place in the list of files, from 1.
     pub fn row(&self, sample: usize) -> u32 {
         self.rows[sample]
     }
@@ -101,25 +114,27 @@ impl SamplesBuilder {
                 images: Strings::default(),
                 caption_of: Vec::new(),
                 captions: Vec::new(),
-                label_of: Vec::new(),
+                targets: Vec::new(),
                 rows: Vec::new(),
             },
             texts: UniqueTexts::default(),
         }
     }
 
-    /// One more, from this line of its file; label -1 for none.
-    pub fn push(&mut self, image: &str, caption: &str, label: i32, row: u32) {
+    /// One more, from this line of its file; with a caption each, or all without.
+    pub fn push(&mut self, image: &str, caption: Option<&str>, row: u32) {
         self.samples.images.push(image);
-        self.samples.caption_of.push(self.texts.number(caption));
-        self.samples.label_of.push(label);
+        if let Some(caption) = caption {
+            self.samples.caption_of.push(self.texts.number(caption));
+        }
         self.samples.rows.push(row);
     }
 
-    /// All that were pushed.
-    pub fn finish(self) -> Samples {
+    /// All that were pushed, with their targets.
+    pub fn finish(self, targets: Vec<TargetValues>) -> Samples {
         let mut samples = self.samples;
         samples.captions = self.texts.into_list();
+        samples.targets = targets;
         samples
     }
 }
@@ -129,12 +144,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_captions_are_held_once_in_order_of_appearance() {
+    fn equal_captions_are_stored_once_in_order_of_appearance() {
         let mut builder = SamplesBuilder::new(PathBuf::from("root"));
-        builder.push("a.jpg", "red", 1, 2);
-        builder.push("b/b.jpg", "blue", -1, 3);
-        builder.push("c.jpg", "red", 0, 5);
-        let samples = builder.finish();
+        builder.push("a.jpg", Some("red"), 2);
+        builder.push("b/b.jpg", Some("blue"), 3);
+        builder.push("c.jpg", Some("red"), 5);
+        let samples = builder.finish(vec![TargetValues::Class(vec![1, -1, 0])]);
         assert_eq!(samples.len(), 3);
         assert_eq!(samples.captions(), ["red", "blue"]);
         assert_eq!(samples.caption(2), "red");

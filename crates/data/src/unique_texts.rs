@@ -26,6 +26,12 @@ impl UniqueTexts {
         }
     }
 
+    /// The numbers that these texts have among others, as far as they are there.
+    pub(crate) fn numbers_among(&self, others: &UniqueTexts) -> Vec<u32> {
+        let found = self.numbers.keys().map(|text| others.numbers.get(text));
+        found.flatten().copied().collect()
+    }
+
     /// How many different ones there are.
     pub fn len(&self) -> usize {
         self.numbers.len()

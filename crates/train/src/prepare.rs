@@ -6,7 +6,7 @@ use std::sync::Arc;
 use holdall_data::config::TokenizerChoice;
 use holdall_data::order::balanced_class_weights;
 use holdall_data::samples::Samples;
-use holdall_data::source::{self, BadRow, DataSet};
+use holdall_data::source::{self, BadRow, Captions, DataSet};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_device::cuda::cards::Card;
 use holdall_models::config::TextPooling;
@@ -115,7 +115,7 @@ impl Prepared {
     /// Reads the data, opens the model, finds or trains the tokenizer.
     pub fn new<'a>(config: &RunConfig, site: impl Into<Site<'a>>) -> Result<Prepared, TrainError> {
         let site = site.into();
-        let data = source::read(&config.data, config.seed)?;
+        let data = source::read(&config.data, Captions::Required, config.seed)?;
         let mut opened = open_model(&config.model)?;
         let mut notes = data.notes.clone();
         let room = room_to_open(site, resolve_budget(config.memory, site)?);

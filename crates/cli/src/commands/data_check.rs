@@ -10,6 +10,7 @@ use holdall_data::check::{
     CheckConfig, Example, Finding, Kind, Outcome, Report, RowKind, Watch, check,
 };
 use holdall_data::find::{find, source_of};
+use holdall_data::source::Captions;
 use holdall_data::words::{counted, thousands};
 use holdall_device::cpu;
 use holdall_train::TrainError;
@@ -93,12 +94,13 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
     }
     let mut notes = Vec::new();
     if file.is_none() && config.data.label.is_none() {
-        config.data.label = label_of_csv(&csv, &mut notes)?;
+        config.data.label = label_of_csv(&csv, &mut notes)?.map(Into::into);
     }
     notes.iter().for_each(|note| tell(note));
     let num_workers = options.num_workers.unwrap_or(config.num_workers);
     Ok(CheckConfig {
         data: config.data,
+        captions: Captions::Required,
         csv,
         seed: options.seed.unwrap_or(config.seed),
         min_size: options.min_size,

@@ -8,7 +8,7 @@ use anyhow::Result;
 use holdall_data::columns::guess_label;
 use holdall_data::config::Validation;
 use holdall_data::find::find;
-use holdall_data::source;
+use holdall_data::source::{self, Captions};
 use holdall_data::table::Table;
 use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
@@ -47,7 +47,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     tell(&trained.processor.describe());
     let config = config(&arguments, &trained)?;
     let data = match trained.labels.is_empty() {
-        true => source::read(&config.data, config.seed),
+        true => source::read(&config.data, Captions::Required, config.seed),
         false => source::read_with_labels(&config.data, &trained.labels, config.seed),
     };
     let data = data.map_err(TrainError::from)?;
@@ -188,7 +188,7 @@ fn describe(config: &mut RunConfig, trained: &Trained) -> Result<()> {
     let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
     let table = Table::open(&found.csv).map_err(TrainError::from)?;
     if config.data.label.is_none() && !trained.labels.is_empty() {
-        config.data.label = guess_label(&table).map(str::to_owned);
+        config.data.label = guess_label(&table).map(Into::into);
     }
     Ok(())
 }

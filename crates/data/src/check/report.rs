@@ -34,6 +34,8 @@ pub enum RowKind {
     EmptyCaption,
     /// It has more or fewer fields than the header.
     WrongFields,
+    /// A cell is no number, or neither 0 nor 1, where it should be.
+    BadCell,
     /// A validation row shows a picture that is trained on.
     Leak,
     /// The same picture as an earlier row.
@@ -55,6 +57,7 @@ impl Kind {
             Kind::Picture(state) => state.words(),
             Kind::Row(RowKind::EmptyCaption) => "empty caption",
             Kind::Row(RowKind::WrongFields) => "wrong number of fields",
+            Kind::Row(RowKind::BadCell) => "not a number, not 0 or 1",
             Kind::Row(RowKind::Leak) => "in train and validation",
             Kind::Row(RowKind::Duplicate) => "duplicate",
             Kind::Row(RowKind::TooSmall) => "too small",
@@ -67,9 +70,9 @@ impl Kind {
     pub(super) fn severity(self) -> Severity {
         match self {
             Kind::Picture(_)
-            | Kind::Row(RowKind::EmptyCaption | RowKind::WrongFields | RowKind::Leak) => {
-                Severity::Problem
-            }
+            | Kind::Row(
+                RowKind::EmptyCaption | RowKind::WrongFields | RowKind::BadCell | RowKind::Leak,
+            ) => Severity::Problem,
             Kind::Row(_) => Severity::Warning,
         }
     }
