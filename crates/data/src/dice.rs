@@ -11,6 +11,8 @@ pub(crate) enum Purpose {
     Balance = 3,
     Augment = 4,
     Colours = 5,
+    MixPartner = 6,
+    Mix = 7,
 }
 
 /// A stream of throws.

@@ -17,6 +17,7 @@ pub mod hostile;
 pub mod image_processor;
 pub mod loader;
 pub mod masks;
+pub mod mixing;
 mod natural;
 pub mod order;
 pub mod picture;

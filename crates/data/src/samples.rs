@@ -14,6 +14,8 @@ pub struct Samples {
     caption_of: Vec<u32>,
     captions: Vec<String>,
     targets: Vec<TargetValues>,
+    /// Which of them balanced sampling goes by, where it is not the first that has labels.
+    balanced_by: Option<usize>,
     rows: Vec<u32>,
 }
 
@@ -92,6 +94,21 @@ impl Samples {
         labels.unwrap_or(&[])
     }
 
+    /// Makes balanced sampling go by this target, one of [`Samples::targets`].
+    pub fn balance_by(&mut self, target: usize) {
+        self.balanced_by = Some(target);
+    }
+
+    /// What balanced sampling goes by: the target asked for, or the first with one label, or the first with several.
+    pub(crate) fn balanced_target(&self) -> Option<&TargetValues> {
+        let first = |wanted: fn(&&TargetValues) -> bool| self.targets.iter().find(wanted);
+        match self.balanced_by {
+            Some(target) => self.targets.get(target),
+            None => first(|values| matches!(values, TargetValues::Class(_)))
+                .or_else(|| first(|values| matches!(values, TargetValues::Classes(_)))),
+        }
+    }
+
     /// The line of the CSV that a sample comes from; of class folders, its place in the list of files, from 1.
     pub fn row(&self, sample: usize) -> u32 {
         self.rows[sample]
@@ -115,6 +132,7 @@ impl SamplesBuilder {
                 caption_of: Vec::new(),
                 captions: Vec::new(),
                 targets: Vec::new(),
+                balanced_by: None,
                 rows: Vec::new(),
             },
             texts: UniqueTexts::default(),

@@ -290,6 +290,12 @@ impl ClassRows {
         (classes != [UNKNOWN]).then_some(classes)
     }
 
+    /// One more than the highest label there is.
+    pub(crate) fn num_labels(&self) -> usize {
+        let labels = self.classes.iter().filter(|class| **class != UNKNOWN);
+        labels.max().map_or(0, |last| *last as usize + 1)
+    }
+
     /// Gives every label another index.
     pub(crate) fn renumber(&mut self, new_of: &[u32]) {
         let mut start = 0;
