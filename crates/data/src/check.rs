@@ -121,6 +121,8 @@ struct AllFacts {
     label_of: Vec<i32>,
     /// By row; all false where validation is another file.
     held: Vec<bool>,
+    /// Validation rows, of either file, whose group is trained on.
+    group_leaks: Vec<findings::At>,
     labels: Vec<String>,
     captions: CaptionCounts,
     /// Validation in a file of its own.
@@ -133,6 +135,8 @@ struct Opened {
     /// By sample: bad rows do not count.
     label_of: Vec<i32>,
     held: Vec<bool>,
+    /// By sample of each file, whether it is a validation row whose group is trained on.
+    group_leaks: [Vec<bool>; 2],
     labels: Vec<String>,
     other: Option<Source>,
     /// Of both files.
@@ -159,16 +163,25 @@ impl Opened {
             })
             .next()
             .unwrap_or_else(|| (vec![-1; split.held.len()], Vec::new()));
+        let mut group_leaks = [Vec::new(), Vec::new()];
+        if let Some(groups) = &split.groups {
+            group_leaks[0] = groups.leaks(&split.held);
+        }
         let mut other = None;
         if let Validation::File { path, .. } = &data.validation {
-            let source = Source::open(data, captions, path, &mut Vec::new())?;
-            num_rows += source.scan(&Validation::None)?.num_rows;
-            other = Some(source);
+            let validation = Source::open(data, captions, path, &mut Vec::new())?;
+            let scan = validation.scan(&source.validation_of_other(data))?;
+            num_rows += scan.num_rows;
+            if let (Some(train), Some(groups)) = (&split.groups, &scan.groups) {
+                group_leaks[1] = groups.leaks_from(train);
+            }
+            other = Some(validation);
         }
         Ok(Opened {
             source,
             label_of,
             held: split.held,
+            group_leaks,
             labels,
             other,
             num_rows,
@@ -218,11 +231,20 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
     };
     let (label_of, held) = by_row(&rows, &opened).ok_or_else(|| opened.source.table.changed())?;
     survey.journal.remove();
+    let mut group_leaks = Vec::new();
+    let of_files = [Some(&rows), of_other.as_ref()];
+    for (file, (rows, leaks)) in of_files.iter().zip(&opened.group_leaks).enumerate() {
+        let rows = rows.iter().flat_map(|rows| rows.iter().enumerate());
+        let samples = rows.filter(|(_, facts)| facts.is_sample()).zip(leaks);
+        let leaks = samples.filter(|(_, leak)| **leak);
+        group_leaks.extend(leaks.map(|((row, _), _)| (file, row)));
+    }
     Ok(Outcome::Done(AllFacts {
         source: opened.source,
         rows,
         label_of,
         held,
+        group_leaks,
         labels: opened.labels,
         captions,
         other: opened.other.zip(of_other),

@@ -119,6 +119,18 @@ pub enum DataError {
         why: &'static str,
     },
 
+    /// Class folders, which have no list that could be written without some rows.
+    #[error(
+        "{}: expected a CSV to clean, found class folders\n\
+         hint: `holdall data check {} --json` names the files to move or remove",
+        path.display(),
+        path.display()
+    )]
+    NoCsv {
+        /// The folder.
+        path: PathBuf,
+    },
+
     /// A CSV that cleaning would write over.
     #[error(
         "{}: expected a CSV to clean, found the name of one that cleaning writes\n\

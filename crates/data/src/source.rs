@@ -238,7 +238,7 @@ impl Source {
     }
 
     /// What is held out of a validation file: nothing; groups are read all the same.
-    fn validation_of_other(&self, config: &DataConfig) -> Validation {
+    pub(crate) fn validation_of_other(&self, config: &DataConfig) -> Validation {
         match config.validation.group() {
             Some(group) => Validation::File {
                 path: PathBuf::new(),
@@ -428,38 +428,69 @@ impl Groups {
         self.group_of.push(group);
     }
 
+    /// By sample, whether it is held out while others of its group are trained on.
+    pub(crate) fn leaks(&self, held: &[bool]) -> Vec<bool> {
+        let mut is_trained = vec![false; self.names.len()];
+        for (&group, is_held) in self.group_of.iter().zip(held) {
+            is_trained[group as usize] |= !is_held;
+        }
+        let samples = self.group_of.iter().zip(held);
+        let leaks = samples.map(|(group, held)| *held && is_trained[*group as usize]);
+        leaks.collect()
+    }
+
+    /// By sample of a validation file, whether others of its group are trained on.
+    pub(crate) fn leaks_from(&self, train: &Groups) -> Vec<bool> {
+        let mut is_trained = vec![false; self.names.len()];
+        for (name, group) in self.names.iter() {
+            is_trained[group as usize] = !name.starts_with(' ') && train.names.contains(name);
+        }
+        let leaks = self
+            .group_of
+            .iter()
+            .map(|group| is_trained[*group as usize]);
+        leaks.collect()
+    }
+
     /// Groups and rows on each side, and groups that are on both.
     fn note(&self, held: &[bool], of_validation: Option<&Groups>) -> String {
-        let sides = self.group_of.iter().zip(held);
-        let mut of_side = [HashSet::new(), HashSet::new()];
-        for (&group, &is_held) in sides {
-            of_side[usize::from(is_held)].insert(group);
-        }
-        let mut num_held_rows = held.iter().filter(|held| **held).count();
-        let num_train_rows = held.len() - num_held_rows;
-        let [trained, mut held] = of_side;
-        let mut num_held = held.len();
-        if let Some(other) = of_validation {
-            held = other.names.numbers_among(&self.names).into_iter().collect();
-            num_held = other.names.len();
-            num_held_rows = other.group_of.len();
-        }
-        let both = trained.intersection(&held).count();
+        let sides = |groups: &Groups, is_wanted: &dyn Fn(usize) -> bool| {
+            let samples = (0..groups.group_of.len()).filter(|sample| is_wanted(*sample));
+            let groups: Vec<u32> = samples.map(|sample| groups.group_of[sample]).collect();
+            let unique: HashSet<u32> = groups.iter().copied().collect();
+            (unique.len(), groups.len())
+        };
+        let train = sides(self, &|sample| !held[sample]);
+        let (validation, both) = match of_validation {
+            Some(other) => {
+                let leaks = other.leaks_from(self);
+                (
+                    sides(other, &|_| true),
+                    sides(other, &|sample| leaks[sample]),
+                )
+            }
+            None => {
+                let leaks = self.leaks(held);
+                (
+                    sides(self, &|sample| held[sample]),
+                    sides(self, &|sample| leaks[sample]),
+                )
+            }
+        };
+        let text = |(groups, rows)| format!("{} in {}", thousands(groups), counted(rows, "row"));
         let column = &self.column;
-        let groups =
-            |count: usize, rows: usize| format!("{} in {}", thousands(count), counted(rows, "row"));
-        let mut note = format!(
+        let note = format!(
             "Groups by `{column}`: {} for training, {} for validation",
-            groups(trained.len(), num_train_rows),
-            groups(num_held, num_held_rows),
+            text(train),
+            text(validation)
         );
-        if both > 0 {
-            note = format!(
+        match both {
+            (0, _) => note,
+            (groups, _) => format!(
                 "Careful: {} of `{column}` on both sides of the split. {note}",
-                counted(both, "group")
-            );
+                counted(groups, "group")
+            ),
         }
-        note
     }
 }
 

@@ -26,10 +26,14 @@ impl UniqueTexts {
         }
     }
 
-    /// The numbers that these texts have among others, as far as they are there.
-    pub(crate) fn numbers_among(&self, others: &UniqueTexts) -> Vec<u32> {
-        let found = self.numbers.keys().map(|text| others.numbers.get(text));
-        found.flatten().copied().collect()
+    /// Whether a text has a number.
+    pub(crate) fn contains(&self, text: &str) -> bool {
+        self.numbers.contains_key(text)
+    }
+
+    /// The texts and their numbers, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
+        (self.numbers.iter()).map(|(text, number)| (text.as_str(), *number))
     }
 
     /// How many different ones there are.

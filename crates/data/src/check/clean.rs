@@ -73,6 +73,11 @@ pub fn clean(
     duplicates: Duplicates,
     watch: Watch<'_>,
 ) -> Result<Outcome<Cleaned>, DataError> {
+    if config.csv.is_dir() {
+        return Err(DataError::NoCsv {
+            path: config.csv.clone(),
+        });
+    }
     if let Some(source_csv) = source_of(&config.csv) {
         return Err(DataError::CleanedAlready {
             path: config.csv.clone(),

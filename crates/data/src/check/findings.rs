@@ -56,6 +56,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         (Kind::Row(RowKind::WrongFields), other_fields),
         (Kind::Row(RowKind::BadCell), bad_cells),
         (Kind::Row(RowKind::Leak), leaks),
+        (Kind::Row(RowKind::GroupLeak), all.group_leaks.clone()),
         (Kind::Row(RowKind::Duplicate), groups.duplicates(all)),
         (Kind::Row(RowKind::TooSmall), small),
         (Kind::Row(RowKind::TooNarrow), narrow),

@@ -38,6 +38,8 @@ pub enum RowKind {
     BadCell,
     /// A validation row shows a picture that is trained on.
     Leak,
+    /// A validation row belongs to a group that is trained on.
+    GroupLeak,
     /// The same picture as an earlier row.
     Duplicate,
     /// A side has too few pixels.
@@ -59,6 +61,7 @@ impl Kind {
             Kind::Row(RowKind::WrongFields) => "wrong number of fields",
             Kind::Row(RowKind::BadCell) => "not a number, not 0 or 1",
             Kind::Row(RowKind::Leak) => "in train and validation",
+            Kind::Row(RowKind::GroupLeak) => "group on both sides",
             Kind::Row(RowKind::Duplicate) => "duplicate",
             Kind::Row(RowKind::TooSmall) => "too small",
             Kind::Row(RowKind::TooNarrow) => "too narrow",
@@ -71,7 +74,11 @@ impl Kind {
         match self {
             Kind::Picture(_)
             | Kind::Row(
-                RowKind::EmptyCaption | RowKind::WrongFields | RowKind::BadCell | RowKind::Leak,
+                RowKind::EmptyCaption
+                | RowKind::WrongFields
+                | RowKind::BadCell
+                | RowKind::Leak
+                | RowKind::GroupLeak,
             ) => Severity::Problem,
             Kind::Row(_) => Severity::Warning,
         }

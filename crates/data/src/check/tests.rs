@@ -51,6 +51,96 @@ impl Folder {
     }
 }
 
+#[test]
+fn groups_on_both_sides_are_found() {
+    let folder = Folder::new();
+    let csv = "image,caption,split,patient\n1.jpg,a,train,p\n2.jpg,b,val,p\n3.jpg,c,val,q\n,d,val,p\n4.jpg,e,train,\n5.jpg,f,val,\n";
+    for (name, seed) in [
+        ("1.jpg", 1),
+        ("2.jpg", 2),
+        ("3.jpg", 3),
+        ("4.jpg", 4),
+        ("5.jpg", 5),
+    ] {
+        folder.write(name, &png(40, 40, seed));
+    }
+    let mut config = folder.config(csv.as_bytes());
+    let group = Some("patient".to_owned());
+    config.data.validation = Validation::Column {
+        column: "split".to_owned(),
+        group: group.clone(),
+    };
+    let report = checked(&config);
+    let leaks = |report: &Report| {
+        found(report)
+            .into_iter()
+            .filter(|(kind, _)| kind == "group_leak")
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(leaks(&report), [("group_leak".to_owned(), vec![3])]);
+    let path = folder.write(
+        "val.csv",
+        b"image,caption,patient\n3.jpg,a,q\n,x,q\n5.jpg,b,p\n4.jpg,b,\n",
+    );
+    config.data.validation = Validation::File { path, group };
+    let report = checked(&config);
+    let leak = report
+        .findings
+        .iter()
+        .find(|finding| finding.kind == Kind::Row(RowKind::GroupLeak))
+        .unwrap();
+    assert_eq!(
+        (leak.rows.clone(), leak.validation_rows.clone()),
+        (vec![], vec![2, 4])
+    );
+}
+
+#[test]
+fn class_folders_are_checked_and_not_cleaned() {
+    let folder = Folder::new();
+    for (name, seed) in [
+        ("a/1.png", 1),
+        ("a/2.png", 2),
+        ("b/1.png", 1),
+        ("b/3.png", 3),
+    ] {
+        fs::create_dir_all(folder.0.path().join(name).parent().unwrap()).unwrap();
+        folder.write(name, &png(40, 40, seed));
+    }
+    folder.write("b/4.png", b"no picture");
+    let mut config = folder.config(b"image,caption\n");
+    config.csv = folder.0.path().to_owned();
+    config.captions = crate::source::Captions::None;
+    let report = checked(&config);
+    assert_eq!(
+        found(&report),
+        [
+            ("not_an_image".to_owned(), vec![5]),
+            ("duplicate".to_owned(), vec![3])
+        ]
+    );
+    assert_eq!(
+        (report.labels.unwrap().count, report.captions.different),
+        (2, 0)
+    );
+    let error = clean(
+        &config,
+        Duplicates::Keep,
+        Watch {
+            stop: &AtomicBool::new(false),
+            on_start: &mut |_| {},
+            on_progress: &|_| {},
+            on_note: &mut |_| {},
+        },
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(
+        error.contains("expected a CSV to clean, found class folders"),
+        "{error}"
+    );
+}
+
 fn watched<T>(
     stop_after: usize,
     run: impl FnOnce(Watch<'_>) -> Result<Outcome<T>, DataError>,
