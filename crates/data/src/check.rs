@@ -2,12 +2,12 @@
 //! split, labels with too few pictures, captions that say nothing or all the same. And the CSV without those rows.
 
 mod clean;
+mod duplicates;
 mod findings;
 mod journal;
-mod look;
+mod picture_state;
 mod report;
-mod same;
-mod survey;
+mod row_facts;
 #[cfg(test)]
 mod tests;
 
@@ -25,9 +25,9 @@ use crate::target::TargetValues;
 use crate::words::thousands;
 pub use clean::{CleanFile, Cleaned, Duplicates, Gone, Reason, clean};
 use journal::Journal;
-pub use look::State;
+pub use picture_state::State;
 pub use report::{CaptionFacts, Example, Finding, Kind, LabelFacts, Report, RowKind, Severity};
-use survey::{CaptionCounts, Facts, Survey};
+use row_facts::{CaptionCounts, Facts, Survey};
 
 /// What is looked at, and what is too little.
 #[derive(Clone, Debug)]

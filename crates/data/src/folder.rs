@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::error::DataError;
-use crate::natural;
+use crate::natural_order;
 
 /// What names of pictures end with, in any case.
 const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
@@ -46,7 +46,7 @@ pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
         }
     }
     for names in [&mut found.files, &mut found.folders] {
-        names.sort_unstable_by(|a, b| natural::compare(a, b));
+        names.sort_unstable_by(|a, b| natural_order::compare(a, b));
     }
     Ok(found)
 }

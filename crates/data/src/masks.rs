@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 use crate::folder::{folders, pictures, stem};
-use crate::strings::Strings;
+use crate::packed_strings::PackedStrings;
 
 /// What folders of images and of their masks are called, in any case.
 const FOLDER_NAMES: [(&str, &str); 3] = [
@@ -27,8 +27,8 @@ const FOLDER_NAMES: [(&str, &str); 3] = [
 pub struct Pairs {
     image_folder: PathBuf,
     mask_folder: PathBuf,
-    images: Strings,
-    masks: Strings,
+    images: PackedStrings,
+    masks: PackedStrings,
     num_pairs: usize,
 }
 
@@ -59,8 +59,8 @@ impl Pairs {
         let mut pairs = Pairs {
             image_folder: image_folder.to_owned(),
             mask_folder: mask_folder.to_owned(),
-            images: Strings::default(),
-            masks: Strings::default(),
+            images: PackedStrings::default(),
+            masks: PackedStrings::default(),
             num_pairs: 0,
         };
         let mut lone_images = Vec::new();

@@ -7,8 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dice::{Dice, Purpose};
 use crate::error::DataError;
+use crate::random::{Purpose, Random};
 
 /// How pictures of a batch are mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -109,7 +109,7 @@ impl Mixing {
         let place = |row: &usize| {
             let sample = u64::from(samples[*row]);
             (
-                Dice::new(Purpose::MixPartner, &[seed, epoch, sample]).bits(),
+                Random::new(Purpose::MixPartner, &[seed, epoch, sample]).bits(),
                 sample,
             )
         };
@@ -118,8 +118,8 @@ impl Mixing {
         circle.sort_by_key(place);
         let mut mixes: Vec<Mix> = (0..samples.len()).map(alone).collect();
         for (at, &row) in circle.iter().enumerate() {
-            let dice = Dice::new(Purpose::Mix, &[seed, epoch, u64::from(samples[row])]);
-            if let Some((lambda, cut)) = self.draw(dice, sides) {
+            let random = Random::new(Purpose::Mix, &[seed, epoch, u64::from(samples[row])]);
+            if let Some((lambda, cut)) = self.draw(random, sides) {
                 mixes[row] = Mix {
                     partner: circle[(at + 1) % circle.len()],
                     lambda,
@@ -130,20 +130,20 @@ impl Mixing {
         mixes
     }
 
-    fn draw(&self, mut dice: Dice, [height, width]: [u32; 2]) -> Option<(f32, Option<Cut>)> {
-        if dice.unit() >= self.probability {
+    fn draw(&self, mut random: Random, [height, width]: [u32; 2]) -> Option<(f32, Option<Cut>)> {
+        if random.unit() >= self.probability {
             return None;
         }
-        let switched = dice.unit() < self.switch;
+        let switched = random.unit() < self.switch;
         let is_cut = self.cutmix > 0.0 && (self.mixup == 0.0 || switched);
         if !is_cut {
-            return Some((beta(&mut dice, self.mixup) as f32, None));
+            return Some((beta(&mut random, self.mixup) as f32, None));
         }
         // As large as the partner's share of the picture, around a pixel; what lies outside is lost.
-        let side = (1.0 - beta(&mut dice, self.cutmix)).sqrt();
+        let side = (1.0 - beta(&mut random, self.cutmix)).sqrt();
         let mut extent = |length: u32| {
             let half = (f64::from(length) * side) as i64 / 2;
-            let middle = dice.below(length as usize) as i64;
+            let middle = random.below(length as usize) as i64;
             [middle - half, middle + half].map(|end| end.clamp(0, i64::from(length)) as u32)
         };
         let ([y0, y1], [x0, x1]) = (extent(height), extent(width));
@@ -154,23 +154,23 @@ impl Mixing {
 }
 
 /// From Beta(alpha, alpha): `a / (a + b)` of two gamma draws, by their logarithms, which small alphas need.
-fn beta(dice: &mut Dice, alpha: f64) -> f64 {
-    let (a, b) = (ln_gamma_draw(dice, alpha), ln_gamma_draw(dice, alpha));
+fn beta(random: &mut Random, alpha: f64) -> f64 {
+    let (a, b) = (ln_gamma_draw(random, alpha), ln_gamma_draw(random, alpha));
     1.0 / (1.0 + (b - a).exp())
 }
 
 /// The logarithm of a draw from Gamma(alpha, 1): Marsaglia and Tsang for alpha + 1, times `u^(1 / alpha)`.
-fn ln_gamma_draw(dice: &mut Dice, alpha: f64) -> f64 {
+fn ln_gamma_draw(random: &mut Random, alpha: f64) -> f64 {
     let d = alpha + 1.0 - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
-    let above_zero = |dice: &mut Dice| 1.0 - dice.unit();
+    let above_zero = |random: &mut Random| 1.0 - random.unit();
     loop {
-        let radius = (-2.0 * above_zero(dice).ln()).sqrt();
-        let normal = radius * (std::f64::consts::TAU * dice.unit()).cos();
+        let radius = (-2.0 * above_zero(random).ln()).sqrt();
+        let normal = radius * (std::f64::consts::TAU * random.unit()).cos();
         let cube = (1.0 + c * normal).powi(3);
-        let u = above_zero(dice);
+        let u = above_zero(random);
         if cube > 0.0 && u.ln() < 0.5 * normal * normal + d - d * cube + d * cube.ln() {
-            return (d * cube).ln() + above_zero(dice).ln() / alpha;
+            return (d * cube).ln() + above_zero(random).ln() / alpha;
         }
     }
 }
@@ -269,8 +269,8 @@ mod tests {
         }
         // Beta(a, a): mean 1/2, variance 1 / (4 (2 a + 1)).
         for alpha in [0.1, 0.8, 1.0, 4.0] {
-            let mut dice = Dice::new(Purpose::Mix, &[5]);
-            let draws: Vec<f64> = (0..20_000).map(|_| beta(&mut dice, alpha)).collect();
+            let mut random = Random::new(Purpose::Mix, &[5]);
+            let draws: Vec<f64> = (0..20_000).map(|_| beta(&mut random, alpha)).collect();
             let mean = draws.iter().sum::<f64>() / 20_000.0;
             let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / 20_000.0;
             let expected = 1.0 / (4.0 * (2.0 * alpha + 1.0));
@@ -281,8 +281,8 @@ mod tests {
             );
             assert!(draws.iter().all(|draw| (0.0..=1.0).contains(draw)));
         }
-        let mut dice = Dice::new(Purpose::Mix, &[5]);
-        assert!((0..100).all(|_| (0.0..=1.0).contains(&beta(&mut dice, 1e-3))));
+        let mut random = Random::new(Purpose::Mix, &[5]);
+        assert!((0..100).all(|_| (0.0..=1.0).contains(&beta(&mut random, 1e-3))));
     }
 
     #[test]

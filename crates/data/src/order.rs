@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dice::{Dice, Purpose};
+use crate::random::{Purpose, Random};
 use crate::samples::Samples;
 use crate::target::{ClassRows, TargetValues};
 
@@ -36,7 +36,7 @@ impl Order {
                 _ => (0..samples.len() as u32).collect(),
             },
         };
-        Dice::new(Purpose::Shuffle, &[seed, epoch]).shuffle(&mut order);
+        Random::new(Purpose::Shuffle, &[seed, epoch]).shuffle(&mut order);
         Order(order)
     }
 
@@ -67,12 +67,12 @@ fn balanced(seed: u64, epoch: u64, label_of: &[i32]) -> Vec<u32> {
         of_label[label].push(sample as u32);
     }
     of_label.retain(|samples| !samples.is_empty());
-    let mut dice = Dice::new(Purpose::Balance, &[seed, epoch]);
+    let mut random = Random::new(Purpose::Balance, &[seed, epoch]);
     for samples in &mut of_label {
-        dice.shuffle(samples);
+        random.shuffle(samples);
     }
     // Which labels come once more when the draws do not divide evenly.
-    dice.shuffle(&mut of_label);
+    random.shuffle(&mut of_label);
     let open = label_of.len() - order.len();
     for draw in 0..open {
         let samples = &of_label[draw % of_label.len()];
@@ -88,12 +88,12 @@ fn balanced_rows(seed: u64, epoch: u64, rows: &ClassRows) -> Vec<u32> {
     let weights = sample_weights(rows, num_labels);
     let (mut known, mut order): (Vec<u32>, Vec<u32>) =
         (0..rows.len() as u32).partition(|sample| weights[*sample as usize] > 0.0);
-    let mut dice = Dice::new(Purpose::Balance, &[seed, epoch]);
+    let mut random = Random::new(Purpose::Balance, &[seed, epoch]);
     // Where the draws fall is as random as who stands beside whom.
-    dice.shuffle(&mut known);
+    random.shuffle(&mut known);
     let weight = |sample: &u32| f64::from(weights[*sample as usize]);
     let spacing = known.iter().map(weight).sum::<f64>() / known.len() as f64;
-    let start = dice.unit();
+    let start = random.unit();
     let (mut drawn, mut total) = (0, 0.0);
     for sample in &known {
         total += weight(sample);

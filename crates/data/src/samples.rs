@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::strings::Strings;
+use crate::packed_strings::PackedStrings;
 use crate::target::TargetValues;
 use crate::unique_texts::UniqueTexts;
 
@@ -10,7 +10,7 @@ use crate::unique_texts::UniqueTexts;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
     root: PathBuf,
-    images: Strings,
+    images: PackedStrings,
     caption_of: Vec<u32>,
     captions: Vec<String>,
     targets: Vec<TargetValues>,
@@ -128,7 +128,7 @@ impl SamplesBuilder {
         SamplesBuilder {
             samples: Samples {
                 root,
-                images: Strings::default(),
+                images: PackedStrings::default(),
                 caption_of: Vec::new(),
                 captions: Vec::new(),
                 targets: Vec::new(),

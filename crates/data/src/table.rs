@@ -1,7 +1,7 @@
 //! A CSV as rows of text. Excel's and pandas' habits are read as they were meant: a byte order mark,
 //! `\r\n`, quoted line breaks, blank lines, spaces around column names.
 
-mod remembered;
+mod retaining_reader;
 mod rows;
 #[cfg(test)]
 pub(crate) mod tests;

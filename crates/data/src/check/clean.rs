@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::duplicates::Repeats;
 use super::findings::{is_narrow, is_small};
-use super::look::State;
+use super::picture_state::State;
 use super::report::{Kind, RowKind};
-use super::same::Repeats;
 use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
 use crate::config::Validation;
 use crate::error::DataError;

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::look::{Look, State};
+use super::duplicates::Groups;
+use super::picture_state::{Look, State};
 use super::report::{CaptionFacts, Example, Finding, Kind, LabelFacts, Report, RowKind};
-use super::same::Groups;
-use super::survey::Facts;
+use super::row_facts::Facts;
 use super::{AllFacts, CheckConfig};
 use crate::error::DataError;
 use crate::source::Source;

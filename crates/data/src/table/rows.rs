@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use csv::ByteRecord;
 
-use super::remembered::Remembered;
+use super::retaining_reader::RetainingReader;
 use crate::error::DataError;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -192,7 +192,7 @@ impl Rows {
 /// blank lines, which it skips only when it reads on; byte offsets tell the truth.
 pub(super) struct Records {
     path: PathBuf,
-    reader: csv::Reader<Remembered<Bytes>>,
+    reader: csv::Reader<RetainingReader<Bytes>>,
     record: ByteRecord,
     /// Where the record last read lies in the file.
     start: u64,
@@ -215,7 +215,7 @@ impl Records {
         let reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
-            .from_reader(Remembered::new(bytes));
+            .from_reader(RetainingReader::new(bytes));
         Records {
             path: path.to_owned(),
             reader,

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::journal::{FileStamp, Journal};
-use super::look::{Look, State};
+use super::picture_state::{Look, State};
 use crate::allowance::Allowance;
 use crate::error::DataError;
 use crate::picture::Scratch;
