@@ -119,6 +119,18 @@ pub enum DataError {
         why: &'static str,
     },
 
+    /// Class folders, which have no list that could be written without some rows.
+    #[error(
+        "{}: expected a CSV to clean, found class folders\n\
+         hint: `holdall data check {} --json` names the files to move or remove",
+        path.display(),
+        path.display()
+    )]
+    NoCsv {
+        /// The folder.
+        path: PathBuf,
+    },
+
     /// A CSV that cleaning would write over.
     #[error(
         "{}: expected a CSV to clean, found the name of one that cleaning writes\n\
@@ -373,7 +385,7 @@ pub enum DataError {
 
     /// A label head would have nothing to tell apart.
     #[error(
-        "{}: column `{column}`: expected at least two labels, found {found}\n\
+        "{}: column `{column}`: expected at least {least}, found {found}\n\
          hint: leave `label` out to train without a label head, or name another column",
         path.display()
     )]
@@ -382,6 +394,8 @@ pub enum DataError {
         path: PathBuf,
         /// The label column.
         column: String,
+        /// How many there should be.
+        least: &'static str,
         /// The labels there are, in words.
         found: String,
     },
@@ -413,6 +427,47 @@ pub enum DataError {
         from_head: bool,
         /// The one probably meant.
         nearest: Option<String>,
+    },
+
+    /// Nothing says what the data is for.
+    #[error(
+        "{}: expected a column of captions, labels, masks or clips, found {}\n\
+         hint: say what is to be learnt: `caption: COLUMN` or `label: COLUMN` under `data:`",
+        path.display(),
+        listed(columns)
+    )]
+    NoEvidence {
+        /// The CSV.
+        path: PathBuf,
+        /// Its columns.
+        columns: Vec<String>,
+    },
+
+    /// A target that a trained model does not have.
+    #[error(
+        "data.targets.{name}: expected one of the model's {}, found another\n\
+         hint: leave it out, or name the target as the model does",
+        listed(known)
+    )]
+    UnknownTarget {
+        /// The config's.
+        name: String,
+        /// The model's.
+        known: Vec<String>,
+    },
+
+    /// A target of another kind than the model's.
+    #[error(
+        "data.targets.{name}: expected {expected}, as the model was trained, found {found}\n\
+         hint: `label: COLUMN` or {{column: tags, separator: \"|\"}}, {{columns: [door, wheel]}}, {{number: age}}"
+    )]
+    OtherTarget {
+        /// Its name.
+        name: String,
+        /// The model's kind.
+        expected: &'static str,
+        /// The config's kind.
+        found: &'static str,
     },
 
     /// Files that rows name are not there.

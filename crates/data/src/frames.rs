@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 use crate::folder::{folders, pictures, stem};
-use crate::natural;
-use crate::strings::Strings;
+use crate::natural_order;
+use crate::packed_strings::PackedStrings;
 
 /// Clips and their frames, in little memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clips {
     root: PathBuf,
-    clips: Strings,
-    frames: Strings,
+    clips: PackedStrings,
+    frames: PackedStrings,
     /// Past each clip's last frame.
     ends: Vec<usize>,
 }
@@ -26,8 +26,8 @@ impl Clips {
     pub fn open(root: &Path) -> Result<Clips, DataError> {
         let mut clips = Clips {
             root: root.to_owned(),
-            clips: Strings::default(),
-            frames: Strings::default(),
+            clips: PackedStrings::default(),
+            frames: PackedStrings::default(),
             ends: Vec::new(),
         };
         let mut num_frames = 0;
@@ -97,7 +97,7 @@ fn frames(clip: &Path) -> Result<Vec<String>, DataError> {
     }
     // In natural order the two stand side by side.
     for pair in names.windows(2) {
-        if natural::is_same(stem(&pair[0]), stem(&pair[1])) {
+        if natural_order::is_same(stem(&pair[0]), stem(&pair[1])) {
             return Err(DataError::SameFrame {
                 path: clip.to_owned(),
                 first: pair[0].clone(),

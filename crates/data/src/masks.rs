@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 use crate::folder::{folders, pictures, stem};
-use crate::strings::Strings;
+use crate::packed_strings::PackedStrings;
 
 /// What folders of images and of their masks are called, in any case.
 const FOLDER_NAMES: [(&str, &str); 3] = [
@@ -27,8 +27,8 @@ const FOLDER_NAMES: [(&str, &str); 3] = [
 pub struct Pairs {
     image_folder: PathBuf,
     mask_folder: PathBuf,
-    images: Strings,
-    masks: Strings,
+    images: PackedStrings,
+    masks: PackedStrings,
     num_pairs: usize,
 }
 
@@ -43,13 +43,8 @@ impl Pairs {
             root.to_owned()
         };
         let found = folders(&place)?;
-        let named = |name: &str| found.iter().find(|f| f.eq_ignore_ascii_case(name));
-        let both = FOLDER_NAMES.iter().find_map(|(images, masks)| {
-            let (images, masks) = (named(images)?, named(masks)?);
-            Some((place.join(images), place.join(masks)))
-        });
-        match both {
-            Some((images, masks)) => Pairs::open(&images, &masks),
+        match pair_of(&found) {
+            Some((images, masks)) => Pairs::open(&place.join(images), &place.join(masks)),
             None => Err(DataError::NoPairFolders { path: place, found }),
         }
     }
@@ -64,8 +59,8 @@ impl Pairs {
         let mut pairs = Pairs {
             image_folder: image_folder.to_owned(),
             mask_folder: mask_folder.to_owned(),
-            images: Strings::default(),
-            masks: Strings::default(),
+            images: PackedStrings::default(),
+            masks: PackedStrings::default(),
             num_pairs: 0,
         };
         let mut lone_images = Vec::new();
@@ -109,6 +104,19 @@ impl Pairs {
     pub fn mask_path(&self, pair: usize) -> PathBuf {
         self.mask_folder.join(self.masks.get(pair))
     }
+}
+
+/// Whether a folder has one of images beside one of masks.
+pub(crate) fn is_layout(folder: &Path) -> Result<bool, DataError> {
+    Ok(pair_of(&folders(folder)?).is_some())
+}
+
+/// The folder of images and that of masks.
+fn pair_of(folders: &[String]) -> Option<(&String, &String)> {
+    let named = |name: &str| folders.iter().find(|f| f.eq_ignore_ascii_case(name));
+    FOLDER_NAMES
+        .iter()
+        .find_map(|(images, masks)| Some((named(images)?, named(masks)?)))
 }
 
 /// The pictures of a folder: at least one, and no two that differ in their extension alone.

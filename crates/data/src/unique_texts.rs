@@ -26,6 +26,16 @@ impl UniqueTexts {
         }
     }
 
+    /// Whether a text has a number.
+    pub(crate) fn contains(&self, text: &str) -> bool {
+        self.numbers.contains_key(text)
+    }
+
+    /// The texts and their numbers, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
+        (self.numbers.iter()).map(|(text, number)| (text.as_str(), *number))
+    }
+
     /// How many different ones there are.
     pub fn len(&self) -> usize {
         self.numbers.len()

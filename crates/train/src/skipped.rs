@@ -217,9 +217,9 @@ mod tests {
     fn samples() -> Samples {
         let mut builder = SamplesBuilder::new(PathBuf::from("root"));
         for row in 0..20 {
-            builder.push(&format!("{row},\"x\".jpg"), "x", -1, row + 2);
+            builder.push(&format!("{row},\"x\".jpg"), Some("x"), row + 2);
         }
-        builder.finish()
+        builder.finish(Vec::new())
     }
 
     fn missing(samples: &Samples, sample: u32) -> Skipped {

@@ -12,6 +12,7 @@ use holdall_data::check::{
     RowKind, Watch, check,
 };
 use holdall_data::find::{find, source_of};
+use holdall_data::source::{Captions, EvidenceKind, evidence};
 use holdall_data::words::{counted, thousands};
 use holdall_device::cpu;
 use holdall_train::TrainError;
@@ -90,7 +91,7 @@ pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
         })?;
     } else {
         print(&show(&report))?;
-        if !is_clean && source_of(&report.csv).is_none() {
+        if !is_clean && !report.csv.is_dir() && source_of(&report.csv).is_none() {
             tell(&format!(
                 "hint: holdall data clean {} writes a CSV without them",
                 report.csv.display()
@@ -136,12 +137,17 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
     }
     let mut notes = Vec::new();
     if file.is_none() && config.data.label.is_none() {
-        config.data.label = label_of_csv(&csv, &mut notes)?;
+        config.data.label = label_of_csv(&csv, &mut notes)?.map(Into::into);
     }
     notes.iter().for_each(|note| tell(note));
+    let captions = match evidence(&config.data) {
+        Ok(evidence) if evidence.kind == EvidenceKind::Labels => Captions::None,
+        _ => Captions::Required,
+    };
     let num_workers = options.num_workers.unwrap_or(config.num_workers);
     Ok(CheckConfig {
         data: config.data,
+        captions,
         csv,
         seed: options.seed.unwrap_or(config.seed),
         min_size: options.min_size,
@@ -241,7 +247,8 @@ fn show(report: &Report) -> String {
     let captions = &report.captions;
     let different = thousands(captions.different);
     text += &match captions.commonest_rows {
-        0 | 1 => format!("\nCaptions: {different}, all different\n"),
+        0 => "\n".to_owned(),
+        1 => format!("\nCaptions: {different}, all different\n"),
         _ => format!(
             "\nCaptions: {different} different; {} of the rows share theirs with another\n",
             share(captions.identical_share)

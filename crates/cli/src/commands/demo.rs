@@ -109,7 +109,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
         ..RunConfig::default()
     };
     config.data.train = Some(data.join("image_labels.csv"));
-    config.data.label = Some("make".to_owned());
+    config.data.label = Some("make".into());
     // Badges are small and pictures many: seen once or twice each, they need no crops.
     config.data.augment = Augment {
         crop: 1.0,

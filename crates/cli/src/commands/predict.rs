@@ -365,9 +365,9 @@ pub(super) fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
 pub(super) fn as_samples(paths: &[PathBuf]) -> Samples {
     let mut samples = SamplesBuilder::new(PathBuf::new());
     for (row, path) in paths.iter().enumerate() {
-        samples.push(&path.to_string_lossy(), "", -1, row as u32);
+        samples.push(&path.to_string_lossy(), Some(""), row as u32);
     }
-    samples.finish()
+    samples.finish(Vec::new())
 }
 
 fn left_out(paths: &[PathBuf], skipped: &loader::Skipped) -> Skipped {

@@ -75,7 +75,7 @@ impl Meant {
         }
         arguments.lay_over(&mut config);
         if !is_config && config.data.label.is_none() {
-            config.data.label = label_by_name(&config, &mut notes)?;
+            config.data.label = label_by_name(&config, &mut notes)?.map(Into::into);
         }
         let stem = target.and_then(|target| Path::new(target).file_stem());
         let name = stem.map_or("run".into(), |stem| stem.to_string_lossy());

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::duplicates::Repeats;
 use super::findings::{is_narrow, is_small};
-use super::look::State;
+use super::picture_state::State;
 use super::report::{Kind, RowKind};
-use super::same::Repeats;
 use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
 use crate::config::Validation;
 use crate::error::DataError;
@@ -73,6 +73,11 @@ pub fn clean(
     duplicates: Duplicates,
     watch: Watch<'_>,
 ) -> Result<Outcome<Cleaned>, DataError> {
+    if config.csv.is_dir() {
+        return Err(DataError::NoCsv {
+            path: config.csv.clone(),
+        });
+    }
     if let Some(source_csv) = source_of(&config.csv) {
         return Err(DataError::CleanedAlready {
             path: config.csv.clone(),
@@ -126,7 +131,8 @@ fn write(
 fn unreadable(all: &AllFacts) -> Vec<Option<Reason>> {
     let reason = |facts: &super::Facts| match facts.look.state {
         _ if !facts.has_fields => Some(Kind::Row(RowKind::WrongFields)),
-        State::Good if facts.has_caption => None,
+        State::Good if facts.has_caption && facts.has_values => None,
+        State::Good if facts.has_caption => Some(Kind::Row(RowKind::BadCell)),
         State::Good => Some(Kind::Row(RowKind::EmptyCaption)),
         state => Some(Kind::Picture(state)),
     };
@@ -182,11 +188,11 @@ fn filter(
 fn shown_in_validation(config: &CheckConfig, all: &AllFacts) -> HashSet<u128> {
     let good = |facts: &&super::Facts| facts.look.state == State::Good;
     match (&config.data.validation, &all.other) {
-        (Validation::File(_), Some((_, rows))) => {
+        (Validation::File { .. }, Some((_, rows))) => {
             let rows = rows.iter().filter(good);
             rows.map(|facts| facts.look.contents).collect()
         }
-        (Validation::Column(_), _) => {
+        (Validation::Column { .. }, _) => {
             let rows = all.rows.iter().zip(&all.held);
             let held = rows.filter(|(_, held)| **held).map(|(facts, _)| facts);
             held.filter(good).map(|facts| facts.look.contents).collect()

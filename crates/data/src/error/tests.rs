@@ -63,7 +63,7 @@ says! {
         => "cars.csv: 1 of 2 rows cannot be used, `max_skipped` allows 10%: row 7: empty caption", "`holdall data clean data/cars.csv`";
     no_bad_rows: DataError::BadRows { path: path(), named: "row 7: 3 of 2 fields".to_owned(), num_bad: 1, num_rows: 2, max_skipped: None, has_other_fields: true }
         => "`bad_pictures: fail` allows none: row 7: 3 of 2 fields", "`bad_pictures: skip`", "needs quotes";
-    few_labels: DataError::FewLabels { path: path(), column: "make".to_owned(), found: "only `Ford`".to_owned() }
+    few_labels: DataError::FewLabels { path: path(), column: "make".to_owned(), least: "two labels", found: "only `Ford`".to_owned() }
         => "column `make`: expected at least two labels, found only `Ford`", "leave `label` out";
     unknown_label: DataError::UnknownLabel { path: path(), row: 9, column: "make".to_owned(), label: "Fort".to_owned(), num_known: 2, from_head: false, nearest: Some("Ford".to_owned()) }
         => "row 9: column `make`: expected one of 2 labels of the training rows, found `Fort`", "`Ford`?";

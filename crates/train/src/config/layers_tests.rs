@@ -59,7 +59,7 @@ fn what_is_set_may_be_all_that_yaml_has() {
     ])
     .unwrap();
     assert_eq!(config.train.lr, 1e-4);
-    assert_eq!(config.data.label.as_deref(), Some("make"));
+    assert_eq!(config.data.label, Some("make".into()));
     assert_eq!((config.losses.label, config.losses.contrastive), (1.0, 1.0));
     let caption = config.data.caption.as_deref();
     assert_eq!(caption, Some("a photo of a {make}, {year}"));
@@ -192,13 +192,13 @@ fn paths_start_where_they_are_said() {
     assert_eq!(data.train, Some(at("b.csv")));
     assert_eq!(data.image_root, Some(at("bases/pictures")));
     assert_eq!(data.tokenizer, TokenizerChoice::File(at("bases/t.json")));
-    assert_eq!(data.validation, Validation::File("w.csv".into()));
+    assert_eq!(data.validation, Validation::file("w.csv"));
     let config = load(
         &folder,
         &["data={validation: 20%, tokenizer: train}", "model=small"],
     );
     let config = config.unwrap();
-    assert_eq!(config.data.validation, Validation::Fraction(0.2));
+    assert_eq!(config.data.validation, Validation::share(0.2));
     assert_eq!(config.data.tokenizer, TokenizerChoice::Train);
     assert_eq!(config.model, "small");
 }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::journal::{FileStamp, Journal};
-use super::look::{Look, State};
+use super::picture_state::{Look, State};
 use crate::allowance::Allowance;
 use crate::error::DataError;
 use crate::picture::Scratch;
@@ -30,6 +30,8 @@ pub(super) struct Facts {
     pub(super) has_caption: bool,
     /// As many as the header.
     pub(super) has_fields: bool,
+    /// Labels and numbers are what they should be.
+    pub(super) has_values: bool,
     pub(super) line: u32,
 }
 
@@ -41,18 +43,18 @@ impl Facts {
 
     /// Whether training takes it for a sample, before it looks at the picture.
     pub(super) fn is_sample(&self) -> bool {
-        self.look.state != State::Unnamed && self.has_caption && self.has_fields
+        self.look.state != State::Unnamed && self.has_caption && self.has_fields && self.has_values
     }
 }
 
 /// How often captions occur.
 #[derive(Debug, Default)]
-pub(super) struct Captions {
+pub(super) struct CaptionCounts {
     count_of: HashMap<u64, u32>,
     commonest: (u32, String),
 }
 
-impl Captions {
+impl CaptionCounts {
     fn add(&mut self, hash: u64, caption: &str) {
         let count = self.count_of.entry(hash).or_default();
         *count += 1;
@@ -104,7 +106,7 @@ impl Survey<'_> {
     pub(super) fn of(
         &mut self,
         source: &Source,
-        captions: &mut Captions,
+        captions: &mut CaptionCounts,
     ) -> Result<Option<Vec<Facts>>, DataError> {
         let mut all: Vec<Facts> = Vec::new();
         let mut row_of_path: HashMap<u64, usize> = HashMap::new();
@@ -117,7 +119,7 @@ impl Survey<'_> {
                 && let Some(row) = rows.read_any()?
             {
                 let facts = described(source, row, &mut image, &mut caption);
-                if facts.has_caption {
+                if !caption.is_empty() {
                     captions.add(facts.caption, &caption);
                 }
                 let at = all.len() + batch.len();
@@ -214,8 +216,9 @@ fn described(source: &Source, row: Row<'_>, image: &mut String, caption: &mut St
         look: Look::without_file(state),
         path: xxh3_64(path.as_os_str().as_encoded_bytes()),
         caption: xxh3_64(caption.as_bytes()),
-        has_caption: !caption.is_empty(),
+        has_caption: !caption.is_empty() || source.columns.caption.is_none(),
         has_fields: !matches!(fault, Some(RowFault::Fields { .. })),
+        has_values: !matches!(fault, Some(RowFault::Cell { .. })),
         line: row.line(),
     }
 }

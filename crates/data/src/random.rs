@@ -1,9 +1,9 @@
-//! Randomness as a function of what it is for: the same words give the same throws, on every
+//! Randomness as a function of what it is for: the same words give the same draws, on every
 //! machine and in every order of calls. splitmix64: state += golden ratio, then two xor-multiplies.
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a stream of throws is for, so that no two purposes share one.
+/// What a stream of draws is for, so that no two purposes share one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     Split = 1,
@@ -11,20 +11,27 @@ pub(crate) enum Purpose {
     Balance = 3,
     Augment = 4,
     Colours = 5,
+    MixPartner = 6,
+    Mix = 7,
 }
 
-/// A stream of throws.
+/// A stream of draws.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Random(u64);
 
-impl Dice {
+impl Random {
     /// The stream of these words, such as (seed, epoch).
-    pub(crate) fn new(purpose: Purpose, words: &[u64]) -> Dice {
+    pub(crate) fn new(purpose: Purpose, words: &[u64]) -> Random {
         let mut state = mix(purpose as u64);
         for &word in words {
             state = mix(state.wrapping_add(GOLDEN) ^ mix(word.wrapping_add(GOLDEN)));
         }
-        Dice(state)
+        Random(state)
+    }
+
+    /// The stream that goes on from this state.
+    pub(crate) fn from_state(state: u64) -> Random {
+        Random(state)
     }
 
     /// 64 random bits.
@@ -72,8 +79,8 @@ mod tests {
     /// The first outputs of the reference implementation (Vigna) from state 1234567.
     #[test]
     fn follows_the_reference() {
-        let mut dice = Dice(1_234_567);
-        let first: Vec<u64> = (0..3).map(|_| dice.bits()).collect();
+        let mut random = Random::from_state(1_234_567);
+        let first: Vec<u64> = (0..3).map(|_| random.bits()).collect();
         assert_eq!(
             first,
             [
@@ -86,7 +93,7 @@ mod tests {
 
     #[test]
     fn purposes_and_words_do_not_share_a_stream() {
-        let first = |purpose, words: &[u64]| Dice::new(purpose, words).bits();
+        let first = |purpose, words: &[u64]| Random::new(purpose, words).bits();
         let all = [
             first(Purpose::Split, &[0]),
             first(Purpose::Shuffle, &[0]),
@@ -101,16 +108,16 @@ mod tests {
 
     #[test]
     fn every_face_comes_up_about_equally_often() {
-        let mut dice = Dice::new(Purpose::Shuffle, &[7]);
+        let mut random = Random::new(Purpose::Shuffle, &[7]);
         let mut counts = [0; 6];
         for _ in 0..6000 {
-            counts[dice.below(6)] += 1;
+            counts[random.below(6)] += 1;
         }
         assert!(
             counts.iter().all(|count| (850..1150).contains(count)),
             "{counts:?}"
         );
-        assert_eq!(dice.below(0), 0);
-        assert!((0..1000).all(|_| (0.0..1.0).contains(&dice.unit())));
+        assert_eq!(random.below(0), 0);
+        assert!((0..1000).all(|_| (0.0..1.0).contains(&random.unit())));
     }
 }

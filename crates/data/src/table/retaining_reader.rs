@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read};
 
 /// Hands bytes on, and keeps those from a given offset.
 #[derive(Debug)]
-pub(super) struct Remembered<R> {
+pub(super) struct RetainingReader<R> {
     inner: R,
     kept: Vec<u8>,
     /// Offset in the file of the first byte kept.
@@ -14,9 +14,9 @@ pub(super) struct Remembered<R> {
     needed_from: u64,
 }
 
-impl<R: BufRead> Remembered<R> {
-    pub(super) fn new(inner: R) -> Remembered<R> {
-        Remembered {
+impl<R: BufRead> RetainingReader<R> {
+    pub(super) fn new(inner: R) -> RetainingReader<R> {
+        RetainingReader {
             inner,
             kept: Vec::new(),
             kept_from: 0,
@@ -46,7 +46,7 @@ impl<R: BufRead> Remembered<R> {
     }
 }
 
-impl<R: BufRead> Read for Remembered<R> {
+impl<R: BufRead> Read for RetainingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // Only here, once per buffer and not once per record: what is kept has to move.
         let gone = (self.needed_from - self.kept_from).min(self.kept.len() as u64);
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn keeps_what_is_needed_and_no_more() {
-        let mut reader = Remembered::new(&b"0123456789"[..]);
+        let mut reader = RetainingReader::new(&b"0123456789"[..]);
         let mut four = [0; 4];
         assert_eq!(reader.read(&mut four).unwrap(), 4);
         assert_eq!(reader.since(1), b"123");

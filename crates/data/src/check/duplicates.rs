@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::AllFacts;
 use super::findings::At;
-use super::look::State;
-use super::survey::Facts;
+use super::picture_state::State;
+use super::row_facts::Facts;
 
 /// Rows that show the same bytes: the first that is trained on, and the first that is held out, numbered through both
 /// files.

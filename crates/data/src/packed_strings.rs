@@ -3,12 +3,12 @@
 
 /// A list of strings, laid end to end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Strings {
+pub(crate) struct PackedStrings {
     text: String,
     ends: Vec<u64>,
 }
 
-impl Strings {
+impl PackedStrings {
     pub(crate) fn push(&mut self, string: &str) {
         self.text.push_str(string);
         self.ends.push(self.text.len() as u64);
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn gives_back_what_was_pushed() {
-        let mut strings = Strings::default();
+        let mut strings = PackedStrings::default();
         for string in ["", "ä", "", "images/1.jpg"] {
             strings.push(string);
         }
