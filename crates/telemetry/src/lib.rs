@@ -9,7 +9,8 @@ pub mod hostile;
 mod log;
 pub mod memory_log;
 pub mod report;
+pub mod run_files;
 pub mod tensorboard;
-mod words;
+pub mod words;
 
 pub use error::TelemetryError;
