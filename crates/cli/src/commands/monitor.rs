@@ -36,7 +36,7 @@ use crate::stop;
 
 /// How busy the processors are is measured over this, where it prints once.
 const MOMENT: Duration = Duration::from_millis(200);
-/// How often a run is looked for that was not named.
+/// How often the machine is searched for a run that trains, where none was named.
 const BETWEEN_SEARCHES: Duration = Duration::from_secs(2);
 /// How soon a request to end is seen.
 const ATTENTION: Duration = Duration::from_millis(200);

@@ -31,7 +31,7 @@ pub fn run(arguments: ReportArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// At the end of a run. What stands in the way of a report is no reason to fail it.
+/// At the end of a run. A report that cannot be written is no reason to fail it.
 pub fn write_beside(run: &Path) {
     match report::write(&[run.to_owned()], &run.join(FILE_NAME)) {
         Ok(written) => tell(&show(&written)),

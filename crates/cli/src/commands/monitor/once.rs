@@ -5,7 +5,7 @@ use holdall_train::budget::show_bytes;
 
 use super::readings::Readings;
 use super::run::RunReading;
-use super::words::{self, UNKNOWN, facts, gpu_name, of_bytes, percent};
+use super::words::{self, NAME_WIDTH, UNKNOWN, facts, gpu_name, of_bytes, percent};
 use crate::screen::table;
 
 /// Why there is no GPU, and what to do.
@@ -95,7 +95,7 @@ fn show_run(run: &RunReading) -> String {
         words::progress(run)
     );
     for (name, value) in facts(run) {
-        text += &format!("  {name:<13}{value}\n");
+        text += &format!("  {name:<NAME_WIDTH$} {value}\n");
     }
     text
 }

@@ -7,8 +7,10 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-/// A line that is longer than this is none of ours.
-const MAX_LINE_BYTES: usize = 1 << 20;
+use holdall_telemetry::run_files;
+
+/// A longer line was not written by Holdall.
+const MAX_LINE_BYTES: usize = run_files::MAX_LINE_BYTES as usize;
 
 /// A file that grows.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use ratatui::widgets::Paragraph;
 use super::super::chart::{self, Drawn};
 use super::super::once::NO_RUN;
 use super::super::run::{RunReading, State};
-use super::super::words::{self, UNKNOWN, facts};
+use super::super::words::{self, NAME_WIDTH, UNKNOWN, facts};
 use super::{LOSS, View, WIDE, WORK, headed, indented, whole};
 
 pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
@@ -79,7 +79,7 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
         .into_iter()
         .map(|(name, value)| {
             Line::from(vec![
-                Span::from(format!(" {name:<12}")).dim(),
+                Span::from(format!(" {name:<NAME_WIDTH$}")).dim(),
                 Span::from(value),
             ])
         })
