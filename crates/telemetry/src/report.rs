@@ -2,13 +2,17 @@
 //!
 //! ```text
 //! RUN/*.json, *.jsonl, config.yml  ->  run.rs     what is there, and a note on what is not
+//!                                  ->  curves.rs, evaluations.rs, confusion.rs    every loss, rate and metric that there is
 //!                                  ->  thin.rs    curves of 2,000 points, extremes kept
 //!                                  ->  page.rs    HTML + CSS + JavaScript + the data, in one file
 //! ```
 //!
-//! Captions, file names and configs are other people's words: they travel as JSON with every `<` escaped, the page puts them
+//! Texts, file names and configs are other people's words: they travel as JSON with every `<` escaped, the page puts them
 //! in place as text, and its policy lets no other script run and nothing be fetched.
 
+mod confusion;
+mod curves;
+mod evaluations;
 mod page;
 mod run;
 mod thin;
