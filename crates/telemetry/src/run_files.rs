@@ -67,7 +67,7 @@ pub struct StepLine {
     pub losses: Vec<Loss>,
     /// Learning rates by their keys, `lr` first.
     pub rates: Vec<(String, f64)>,
-    /// Before it is limited.
+    /// Before clipping.
     pub gradient_norm: Option<f64>,
     /// What losses are multiplied by.
     pub loss_scale: Option<f64>,

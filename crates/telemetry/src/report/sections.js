@@ -262,7 +262,7 @@ function pace(view) {
     stepChart(view, "Throughput", [["samples_per_s", "samples/s"]], { show: showNumber, zero: true }),
     stepChart(view, "Waited for data", [["waited", "share of a step"]], { ...share, most: 0.05 }),
     stepChart(view, "Learning rate", namesOf(view, "rates").map((key) => [`rate:${key}`, spaced(key)]), { show: showNumber, zero: true }),
-    stepChart(view, "Gradient norm, before it is limited", [["gradient_norm", "norm"]], { show: showNumber, zero: true }),
+    stepChart(view, "Gradient norm, before clipping", [["gradient_norm", "norm"]], { show: showNumber, zero: true }),
   ];
   if (scaled) charts.push(stepChart(view, "Loss scale", [["loss_scale", "scale"]], { show: showNumber, zero: true }));
   const words = scaled ? "" : " Losses are not scaled in this number format.";
