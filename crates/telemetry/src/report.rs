@@ -49,7 +49,7 @@ pub enum ReportError {
 
 /// A report on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Written {
+pub struct ReportFile {
     /// Where.
     pub path: PathBuf,
     /// How long.
@@ -82,14 +82,14 @@ impl Page {
     }
 
     /// Writes it to `out`, whole.
-    pub fn write(self, out: &Path) -> Result<Written, ReportError> {
+    pub fn write(self, out: &Path) -> Result<ReportFile, ReportError> {
         holdall_files::write_whole(out, self.html.as_bytes()).map_err(|cause| {
             ReportError::NotWritten {
                 path: out.display().to_string(),
                 cause,
             }
         })?;
-        Ok(Written {
+        Ok(ReportFile {
             path: out.to_owned(),
             bytes: self.html.len() as u64,
             runs: self.runs,
@@ -99,7 +99,7 @@ impl Page {
 }
 
 /// Writes a report on `runs` to `out`.
-pub fn write(runs: &[PathBuf], out: &Path) -> Result<Written, ReportError> {
+pub fn write(runs: &[PathBuf], out: &Path) -> Result<ReportFile, ReportError> {
     Page::of(runs)?.write(out)
 }
 

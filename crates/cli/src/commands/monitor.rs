@@ -59,7 +59,7 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
     // The terminal is restored on the way out, by a panic too.
     let mut terminal = ratatui::try_init().map_err(unusable)?;
     let ended = watch(&mut terminal, monitor, &read_events());
-    if let Ok(Ended::TerminalGone) = ended {
+    if let Ok(Ending::TerminalGone) = ended {
         // There is nothing left to restore, and nobody to tell.
         return Ok(stop::hung_up());
     }
@@ -71,13 +71,13 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
     let ended = ended.map_err(unusable)?;
     restored.map_err(unusable)?;
     Ok(match ended {
-        Ended::ByUser => ExitCode::SUCCESS,
-        Ended::Asked | Ended::TerminalGone => stop::exit_code(),
+        Ending::ByUser => ExitCode::SUCCESS,
+        Ending::Asked | Ending::TerminalGone => stop::exit_code(),
     })
 }
 
 /// How it came to its end.
-enum Ended {
+enum Ending {
     /// By a key.
     ByUser,
     /// By a signal.
@@ -196,20 +196,20 @@ fn watch(
     terminal: &mut DefaultTerminal,
     mut monitor: Monitor,
     events: &Receiver<std::io::Result<Event>>,
-) -> std::io::Result<Ended> {
+) -> std::io::Result<Ending> {
     let mut looked = Instant::now();
     loop {
         match terminal.draw(|frame| screen::draw(frame, &monitor.view)) {
-            Err(_) if terminal_is_gone() => return Ok(Ended::TerminalGone),
+            Err(_) if terminal_is_gone() => return Ok(Ending::TerminalGone),
             drawn => drawn?,
         };
         let due = looked + monitor.view.interval;
         loop {
             if terminal_is_gone() {
-                return Ok(Ended::TerminalGone);
+                return Ok(Ending::TerminalGone);
             }
             if stop::is_asked() {
-                return Ok(Ended::Asked);
+                return Ok(Ending::Asked);
             }
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -220,12 +220,12 @@ fn watch(
             let event = match events.recv_timeout(left.min(ATTENTION)) {
                 Ok(event) => event?,
                 Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return Ok(Ended::TerminalGone),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Ending::TerminalGone),
             };
             match event {
                 Event::Key(key) if key.kind != KeyEventKind::Release => {
                     match pressed(key, &mut monitor.view) {
-                        After::End => return Ok(Ended::ByUser),
+                        After::End => return Ok(Ending::ByUser),
                         After::Draw => break,
                         After::Nothing => {}
                     }

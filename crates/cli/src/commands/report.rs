@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use holdall_telemetry::report::{self, Page, Written};
+use holdall_telemetry::report::{self, Page, ReportFile};
 
 use crate::arguments::ReportArguments;
 use crate::screen::{print_json, tell};
@@ -39,6 +39,6 @@ pub fn write_beside(run: &Path) {
     }
 }
 
-fn show(written: &Written) -> String {
+fn show(written: &ReportFile) -> String {
     format!("Report: {}", written.path.display())
 }

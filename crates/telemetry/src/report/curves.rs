@@ -127,9 +127,9 @@ pub fn without_pauses(samples: &[MemorySample]) -> Vec<f64> {
 }
 
 /// What is drawn of every sample.
-type Sampled = (&'static str, fn(&MemorySample) -> Option<f64>);
+type SampleField = (&'static str, fn(&MemorySample) -> Option<f64>);
 
-const SAMPLED: [Sampled; 5] = [
+const SAMPLED: [SampleField; 5] = [
     ("used_bytes", |sample| number(sample.used_bytes)),
     ("process_bytes", |sample| number(sample.process_bytes)),
     ("arena_bytes", |sample| number(sample.arena_bytes)),

@@ -11,7 +11,7 @@ fn run(files: &[(&str, &str)]) -> tempfile::TempDir {
     folder
 }
 
-fn report(folder: &Path) -> (Written, String) {
+fn report(folder: &Path) -> (ReportFile, String) {
     let out = folder.join("report.html");
     let written = write(&[folder.to_owned()], &out).unwrap();
     let html = fs::read_to_string(&out).unwrap();

@@ -92,7 +92,7 @@ pub struct RunWatch {
     folder: PathBuf,
     metrics: Tail,
     memory: Tail,
-    seen: Seen,
+    seen: Progress,
     pub loss: Curve,
     pub samples_per_s: Curve,
     plan: File<Plan>,
@@ -103,7 +103,7 @@ pub struct RunWatch {
 
 /// What the lines said.
 #[derive(Debug, Default)]
-struct Seen {
+struct Progress {
     last: Option<StepLine>,
     recent: VecDeque<StepLine>,
     steps_per_epoch: Option<u64>,
@@ -149,7 +149,7 @@ impl RunWatch {
             folder: folder.to_owned(),
             metrics: Tail::whole(folder.join(METRICS_FILE)),
             memory: Tail::last(folder.join(FILE_NAME), LOG_TAIL_BYTES),
-            seen: Seen::default(),
+            seen: Progress::default(),
             loss: Curve::default(),
             samples_per_s: Curve::default(),
             plan: File::new(PLAN_FILE),
@@ -187,9 +187,9 @@ impl RunWatch {
         metrics.read(|news| match news {
             News::Restart => {
                 let sample = seen.sample.take();
-                *seen = Seen {
+                *seen = Progress {
                     sample,
-                    ..Seen::default()
+                    ..Progress::default()
                 };
                 (*loss, *samples_per_s) = (Curve::default(), Curve::default());
             }
@@ -291,7 +291,7 @@ impl RunWatch {
     }
 }
 
-impl Seen {
+impl Progress {
     fn take(&mut self, step: StepLine) {
         let before = self
             .last

@@ -10,7 +10,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 
-use super::super::chart::{self, Drawn, bar};
+use super::super::chart::{self, CurveChart, bar};
 use super::super::history::Ring;
 use super::super::once::no_gpu;
 use super::super::words::{self, UNKNOWN, gpu_name, of_bytes, percent};
@@ -76,7 +76,7 @@ pub fn draw_host(frame: &mut Frame, area: Rect, view: &View) {
 }
 
 /// A quantity of the machine over time.
-struct Timed<'a> {
+struct TimeCurve<'a> {
     name: &'a str,
     ring: &'a Ring,
     most: Option<f64>,
@@ -87,7 +87,7 @@ struct Timed<'a> {
 }
 
 /// Side by side, from 0 to what is the most.
-fn draw_timed(frame: &mut Frame, area: Rect, view: &View, all: &[Timed]) {
+fn draw_time_curves(frame: &mut Frame, area: Rect, view: &View, all: &[TimeCurve]) {
     let columns = Layout::horizontal(all.iter().map(|_| Constraint::Fill(1))).split(area);
     let now = view.readings.time;
     for (timed, area) in all.iter().zip(columns.iter()) {
@@ -102,7 +102,7 @@ fn draw_timed(frame: &mut Frame, area: Rect, view: &View, all: &[Timed]) {
             format!("{least} to {most} in {}", words::span(oldest))
         });
         let last = points.last().map(|(_, now)| written(*now));
-        let drawn = Drawn {
+        let drawn = CurveChart {
             name: timed.name,
             now: last.unwrap_or_else(|| UNKNOWN.to_owned()),
             before: before.unwrap_or_default(),
@@ -123,7 +123,7 @@ fn gib(bytes: f64) -> String {
 pub fn draw_host_curves(frame: &mut Frame, area: Rect, view: &View) {
     let total = view.readings.host.memory_total_bytes;
     let all = [
-        Timed {
+        TimeCurve {
             name: "CPU",
             ring: &view.history.cpu_percent,
             most: Some(100.0),
@@ -131,7 +131,7 @@ pub fn draw_host_curves(frame: &mut Frame, area: Rect, view: &View) {
             unit: "%",
             colour: WORK,
         },
-        Timed {
+        TimeCurve {
             name: "memory",
             ring: &view.history.memory_bytes,
             most: total.map(|bytes| bytes as f64),
@@ -140,7 +140,7 @@ pub fn draw_host_curves(frame: &mut Frame, area: Rect, view: &View) {
             colour: MEMORY,
         },
     ];
-    draw_timed(frame, area, view, &all);
+    draw_time_curves(frame, area, view, &all);
 }
 
 pub fn draw_gpus(frame: &mut Frame, area: Rect, view: &View) {
@@ -211,7 +211,7 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
         Line::from(format!(" GPU {} ", gpu.index)).bold(),
     );
     let mut all = vec![
-        Timed {
+        TimeCurve {
             name: "memory",
             ring: &history.memory_bytes,
             most: gpu.memory.map(|memory| memory.total_bytes as f64),
@@ -219,7 +219,7 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
             unit: " GiB",
             colour: MEMORY,
         },
-        Timed {
+        TimeCurve {
             name: "busy",
             ring: &history.utilization_percent,
             most: Some(100.0),
@@ -229,7 +229,7 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
         },
     ];
     if area.width >= WIDE {
-        all.push(Timed {
+        all.push(TimeCurve {
             name: "power",
             ring: &history.power_watts,
             most: gpu.power_limit_watts,
@@ -237,7 +237,7 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
             unit: " W",
             colour: POWER,
         });
-        all.push(Timed {
+        all.push(TimeCurve {
             name: "temperature",
             ring: &history.temperature_celsius,
             most: Some(100.0),
@@ -246,7 +246,7 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
             colour: HEAT,
         });
     }
-    draw_timed(frame, inside, view, &all);
+    draw_time_curves(frame, inside, view, &all);
 }
 
 pub fn draw_holders(frame: &mut Frame, area: Rect, view: &View) {

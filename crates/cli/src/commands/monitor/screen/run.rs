@@ -6,7 +6,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::super::chart::{self, Drawn};
+use super::super::chart::{self, CurveChart};
 use super::super::once::NO_RUN;
 use super::super::run::{RunReading, State};
 use super::super::words::{self, NAME_WIDTH, UNKNOWN, facts};
@@ -63,7 +63,7 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
         let least = from.unwrap_or(least);
         let first = curve.points().first().map_or(0.0, |point| point.0);
         let last = curve.points().last().map_or(1.0, |point| point.0);
-        let drawn = Drawn {
+        let drawn = CurveChart {
             name,
             now: now.map_or(UNKNOWN.to_owned(), write),
             before: String::new(),
