@@ -1,4 +1,4 @@
-//! `memory.jsonl`: a line per look at the memory, every line whole.
+//! `memory.jsonl`: a line per sample of the memory, every line whole.
 //!
 //! A line goes to the file in one write. A kill or a full disk may still cut the last one: whoever opens the file again cuts off
 //! what is no line, or ends the one that only lacks its end, and appends behind it. Unlike `metrics.jsonl` nothing is cut
@@ -16,7 +16,7 @@ use crate::error::{TelemetryError, failed};
 /// The file's name in a run's folder.
 pub const FILE_NAME: &str = "memory.jsonl";
 
-/// What a run was doing when it was looked at.
+/// What a run was doing when its memory was sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -73,7 +73,7 @@ pub struct MemorySample {
     pub phase: Option<Phase>,
     /// `cuda:0`, `cpu`.
     pub device: Option<String>,
-    /// What everybody holds on the device.
+    /// In use on the device, by all processes together.
     pub used_bytes: Option<u64>,
     /// What the device has.
     pub total_bytes: Option<u64>,
@@ -93,7 +93,7 @@ pub struct MemorySample {
     pub batch_size: Option<u64>,
     /// Share of the time since the line before, 0 to 1, that the device waited for data.
     pub waited_for_data: Option<f64>,
-    /// The most that this process has held so far, as a budget counts it: what looks in between have missed too.
+    /// The most that this process has held so far, as a budget counts it: peaks between samples included.
     pub process_peak_bytes: Option<u64>,
     /// What this process may hold, as the user or the machine says.
     pub budget_bytes: Option<u64>,

@@ -7,7 +7,7 @@
 //!                                  ->  page.rs    HTML + CSS + JavaScript + the data, in one file
 //! ```
 //!
-//! Texts, file names and configs are other people's words: they travel as JSON with every `<` escaped, the page puts them
+//! Texts, file names and configs come from users: they travel as JSON with every `<` escaped, the page puts them
 //! in place as text, and its policy lets no other script run and nothing be fetched.
 
 mod confusion;

@@ -1,5 +1,6 @@
 //! What the user may spend: `8GiB`, `8GB`, `80%`, `auto`.
 
+use holdall_telemetry::words;
 use serde::{Deserialize, Serialize};
 
 /// A memory budget as written.
@@ -109,28 +110,12 @@ impl Memory {
 
 /// Bytes for people: `3.10 GiB`.
 pub fn show_bytes(bytes: u64) -> String {
-    let value = bytes as f64;
-    match bytes {
-        0..1_024 => format!("{bytes} B"),
-        1_024..1_048_576 => format!("{:.1} KiB", value / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", value / 1_048_576.0),
-        1_073_741_824..1_099_511_627_776 => format!("{:.2} GiB", value / 1_073_741_824.0),
-        _ => format!("{:.2} TiB", value / 1_099_511_627_776.0),
-    }
+    words::show_bytes(bytes as f64)
 }
 
 /// Milliseconds for people: `41 ms`, `2.5 s`, `12 min`, `3.1 h`.
 pub fn show_time(milliseconds: f64) -> String {
-    let seconds = milliseconds / 1e3;
-    if seconds < 1.0 {
-        format!("{milliseconds:.0} ms")
-    } else if seconds < 120.0 {
-        format!("{seconds:.1} s")
-    } else if seconds < 7_200.0 {
-        format!("{:.0} min", seconds / 60.0)
-    } else {
-        format!("{:.1} h", seconds / 3_600.0)
-    }
+    words::show_duration(milliseconds / 1e3)
 }
 
 #[cfg(test)]

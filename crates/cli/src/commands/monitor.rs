@@ -1,7 +1,7 @@
 //! `holdall monitor`: the machine, and the run that trains on it, as they are now.
 //!
 //! ```text
-//! readings, run   what is looked at        history   what is remembered of it, in bounded room
+//! readings, run   samples of both          history   past samples, in bounded memory
 //! find, tail      which run, what is new   screen    all of it as a function of plain data; once: the same as text
 //! ```
 
@@ -34,7 +34,7 @@ use crate::host::HostWatch;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 
-/// How busy the processors are is measured over this, where it prints once.
+/// CPU utilization is measured over this, where the monitor prints once.
 const MOMENT: Duration = Duration::from_millis(200);
 /// How often the machine is searched for a run that trains, where none was named.
 const BETWEEN_SEARCHES: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
     })
 }
 
-/// How it came to its end.
+/// Why the monitor ended.
 enum Ending {
     /// By a key.
     ByUser,

@@ -80,7 +80,7 @@ impl Steps {
                 steps.seconds += seconds;
                 steps.waited += waited;
             }
-            // A number that is none is written as null.
+            // NaN and infinity are written as null.
             steps.losses.add(step.loss.is_some(), number, step.step);
         });
         steps

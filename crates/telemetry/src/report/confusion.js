@@ -151,7 +151,7 @@ function drawMatrix(state) {
   }
 }
 
-/** As many names as there is room for; the chosen row and column have theirs in any case. */
+/** As many names as there is room for; the chosen row and column always have one. */
 function labelMatrix(pen, state, ink) {
   const { room, cell } = state.frame;
   const every = Math.max(1, Math.ceil(LABEL_HEIGHT / cell));
@@ -232,7 +232,7 @@ function nextMistake(state, by) {
 
 const CLASS_COLUMNS = [["class", "label", String], ["samples", "support", showStep], ["precision", "precision", showShare], ["recall", "recall", showShare], ["F1", "f1", showShare]];
 
-/** Sorted by any of its columns; numbers begin with the smallest: the classes that need a look. */
+/** Sorted by any of its columns; numbers begin with the smallest: the weakest classes come first. */
 function classTable(target, of) {
   const body = h("tbody");
   const heads = CLASS_COLUMNS.map(([name, key], at) => {

@@ -71,7 +71,7 @@ impl Target {
     fn bound(&mut self) {
         let num_labels = self.labels.len();
         self.counts
-            .retain(|&(expected, found, _)| expected.max(found) < num_labels);
+            .retain(|&(expected, found, count)| expected.max(found) < num_labels && count > 0);
         let mut totals = vec![0_u64; num_labels];
         for &(expected, _, count) in &self.counts {
             totals[expected] = totals[expected].saturating_add(count);
@@ -107,6 +107,7 @@ mod tests {
         // Class c has c samples, all taken for the last one.
         let counts: Vec<(usize, usize, u64)> =
             (0..300).map(|class| (class, 299, class as u64)).collect();
+        // One of them has none; one is of a class without a name.
         let mut bad = counts.clone();
         bad.push((0, 300, 5));
         let file = serde_json::json!({"step": 3, "on": "validation", "targets": [{"name": "t", "labels": labels, "counts": bad}]});

@@ -24,7 +24,7 @@ pub fn render(runs: &[Run]) -> String {
     // No `</script>` and no `<!--` can come out of what others wrote.
     let data = data.to_string().replace('<', "\\u003c");
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-    // Nobody who wrote a text of the run knows the whole page: scripts of theirs do not have its number.
+    // A digest of the whole data: a script that is hidden in a text of the run cannot know it.
     let nonce = format!("{:016x}", digest(data.as_bytes()));
     let mut html = String::with_capacity(data.len() + 100_000);
     let mut rest = MARKUP;

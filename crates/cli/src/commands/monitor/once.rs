@@ -1,4 +1,4 @@
-//! One look as text, for pipes and for people in a hurry.
+//! A sample as text, for pipes and for people in a hurry.
 
 use holdall_data::words::counted;
 use holdall_train::budget::show_bytes;
@@ -14,7 +14,7 @@ pub fn no_gpu(reason: &str) -> String {
 }
 
 pub const NO_RUN: &str =
-    "No run trains on this machine. `holdall monitor RUN` shows one that is over";
+    "No run is training on this machine. `holdall monitor RUN` shows one that has ended";
 
 pub fn show(readings: &Readings, run: Option<&RunReading>) -> String {
     let mut text = show_host(readings);
@@ -76,7 +76,7 @@ fn show_gpus(readings: &Readings) -> String {
             holders.push(vec![
                 format!("GPU {}", gpu.index),
                 holder.pid.to_string(),
-                name.unwrap_or("not seen from here").to_owned(),
+                name.unwrap_or("name not visible").to_owned(),
                 holder.bytes.map_or(UNKNOWN.to_owned(), show_bytes),
             ]);
         }

@@ -1,4 +1,4 @@
-//! A run beside the machine: what its folder says, read again as it grows.
+//! A run beside the machine: the files of its folder, read again as they grow.
 //!
 //! Files may be missing, end within a line, or be of another version: what can be read is shown.
 
@@ -20,7 +20,7 @@ use super::find::{self, Training};
 use super::history::Curve;
 use super::tail::{News, Tail};
 
-/// Speed and waiting are those of so many steps.
+/// Number of steps that speed and waiting are the mean of.
 const RECENT_STEPS: usize = 20;
 
 /// How a run is doing.
@@ -42,7 +42,7 @@ pub enum State {
 pub struct RunReading {
     pub folder: PathBuf,
     pub state: State,
-    /// Who trains.
+    /// The process that trains.
     pub pid: Option<u32>,
     /// Seconds since one of its files was written.
     pub quiet_s: Option<f64>,
@@ -71,7 +71,7 @@ pub struct RunReading {
     pub budget_bytes: Option<u64>,
     /// The plan's promise for the process.
     pub planned_bytes: Option<u64>,
-    /// What the process holds: now, or at most where it is over.
+    /// Memory of the process: now, or its peak where the run has ended.
     pub used_bytes: Option<u64>,
     /// The newest one, with all that its line has.
     #[serde(serialize_with = "line_as_it_is")]
@@ -101,7 +101,7 @@ pub struct RunWatch {
     epochs: (Option<SystemTime>, Option<u64>),
 }
 
-/// What the lines said.
+/// What the newest lines say.
 #[derive(Debug, Default)]
 struct Progress {
     last: Option<StepLine>,
@@ -308,7 +308,7 @@ impl Progress {
     }
 }
 
-/// What a process holds of the host's memory; Linux tells.
+/// Resident memory of a process; known on Linux.
 fn resident_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status

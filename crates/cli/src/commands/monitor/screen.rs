@@ -68,7 +68,7 @@ impl View {
         view
     }
 
-    /// Takes another look in.
+    /// Takes a sample in.
     pub fn record(&mut self, readings: Readings) {
         self.history.record(&readings);
         self.readings = readings;
@@ -96,12 +96,12 @@ enum Part {
     Run,
 }
 
-/// How many rows a part takes, and how much it matters.
+/// Rows of a part, and its rank.
 struct PartSize {
     part: Part,
     least: u16,
     most: u16,
-    /// The largest goes first where there is no room.
+    /// Where there is no room, the part with the largest rank is left out first.
     rank: u8,
 }
 

@@ -1,4 +1,4 @@
-//! The machine's part of the screen: host, GPUs, their curves, who is on them.
+//! The machine's part of the screen: host, GPUs, their curves, the processes on them.
 
 use holdall_data::words::counted;
 use holdall_device::cuda::gpus::GpuReading;
@@ -27,7 +27,7 @@ const LONGEST_BAR: usize = 60;
 
 /// A curve over time shows at least so many seconds.
 const LEAST_SPAN_S: f64 = 60.0;
-/// More than this on a GPU is somebody's, seen or not.
+/// More memory in use than this belongs to a process, visible or not.
 const SOMEBODYS_BYTES: u64 = 1 << 30;
 
 fn share(part: Option<u64>, whole: Option<u64>) -> Option<f64> {
@@ -253,28 +253,26 @@ pub fn draw_holders(frame: &mut Frame, area: Rect, view: &View) {
     let Some(gpu) = view.chosen() else {
         return;
     };
-    let name = Line::from(format!(" Who is on GPU {} ", gpu.index)).bold();
+    let name = Line::from(format!(" Processes on GPU {} ", gpu.index)).bold();
     let inside = headed(frame, area, name);
     let trainer = view.run.as_ref().and_then(|run| run.reading.pid);
     let lines: Vec<Line> = match gpu.processes.as_deref() {
-        None => vec![Line::from(" the driver does not tell").dim()],
+        None => vec![Line::from(" not reported by the driver").dim()],
         Some([])
             if gpu
                 .memory
                 .is_some_and(|memory| memory.used_bytes > SOMEBODYS_BYTES) =>
         {
-            vec![Line::from(" processes that cannot be seen from here: of a container's host, or of another container").dim()]
+            vec![Line::from(" processes that are not visible from here: of a container's host, or of another container").dim()]
         }
-        Some([]) => vec![Line::from(" nobody").dim()],
+        Some([]) => vec![Line::from(" none").dim()],
         Some(holders) => {
             let holder = |holder: &Holder| {
                 let name = match holder.name.as_str() {
-                    "" => "not seen from here",
+                    "" => "name not visible",
                     name => name,
                 };
-                let held = holder
-                    .bytes
-                    .map_or("amount not told".to_owned(), show_bytes);
+                let held = holder.bytes.map_or("not reported".to_owned(), show_bytes);
                 let mark = if trainer == Some(holder.pid) {
                     "  this run"
                 } else {

@@ -38,7 +38,7 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
     let [curves, numbers] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(room)]).areas(inside);
     let three = |loss: f64| format!("{loss:.3}");
-    // A loss is looked at closely; a speed beside standing still.
+    // The axis of a loss is as narrow as its curve; that of a speed begins at 0.
     let mut all = vec![(
         "loss",
         &run.loss,
