@@ -1,5 +1,5 @@
-//! What a run says of itself: a line per look at the memory, what can be told from such lines, and the page that
-//! shows a run. No device.
+//! What a run says of itself: samples of its memory, verdicts on such logs, the files of its folder, and the page
+//! that shows a run. No device.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,8 @@ pub mod hostile;
 mod log;
 pub mod memory_log;
 pub mod report;
+pub mod run_files;
 pub mod tensorboard;
-mod words;
+pub mod words;
 
 pub use error::TelemetryError;

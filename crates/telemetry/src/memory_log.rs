@@ -1,4 +1,4 @@
-//! `memory.jsonl`: a line per look at the memory, every line whole.
+//! `memory.jsonl`: a line per sample of the memory, every line whole.
 //!
 //! A line goes to the file in one write. A kill or a full disk may still cut the last one: whoever opens the file again cuts off
 //! what is no line, or ends the one that only lacks its end, and appends behind it. Unlike `metrics.jsonl` nothing is cut
@@ -9,14 +9,14 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{TelemetryError, failed};
 
 /// The file's name in a run's folder.
 pub const FILE_NAME: &str = "memory.jsonl";
 
-/// What a run was doing when it was looked at.
+/// What a run was doing when its memory was sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -58,8 +58,9 @@ impl Phase {
     }
 }
 
-/// A line of `memory.jsonl`; what is not known is null.
+/// A line of `memory.jsonl`; what is not known is null, or missing where another version wrote the line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MemorySample {
     /// Seconds since 1970, UTC.
     pub time: f64,
@@ -68,10 +69,11 @@ pub struct MemorySample {
     /// Epochs done.
     pub epoch: Option<u64>,
     /// What the run was doing.
+    #[serde(deserialize_with = "known_phase")]
     pub phase: Option<Phase>,
     /// `cuda:0`, `cpu`.
     pub device: Option<String>,
-    /// What everybody holds on the device.
+    /// In use on the device, by all processes together.
     pub used_bytes: Option<u64>,
     /// What the device has.
     pub total_bytes: Option<u64>,
@@ -86,20 +88,22 @@ pub struct MemorySample {
     /// Samples trained per second since the line before.
     pub samples_per_s: Option<f64>,
     /// What the plan forecasts for `process_bytes`.
-    #[serde(default)]
     pub planned_bytes: Option<u64>,
     /// Samples per micro-batch.
-    #[serde(default)]
     pub batch_size: Option<u64>,
     /// Share of the time since the line before, 0 to 1, that the device waited for data.
-    #[serde(default)]
     pub waited_for_data: Option<f64>,
-    /// The most that this process has held so far, as a budget counts it: what looks in between have missed too.
-    #[serde(default)]
+    /// The most that this process has held so far, as a budget counts it: peaks between samples included.
     pub process_peak_bytes: Option<u64>,
     /// What this process may hold, as the user or the machine says.
-    #[serde(default)]
     pub budget_bytes: Option<u64>,
+}
+
+/// A phase of another version is none of these, and no reason to lose its line.
+fn known_phase<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Phase>, D::Error> {
+    let name = Option::<String>::deserialize(deserializer)?;
+    let known = |name: &str| Phase::ALL.into_iter().find(|phase| phase.name() == name);
+    Ok(name.as_deref().and_then(known))
 }
 
 impl MemorySample {
@@ -172,7 +176,7 @@ fn make_whole(file: &mut File) -> std::io::Result<()> {
     if whole == length {
         return Ok(());
     }
-    /// No line of ours is longer; a longer tail is none.
+    /// No whole line is longer.
     const LONGEST: u64 = 1 << 16;
     if length - whole <= LONGEST {
         let mut tail = Vec::new();

@@ -2,13 +2,17 @@
 //!
 //! ```text
 //! RUN/*.json, *.jsonl, config.yml  ->  run.rs     what is there, and a note on what is not
+//!                                  ->  curves.rs, evaluations.rs, confusion.rs    every loss, rate and metric that there is
 //!                                  ->  thin.rs    curves of 2,000 points, extremes kept
 //!                                  ->  page.rs    HTML + CSS + JavaScript + the data, in one file
 //! ```
 //!
-//! Captions, file names and configs are other people's words: they travel as JSON with every `<` escaped, the page puts them
+//! Texts, file names and configs come from users: they travel as JSON with every `<` escaped, the page puts them
 //! in place as text, and its policy lets no other script run and nothing be fetched.
 
+mod confusion;
+mod curves;
+mod evaluations;
 mod page;
 mod run;
 mod thin;
@@ -45,7 +49,7 @@ pub enum ReportError {
 
 /// A report on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Written {
+pub struct ReportFile {
     /// Where.
     pub path: PathBuf,
     /// How long.
@@ -78,14 +82,14 @@ impl Page {
     }
 
     /// Writes it to `out`, whole.
-    pub fn write(self, out: &Path) -> Result<Written, ReportError> {
+    pub fn write(self, out: &Path) -> Result<ReportFile, ReportError> {
         holdall_files::write_whole(out, self.html.as_bytes()).map_err(|cause| {
             ReportError::NotWritten {
                 path: out.display().to_string(),
                 cause,
             }
         })?;
-        Ok(Written {
+        Ok(ReportFile {
             path: out.to_owned(),
             bytes: self.html.len() as u64,
             runs: self.runs,
@@ -95,7 +99,7 @@ impl Page {
 }
 
 /// Writes a report on `runs` to `out`.
-pub fn write(runs: &[PathBuf], out: &Path) -> Result<Written, ReportError> {
+pub fn write(runs: &[PathBuf], out: &Path) -> Result<ReportFile, ReportError> {
     Page::of(runs)?.write(out)
 }
 

@@ -18,9 +18,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::error::{TelemetryError, failed};
+use crate::run_files::flatten;
 
 /// The folder's name in a run's.
 pub const FOLDER_NAME: &str = "tensorboard";
@@ -91,32 +91,15 @@ impl EventFile {
     }
 }
 
-/// Every number of a line under its name, those within others as `outer/inner`, behind a prefix.
+/// Every number of a line under its name behind a prefix: `train/loss`, `validation/outer/inner`.
 pub fn scalars(prefix: &str, line: &impl Serialize) -> Vec<(String, f64)> {
-    let mut found = Vec::new();
-    if let Ok(value) = serde_json::to_value(line) {
-        collect(prefix, &value, &mut found);
-    }
-    found
-}
-
-fn collect(name: &str, value: &Value, found: &mut Vec<(String, f64)>) {
-    match value {
-        Value::Object(fields) => {
-            for (key, value) in fields {
-                // Where a line stands is no curve.
-                if !matches!(key.as_str(), "step" | "time") {
-                    collect(&format!("{name}/{key}"), value, found);
-                }
-            }
-        }
-        Value::Number(number) => {
-            if let Some(number) = number.as_f64() {
-                found.push((name.to_owned(), number));
-            }
-        }
-        _ => {}
-    }
+    let line = serde_json::to_value(line).unwrap_or_default();
+    let numbers = flatten(&line).into_iter();
+    // Where a line stands is no curve.
+    numbers
+        .filter(|(name, _)| !matches!(name.as_str(), "step" | "time"))
+        .map(|(name, number)| (format!("{prefix}/{name}"), number))
+        .collect()
 }
 
 /// Frames an event.

@@ -1,7 +1,7 @@
 //! Numbers as messages write them.
 
 /// `2,400`.
-pub(crate) fn thousands(number: u64) -> String {
+pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -14,13 +14,13 @@ pub(crate) fn thousands(number: u64) -> String {
 }
 
 /// `1 line`, `2,400 lines`.
-pub(crate) fn counted(number: u64, noun: &str) -> String {
+pub fn counted(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {noun}{plural}", thousands(number))
 }
 
 /// `1.50 GiB`.
-pub(crate) fn show_bytes(bytes: f64) -> String {
+pub fn show_bytes(bytes: f64) -> String {
     const UNITS: [(f64, &str, usize); 4] = [
         (1_099_511_627_776.0, "TiB", 2),
         (1_073_741_824.0, "GiB", 2),
@@ -35,7 +35,7 @@ pub(crate) fn show_bytes(bytes: f64) -> String {
 }
 
 /// `41 ms`, `2.5 s`, `12 min`, `3.1 h`, `4 days`.
-pub(crate) fn show_duration(seconds: f64) -> String {
+pub fn show_duration(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.0} ms", s * 1e3),
         s if s < 120.0 => format!("{s:.1} s"),
@@ -46,7 +46,7 @@ pub(crate) fn show_duration(seconds: f64) -> String {
 }
 
 /// A share as a percentage: `8%`, `0.12%`.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     match share.abs() * 100.0 {
         p if p >= 10.0 || p == 0.0 => format!("{:.0}%", share * 100.0),
         p if p >= 1.0 => format!("{:.1}%", share * 100.0),

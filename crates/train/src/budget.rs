@@ -1,5 +1,6 @@
 //! What the user may spend: `8GiB`, `8GB`, `80%`, `auto`.
 
+use holdall_telemetry::words;
 use serde::{Deserialize, Serialize};
 
 pub use holdall_files::show_bytes;
@@ -111,16 +112,7 @@ impl Memory {
 
 /// Milliseconds for people: `41 ms`, `2.5 s`, `12 min`, `3.1 h`.
 pub fn show_time(milliseconds: f64) -> String {
-    let seconds = milliseconds / 1e3;
-    if seconds < 1.0 {
-        format!("{milliseconds:.0} ms")
-    } else if seconds < 120.0 {
-        format!("{seconds:.1} s")
-    } else if seconds < 7_200.0 {
-        format!("{:.0} min", seconds / 60.0)
-    } else {
-        format!("{:.1} h", seconds / 3_600.0)
-    }
+    words::show_duration(milliseconds / 1e3)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `holdall monitor`: the machine, and the run that trains on it, as they are now.
 //!
 //! ```text
-//! readings, run   what is looked at        history   what is remembered of it, in bounded room
+//! readings, run   samples of both          history   past samples, in bounded memory
 //! find, tail      which run, what is new   screen    all of it as a function of plain data; once: the same as text
 //! ```
 
@@ -77,9 +77,9 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// How busy the processors are is measured over this, where it prints once.
+/// CPU utilization is measured over this, where the monitor prints once.
 const MOMENT: Duration = Duration::from_millis(200);
-/// How often a run is looked for that was not named.
+/// How often the machine is searched for a run that trains, where none was named.
 const BETWEEN_SEARCHES: Duration = Duration::from_secs(2);
 /// How soon a request to end is seen.
 const ATTENTION: Duration = Duration::from_millis(200);
@@ -102,7 +102,7 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
     // The terminal is restored on the way out, by a panic too.
     let mut terminal = ratatui::try_init().map_err(unusable)?;
     let ended = watch(&mut terminal, monitor, &read_events());
-    if let Ok(Ended::TerminalGone) = ended {
+    if let Ok(Ending::TerminalGone) = ended {
         // There is nothing left to restore, and nobody to tell.
         return Ok(stop::hung_up());
     }
@@ -114,13 +114,13 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
     let ended = ended.map_err(unusable)?;
     restored.map_err(unusable)?;
     Ok(match ended {
-        Ended::ByUser => ExitCode::SUCCESS,
-        Ended::Asked | Ended::TerminalGone => stop::exit_code(),
+        Ending::ByUser => ExitCode::SUCCESS,
+        Ending::Asked | Ending::TerminalGone => stop::exit_code(),
     })
 }
 
-/// How it came to its end.
-enum Ended {
+/// Why the monitor ended.
+enum Ending {
     /// By a key.
     ByUser,
     /// By a signal.
@@ -239,20 +239,20 @@ fn watch(
     terminal: &mut DefaultTerminal,
     mut monitor: Monitor,
     events: &Receiver<std::io::Result<Event>>,
-) -> std::io::Result<Ended> {
+) -> std::io::Result<Ending> {
     let mut looked = Instant::now();
     loop {
         match terminal.draw(|frame| screen::draw(frame, &monitor.view)) {
-            Err(_) if terminal_is_gone() => return Ok(Ended::TerminalGone),
+            Err(_) if terminal_is_gone() => return Ok(Ending::TerminalGone),
             drawn => drawn?,
         };
         let due = looked + monitor.view.interval;
         loop {
             if terminal_is_gone() {
-                return Ok(Ended::TerminalGone);
+                return Ok(Ending::TerminalGone);
             }
             if stop::is_asked() {
-                return Ok(Ended::Asked);
+                return Ok(Ending::Asked);
             }
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -263,12 +263,12 @@ fn watch(
             let event = match events.recv_timeout(left.min(ATTENTION)) {
                 Ok(event) => event?,
                 Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return Ok(Ended::TerminalGone),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Ending::TerminalGone),
             };
             match event {
                 Event::Key(key) if key.kind != KeyEventKind::Release => {
                     match pressed(key, &mut monitor.view) {
-                        After::End => return Ok(Ended::ByUser),
+                        After::End => return Ok(Ending::ByUser),
                         After::Draw => break,
                         After::Nothing => {}
                     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use holdall_telemetry::report::{self, Page, Written};
+use holdall_telemetry::report::{self, Page, ReportFile};
 
 use crate::screen::{print_json, tell};
 use crate::stop;
@@ -52,7 +52,7 @@ pub fn run(arguments: ReportArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// At the end of a run. What stands in the way of a report is no reason to fail it.
+/// At the end of a run. A report that cannot be written is no reason to fail it.
 pub fn write_beside(run: &Path) {
     match report::write(&[run.to_owned()], &run.join(FILE_NAME)) {
         Ok(written) => tell(&show(&written)),
@@ -60,6 +60,6 @@ pub fn write_beside(run: &Path) {
     }
 }
 
-fn show(written: &Written) -> String {
+fn show(written: &ReportFile) -> String {
     format!("Report: {}", written.path.display())
 }

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::report::draw_classification;
 use crate::typed::{BAD_INPUT, DONE, holdall, holdall_words};
 
 fn keys(value: &Value) -> Vec<&str> {
@@ -100,6 +101,34 @@ fn a_run_that_is_named_is_shown() {
         "128 samples/s",
         "batch 16 x 4 = 64",
         "planned",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+/// Whatever a run learns: its losses by name, with what guessing would give, and what leads its newest evaluation.
+#[test]
+fn losses_and_metrics_are_those_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    draw_classification(folder.path(), 5);
+    let run = folder.path().to_str().unwrap();
+    let json = holdall_words(["monitor", run, "--json"]).exits(DONE).json();
+    let shown = &json["run"];
+    assert_eq!(
+        shown["losses"],
+        json!([
+            {"name": "breed", "value": 1.0, "chance": 1.5},
+            {"name": "age", "value": 2.0, "chance": null},
+        ])
+    );
+    assert_eq!(shown["lr"], 1e-3);
+    assert_eq!(shown["evaluation"]["age"]["mean_absolute_error"], 8.5);
+    let text = holdall_words(["monitor", run, "--once"]).exits(DONE).stdout;
+    for words in [
+        "  loss         3.000\n",
+        "  breed        1.000 (chance 1.500)\n",
+        "  age          2.000\n",
+        "  evaluation   accuracy 100.0%\n",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }

@@ -6,6 +6,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use serde_json::{Value, json};
+
 use crate::training::{Home, RunFiles, on};
 use crate::typed::{BAD_INPUT, DONE, holdall, holdall_words};
 
@@ -164,30 +166,33 @@ fn a_run_leaves_a_report_that_draws_itself() {
     walked_by_keyboard(&chromium, &run);
 }
 
-/// Focus, then arrow keys: what they come to is said in words, in the arena and on a curve.
-fn walked_by_keyboard(chromium: &Path, run: &RunFiles) {
-    let html = fs::read_to_string(report(run)).unwrap();
+/// Opens a copy of the page that runs a script once it is drawn: `walk` presses keys and gives what the page says after each.
+fn opened_with_script(chromium: &Path, report: &Path, script: &str, size: &str) -> Opened {
+    let html = fs::read_to_string(report).unwrap();
     let (_, after) = html.split_once("script-src 'nonce-").unwrap();
     let (nonce, _) = after.split_once('\'').unwrap();
-    let keys = "setTimeout(() => { \
-        const walk = (plot, keys) => { \
-            const words = []; \
-            plot.focus(); \
-            for (const key of keys) { \
-                plot.dispatchEvent(new KeyboardEvent('keydown', { key })); \
-                words.push(plot.parentElement.querySelector('output').textContent); \
-            } \
-            return words.join(' | '); \
-        }; \
-        const root = document.documentElement; \
-        root.dataset.curve = walk(document.querySelector('.plot'), ['Home', 'ArrowRight']); \
-        root.dataset.arena = walk(document.querySelector('.plot[role=application]'), ['Home', 'ArrowRight', 'ArrowUp', '+']); \
-    }, 1000);";
-    let script = format!("<script nonce=\"{nonce}\">{keys}</script></body>");
-    let page = run.file("walked.html");
+    let script = format!(
+        "<script nonce=\"{nonce}\">setTimeout(() => {{ \
+         const walk = (plot, keys) => {{ \
+             plot.focus(); \
+             return keys.map((key) => {{ \
+                 plot.dispatchEvent(new KeyboardEvent('keydown', {{ key }})); \
+                 return plot.parentElement.querySelector('output').textContent; \
+             }}).join(' | '); \
+         }}; {script} }}, 1000);</script></body>"
+    );
+    let page = report.with_file_name("walked.html");
     fs::write(&page, html.replace("</body>", &script)).unwrap();
-    let opened = Opened::open(chromium, &page, "1200,900");
+    let opened = Opened::open(chromium, &page, size);
     opened.is_clean();
+    opened
+}
+
+/// Focus, then arrow keys: what they come to is said in words, in the arena and on a curve.
+fn walked_by_keyboard(chromium: &Path, run: &RunFiles) {
+    let keys = "root.dataset.curve = walk(document.querySelector('.plot'), ['Home', 'ArrowRight']); \
+        root.dataset.arena = walk(document.querySelector('.plot[role=application]'), ['Home', 'ArrowRight', 'ArrowUp', '+']);";
+    let opened = opened_with_script(chromium, &report(run), keys, "1200,900");
     let curve: Vec<&str> = opened.told("curve").unwrap().split(" | ").collect();
     assert!(
         curve[0].starts_with("step 1 ") && curve[1].starts_with("step 2 "),
@@ -199,6 +204,161 @@ fn walked_by_keyboard(chromium: &Path, run: &RunFiles) {
         "{arena:?}"
     );
     assert!(arena[0] != arena[1] && arena[1] != arena[2], "{arena:?}");
+}
+
+/// A grey square.
+const JPEG: &str = "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqmx5moq6T/wAALCAAIAAgBAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAAP/EABQQAQAAAAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AP//Z";
+
+/// A run as classification writes it, drawn here: two targets, one of classes and one of numbers. Class `c` is right 30 times, and is
+/// taken `c % 7` times for the next one.
+pub fn draw_classification(run: &Path, num_classes: usize) {
+    let name = |class: usize| format!("class {class:03}");
+    let mut metrics = String::new();
+    for step in 1..=40_u32 {
+        let share = f64::from(step) / 40.0;
+        let line = json!({
+            "kind": "step", "step": step, "epoch": 1, "loss": 4.0 - share, "breed": 2.0 - share, "breed_chance": 1.5,
+            "age": 2.0, "age_chance": null, "gradient_norm": 1.5, "lr": 1e-3, "lr_head": 1e-2, "loss_scale": 1.0,
+            "samples": 64, "samples_digest": "0", "seconds": 0.5, "waited_for_data": 0.0,
+        });
+        metrics += &format!("{line}\n");
+        if step % 10 == 0 {
+            let line = json!({
+                "kind": "evaluation", "step": step, "epoch": 1, "on": "validation", "accuracy": share, "macro_f1": share / 2.0,
+                "breed": {"accuracy": share, "macro_f1": share / 2.0, "chance": 0.25},
+                "age": {"mean_absolute_error": 9.5 - share, "root_mean_squared_error": 12.5, "chance": 20.5},
+                "pictures": 500, "skipped": 0, "seconds": 1.5,
+            });
+            metrics += &format!("{line}\n");
+        }
+    }
+    let mut counts = Vec::new();
+    let mut per_class = Vec::new();
+    for class in 0..num_classes {
+        let wrong = class % 7;
+        counts.push(json!([class, class, 30]));
+        counts.push(json!([class, (class + 1) % num_classes, wrong]));
+        let recall = 30.0 / (30 + wrong) as f64;
+        per_class.push(json!({
+            "label": name(class), "support": 30 + wrong, "precision": 0.5, "recall": recall, "f1": 0.75,
+        }));
+    }
+    let mistakes: Vec<Value> = (0..3)
+        .map(|at| {
+            json!({"image": format!("wrong/{at}.jpg"), "jpeg": JPEG, "expected": name(at), "found": name(at + 1), "share": 0.875})
+        })
+        .collect();
+    let samples: Vec<Value> = (0..4)
+        .map(|at| {
+            json!({
+                "image": format!("seen/{at}.jpg"), "jpeg": JPEG, "label": name(at),
+                "labels": [{"label": name(1), "share": 0.75}, {"label": name(at), "share": 0.125}],
+                "numbers": [{"name": "age", "found": 31.5, "expected": 30.0}],
+            })
+        })
+        .collect();
+    let labels: Vec<String> = (0..num_classes).map(name).collect();
+    let target = json!({"name": "breed", "labels": labels, "counts": counts, "per_class": per_class, "mistakes": mistakes});
+    for (file, contents) in [
+        (
+            "confusion.json",
+            json!({"step": 30, "on": "validation", "targets": [target]}),
+        ),
+        (
+            "samples.json",
+            json!({"step": 30, "on": "validation", "samples": samples}),
+        ),
+    ] {
+        fs::write(run.join(file), contents.to_string()).unwrap();
+    }
+    fs::write(run.join("metrics.jsonl"), metrics).unwrap();
+}
+
+/// Nothing of the page knows what a run learns: the curves, the matrix, the table and the pictures come from its files.
+#[test]
+fn a_classification_is_drawn_with_its_classes() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("report.html");
+    draw_classification(folder.path(), 5);
+    on("report", folder.path(), "").exits(DONE);
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    let matrix =
+        "const matrix = document.querySelector('[aria-roledescription=\"confusion matrix\"]');";
+    let keys = format!(
+        "{matrix} root.dataset.cells = walk(matrix, ['Home', 'ArrowRight', 'PageDown', 'PageDown', 'Escape']); \
+         const [, , , recall] = document.querySelectorAll('th button'); recall.click(); \
+         const first = () => document.querySelector('table.classes tbody tr').textContent; \
+         root.dataset.least = first(); recall.click(); root.dataset.most = first();"
+    );
+    let opened = opened_with_script(&chromium, &page, &keys, "1600,1200");
+    assert_eq!(opened.count("matrices"), 1, "the matrix has colours");
+    assert_eq!(opened.count("pictures"), 3 + 4);
+    for words in [
+        "Breed loss",
+        "Age loss",
+        "Age: mean absolute error, root mean squared error",
+        "lr head",
+        "Best accuracy",
+        "after step 30, by chance 25.0%",
+        "150 of 160 right",
+        "✕ class 002 87.5%",
+        "31.5, is 30",
+    ] {
+        assert!(opened.dom.contains(words), "{words}");
+    }
+    let cells: Vec<&str> = opened.told("cells").unwrap().split(" | ").collect();
+    assert_eq!(
+        cells[..4],
+        [
+            "class 000: 30 of 30 right (100.0%)",
+            "class 000, taken for class 001: 0 of 30 (0.0%)",
+            "class 004, taken for class 000: 4 of 34 (11.8%)",
+            "class 003, taken for class 004: 3 of 33 (9.1%)",
+        ]
+    );
+    assert!(cells[4].starts_with("Hover over a cell"), "{}", cells[4]);
+    let [least, most] = ["least", "most"].map(|name| opened.told(name).unwrap());
+    assert!(least.starts_with("class 004") && most.starts_with("class 000"));
+}
+
+/// 230 classes on a telephone: the most confused ones first, all that fit on request, and how many do not.
+#[test]
+fn many_classes_are_readable_on_a_narrow_screen() {
+    let folder = tempfile::tempdir().unwrap();
+    draw_classification(folder.path(), 230);
+    let failure = json!({"kind": "diverged", "step": 41, "error": "step 41: training diverged: the loss is NaN\nhint: a lower --lr"});
+    fs::write(folder.path().join("failure.json"), failure.to_string()).unwrap();
+    let sample = "{\"time\":1.0,\"step\":1,\"phase\":\"train\",\"device\":\"cpu\",\"process_bytes\":130000000}\n";
+    fs::write(folder.path().join("memory.jsonl"), sample.repeat(4)).unwrap();
+    on("report", folder.path(), "").exits(DONE);
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    let keys = "const matrix = document.querySelector('[aria-roledescription=\"confusion matrix\"]'); \
+         const pick = matrix.parentElement.querySelector('select'); \
+         root.dataset.pick = pick.value; \
+         root.dataset.excerpt = walk(matrix, ['End']); \
+         pick.value = 'all'; pick.dispatchEvent(new Event('change')); \
+         root.dataset.all = walk(matrix, ['End']); \
+         root.dataset.diverged = document.getElementById('main').innerText.match(/diverged/g).length;";
+    let page = folder.path().join("report.html");
+    let opened = opened_with_script(&chromium, &page, keys, "400,900");
+    assert_eq!(opened.count("matrices"), 1, "the matrix has colours");
+    assert_eq!(opened.told("pick"), Some("excerpt"));
+    let [excerpt, all] = ["excerpt", "all"].map(|name| opened.told(name).unwrap());
+    assert!(
+        excerpt.contains(", taken for class ") && excerpt != all,
+        "{excerpt}"
+    );
+    assert!(all.contains("taken for class 229"), "{all}");
+    assert!(
+        opened
+            .dom
+            .contains("30 classes with fewer samples are not shown")
+    );
+    assert_eq!(opened.count("diverged"), 1, "said once");
 }
 
 /// One epoch is too short to be timed, two are long enough: their first steps have the same losses.

@@ -64,7 +64,7 @@ pub(super) struct DeviceLog {
     most_held: f64,
 }
 
-/// A look at more than the process may hold.
+/// A sample above the budget of the process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OverBudget {
     pub held: f64,

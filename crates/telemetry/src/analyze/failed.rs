@@ -59,7 +59,7 @@ pub(super) fn of_losses(losses: &OddLosses) -> Option<Finding> {
                 thousands(losses.count),
                 counted(losses.count + losses.num_finite, "line")
             ),
-            "look at that step's batch for broken samples; clip gradients, or lower the learning rate",
+            "look at that step's batch for broken samples; use gradient clipping, or lower the learning rate",
         ),
     };
     let finding = finding

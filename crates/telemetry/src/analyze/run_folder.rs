@@ -7,47 +7,17 @@
 //! failure.json   how it failed
 //! ```
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::finding::{Analysis, Finding, Kind, Severity};
 use super::{AnalyzeOptions, analyze, budget, failed, waiting};
 use crate::error::{TelemetryError, failed as not_read};
 use crate::log::OddLosses;
 use crate::memory_log;
+use crate::run_files::{self, Failure, MetricsLine, Summary};
 
-/// A longer JSON file, or a longer line, was not written by a run.
-const MOST_JSON_BYTES: u64 = 16 << 20;
-const LONGEST_LINE: u64 = 1 << 20;
 /// Of fewer steps the wait for the first batch is most.
 const FEWEST_STEPS: u64 = 3;
-
-#[derive(Deserialize)]
-struct Step {
-    kind: String,
-    step: Option<u64>,
-    loss: Option<f64>,
-    #[serde(default)]
-    seconds: f64,
-    #[serde(default)]
-    waited_for_data: f64,
-}
-
-#[derive(Deserialize)]
-struct Held {
-    budget_bytes: Option<f64>,
-    process_bytes: Option<f64>,
-}
-
-#[derive(Deserialize)]
-struct Failure {
-    kind: Option<String>,
-    error: Option<String>,
-    step: Option<u64>,
-}
 
 /// Judges the run in a folder.
 pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, TelemetryError> {
@@ -55,7 +25,7 @@ pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, 
     let opened = holdall_files::open_regular(&path);
     let (file, _) = opened.map_err(not_read(&path.display().to_string(), "opened"))?;
     let mut analysis = analyze(file, options)?;
-    let steps = steps(&folder.join("metrics.jsonl"));
+    let steps = Steps::read(&folder.join(run_files::METRICS_FILE));
     let has = |analysis: &Analysis, kind| analysis.findings.iter().any(|found| found.kind == kind);
     if steps.count >= FEWEST_STEPS && steps.seconds > 0.0 {
         // Every step's wait is known better than samples of it.
@@ -73,8 +43,9 @@ pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, 
     if !has(&analysis, Kind::OverBudget) && options.limit_bytes.is_none() {
         analysis.findings.extend(over_budget(folder));
     }
-    if let Some(failure) = json::<Failure>(&folder.join("failure.json")) {
-        analysis.findings.extend(of_failure(&failure));
+    // A file that cannot be read says nothing of the run.
+    if let Ok(Some(failure)) = run_files::failure(folder) {
+        analysis.findings.push(of_failure(&failure));
     }
     if !has(&analysis, Kind::Diverged) {
         analysis.findings.extend(failed::of_losses(&steps.losses));
@@ -91,77 +62,53 @@ struct Steps {
     losses: OddLosses,
 }
 
-/// What can be read of `metrics.jsonl`, line by line.
-fn steps(path: &Path) -> Steps {
-    let mut steps = Steps::default();
-    let Ok((file, _)) = holdall_files::open_regular(path) else {
-        return steps;
-    };
-    let mut reader = BufReader::new(file);
-    let mut line = Vec::new();
-    let mut number = 0;
-    loop {
-        line.clear();
-        match (&mut reader)
-            .take(LONGEST_LINE)
-            .read_until(b'\n', &mut line)
-        {
-            Ok(0) | Err(_) => return steps,
-            Ok(_) => number += 1,
-        }
-        let Ok(step) = serde_json::from_slice::<Step>(&line) else {
-            continue;
-        };
-        if step.kind != "step" {
-            continue;
-        }
-        steps.count += 1;
-        let is_time = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
-        if is_time(step.seconds) && is_time(step.waited_for_data) {
-            steps.seconds += step.seconds;
-            steps.waited += step.waited_for_data;
-        }
-        // A number that is none is written as null.
-        steps.losses.add(step.loss.is_some(), number, step.step);
+impl Steps {
+    /// What can be read of `metrics.jsonl`.
+    fn read(path: &Path) -> Steps {
+        let mut steps = Steps::default();
+        let mut number = 0;
+        // A file that cannot be read to its end is judged as far as it goes.
+        let _ = run_files::for_each_line(path, |line| {
+            number += 1;
+            let Ok(MetricsLine::Step(step)) = MetricsLine::parse(line) else {
+                return;
+            };
+            steps.count += 1;
+            let seconds = step.seconds.unwrap_or(0.0);
+            let waited = step.waited_for_data.unwrap_or(0.0);
+            if seconds >= 0.0 && waited >= 0.0 {
+                steps.seconds += seconds;
+                steps.waited += waited;
+            }
+            // NaN and infinity are written as null.
+            steps.losses.add(step.loss.is_some(), number, step.step);
+        });
+        steps
     }
 }
 
 fn over_budget(folder: &Path) -> Option<Finding> {
-    let held: Held = json(&folder.join("summary.json"))?;
-    let (limit, most) = (held.budget_bytes?, held.process_bytes?);
+    let summary: Summary = run_files::read_json(folder, run_files::SUMMARY_FILE).ok()??;
+    let (limit, most) = (summary.budget_bytes? as f64, summary.process_bytes? as f64);
     (limit > 0.0 && most > limit)
         .then(|| budget::finding(" at its peak", most, limit, "its budget"))
 }
 
-fn of_failure(failure: &Failure) -> Option<Finding> {
-    let error = failure.error.as_deref().unwrap_or_default();
-    let first = error.lines().next().unwrap_or_default();
-    let first: String = first
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(300)
-        .collect();
+fn of_failure(failure: &Failure) -> Finding {
+    let printable = |line: &str| -> String {
+        let characters = line.chars().filter(|c| !c.is_control());
+        characters.take(300).collect()
+    };
+    let mut lines = failure.error.lines();
+    let first = printable(lines.next().unwrap_or_default());
     if failure.kind.as_deref() == Some("diverged") {
         // The error says at which step.
-        return Some(failed::diverged(&first).at_step(failure.step));
+        return failed::diverged(&first).at_step(failure.step);
     }
-    let hint = error.lines().find_map(|line| line.strip_prefix("hint: "));
+    let hint = lines.find_map(|line| line.strip_prefix("hint: "));
     let advice = hint.unwrap_or("failure.json has the plan, the last samples and the last steps");
-    let advice: String = advice
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(300)
-        .collect();
-    (!first.is_empty()).then(|| {
-        let message = format!("the run failed: {first}");
-        Finding::new(Kind::Failed, Severity::Problem, message, advice).at_step(failure.step)
-    })
-}
-
-/// A file that need not be there, or be whole.
-fn json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    let bytes = holdall_files::read_regular(path, MOST_JSON_BYTES).ok()?;
-    serde_json::from_slice(&bytes).ok()
+    let message = format!("the run failed: {first}");
+    Finding::new(Kind::Failed, Severity::Problem, message, printable(advice)).at_step(failure.step)
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use super::trend::{median, quantile};
 
-/// Where memory falls by a good part of its whole range, and by far more than noise: the lowest points of such falls. Dips, which
-/// are over soon, are none: an evaluation that needs less is no beginning of a new cycle.
+/// Where memory falls by a good part of its whole range, and by far more than noise: the lowest points of such falls. Short
+/// dips do not count: an evaluation that needs less memory does not begin a new cycle.
 pub(super) fn resets(means: &[f64]) -> Vec<usize> {
     let smooth = without_single_points(means);
     let changes = smooth

@@ -172,7 +172,7 @@ impl Bucket {
     }
 }
 
-/// What a bucket is to hold.
+/// What a bucket covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Per {
     Sample,

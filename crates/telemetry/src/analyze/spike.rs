@@ -40,7 +40,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         }
         num_above += count;
         if num_above > most_above {
-            // What is left is the bulk; the gap to it was looked at on the way, but for the last one.
+            // The rest is the bulk; every gap above it was compared, but for the last one.
             break;
         }
         above = Some(value);

@@ -1,4 +1,4 @@
-//! Does it grow steadily? A slope with a confidence interval, beside growth that is none.
+//! Does memory grow steadily? A slope with a confidence interval; warm-up and single steps are not reported as leaks.
 //!
 //! ```text
 //! y(x) = a + c x + sum of b_k g_k(x) + noise        x in [0, 1], b_k >= 0

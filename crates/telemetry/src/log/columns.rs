@@ -178,7 +178,7 @@ fn meaning(name: &str, words: &[String], has_bytes: bool, has_time_unit: bool) -
         return Some(Meaning::Waited);
     }
     if words.last().is_some_and(|word| word == "loss") {
-        // Between validations theirs is NaN in many a script.
+        // Many scripts write NaN as the validation loss of steps without a validation.
         let is_held_out = has(&["val", "valid", "validation", "eval", "evaluation", "test"]);
         return (!is_held_out).then_some(Meaning::Loss);
     }

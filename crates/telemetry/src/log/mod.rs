@@ -29,7 +29,7 @@ use crate::error::{TelemetryError, failed};
 pub(crate) use self::record::Sample;
 pub(crate) use self::trouble::{Trouble, TroubleLines};
 
-/// How much is looked at before the first line is read for good.
+/// Bytes that are inspected before the first line is parsed.
 const WINDOW_BYTES: u64 = 1 << 17;
 /// A larger beginning without one line that can be read is no log.
 const LINES_TO_GIVE_UP_AFTER: u64 = 100_000;

@@ -62,7 +62,7 @@ impl Guess {
         self.has_fraction |= number.fract() != 0.0;
         let scale = match self.scale {
             Some(scale) => scale,
-            // The window that was looked at first had nothing to tell it from.
+            // The first lines did not show the unit.
             None => *self.scale.insert(guessed_scale(number, self.has_fraction)),
         };
         number * scale

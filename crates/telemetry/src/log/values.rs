@@ -24,7 +24,7 @@ pub(super) fn number_and_unit(text: &str) -> Option<(f64, String)> {
     (unit.len() <= 16).then(|| (number, unit.to_ascii_lowercase()))
 }
 
-/// What Python writes for a number that is none, or too large.
+/// What Python writes for NaN and infinity.
 pub(super) fn is_not_finite(text: &str) -> bool {
     let text = text.trim().trim_start_matches(['-', '+']);
     ["nan", "inf", "infinity"]

@@ -115,13 +115,9 @@ function drawArena(state) {
   pen.font = "11px system-ui, sans-serif";
   pen.fillStyle = ink.grid;
   pen.fillRect(left, HEAD, inner.width, inner.height);
-  pen.save();
-  pen.beginPath();
-  pen.rect(left, HEAD, inner.width, inner.height);
-  pen.clip();
   for (const tensor of plan.tensors) {
     if (tensor.last < state.from || tensor.first >= state.to) continue;
-    const box = boxOf(tensor, x, y);
+    const box = boxOf(state, tensor, x, y);
     pen.globalAlpha = state.filter && !tensor.name.toLowerCase().includes(state.filter) ? 0.12 : tensor.shade;
     pen.fillStyle = fill[tensor.category];
     pen.fillRect(box.x, box.y, box.width, box.height);
@@ -135,7 +131,7 @@ function drawArena(state) {
   pen.globalAlpha = 1;
   pen.strokeStyle = ink.ink;
   pen.lineWidth = 0.6;
-  for (const one of plan.programs.slice(1)) {
+  for (const one of plan.programs.slice(1).filter(({ first }) => first > state.from && first < state.to)) {
     pen.globalAlpha = 0.55;
     pen.beginPath();
     pen.moveTo(x(one.first), HEAD);
@@ -143,8 +139,8 @@ function drawArena(state) {
     pen.stroke();
   }
   pen.globalAlpha = 1;
-  if (state.chosen) {
-    const box = boxOf(state.chosen, x, y);
+  if (state.chosen && state.chosen.last >= state.from && state.chosen.first < state.to) {
+    const box = boxOf(state, state.chosen, x, y);
     pen.strokeStyle = ink.card;
     pen.lineWidth = 4;
     pen.strokeRect(box.x - 1, box.y - 1, Math.max(3, box.width + 2), Math.max(3, box.height + 2));
@@ -152,12 +148,12 @@ function drawArena(state) {
     pen.lineWidth = 2;
     pen.strokeRect(box.x - 1, box.y - 1, Math.max(3, box.width + 2), Math.max(3, box.height + 2));
   }
-  pen.restore();
   labelArena(pen, state, { width, height, left, inner, x, y }, ink);
 }
 
-function boxOf(tensor, x, y) {
-  const [from, to] = [x(tensor.first), x(tensor.last + 1)];
+/** As far as it is within the moments that are shown. */
+function boxOf(state, tensor, x, y) {
+  const [from, to] = [x(Math.max(state.from, tensor.first)), x(Math.min(state.to, tensor.last + 1))];
   const [top, bottom] = [y(tensor.offset + tensor.bytes), y(tensor.offset)];
   return { x: from, y: top, width: Math.max(0.6, to - from), height: Math.max(0.5, bottom - top) };
 }

@@ -12,7 +12,7 @@ const topOf = (spec) => ((spec.bands || []).some((band) => band.name) ? 24 : 10)
  * A figure with curves.
  *
  * spec: title, hint, height, x: {show, label}, y: {show, ticks, zero, most}, series: [{name, colour, dash, faint, points: {x, y}}],
- * areas: [{name, colour, y}] over `areaX`, lines: [{name, y, colour}], bands: [{from, to, name}], extra: nodes.
+ * areas: [{name, colour, y}] over `areaX`, lines: [{name, y, colour}], marks: [{name, x, colour}], bands: [{from, to, name}], extra: nodes.
  */
 function chart(spec) {
   const readout = h("output", { class: "readout idle", "aria-live": "polite" });
@@ -67,6 +67,7 @@ function describe(spec) {
   });
   for (const area of spec.areas || []) parts.push(`${area.name}: at most ${spec.y.show(Math.max(...area.y))}`);
   for (const line of spec.lines || []) parts.push(`${line.name}: ${spec.y.show(line.y)}`);
+  for (const mark of spec.marks || []) parts.push(`${mark.name}: ${spec.x.name(mark.x)}`);
   return `${spec.title}. ${parts.join("; ")}. Arrow keys move a cursor.`;
 }
 
@@ -78,6 +79,7 @@ function keys(spec) {
     list.append(h("span", { class: "key" }, lineKey(one), one.name));
   }
   for (const line of spec.lines || []) list.append(h("span", { class: "key" }, lineKey({ colour: line.colour, dash: 1 }), line.name));
+  for (const mark of spec.marks || []) list.append(h("span", { class: "key" }, markKey(mark), mark.name));
   return list;
 }
 
@@ -85,6 +87,12 @@ function lineKey(one) {
   const line = s("line", { x1: 0, x2: 18, y1: 5, y2: 5, "stroke-width": 2.2, "stroke-dasharray": DASHES[(one.dash || 0) % DASHES.length] });
   line.style.stroke = `var(--${one.colour})`;
   return s("svg", { width: 18, height: 10 }, line);
+}
+
+function markKey(mark) {
+  const line = s("line", { x1: 4, x2: 4, y1: 0, y2: 12, "stroke-width": 2.2, "stroke-dasharray": DASHES[2] });
+  line.style.stroke = `var(--${mark.colour})`;
+  return s("svg", { width: 8, height: 12 }, line);
 }
 
 function bounds(spec) {
@@ -145,6 +153,11 @@ function drawChart(state) {
   }
   drawAreas(svg, spec, px, py);
   for (const line of spec.lines || []) drawLine(svg, line, py, width);
+  for (const mark of spec.marks || []) {
+    const rule = s("line", { x1: px(mark.x), x2: px(mark.x), y1: topOf(spec), y2: topOf(spec) + inner.height, "stroke-width": 1.4, "stroke-dasharray": DASHES[2] });
+    rule.style.stroke = `var(--${mark.colour})`;
+    svg.append(rule);
+  }
   for (const one of spec.series) drawSeries(svg, one, px, py);
   const cursor = s("g", {});
   svg.append(cursor);

@@ -42,7 +42,13 @@ function isDark() {
 function setTheme(name) {
   root.dataset.theme = name;
   nameTheme();
+  drawPictures();
+}
+
+/** What is drawn in pixels has its colours from the theme. */
+function drawPictures() {
   arenas.forEach(drawArena);
+  matrices.forEach(drawMatrix);
 }
 
 function nameTheme() {
@@ -72,8 +78,9 @@ function draw() {
   const focused = document.activeElement && document.activeElement.tagName;
   charts.length = 0;
   arenas.length = 0;
+  matrices.length = 0;
   const main = document.getElementById("main");
-  const sections = [learning(view), pace(view), memory(view), operations(view), predictions(view), configuration(view)].filter(Boolean);
+  const sections = [learning(view), classes(view), predictions(view), pace(view), memory(view), operations(view), configuration(view)].filter(Boolean);
   const hasCurves = view.runs.some((run) => run.num_steps > 0);
   const many = view.runs.length > 1;
   const held = main.querySelector(":scope > .controls");
@@ -93,6 +100,7 @@ function tell() {
   root.dataset.points = [...document.querySelectorAll("path.curve")].reduce((sum, path) => sum + path.getAttribute("d").split(/[ML]/).length - 1, 0);
   root.dataset.boxes = arenas.reduce((sum, state) => sum + state.plan.tensors.length, 0);
   root.dataset.painted = arenas.filter(isPainted).length;
+  root.dataset.matrices = matrices.filter(isPainted).length;
   root.dataset.pictures = document.querySelectorAll(".samples img").length;
   root.dataset.requests = performance.getEntriesByType("resource").filter((entry) => !entry.name.startsWith("data:")).map((entry) => entry.name).join(" ");
   root.dataset.wide = document.documentElement.scrollWidth > window.innerWidth ? "too wide" : "fits";
@@ -114,6 +122,6 @@ if (asked === "dark" || asked === "light") root.dataset.theme = asked;
 header();
 draw();
 foot();
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { nameTheme(); arenas.forEach(drawArena); });
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { nameTheme(); drawPictures(); });
 // Observers draw in the first frame.
 requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(tell, 0)));

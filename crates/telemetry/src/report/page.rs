@@ -5,10 +5,12 @@ use super::run::Run;
 const MARKUP: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// In the order in which they are read.
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 7] = [
     include_str!("words.js"),
     include_str!("chart.js"),
     include_str!("arena.js"),
+    include_str!("predictions.js"),
+    include_str!("confusion.js"),
     include_str!("sections.js"),
     include_str!("page.js"),
 ];
@@ -22,7 +24,7 @@ pub fn render(runs: &[Run]) -> String {
     // No `</script>` and no `<!--` can come out of what others wrote.
     let data = data.to_string().replace('<', "\\u003c");
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-    // Nobody who wrote a caption knows the whole page: scripts of theirs do not have its number.
+    // A digest of the whole data: a script that is hidden in a text of the run cannot know it.
     let nonce = format!("{:016x}", digest(data.as_bytes()));
     let mut html = String::with_capacity(data.len() + 100_000);
     let mut rest = MARKUP;

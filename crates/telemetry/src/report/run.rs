@@ -2,99 +2,29 @@
 //! is shown, and a note says what could not.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::ReportError;
-use super::thin::{Curve, six_digits, smoothed};
-use crate::analyze::{AnalyzeOptions, analyze_run};
-use crate::memory_log;
+use super::confusion::Confusion;
+use super::curves::{StepCurves, memory_curves, phases, without_pauses};
+use super::evaluations::{Best, MetricCurve, best, metric_curves};
+use crate::analyze::{AnalyzeOptions, Kind, analyze_run};
+use crate::memory_log::{self, MemorySample};
+use crate::run_files::{
+    self, CONFIG_FILE, EvaluationLine, Failure, METRICS_FILE, MetricsLine, OF_A_RUN, PLAN_FILE,
+    SUMMARY_FILE,
+};
+use crate::words::counted;
 
-/// A JSON file that is longer than this is none of ours.
-const MAX_JSON_BYTES: u64 = 64 << 20;
-/// Of a config, what is shown.
+/// How much of a config is shown.
 const MAX_CONFIG_BYTES: usize = 200_000;
-/// A line that is longer than this is none of ours.
-const MAX_LINE_BYTES: usize = 1 << 20;
 /// Alternatives that are shown.
 const MAX_ALTERNATIVES: usize = 12;
 /// Evaluations that are shown.
 const MAX_EVALUATIONS: usize = 2000;
-/// Changes of phase that are shown.
-const MAX_PHASES: usize = 400;
-
-/// Files by which a folder is known as a run's.
-const OF_A_RUN: [&str; 4] = ["config.yml", "metrics.jsonl", "plan.json", "summary.json"];
-
-/// Between two samples that are further apart the run was not there: it was stopped, and resumed.
-const LONGEST_PAUSE_S: f64 = 60.0;
-
-/// A line of `metrics.jsonl` as far as it is drawn.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Step {
-    step: Option<f64>,
-    epoch: Option<f64>,
-    loss: Option<f64>,
-    contrastive: Option<f64>,
-    contrastive_chance: Option<f64>,
-    label: Option<f64>,
-    label_chance: Option<f64>,
-    gradient_norm: Option<f64>,
-    lr: Option<f64>,
-    lr_head: Option<f64>,
-    loss_scale: Option<f64>,
-    samples: Option<f64>,
-    seconds: Option<f64>,
-    waited_for_data: Option<f64>,
-}
-
-/// A line of `memory.jsonl` as far as it is drawn.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Sample {
-    time: Option<f64>,
-    phase: Option<String>,
-    used_bytes: Option<f64>,
-    process_bytes: Option<f64>,
-    arena_bytes: Option<f64>,
-    host_rss_bytes: Option<f64>,
-    gpu_utilization: Option<f64>,
-}
-
-/// `failure.json` as far as it is shown.
-#[derive(Deserialize, Serialize)]
-struct Failure {
-    #[serde(default)]
-    time: f64,
-    /// `diverged`, or anything else.
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    step: Option<u64>,
-    error: String,
-}
-
-/// How long after a failure the memory is still looked at, at most.
-const LAST_LOOKS_S: f64 = 10.0;
-
-/// What a kind of line is.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Kind {
-    kind: String,
-}
-
-/// Sums over all steps.
-#[derive(Default, Serialize)]
-struct Totals {
-    samples: f64,
-    seconds: f64,
-    waited: f64,
-}
 
 /// Everything that the page shows of a run.
 #[derive(Serialize)]
@@ -109,17 +39,16 @@ pub struct Run {
     tensors: Option<Value>,
     operations: Option<Value>,
     samples: Option<Value>,
-    num_steps: usize,
-    last_step: Option<f64>,
-    last_epoch: Option<f64>,
-    totals: Totals,
-    /// By key, over steps.
-    steps: Map<String, Value>,
-    evaluations: Vec<Value>,
+    confusion: Option<Confusion>,
+    #[serde(flatten)]
+    steps: StepCurves,
+    num_evaluations: usize,
+    metrics: Vec<MetricCurve>,
+    best: Option<Best>,
     num_memory_samples: usize,
     /// By key, over seconds since the first sample, without pauses.
     memory: Map<String, Value>,
-    phases: Vec<(f64, String)>,
+    phases: Vec<(f64, &'static str)>,
     /// The verdict of `analyze`.
     analysis: Option<Value>,
     skipped: u64,
@@ -141,22 +70,23 @@ impl Run {
             };
             return Err(not_a_run(found));
         }
-        if !OF_A_RUN.iter().any(|name| path.join(name).is_file()) {
+        if !run_files::is_run(path) {
             return Err(not_a_run(&format!("none of {} in it", OF_A_RUN.join(", "))));
         }
         let mut notes = Vec::new();
-        let config = read_text(path, "config.yml", &mut notes);
-        let mut plan = read_json(path, "plan.json", &mut notes);
+        let config = config(path, &mut notes);
+        let mut plan: Option<Value> = noted(run_files::read_json(path, PLAN_FILE), &mut notes);
         if let Some(Value::Array(all)) = plan.as_mut().and_then(|plan| plan.get_mut("alternatives"))
         {
             all.truncate(MAX_ALTERNATIVES);
         }
-        let (mut steps, mut evaluations): (Vec<Step>, Vec<Value>) = Default::default();
-        read_lines(path, "metrics.jsonl", &mut notes, |line| {
-            match serde_json::from_slice::<Kind>(line)?.kind.as_str() {
-                "step" => steps.push(serde_json::from_slice(line)?),
-                "evaluation" => evaluations.push(serde_json::from_slice(line)?),
-                _ => {}
+        let mut steps = StepCurves::default();
+        let mut evaluations: Vec<EvaluationLine> = Vec::new();
+        read_lines(path, METRICS_FILE, &mut notes, |line| {
+            match MetricsLine::parse(line)? {
+                MetricsLine::Step(line) => steps.add(&line),
+                MetricsLine::Evaluation(line) => evaluations.push(line),
+                MetricsLine::Other => {}
             }
             Ok(())
         });
@@ -164,42 +94,45 @@ impl Run {
             let left_out = evaluations.len() - MAX_EVALUATIONS;
             evaluations.drain(..left_out);
             notes.push(format!(
-                "metrics.jsonl: the first {left_out} evaluations are not shown"
+                "{METRICS_FILE}: the first {left_out} evaluations are not shown"
             ));
         }
-        let mut samples: Vec<Sample> = Vec::new();
+        let mut memory: Vec<MemorySample> = Vec::new();
         read_lines(path, memory_log::FILE_NAME, &mut notes, |line| {
-            samples.push(serde_json::from_slice(line)?);
+            memory.push(serde_json::from_slice(line)?);
             Ok(())
         });
-        let times = without_pauses(&samples);
-        let failure = read_json(path, "failure.json", &mut notes);
-        let failure = failure.and_then(|json| serde_json::from_value::<Failure>(json).ok());
-        let last_look = samples.last().and_then(|sample| sample.time);
-        let is_over = |failure: &Failure| {
-            last_look.is_some_and(|last_look| last_look > failure.time + LAST_LOOKS_S)
-        };
+        let times = without_pauses(&memory);
+        let mut json =
+            |name: &str| -> Option<Value> { noted(run_files::read_json(path, name), &mut notes) };
+        let (tensors, operations) = (json("plan-tensors.json"), json("operations.json"));
+        let (summary, samples) = (json(SUMMARY_FILE), json("samples.json"));
+        let confusion = noted(run_files::read_json(path, "confusion.json"), &mut notes);
+        let confusion: Option<Confusion> = confusion.map(Confusion::bounded);
+        let failure = noted(run_files::failure(path), &mut notes);
+        let analysis = analysis(path, failure.is_some(), &mut notes);
+        // Written whenever a model is the best so far.
+        let best_step = samples.as_ref().and_then(|file| file["step"].as_u64());
+        let best_step = best_step.or(confusion.as_ref().and_then(|file| file.step));
         Ok(Run {
             name: name_of(path),
             config,
-            summary: read_json(path, "summary.json", &mut notes),
-            failure: failure.filter(|failure| !is_over(failure)),
+            failure,
             plan,
-            tensors: read_json(path, "plan-tensors.json", &mut notes),
-            operations: read_json(path, "operations.json", &mut notes),
-            samples: read_json(path, "samples.json", &mut notes),
-            num_steps: steps.len(),
-            last_step: steps.last().and_then(|line| line.step),
-            last_epoch: steps.last().and_then(|line| line.epoch),
-            totals: totals(&steps),
-            steps: step_curves(&steps),
-            evaluations,
-            num_memory_samples: samples.len(),
-            memory: memory_curves(&samples, &times),
-            phases: phases(&samples, &times),
-            analysis: analysis(path, &mut notes),
-            skipped: read_text(path, "skipped.csv", &mut Vec::new())
-                .map_or(0, |text| text.lines().skip(1).count() as u64),
+            tensors,
+            operations,
+            confusion,
+            steps: steps.thinned(),
+            num_evaluations: evaluations.len(),
+            metrics: metric_curves(&evaluations),
+            best: best(summary.as_ref(), best_step, &evaluations),
+            summary,
+            samples,
+            num_memory_samples: memory.len(),
+            memory: memory_curves(&memory, &times),
+            phases: phases(&memory, &times),
+            analysis,
+            skipped: num_rows(&path.join("skipped.csv")),
             notes,
         })
     }
@@ -211,8 +144,8 @@ impl Run {
     }
 }
 
-/// What `analyze` says of the run, where it has a memory log.
-fn analysis(run: &Path, notes: &mut Vec<String>) -> Option<Value> {
+/// What `analyze` says of the run, where it has a memory log. What the page says of a failure itself is left out.
+fn analysis(run: &Path, has_failed: bool, notes: &mut Vec<String>) -> Option<Value> {
     if !run.join(memory_log::FILE_NAME).exists() {
         return None;
     }
@@ -221,7 +154,11 @@ fn analysis(run: &Path, notes: &mut Vec<String>) -> Option<Value> {
         ..AnalyzeOptions::default()
     };
     match analyze_run(run, &options) {
-        Ok(analysis) => serde_json::to_value(analysis).ok(),
+        Ok(mut analysis) => {
+            let is_told = |kind| has_failed && matches!(kind, Kind::Failed | Kind::Diverged);
+            analysis.findings.retain(|finding| !is_told(finding.kind));
+            serde_json::to_value(analysis).ok()
+        }
         Err(error) => {
             notes.push(error.to_string().replace("\nhint", "; hint"));
             None
@@ -243,204 +180,65 @@ fn name_of(path: &Path) -> String {
     }
 }
 
-/// A file that need not be there.
-fn read_text(run: &Path, name: &str, notes: &mut Vec<String>) -> Option<String> {
-    let path = run.join(name);
+/// What was read; what is wrong with it becomes a note.
+fn noted<T>(read: Result<Option<T>, String>, notes: &mut Vec<String>) -> Option<T> {
+    read.unwrap_or_else(|note| {
+        notes.push(note);
+        None
+    })
+}
+
+fn config(run: &Path, notes: &mut Vec<String>) -> Option<String> {
+    let path = run.join(CONFIG_FILE);
     if !path.exists() {
         return None;
     }
     match fs::read(&path) {
         Ok(bytes) => {
             let mut text = String::from_utf8_lossy(&bytes).into_owned();
-            if name == "config.yml" && text.len() > MAX_CONFIG_BYTES {
-                let end = text.floor_char_boundary(MAX_CONFIG_BYTES);
-                text.truncate(end);
+            if text.len() > MAX_CONFIG_BYTES {
+                text.truncate(text.floor_char_boundary(MAX_CONFIG_BYTES));
                 notes.push(format!(
-                    "{name}: only its first {MAX_CONFIG_BYTES} bytes are shown"
+                    "{CONFIG_FILE}: only its first {MAX_CONFIG_BYTES} bytes are shown"
                 ));
             }
             Some(text)
         }
         Err(cause) => {
-            notes.push(format!("{name} cannot be read: {cause}"));
+            notes.push(format!("{CONFIG_FILE} cannot be read: {cause}"));
             None
         }
     }
 }
 
-fn read_json(run: &Path, name: &str, notes: &mut Vec<String>) -> Option<Value> {
-    let long = fs::metadata(run.join(name)).map_or(0, |file| file.len());
-    if long > MAX_JSON_BYTES {
-        notes.push(format!(
-            "{name}: {long} bytes, expected at most {MAX_JSON_BYTES}"
-        ));
-        return None;
-    }
-    let text = read_text(run, name, notes)?;
-    match serde_json::from_str(&text) {
-        Ok(value) => Some(value),
-        Err(cause) => {
-            notes.push(format!("{name} is no JSON: {cause}"));
-            None
-        }
-    }
+/// Rows of a CSV below its header.
+fn num_rows(path: &Path) -> u64 {
+    let mut lines = 0_u64;
+    // A file that cannot be read to its end is counted as far as it goes.
+    let _ = run_files::for_each_line(path, |_| lines += 1);
+    lines.saturating_sub(1)
 }
 
-/// Gives every line to `each`; a note counts those that it does not take. One without its end was being written.
+/// Gives every line to `each`; a note counts those that it does not take. A line without its end was being written.
 fn read_lines(
     run: &Path,
     name: &str,
     notes: &mut Vec<String>,
     mut each: impl FnMut(&[u8]) -> Result<(), serde_json::Error>,
 ) {
-    let Ok(file) = fs::File::open(run.join(name)) else {
-        return;
-    };
-    let mut reader = BufReader::new(file);
-    let (mut line, mut bad) = (Vec::new(), 0);
-    loop {
-        line.clear();
-        match reader.read_until(b'\n', &mut line) {
-            Ok(0) => break,
-            Ok(_) => {}
-            Err(cause) => {
-                notes.push(format!("{name} cannot be read to its end: {cause}"));
-                break;
-            }
-        }
-        let is_blank = line.iter().all(u8::is_ascii_whitespace);
-        if !is_blank && (line.len() > MAX_LINE_BYTES || each(&line).is_err()) {
-            bad += 1;
-        }
+    let mut bad = 0;
+    match run_files::for_each_line(&run.join(name), |line| {
+        bad += u64::from(each(line).is_err())
+    }) {
+        Ok(too_long) => bad += too_long,
+        Err(cause) => notes.push(format!("{name} cannot be read to its end: {cause}")),
     }
     match bad {
         0 => {}
         1 => notes.push(format!("{name}: a line is not whole and is left out")),
         bad => notes.push(format!(
-            "{name}: {bad} lines are not whole and are left out"
+            "{name}: {} are not whole and are left out",
+            counted(bad, "line")
         )),
     }
-}
-
-type Points = Vec<(f64, Option<f64>)>;
-
-fn put(curves: &mut Map<String, Value>, key: &str, points: &Points) {
-    if points.iter().any(|(_, y)| y.is_some()) {
-        let curve = serde_json::to_value(Curve::thinned(points));
-        curves.insert(key.to_owned(), curve.expect("a curve is plain data"));
-    }
-}
-
-fn totals(steps: &[Step]) -> Totals {
-    let mut totals = Totals::default();
-    for line in steps {
-        totals.samples += line.samples.unwrap_or(0.0);
-        totals.seconds += line.seconds.unwrap_or(0.0);
-        totals.waited += line.waited_for_data.unwrap_or(0.0);
-    }
-    totals
-}
-
-/// What is drawn of every step.
-type Drawn = (&'static str, fn(&Step) -> Option<f64>);
-
-const DRAWN: [Drawn; 11] = [
-    ("loss", |line| line.loss),
-    ("contrastive", |line| line.contrastive),
-    ("contrastive_chance", |line| line.contrastive_chance),
-    ("label", |line| line.label),
-    ("label_chance", |line| line.label_chance),
-    ("gradient_norm", |line| line.gradient_norm),
-    ("lr", |line| line.lr),
-    ("lr_head", |line| line.lr_head),
-    ("loss_scale", |line| line.loss_scale),
-    ("samples_per_s", |line| {
-        Some(line.samples? / line.seconds.filter(|seconds| *seconds > 0.0)?)
-    }),
-    ("waited", |line| {
-        let seconds = line.seconds.filter(|seconds| *seconds > 0.0)?;
-        Some((line.waited_for_data? / seconds).clamp(0.0, 1.0))
-    }),
-];
-
-/// Those that jump about from step to step.
-const SMOOTHED: [&str; 5] = ["loss", "contrastive", "label", "samples_per_s", "waited"];
-/// Shorter curves are clear as they are.
-const LEAST_SMOOTHED: usize = 100;
-
-fn step_curves(steps: &[Step]) -> Map<String, Value> {
-    let mut curves = Map::new();
-    for (key, number) in DRAWN {
-        let points: Points = steps
-            .iter()
-            .filter_map(|line| Some((line.step?, number(line))))
-            .collect();
-        put(&mut curves, key, &points);
-        if SMOOTHED.contains(&key) && points.len() > LEAST_SMOOTHED {
-            put(&mut curves, &format!("{key}_smooth"), &smoothed(&points));
-        }
-    }
-    // Training time up to a step: lets runs be compared by the clock.
-    let mut elapsed = 0.0;
-    let clock = steps.iter().filter_map(|line| {
-        elapsed += line.seconds.unwrap_or(0.0);
-        Some((line.step?, Some(elapsed)))
-    });
-    put(&mut curves, "elapsed", &clock.collect());
-    curves
-}
-
-/// Seconds since the first sample; a long pause, or a clock that was set back, takes no time.
-fn without_pauses(samples: &[Sample]) -> Vec<f64> {
-    let (mut elapsed, mut before) = (0.0, None);
-    let mut times = Vec::with_capacity(samples.len());
-    for sample in samples {
-        if let (Some(now), Some(before)) = (sample.time, before) {
-            let since: f64 = now - before;
-            elapsed += if (0.0..LONGEST_PAUSE_S).contains(&since) {
-                since
-            } else {
-                0.0
-            };
-        }
-        before = sample.time.or(before);
-        times.push(elapsed);
-    }
-    times
-}
-
-/// What is drawn of every sample.
-type Sampled = (&'static str, fn(&Sample) -> Option<f64>);
-
-const SAMPLED: [Sampled; 5] = [
-    ("used_bytes", |sample| sample.used_bytes),
-    ("process_bytes", |sample| sample.process_bytes),
-    ("arena_bytes", |sample| sample.arena_bytes),
-    ("host_rss_bytes", |sample| sample.host_rss_bytes),
-    ("gpu_utilization", |sample| sample.gpu_utilization),
-];
-
-fn memory_curves(samples: &[Sample], times: &[f64]) -> Map<String, Value> {
-    let mut curves = Map::new();
-    for (key, number) in SAMPLED {
-        let points = times.iter().zip(samples);
-        let points = points.map(|(&time, sample)| (time, number(sample)));
-        put(&mut curves, key, &points.collect());
-    }
-    curves
-}
-
-/// Where a phase of the run begins: training, evaluation, saving.
-fn phases(samples: &[Sample], times: &[f64]) -> Vec<(f64, String)> {
-    let mut found: Vec<(f64, String)> = Vec::new();
-    for (&time, sample) in times.iter().zip(samples) {
-        let Some(phase) = &sample.phase else {
-            continue;
-        };
-        let is_new = found.last().is_none_or(|(_, last)| last != phase);
-        if is_new && found.len() < MAX_PHASES {
-            found.push((six_digits(time), phase.clone()));
-        }
-    }
-    found
 }

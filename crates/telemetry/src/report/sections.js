@@ -9,15 +9,13 @@ function facts(run) {
   const summary = run.summary || {};
   const totals = run.totals;
   const peak = isNumber(summary.process_bytes) ? summary.process_bytes : highest(run.memory.process_bytes);
-  const best = summary.best || bestOf(run);
-  const scores = run.evaluations[run.evaluations.length - 1] || null;
   return {
     finished: Boolean(run.summary),
     steps: run.last_step || 0,
     speed: isNumber(summary.samples_per_s) ? summary.samples_per_s : totals.seconds > 0 ? totals.samples / totals.seconds : null,
     waited: isNumber(summary.waited_for_data) ? summary.waited_for_data : totals.seconds > 0 ? totals.waited / totals.seconds : null,
     seconds: isNumber(summary.seconds) ? summary.seconds : totals.seconds > 0 ? totals.seconds : null,
-    peak, best, scores,
+    peak, best: run.best,
     planned: isNumber(summary.planned_bytes) ? summary.planned_bytes : chosenOf(run).process_bytes,
     budget: (run.plan && run.plan.budget_bytes) || summary.budget_bytes || null,
     precision: summary.precision || chosenOf(run).precision,
@@ -31,27 +29,8 @@ function highest(curve) {
   return ys.length ? ys.reduce((a, b) => Math.max(a, b)) : null;
 }
 
-function metricOf(line, name) {
-  if (name === "mean_r1") return line.image_to_text && (line.image_to_text.r1 + line.text_to_image.r1) / 2;
-  if (name === "image_to_text_r1") return line.image_to_text && line.image_to_text.r1;
-  if (name === "text_to_image_r1") return line.text_to_image && line.text_to_image.r1;
-  return line[name];
-}
-
-/** Where a run has no summary yet: labels decide, else the mean R@1. */
-function bestOf(run) {
-  let best = null;
-  for (const line of run.evaluations) {
-    const metric = isNumber(line.label_top1) ? "label_top1" : "mean_r1";
-    const value = metricOf(line, metric);
-    if (isNumber(value) && line.on !== "train" && (!best || value > best.value)) best = { metric, value, step: line.step };
-  }
-  return best;
-}
-
-const METRIC_NAMES = { label_top1: "Label top-1", label_top5: "Label top-5", mean_r1: "Mean R@1", image_to_text_r1: "Image to text R@1", text_to_image_r1: "Text to image R@1" };
-const metricName = (name) => METRIC_NAMES[name] || name;
-const metricInWords = (name) => metricName(name).replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase());
+const showMetric = (value, isShare) => (isShare ? showShare(value) : showNumber(value));
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 // The verdict.
 
@@ -70,17 +49,17 @@ function oneVerdict(run, named) {
     mark = kind === "plain" ? "…" : mark;
     title = fact.steps ? `Not finished: ${title === "Done" ? "" : title.toLowerCase() + ", "}stopped or still training after step ${showStep(fact.steps)}` : "No step yet";
   }
+  const said = run.failure ? run.failure.error.split("\n") : [];
   if (run.failure) {
-    const { kind: how, step } = run.failure;
     [kind, mark] = words.problem;
-    title = how === "diverged" ? `Training diverged at step ${showStep(step)}` : `Failed after step ${showStep(fact.steps)}`;
+    title = run.failure.kind === "diverged" ? capital(said.shift()) : `Failed after step ${showStep(fact.steps)}`;
   }
   const findings = (run.analysis && run.analysis.findings) || [];
   return h("section", { class: `verdict ${kind}`, "aria-label": "Verdict" },
     h("div", { class: "mark", "aria-hidden": "true", text: mark }),
     h("div", { class: "said" },
       h("strong", { text: named ? `${run.name}: ${title}` : title }),
-      run.failure ? run.failure.error.split("\n").map((text) => h("p", { text })) : null,
+      said.map((text) => h("p", { text })),
       h("p", { text: inWords(run, fact, over) }),
       findings.length ? h("ul", {}, findings.map((one) => h("li", {}, findingInWords(one), one.advice ? h("div", { class: "soft", text: `What to do: ${one.advice}` }) : null))) : null));
 }
@@ -100,7 +79,7 @@ function inWords(run, fact, over) {
     said.push(over ? `Memory peaked at ${showBytes(fact.peak)}, above the plan's ${showBytes(fact.planned)}.`
       : `Memory peaked at ${showBytes(fact.peak)}, within the plan's ${showBytes(fact.planned)}${within}.`);
   } else if (isNumber(fact.planned)) said.push(`The plan has ${showBytes(fact.planned)}${fact.budget ? ` of ${showBytes(fact.budget)}` : ""}.`);
-  if (fact.best) said.push(`Best ${metricInWords(fact.best.metric)}: ${showShare(fact.best.value)}, after step ${showStep(fact.best.step)}.`);
+  if (fact.best) said.push(`Best ${fact.best.name}: ${showMetric(fact.best.value, fact.best.is_share)}, after step ${showStep(fact.best.step)}.`);
   if (fact.advice) said.push(fact.advice.endsWith(".") ? fact.advice : `${fact.advice}.`);
   else if (isNumber(fact.waited)) said.push(`It waited for data ${showShare(fact.waited)} of the time.`);
   if (run.skipped) said.push(`${showStep(run.skipped)} pictures could not be read; skipped.csv names them.`);
@@ -125,18 +104,14 @@ function tiles(run) {
     made.push(tile("Peak memory", showBytes(fact.peak), "",
       `plan ${showBytes(fact.planned)}${fact.budget ? `, budget ${showBytes(fact.budget)}` : ""}`, gauge(fact)));
   }
-  if (fact.best) made.push(tile(`Best ${metricInWords(fact.best.metric)}`, showShare(fact.best.value), "", `after step ${showStep(fact.best.step)}${chance(run, fact.best.metric)}`));
+  if (fact.best) made.push(tile(`Best ${fact.best.name}`, showMetric(fact.best.value, fact.best.is_share), "", `after step ${showStep(fact.best.step)}${chance(fact.best)}`));
   if (loss) made.push(tile("Loss", showNumber(last.y[last.y.length - 1]), "", `${run.steps.loss_smooth ? "running mean" : "of the last step"}; from ${showNumber(loss.y.find(isNumber))}`));
-  if (isNumber(fact.seconds)) made.push(tile("Time", showSeconds(fact.seconds), "", `${counted(run.last_epoch || 0, "epoch")}, ${counted(run.evaluations.length, "evaluation")}`));
+  if (isNumber(fact.seconds)) made.push(tile("Time", showSeconds(fact.seconds), "", `${counted(run.last_epoch || 0, "epoch")}, ${counted(run.num_evaluations, "evaluation")}`));
   if (isNumber(fact.waited)) made.push(tile("Waited for data", showShare(fact.waited), "", "of the training time"));
   return made.length ? h("div", { class: "tiles" }, made) : null;
 }
 
-function chance(run, metric) {
-  const line = run.evaluations.find((one) => isNumber(metricOf(one, metric)));
-  const value = line && (metric === "label_top1" ? line.chance_top1 : /r1$/.test(metric) ? line.chance_r1 : null);
-  return isNumber(value) ? `, by chance ${showShare(value)}` : "";
-}
+const chance = (best) => (isNumber(best.chance) ? `, by chance ${showMetric(best.chance, best.is_share)}` : "");
 
 function stepTime(run) {
   const chosen = chosenOf(run);
@@ -169,7 +144,7 @@ function comparison(runs) {
     const fact = facts(run);
     const name = h("td", { class: "text" }, h("span", { class: "chip" }, swatch(runColour(index)), run.name));
     const cells = [fact.finished ? "done" : "not finished", showStep(fact.steps), isNumber(fact.speed) ? showNumber(fact.speed) : "", showBytes(fact.peak), showBytes(fact.planned),
-      fact.best ? `${metricName(fact.best.metric)} ${showShare(fact.best.value)}` : "", showSeconds(fact.seconds), showShare(fact.waited),
+      fact.best ? `${fact.best.name} ${showMetric(fact.best.value, fact.best.is_share)}` : "", showSeconds(fact.seconds), showShare(fact.waited),
       `${chosenOf(run).batch_size || "?"} × ${chosenOf(run).gradient_accumulation || "?"}`, fact.precision || ""];
     return h("tr", {}, name, cells.map((text) => h("td", { text })));
   });
@@ -231,53 +206,53 @@ function chanceLine(view, key, name) {
   return [...levels].map(([shown, y]) => ({ name: levels.size > 1 ? `${name} ${shown}` : name, y, colour: "soft" }));
 }
 
+/** What all runs have, in the order in which they have it. */
+const namesOf = (view, key) => [...new Set(view.runs.flatMap((run) => run[key]))];
+
 function learning(view) {
-  const has = (key) => view.runs.some((run) => run.steps[key]);
   const number = { show: showNumber };
-  const charts = [stepChart(view, "Loss", [["loss", "loss"]], number)];
-  if (has("label") || has("contrastive")) {
-    charts.push(stepChart(view, "Contrastive loss", [["contrastive", "contrastive"]], number, { lines: chanceLine(view, "contrastive_chance", "guessing") }));
-    if (has("label")) charts.push(stepChart(view, "Label loss", [["label", "label"]], number, { lines: chanceLine(view, "label_chance", "guessing") }));
-  }
+  const losses = namesOf(view, "losses");
+  const isOne = losses.length === 1 && view.runs.every((run) => run.is_one_loss || !run.num_steps);
+  const guessing = (name) => ({ lines: chanceLine(view, `chance:${name}`, "guessing") });
+  const charts = [stepChart(view, "Loss", [["loss", "loss"]], number, isOne ? guessing(losses[0]) : {})];
+  if (!isOne) for (const name of losses) charts.push(stepChart(view, `${capital(spaced(name))} loss`, [[`loss:${name}`, spaced(name)]], number, guessing(name)));
   charts.push(...metricCharts(view));
-  return section("learning", "Learning", "Losses of every step, and what evaluations found on pictures that were held out.", charts);
+  return section("learning", "Learning", "Losses of every step, and what evaluations found.", charts);
 }
 
+const spaced = (key) => key.replaceAll("_", " ");
+
+/** A chart for each group of metrics: shares of a whole in one, numbers in units of their own in another. */
 function metricCharts(view) {
-  const share = { show: showShare, tick: (value) => `${Math.round(100 * value)}%`, zero: true };
-  const parts = new Set(view.runs.flatMap((run) => run.evaluations.map((line) => line.on || "")));
-  const made = [];
-  const add = (title, wanted, y, lines) => {
-    const series = [];
-    const several = view.runs.length > 1;
-    view.runs.forEach((run, index) => {
-      if (view.hidden.has(index)) return;
-      for (const part of parts) {
-        const own = run.evaluations.filter((line) => (line.on || "") === part);
-        wanted.forEach(([name, value], number) => {
-          const points = own.map((line) => [line.step, value(line)]).filter(([, found]) => isNumber(found));
-          if (!points.length) return;
-          const curve = { x: points.map(([step]) => step), y: points.map(([, found]) => found) };
-          const names = [several ? run.name : null, wanted.length > 1 || !several ? name : null, parts.size > 1 ? part : null].filter(Boolean);
-          const dash = several ? number : part === "train" && parts.size > 1 ? 2 : 0;
-          series.push({ name: names.join(", "), colour: several ? runColour(index) : runColour(number), dash, points: over(view, run, curve) });
-        });
-      }
-    });
-    if (series.length) made.push(chart({ title, series, x: axis(view), y, lines, unit: "held out" }));
-  };
-  const level = (key) => {
-    const line = view.runs.flatMap((run) => run.evaluations).find((one) => isNumber(one[key]));
-    return line ? [{ name: "guessing", y: line[key], colour: "soft" }] : [];
-  };
-  add("Labels", [["top-1", (line) => line.label_top1], ["top-5", (line) => line.label_top5]], { ...share, most: 1 }, level("chance_top1"));
-  for (const [key, title] of [["image_to_text", "Image to text"], ["text_to_image", "Text to image"]]) {
-    const recall = ["r1", "r5", "r10"].map((r) => [`R@${r.slice(1)}`, (line) => line[key] && line[key][r]]);
-    add(`${title}: recall`, recall, { ...share, most: 1 }, level("chance_r1"));
+  const shown = view.runs.flatMap((run, index) => (view.hidden.has(index) ? [] : run.metrics.map((metric) => ({ run, index, metric }))));
+  const panels = new Map();
+  for (const one of shown) {
+    const { group, is_share: isShare, name } = one.metric;
+    const key = JSON.stringify([group, isShare, group || isShare ? "" : name]);
+    panels.set(key, [...(panels.get(key) || []), one]);
   }
-  add("Median rank of the right answer", [["image to text", (line) => line.image_to_text && line.image_to_text.median_rank], ["text to image", (line) => line.text_to_image && line.text_to_image.median_rank]],
-    { show: showNumber, zero: true });
-  return made;
+  return [...panels.values()].map((panel) => metricChart(view, panel));
+}
+
+function metricChart(view, panel) {
+  const several = view.runs.length > 1;
+  const names = [...new Set(panel.map(({ metric }) => metric.name))];
+  const parts = [...new Set(panel.map(({ metric }) => metric.on))];
+  const [{ metric: { group, is_share: isShare } }] = panel;
+  const title = !group ? (names.length > 1 ? "Metrics" : names[0]) : isShare ? group : `${group}: ${names.join(", ")}`;
+  const series = panel.map(({ run, index, metric }) => {
+    const number = names.indexOf(metric.name);
+    const labels = [several ? run.name : null, names.length > 1 || !several ? metric.name : null, parts.length > 1 ? metric.on : null].filter(Boolean);
+    const dash = several ? number : metric.on === "train" && parts.length > 1 ? 2 : 0;
+    return { name: labels.join(", "), colour: runColour(several ? index : number), dash, points: over(view, run, metric) };
+  });
+  const levels = new Map(panel.filter(({ metric }) => isNumber(metric.chance)).map(({ metric }) => [`${metric.name} ${metric.chance}`, metric]));
+  const lines = [...levels.values()].map((metric) => ({ name: levels.size > 1 ? `guessing ${metric.name}` : "guessing", y: metric.chance, colour: "soft" }));
+  const best = new Map(panel.filter(({ run }) => run.best).map(({ run, index }) => [index, run]));
+  const marks = [...best].map(([index, run]) => ({ name: several ? `best of ${run.name}` : "best", x: over(view, run, { x: [run.best.step], y: [0] }).x[0], colour: several ? runColour(index) : "good" }));
+  const y = isShare ? { show: showShare, tick: (value) => `${Math.round(100 * value)}%`, zero: true, most: 1 } : { show: showNumber, zero: true };
+  const unit = parts.length > 1 ? null : parts[0] === "train" ? "training pictures" : "held out";
+  return chart({ title: capital(title), series, x: axis(view), y, lines, marks, unit });
 }
 
 function pace(view) {
@@ -286,7 +261,7 @@ function pace(view) {
   const charts = [
     stepChart(view, "Throughput", [["samples_per_s", "samples/s"]], { show: showNumber, zero: true }),
     stepChart(view, "Waited for data", [["waited", "share of a step"]], { ...share, most: 0.05 }),
-    stepChart(view, "Learning rate", [["lr", "towers"], ["lr_head", "label head"]], { show: showNumber, zero: true }),
+    stepChart(view, "Learning rate", namesOf(view, "rates").map((key) => [`rate:${key}`, spaced(key)]), { show: showNumber, zero: true }),
     stepChart(view, "Gradient norm, before clipping", [["gradient_norm", "norm"]], { show: showNumber, zero: true }),
   ];
   if (scaled) charts.push(stepChart(view, "Loss scale", [["loss_scale", "scale"]], { show: showNumber, zero: true }));
@@ -392,43 +367,16 @@ function operations(view) {
   };
   const head = (names) => h("thead", {}, h("tr", {}, names.map((text) => h("th", { scope: "col", text, class: text === "writes" || text === "where" ? "text" : null }))));
   const own = (one) => (isNumber(one.measured_ms) || !measured ? "" : " (predicted)");
-  const kinds = h("table", {}, h("caption", { text: "By kind" }), head(["operation", "", "runs", "time", "share"]),
+  const kinds = h("table", { "aria-label": "By kind" }, head(["operation", "", "runs", "time", "share"]),
     h("tbody", {}, file.kinds.slice(0, 14).map((one) => h("tr", {}, h("td", { text: one.operation + own(one) }), bar(time(one), time(file.kinds[0])),
       h("td", { text: showStep(one.runs) }), h("td", { text: showSeconds(time(one) / 1000) }), h("td", { text: showShare(time(one) / total) })))));
-  const slowest = h("table", {}, h("caption", { text: "One by one" }), head(["operation", "writes", "where", "runs", "time", "share"]),
+  const slowest = h("table", { "aria-label": "One by one" }, head(["operation", "writes", "where", "runs", "time", "share"]),
     h("tbody", {}, file.operations.slice(0, 18).map((one) => h("tr", {}, h("td", { text: one.operation + own(one) }), h("td", { class: "text", text: one.writes || "" }),
       h("td", { class: "text", text: [one.block, one.program].filter(Boolean).join(", ") }), h("td", { text: showStep(one.runs) }),
       h("td", { text: showSeconds(time(one) / 1000) }), h("td", { text: showShare(time(one) / total) })))));
-  const words = measured ? `Timed one by one in step ${showStep(file.step)}, all runs within a step together: ${showSeconds(total / 1000)}. The update is predicted.`
+  const words = measured ? `Timed one by one in step ${showStep(file.step)}, all runs within a step together: ${showSeconds(total / 1000)}. What was not timed is predicted.`
     : `PREDICTED from the graph's costs and the device's rates, not measured; all runs within a step together: ${showSeconds(total / 1000)}.`;
-  return section("operations", "Slowest operations", words, [h("div", { class: "wide two" }, h("div", { class: "card scroll" }, kinds), h("div", { class: "card scroll" }, slowest))]);
-}
-
-// Predictions.
-
-function predictions(view) {
-  const run = view.runs[view.detail];
-  const file = run.samples;
-  if (!file || !Array.isArray(file.samples) || !file.samples.length) return null;
-  const list = h("ul", { class: "samples wide" }, file.samples.slice(0, 24).map(prediction));
-  const where = file.on === "train" ? "Training pictures" : "Held-out pictures";
-  return section("predictions", "Predictions", `${where} as the model sees them, after step ${showStep(file.step)}: the captions that it finds nearest among ${showStep(file.captions || 0)}, with their cosine (✓ its own, … its own further down), and the label head's choice.`, [list]);
-}
-
-function prediction(one) {
-  const picture = /^[A-Za-z0-9+/=]+$/.test(one.jpeg || "") ? h("img", { src: `data:image/jpeg;base64,${one.jpeg}`, alt: `The picture of: ${one.caption}`, loading: "lazy" }) : null;
-  const first = (one.labels || [])[0];
-  const right = first && first.label === one.label;
-  const captions = [...(one.captions || [])];
-  if (!captions.some((line) => line.own) && isNumber(one.similarity)) captions.push({ caption: one.caption, similarity: one.similarity, own: true, beyond: true });
-  return h("li", {}, picture, h("div", { class: "body" },
-    h("div", { class: "own", text: one.caption }),
-    first ? h("div", {}, h("span", { class: `tag ${right ? "right" : "wrong"}`, text: right ? `✓ ${first.label} ${showShare(first.share)}` : `✕ ${first.label} ${showShare(first.share)}` }),
-      right ? null : h("span", { class: "soft", text: one.label ? ` is ${one.label}` : " has no label" })) : null,
-    h("ol", {}, captions.map((line) => h("li", { class: line.own ? "is-own" : null },
-      h("span", {}, line.own ? `${line.beyond ? "… " : "✓ "}${line.caption}` : line.caption, line.own ? h("span", { class: "visually-hidden", text: " (its own)" }) : null),
-      h("span", { text: showNumber(line.similarity) })))),
-    h("div", { class: "soft", text: one.image })));
+  return section("operations", "Slowest operations", words, [h("div", { class: "wide two" }, h("div", { class: "card scroll" }, tableTitle("By kind"), kinds), h("div", { class: "card scroll" }, tableTitle("One by one"), slowest))]);
 }
 
 // The plan's choices and the configuration.
@@ -479,7 +427,8 @@ function candidates(plan) {
   const rows = all.map((one, index) => h("tr", { class: index === 0 ? "chosen" : null }, [`${one.batch_size} × ${one.gradient_accumulation}`, one.recompute, String(one.kept_micro_batches ?? ""), one.precision,
     showBytes(one.arena_bytes), showBytes(one.process_bytes), isNumber(one.step_ms) ? showSeconds(one.step_ms / 1000) : "", index === 0 ? "chosen" : plan.budget_bytes && one.process_bytes > plan.budget_bytes ? "does not fit" : "fits"].map((text) => h("td", { text }))));
   const head = ["batch", "recompute", "kept", "precision", "arena", "process", "a step", ""];
-  return h("div", { class: "wide card scroll" }, h("table", {}, h("caption", { text: `The plan, within ${plan.budget_bytes ? showBytes(plan.budget_bytes) : "no budget"}, for an effective batch of ${showStep(plan.effective_batch || 0)}` }),
+  const title = `The plan, within ${plan.budget_bytes ? showBytes(plan.budget_bytes) : "no budget"}, for an effective batch of ${showStep(plan.effective_batch || 0)}`;
+  return h("div", { class: "wide card scroll" }, tableTitle(title), h("table", { "aria-label": title },
     h("thead", {}, h("tr", {}, head.map((text) => h("th", { scope: "col", text })))), h("tbody", {}, rows)));
 }
 

@@ -11,7 +11,7 @@ fn run(files: &[(&str, &str)]) -> tempfile::TempDir {
     folder
 }
 
-fn report(folder: &Path) -> (Written, String) {
+fn report(folder: &Path) -> (ReportFile, String) {
     let out = folder.join("report.html");
     let written = write(&[folder.to_owned()], &out).unwrap();
     let html = fs::read_to_string(&out).unwrap();
@@ -64,7 +64,8 @@ fn a_run_that_was_cut_short_is_shown_as_far_as_it_goes() {
     assert_eq!(run["steps"]["loss"]["y"][0], 2.5);
     assert_eq!(run["steps"]["samples_per_s"]["y"][0], 4.0);
     assert_eq!(run["steps"]["waited"]["y"][0], 0.25);
-    assert_eq!(run["evaluations"][0]["label_top1"], 0.5);
+    assert_eq!(run["metrics"][0]["name"], "label top-1");
+    assert_eq!(run["metrics"][0]["y"][0], 0.5);
     assert!(run["plan"].is_null() && run["summary"].is_null());
 }
 

@@ -136,10 +136,11 @@ function showTickBytes(bytes) {
   return bytes === 0 ? "0" : showBytes(bytes).replace(/\.0+(?= )/, "").replace(/(\.\d)0(?= )/, "$1");
 }
 
-function table(caption, head, rows) {
-  return h("div", { class: "scroll" },
-    h("table", {},
-      caption ? h("caption", { text: caption }) : null,
+const tableTitle = (text) => h("p", { class: "table-title", "aria-hidden": "true", text });
+
+function table(title, head, rows) {
+  return h("div", { class: "scroll" }, title ? tableTitle(title) : null,
+    h("table", { "aria-label": title },
       h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col", text: name })))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", { text: cell })))))));
 }

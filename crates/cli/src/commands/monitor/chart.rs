@@ -24,7 +24,7 @@ pub fn bar(share: Option<f64>, width: usize, colour: Color) -> [Span<'static>; 2
 }
 
 /// A quantity over time or steps.
-pub struct Drawn<'a> {
+pub struct CurveChart<'a> {
     pub name: &'a str,
     /// What it is now.
     pub now: String,
@@ -39,7 +39,7 @@ pub struct Drawn<'a> {
 }
 
 /// Draws it with its name above.
-pub fn draw(frame: &mut Frame, area: Rect, drawn: Drawn) {
+pub fn draw(frame: &mut Frame, area: Rect, drawn: CurveChart) {
     let [name, curve] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
     let title = Line::from(vec![
         Span::from(format!(" {} ", drawn.name)).dim(),

@@ -8,18 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, anyhow};
+use holdall_telemetry::memory_log;
+use holdall_telemetry::run_files::{self, CONFIG_FILE, METRICS_FILE};
 
 /// Files that grow while a run trains.
-const GROWING: [&str; 2] = ["metrics.jsonl", "memory.jsonl"];
+const GROWING: [&str; 2] = [METRICS_FILE, memory_log::FILE_NAME];
 
-/// Files by which a folder is known as a run's.
-const OF_A_RUN: [&str; 5] = [
-    ".lock",
-    "config.yml",
-    "metrics.jsonl",
-    "plan.json",
-    "summary.json",
-];
+/// What a run holds open as long as it trains.
+const LOCK_FILE: &str = ".lock";
 
 /// A run whose files were written within this time trains.
 const FRESH: Duration = Duration::from_secs(15);
@@ -34,7 +30,7 @@ pub struct Training {
 
 /// The folder that was named; that of `holdall demo` has its run below it.
 pub fn named(path: &Path) -> Result<PathBuf> {
-    let is_run = |folder: &Path| OF_A_RUN.iter().any(|name| folder.join(name).is_file());
+    let is_run = |folder: &Path| folder.join(LOCK_FILE).is_file() || run_files::is_run(folder);
     let below = path.join("run");
     match path {
         path if is_run(path) => Ok(path.to_owned()),
@@ -73,7 +69,7 @@ pub fn trainer_of(folder: &Path) -> Option<Training> {
 
 /// When one of the run's files was written last.
 pub fn last_written(folder: &Path) -> Option<SystemTime> {
-    let files = GROWING.iter().chain(&["config.yml"]);
+    let files = GROWING.iter().chain(&[CONFIG_FILE]);
     files
         .filter_map(|name| fs::metadata(folder.join(name)).ok()?.modified().ok())
         .max()
@@ -96,12 +92,12 @@ fn held_by_processes(proc: &Path) -> Vec<Training> {
             .flatten()
             .flatten();
         let targets = open.filter_map(|file| fs::read_link(file.path()).ok());
-        let locks = targets.filter(|file| file.file_name().is_some_and(|name| name == ".lock"));
+        let locks = targets.filter(|file| file.file_name().is_some_and(|name| name == LOCK_FILE));
         let folders = locks.filter_map(|file| Some(file.parent()?.to_owned()));
         // A run in a container of its own has a path that means nothing here.
         all.extend(
             folders
-                .filter(|folder| folder.join(".lock").is_file())
+                .filter(|folder| folder.join(LOCK_FILE).is_file())
                 .map(|folder| Training {
                     folder,
                     pid: Some(pid),

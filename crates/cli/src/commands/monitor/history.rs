@@ -1,10 +1,10 @@
-//! What was seen before, in bounded room: the last minutes of the machine, and a whole run.
+//! Past samples in bounded memory: the last minutes of the machine, and a whole run.
 
 use std::collections::VecDeque;
 
 use super::readings::Readings;
 
-/// Looks that are remembered: ten minutes at a look per second.
+/// Samples that are kept: ten minutes at one per second.
 const REMEMBERED: usize = 600;
 
 /// Points of a run's curve, at most.
@@ -59,7 +59,7 @@ pub struct History {
 }
 
 impl History {
-    /// Remembers a look.
+    /// Keeps a sample.
     pub fn record(&mut self, readings: &Readings) {
         let time = readings.time;
         let host = &readings.host;

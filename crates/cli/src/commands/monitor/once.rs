@@ -1,11 +1,11 @@
-//! One look as text, for pipes and for people in a hurry.
+//! A sample as text, for pipes and for people in a hurry.
 
 use holdall_data::words::counted;
 use holdall_train::budget::show_bytes;
 
 use super::readings::Readings;
 use super::run::RunReading;
-use super::words::{self, UNKNOWN, facts, gpu_name, of_bytes, percent};
+use super::words::{self, NAME_WIDTH, UNKNOWN, facts, gpu_name, of_bytes, percent};
 use crate::screen::table;
 
 /// Why there is no GPU, and what to do.
@@ -14,7 +14,7 @@ pub fn no_gpu(reason: &str) -> String {
 }
 
 pub const NO_RUN: &str =
-    "No run trains on this machine. `holdall monitor RUN` shows one that is over";
+    "No run is training on this machine. `holdall monitor RUN` shows one that has ended";
 
 pub fn show(readings: &Readings, run: Option<&RunReading>) -> String {
     let mut text = show_host(readings);
@@ -76,7 +76,7 @@ fn show_gpus(readings: &Readings) -> String {
             holders.push(vec![
                 format!("GPU {}", gpu.index),
                 holder.pid.to_string(),
-                name.unwrap_or("not seen from here").to_owned(),
+                name.unwrap_or("name not visible").to_owned(),
                 holder.bytes.map_or(UNKNOWN.to_owned(), show_bytes),
             ]);
         }
@@ -95,7 +95,7 @@ fn show_run(run: &RunReading) -> String {
         words::progress(run)
     );
     for (name, value) in facts(run) {
-        text += &format!("  {name:<13}{value}\n");
+        text += &format!("  {name:<NAME_WIDTH$} {value}\n");
     }
     text
 }

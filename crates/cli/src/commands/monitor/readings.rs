@@ -1,4 +1,4 @@
-//! One look at the machine, as plain data: what is drawn, printed and written as JSON.
+//! A sample of the machine as plain data: what is drawn, printed and written as JSON.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::host::{HostReading, HostWatch};
 
-/// One look.
+/// A sample.
 #[derive(Clone, Debug)]
 pub struct Readings {
     /// Seconds since 1970, UTC.
@@ -18,7 +18,7 @@ pub struct Readings {
 }
 
 impl Readings {
-    /// Looks at the machine.
+    /// Samples the machine.
     pub fn take(host: &mut HostWatch) -> Readings {
         // A clock before 1970 is wrong, but no reason to end.
         let since = SystemTime::now().duration_since(UNIX_EPOCH);

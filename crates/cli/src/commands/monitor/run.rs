@@ -1,4 +1,4 @@
-//! A run beside the machine: what its folder says, read again as it grows.
+//! A run beside the machine: the files of its folder, read again as they grow.
 //!
 //! Files may be missing, end within a line, or be of another version: what can be read is shown.
 
@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use holdall_telemetry::memory_log::{FILE_NAME, MemorySample, Phase};
+use holdall_telemetry::run_files::{
+    self, CONFIG_FILE, EvaluationLine, FAILURE_FILE, LOG_TAIL_BYTES, Loss, METRICS_FILE,
+    MetricsLine, PLAN_FILE, Plan, SUMMARY_FILE, StepLine, Summary,
+};
 use holdall_train::config::RunConfig;
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
 
 use super::find::{self, Training};
 use super::history::Curve;
 use super::tail::{News, Tail};
 
-/// Speed and waiting are those of so many steps.
+/// Number of steps that speed and waiting are the mean of.
 const RECENT_STEPS: usize = 20;
-/// Of the memory log the last line matters; a line is a few hundred bytes.
-const END_OF_LOG_BYTES: u64 = 64 << 10;
-/// A JSON file that is longer than this is none of ours.
-const MAX_JSON_BYTES: u64 = 64 << 20;
 
 /// How a run is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -41,7 +42,7 @@ pub enum State {
 pub struct RunReading {
     pub folder: PathBuf,
     pub state: State,
-    /// Who trains.
+    /// The process that trains.
     pub pid: Option<u32>,
     /// Seconds since one of its files was written.
     pub quiet_s: Option<f64>,
@@ -52,9 +53,10 @@ pub struct RunReading {
     pub epoch: Option<u64>,
     pub epochs: Option<u64>,
     pub loss: Option<f64>,
-    /// What guessing gives for the contrastive part.
-    pub contrastive: Option<f64>,
-    pub contrastive_chance: Option<f64>,
+    /// Each of them by name; empty where the total is the only one.
+    pub losses: Vec<Loss>,
+    /// What guessing gives for the total, where that is the only loss.
+    pub chance: Option<f64>,
     pub lr: Option<f64>,
     pub samples_per_s: Option<f64>,
     /// Share of the training time, 0 to 1.
@@ -69,71 +71,19 @@ pub struct RunReading {
     pub budget_bytes: Option<u64>,
     /// The plan's promise for the process.
     pub planned_bytes: Option<u64>,
-    /// What the process holds: now, or at most where it is over.
+    /// Memory of the process: now, or its peak where the run has ended.
     pub used_bytes: Option<u64>,
-    pub evaluation: Option<Evaluation>,
+    /// The newest one, with all that its line has.
+    #[serde(serialize_with = "line_as_it_is")]
+    pub evaluation: Option<EvaluationLine>,
 }
 
-/// The last scores.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Evaluation {
-    pub step: Option<u64>,
-    pub on: Option<String>,
-    pub label_top1: Option<f64>,
-    pub image_to_text: Ranks,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Ranks {
-    pub r1: Option<f64>,
-}
-
-/// A line of `metrics.jsonl` as far as it is shown.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Step {
-    kind: String,
-    step: Option<u64>,
-    epoch: Option<u64>,
-    loss: Option<f64>,
-    contrastive: Option<f64>,
-    contrastive_chance: Option<f64>,
-    lr: Option<f64>,
-    samples: Option<f64>,
-    seconds: Option<f64>,
-    waited_for_data: Option<f64>,
-}
-
-/// `plan.json` as far as it is shown.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Plan {
-    device: Option<String>,
-    budget_bytes: Option<u64>,
-    effective_batch: Option<u64>,
-    chosen: Chosen,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Chosen {
-    batch_size: Option<u64>,
-    gradient_accumulation: Option<u64>,
-    precision: Option<String>,
-    recompute: Option<String>,
-    process_bytes: Option<u64>,
-}
-
-/// `summary.json` as far as it is shown.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Summary {
-    steps: Option<u64>,
-    samples_per_s: Option<f64>,
-    waited_for_data: Option<f64>,
-    process_bytes: Option<u64>,
+fn line_as_it_is<S: Serializer>(
+    evaluation: &Option<EvaluationLine>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let fields = evaluation.as_ref().map(|line| &line.fields);
+    fields.serialize(serializer)
 }
 
 /// A run that is watched.
@@ -142,7 +92,7 @@ pub struct RunWatch {
     folder: PathBuf,
     metrics: Tail,
     memory: Tail,
-    seen: Seen,
+    seen: Progress,
     pub loss: Curve,
     pub samples_per_s: Curve,
     plan: File<Plan>,
@@ -151,59 +101,59 @@ pub struct RunWatch {
     epochs: (Option<SystemTime>, Option<u64>),
 }
 
-/// What the lines said.
+/// What the newest lines say.
 #[derive(Debug, Default)]
-struct Seen {
-    last: Option<Step>,
-    recent: VecDeque<Step>,
+struct Progress {
+    last: Option<StepLine>,
+    recent: VecDeque<StepLine>,
     steps_per_epoch: Option<u64>,
-    evaluation: Option<Evaluation>,
+    evaluation: Option<EvaluationLine>,
     sample: Option<MemorySample>,
 }
 
 /// A JSON file that is read again when it was written again.
 #[derive(Debug)]
 struct File<T> {
-    path: PathBuf,
+    name: &'static str,
     written: Option<SystemTime>,
     contents: Option<T>,
 }
 
-impl<T: for<'a> Deserialize<'a>> File<T> {
-    fn new(path: PathBuf) -> File<T> {
+impl<T: DeserializeOwned> File<T> {
+    fn new(name: &'static str) -> File<T> {
         File {
-            path,
+            name,
             written: None,
             contents: None,
         }
     }
 
-    fn read(&mut self) -> Option<&T> {
-        let file = fs::metadata(&self.path).ok();
-        let is_sane = file
-            .as_ref()
-            .is_some_and(|file| file.len() <= MAX_JSON_BYTES);
-        let written = file.and_then(|file| file.modified().ok());
-        if written != self.written || (is_sane && self.contents.is_none()) {
+    fn read(&mut self, folder: &Path) -> Option<&T> {
+        let written = written(folder, self.name);
+        if written != self.written || self.contents.is_none() {
             self.written = written;
-            let bytes = fs::read(&self.path).ok().filter(|_| is_sane);
-            self.contents = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            // What cannot be read now may be whole at the next look.
+            self.contents = run_files::read_json(folder, self.name).ok().flatten();
         }
         self.contents.as_ref()
     }
+}
+
+fn written(folder: &Path, name: &str) -> Option<SystemTime> {
+    fs::metadata(folder.join(name)).ok()?.modified().ok()
 }
 
 impl RunWatch {
     pub fn new(folder: &Path) -> RunWatch {
         RunWatch {
             folder: folder.to_owned(),
-            metrics: Tail::whole(folder.join("metrics.jsonl")),
-            memory: Tail::last(folder.join(FILE_NAME), END_OF_LOG_BYTES),
-            seen: Seen::default(),
+            metrics: Tail::whole(folder.join(METRICS_FILE)),
+            memory: Tail::last(folder.join(FILE_NAME), LOG_TAIL_BYTES),
+            seen: Progress::default(),
             loss: Curve::default(),
             samples_per_s: Curve::default(),
-            plan: File::new(folder.join("plan.json")),
-            summary: File::new(folder.join("summary.json")),
+            plan: File::new(PLAN_FILE),
+            summary: File::new(SUMMARY_FILE),
             epochs: (None, None),
         }
     }
@@ -237,52 +187,41 @@ impl RunWatch {
         metrics.read(|news| match news {
             News::Restart => {
                 let sample = seen.sample.take();
-                *seen = Seen {
+                *seen = Progress {
                     sample,
-                    ..Seen::default()
+                    ..Progress::default()
                 };
                 (*loss, *samples_per_s) = (Curve::default(), Curve::default());
             }
-            News::Line(line) => {
-                let Ok(step) = serde_json::from_slice::<Step>(line) else {
-                    return;
-                };
-                match step.kind.as_str() {
-                    "step" => {
-                        let at = step.step.unwrap_or_default() as f64;
-                        loss.push(at, step.loss);
-                        let speed = step.samples.zip(step.seconds);
-                        let speed = speed.map(|(samples, seconds)| samples / seconds);
-                        samples_per_s.push(at, speed);
-                        seen.take(step);
-                    }
-                    "evaluation" => seen.evaluation = serde_json::from_slice(line).ok(),
-                    _ => {}
+            News::Line(line) => match MetricsLine::parse(line) {
+                Ok(MetricsLine::Step(step)) => {
+                    let at = step.step.unwrap_or_default() as f64;
+                    loss.push(at, step.loss);
+                    samples_per_s.push(at, step.samples_per_s());
+                    seen.take(step);
                 }
-            }
+                Ok(MetricsLine::Evaluation(line)) => seen.evaluation = Some(line),
+                Ok(MetricsLine::Other) | Err(_) => {}
+            },
         });
     }
 
     fn read_epochs(&mut self) {
-        let path = self.folder.join("config.yml");
-        let written = fs::metadata(&path).and_then(|file| file.modified()).ok();
+        let written = written(&self.folder, CONFIG_FILE);
         if written != self.epochs.0 {
+            let path = self.folder.join(CONFIG_FILE);
             let config = RunConfig::load(Some(&path), &[]).ok();
             self.epochs = (written, config.map(|config| config.train.epochs as u64));
         }
     }
 
     fn reading(&mut self, training: Option<Training>, quiet: Option<Duration>) -> RunReading {
-        let written = |name: &str| {
-            fs::metadata(self.folder.join(name))
-                .and_then(|file| file.modified())
-                .ok()
-        };
+        let written = |name| written(&self.folder, name);
         // Whichever is newer is how it ended.
-        let has_failed = written("failure.json")
-            .is_some_and(|failed| written("summary.json").is_none_or(|done| failed >= done));
-        let plan = self.plan.read().cloned().unwrap_or_default();
-        let summary = self.summary.read().cloned();
+        let has_failed = written(FAILURE_FILE)
+            .is_some_and(|failed| written(SUMMARY_FILE).is_none_or(|done| failed >= done));
+        let plan = self.plan.read(&self.folder).cloned().unwrap_or_default();
+        let summary = self.summary.read(&self.folder).cloned();
         let state = match (&training, &summary) {
             (Some(_), _) => State::Running,
             (None, _) if has_failed => State::Failed,
@@ -295,8 +234,9 @@ impl RunWatch {
             .unwrap_or_default();
         let seen = &self.seen;
         let last = seen.last.clone().unwrap_or_default();
+        let is_one_loss = last.is_one_loss();
         let sample = seen.sample.clone().unwrap_or_default();
-        let sum = |of: fn(&Step) -> Option<f64>| seen.recent.iter().filter_map(of).sum::<f64>();
+        let sum = |of: fn(&StepLine) -> Option<f64>| seen.recent.iter().filter_map(of).sum::<f64>();
         let (samples, seconds) = (sum(|step| step.samples), sum(|step| step.seconds));
         let recent = |value: f64| (seconds > 0.0).then(|| value / seconds);
         let steps = summary.steps.or_else(|| {
@@ -325,9 +265,13 @@ impl RunWatch {
             epoch: last.epoch,
             epochs: self.epochs.1,
             loss: last.loss,
-            contrastive: last.contrastive,
-            contrastive_chance: last.contrastive_chance,
-            lr: last.lr,
+            chance: last
+                .losses
+                .first()
+                .and_then(|one| one.chance)
+                .filter(|_| is_one_loss),
+            losses: if is_one_loss { Vec::new() } else { last.losses },
+            lr: last.rates.first().map(|(_, rate)| *rate),
             samples_per_s: summary.samples_per_s.or(recent(samples)),
             waited_for_data: summary
                 .waited_for_data
@@ -347,8 +291,8 @@ impl RunWatch {
     }
 }
 
-impl Seen {
-    fn take(&mut self, step: Step) {
+impl Progress {
+    fn take(&mut self, step: StepLine) {
         let before = self
             .last
             .as_ref()
@@ -364,7 +308,7 @@ impl Seen {
     }
 }
 
-/// What a process holds of the host's memory; Linux tells.
+/// Resident memory of a process; known on Linux.
 fn resident_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -421,7 +365,12 @@ mod tests {
         let reading = watch.read();
         assert_eq!((reading.step, reading.epoch), (Some(5), Some(2)));
         assert_eq!((reading.steps, reading.epochs), (Some(12), Some(3)));
-        assert_eq!(reading.evaluation.unwrap().image_to_text.r1, Some(0.25));
+        let json = serde_json::to_value(&reading).unwrap();
+        assert_eq!(json["evaluation"]["image_to_text"]["r1"], 0.25);
+        assert_eq!(
+            json["losses"],
+            serde_json::json!([{"name": "contrastive", "value": 1.5, "chance": 4.1}])
+        );
         assert_eq!(watch.loss.points().len(), 5);
         // Fresh files are those of a run that trains, whoever that is.
         assert_eq!(reading.state, State::Running);

@@ -68,7 +68,7 @@ impl View {
         view
     }
 
-    /// Takes another look in.
+    /// Takes a sample in.
     pub fn record(&mut self, readings: Readings) {
         self.history.record(&readings);
         self.readings = readings;
@@ -96,19 +96,19 @@ enum Part {
     Run,
 }
 
-/// How many rows a part takes, and how much it matters.
-struct Wanted {
+/// Rows of a part, and its rank.
+struct PartSize {
     part: Part,
     least: u16,
     most: u16,
-    /// The largest goes first where there is no room.
+    /// Where there is no room, the part with the largest rank is left out first.
     rank: u8,
 }
 
-fn wanted(view: &View, height: u16) -> Vec<Wanted> {
+fn part_sizes(view: &View, height: u16) -> Vec<PartSize> {
     let num_gpus = u16::try_from(view.gpus().len()).unwrap_or(u16::MAX - 1);
     let has_gpu = num_gpus > 0;
-    let want = |part, least, most, rank| Wanted {
+    let want = |part, least, most, rank| PartSize {
         part,
         least,
         most,
@@ -139,8 +139,8 @@ fn wanted(view: &View, height: u16) -> Vec<Wanted> {
 
 /// Which parts there are, and how high each is.
 fn laid_out(view: &View, height: u16) -> Vec<(Part, u16)> {
-    let mut all = wanted(view, height);
-    let sum = |all: &[Wanted]| all.iter().map(|want| u32::from(want.least)).sum::<u32>();
+    let mut all = part_sizes(view, height);
+    let sum = |all: &[PartSize]| all.iter().map(|want| u32::from(want.least)).sum::<u32>();
     while sum(&all) > u32::from(height) && all.len() > 1 {
         let least = all.iter().map(|want| want.rank).max();
         all.retain(|want| Some(want.rank) != least);

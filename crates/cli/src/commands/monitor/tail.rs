@@ -1,4 +1,4 @@
-//! What was appended to a file of lines since the last look.
+//! Lines that were appended to a file since it was last read.
 //!
 //! The writer may be in the middle of a line, may have been killed there, and after a resume may cut the file back: half a line is
 //! kept until the rest comes, and a file that became shorter is read from its start again.
@@ -7,8 +7,10 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-/// A line that is longer than this is none of ours.
-const MAX_LINE_BYTES: usize = 1 << 20;
+use holdall_telemetry::run_files;
+
+/// A longer line was not written by Holdall.
+const MAX_LINE_BYTES: usize = run_files::MAX_LINE_BYTES as usize;
 
 /// A file that grows.
 #[derive(Debug)]
@@ -23,10 +25,10 @@ pub struct Tail {
     at_most: u64,
 }
 
-/// What a look brings.
+/// What reading again brings.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News<'a> {
-    /// The file was cut: what was read before holds no longer.
+    /// The file was cut: what was read before is no longer valid.
     Restart,
     /// A whole line, without its end.
     Line(&'a [u8]),

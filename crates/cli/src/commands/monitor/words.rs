@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use holdall_data::words::thousands;
 use holdall_device::cuda::gpus::GpuReading;
+use holdall_telemetry::run_files::{in_words, is_share};
 use holdall_train::budget::show_bytes;
 
 use super::run::{RunReading, State};
@@ -97,19 +98,31 @@ pub fn state(run: &RunReading) -> String {
     }
 }
 
+/// Losses that are shown by name.
+const MOST_LOSSES: usize = 3;
+/// Characters of a name.
+pub const NAME_WIDTH: usize = 12;
+
 /// What a run's numbers are called, and what they are, the most important first; what is not known is left out. Each fits into
 /// half of the narrowest screen.
-pub fn facts(run: &RunReading) -> Vec<(&'static str, String)> {
+pub fn facts(run: &RunReading) -> Vec<(String, String)> {
     let mut facts = Vec::new();
-    let mut add = |name: &'static str, value: Option<String>| {
+    let mut add = |name: &str, value: Option<String>| {
+        let name = name.chars().take(NAME_WIDTH - 1).collect();
         facts.extend(value.map(|value| (name, value)));
     };
-    add("loss", run.loss.map(|loss| format!("{loss:.3}")));
-    let pairs = run.contrastive.zip(run.contrastive_chance);
-    add(
-        "contrastive",
-        pairs.map(|(loss, chance)| format!("{loss:.3} (chance {chance:.3})")),
-    );
+    let by_chance = |value: Option<f64>, chance: Option<f64>| match (value, chance) {
+        (Some(value), Some(chance)) => format!("{value:.3} (chance {chance:.3})"),
+        (Some(value), None) => format!("{value:.3}"),
+        (None, _) => "not a number".to_owned(),
+    };
+    add("loss", run.step.map(|_| by_chance(run.loss, run.chance)));
+    for loss in run.losses.iter().take(MOST_LOSSES) {
+        let value = by_chance(loss.value, loss.chance);
+        add(&in_words(&loss.name), Some(value));
+    }
+    let more = run.losses.len().saturating_sub(MOST_LOSSES);
+    add("", (more > 0).then(|| format!("and {more} more")));
     let speed = run.samples_per_s;
     add("speed", speed.map(|speed| format!("{speed:.0} samples/s")));
     let waited = run.waited_for_data;
@@ -124,7 +137,9 @@ pub fn facts(run: &RunReading) -> Vec<(&'static str, String)> {
         "left",
         run.left_s.map(|seconds| format!("about {}", span(seconds))),
     );
-    add("scores", scores(run));
+    for (at, metric) in metrics(run).into_iter().enumerate() {
+        add(if at == 0 { "evaluation" } else { "" }, Some(metric));
+    }
     facts
 }
 
@@ -157,16 +172,16 @@ fn how(run: &RunReading) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-fn scores(run: &RunReading) -> Option<String> {
-    let evaluation = run.evaluation.as_ref()?;
-    let percent =
-        |name: &str, share: Option<f64>| share.map(|share| format!("{name} {:.1}%", 100.0 * share));
-    let scores = [
-        percent("labels", evaluation.label_top1),
-        percent("R@1", evaluation.image_to_text.r1),
-    ];
-    let scores: Vec<String> = scores.into_iter().flatten().collect();
-    (!scores.is_empty()).then(|| scores.join(", "))
+/// What stands for the newest evaluation.
+fn metrics(run: &RunReading) -> Vec<String> {
+    let evaluation = run.evaluation.iter();
+    let leading = evaluation.flat_map(|evaluation| evaluation.leading());
+    leading
+        .map(|metric| match is_share(&metric.name, [metric.value]) {
+            true => format!("{} {:.1}%", metric.title(), 100.0 * metric.value),
+            false => format!("{} {:.3}", metric.title(), metric.value),
+        })
+        .collect()
 }
 
 #[cfg(test)]

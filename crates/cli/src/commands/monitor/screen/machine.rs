@@ -1,4 +1,4 @@
-//! The machine's part of the screen: host, GPUs, their curves, who is on them.
+//! The machine's part of the screen: host, GPUs, their curves, the processes on them.
 
 use holdall_data::words::counted;
 use holdall_device::cuda::gpus::GpuReading;
@@ -10,7 +10,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 
-use super::super::chart::{self, Drawn, bar};
+use super::super::chart::{self, CurveChart, bar};
 use super::super::history::Ring;
 use super::super::once::no_gpu;
 use super::super::words::{self, UNKNOWN, gpu_name, of_bytes, percent};
@@ -27,7 +27,7 @@ const LONGEST_BAR: usize = 60;
 
 /// A curve over time shows at least so many seconds.
 const LEAST_SPAN_S: f64 = 60.0;
-/// More than this on a GPU is somebody's, seen or not.
+/// More memory in use than this belongs to a process, visible or not.
 const SOMEBODYS_BYTES: u64 = 1 << 30;
 
 fn share(part: Option<u64>, whole: Option<u64>) -> Option<f64> {
@@ -76,7 +76,7 @@ pub fn draw_host(frame: &mut Frame, area: Rect, view: &View) {
 }
 
 /// A quantity of the machine over time.
-struct Timed<'a> {
+struct TimeCurve<'a> {
     name: &'a str,
     ring: &'a Ring,
     most: Option<f64>,
@@ -87,7 +87,7 @@ struct Timed<'a> {
 }
 
 /// Side by side, from 0 to what is the most.
-fn draw_timed(frame: &mut Frame, area: Rect, view: &View, all: &[Timed]) {
+fn draw_time_curves(frame: &mut Frame, area: Rect, view: &View, all: &[TimeCurve]) {
     let columns = Layout::horizontal(all.iter().map(|_| Constraint::Fill(1))).split(area);
     let now = view.readings.time;
     for (timed, area) in all.iter().zip(columns.iter()) {
@@ -102,7 +102,7 @@ fn draw_timed(frame: &mut Frame, area: Rect, view: &View, all: &[Timed]) {
             format!("{least} to {most} in {}", words::span(oldest))
         });
         let last = points.last().map(|(_, now)| written(*now));
-        let drawn = Drawn {
+        let drawn = CurveChart {
             name: timed.name,
             now: last.unwrap_or_else(|| UNKNOWN.to_owned()),
             before: before.unwrap_or_default(),
@@ -123,7 +123,7 @@ fn gib(bytes: f64) -> String {
 pub fn draw_host_curves(frame: &mut Frame, area: Rect, view: &View) {
     let total = view.readings.host.memory_total_bytes;
     let all = [
-        Timed {
+        TimeCurve {
             name: "CPU",
             ring: &view.history.cpu_percent,
             most: Some(100.0),
@@ -131,7 +131,7 @@ pub fn draw_host_curves(frame: &mut Frame, area: Rect, view: &View) {
             unit: "%",
             colour: WORK,
         },
-        Timed {
+        TimeCurve {
             name: "memory",
             ring: &view.history.memory_bytes,
             most: total.map(|bytes| bytes as f64),
@@ -140,7 +140,7 @@ pub fn draw_host_curves(frame: &mut Frame, area: Rect, view: &View) {
             colour: MEMORY,
         },
     ];
-    draw_timed(frame, area, view, &all);
+    draw_time_curves(frame, area, view, &all);
 }
 
 pub fn draw_gpus(frame: &mut Frame, area: Rect, view: &View) {
@@ -211,7 +211,7 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
         Line::from(format!(" GPU {} ", gpu.index)).bold(),
     );
     let mut all = vec![
-        Timed {
+        TimeCurve {
             name: "memory",
             ring: &history.memory_bytes,
             most: gpu.memory.map(|memory| memory.total_bytes as f64),
@@ -219,7 +219,7 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
             unit: " GiB",
             colour: MEMORY,
         },
-        Timed {
+        TimeCurve {
             name: "busy",
             ring: &history.utilization_percent,
             most: Some(100.0),
@@ -229,7 +229,7 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
         },
     ];
     if area.width >= WIDE {
-        all.push(Timed {
+        all.push(TimeCurve {
             name: "power",
             ring: &history.power_watts,
             most: gpu.power_limit_watts,
@@ -237,7 +237,7 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
             unit: " W",
             colour: POWER,
         });
-        all.push(Timed {
+        all.push(TimeCurve {
             name: "temperature",
             ring: &history.temperature_celsius,
             most: Some(100.0),
@@ -246,35 +246,33 @@ pub fn draw_gpu_curves(frame: &mut Frame, area: Rect, view: &View) {
             colour: HEAT,
         });
     }
-    draw_timed(frame, inside, view, &all);
+    draw_time_curves(frame, inside, view, &all);
 }
 
 pub fn draw_holders(frame: &mut Frame, area: Rect, view: &View) {
     let Some(gpu) = view.chosen() else {
         return;
     };
-    let name = Line::from(format!(" Who is on GPU {} ", gpu.index)).bold();
+    let name = Line::from(format!(" Processes on GPU {} ", gpu.index)).bold();
     let inside = headed(frame, area, name);
     let trainer = view.run.as_ref().and_then(|run| run.reading.pid);
     let lines: Vec<Line> = match gpu.processes.as_deref() {
-        None => vec![Line::from(" the driver does not tell").dim()],
+        None => vec![Line::from(" not reported by the driver").dim()],
         Some([])
             if gpu
                 .memory
                 .is_some_and(|memory| memory.used_bytes > SOMEBODYS_BYTES) =>
         {
-            vec![Line::from(" processes that cannot be seen from here: of a container's host, or of another container").dim()]
+            vec![Line::from(" processes that are not visible from here: of a container's host, or of another container").dim()]
         }
-        Some([]) => vec![Line::from(" nobody").dim()],
+        Some([]) => vec![Line::from(" none").dim()],
         Some(holders) => {
             let holder = |holder: &Holder| {
                 let name = match holder.name.as_str() {
-                    "" => "not seen from here",
+                    "" => "name not visible",
                     name => name,
                 };
-                let held = holder
-                    .bytes
-                    .map_or("amount not told".to_owned(), show_bytes);
+                let held = holder.bytes.map_or("not reported".to_owned(), show_bytes);
                 let mark = if trainer == Some(holder.pid) {
                     "  this run"
                 } else {

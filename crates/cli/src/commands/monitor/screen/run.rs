@@ -6,10 +6,10 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::super::chart::{self, Drawn};
+use super::super::chart::{self, CurveChart};
 use super::super::once::NO_RUN;
 use super::super::run::{RunReading, State};
-use super::super::words::{self, UNKNOWN, facts};
+use super::super::words::{self, NAME_WIDTH, UNKNOWN, facts};
 use super::{LOSS, View, WIDE, WORK, headed, indented, whole};
 
 pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
@@ -38,7 +38,7 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
     let [curves, numbers] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(room)]).areas(inside);
     let three = |loss: f64| format!("{loss:.3}");
-    // A loss is looked at closely; a speed beside standing still.
+    // The axis of a loss is as narrow as its curve; that of a speed begins at 0.
     let mut all = vec![(
         "loss",
         &run.loss,
@@ -63,7 +63,7 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
         let least = from.unwrap_or(least);
         let first = curve.points().first().map_or(0.0, |point| point.0);
         let last = curve.points().last().map_or(1.0, |point| point.0);
-        let drawn = Drawn {
+        let drawn = CurveChart {
             name,
             now: now.map_or(UNKNOWN.to_owned(), write),
             before: String::new(),
@@ -79,7 +79,7 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
         .into_iter()
         .map(|(name, value)| {
             Line::from(vec![
-                Span::from(format!(" {name:<12}")).dim(),
+                Span::from(format!(" {name:<NAME_WIDTH$}")).dim(),
                 Span::from(value),
             ])
         })

@@ -12,7 +12,7 @@ use crate::host::HostReading;
 
 const GIB: u64 = 1 << 30;
 
-/// A machine that was looked at, with so many cards.
+/// A machine with this many cards.
 pub fn machine(num_gpus: u32) -> Readings {
     let holder = |pid, name: &str, bytes| Holder {
         pid,
@@ -55,7 +55,7 @@ pub fn machine(num_gpus: u32) -> Readings {
     }
 }
 
-/// It has been watched for two minutes.
+/// Watched for two minutes.
 pub fn view(readings: Readings) -> View {
     let mut view = View::new(readings.clone(), Duration::from_secs(1));
     for second in 1..=120 {
@@ -129,7 +129,7 @@ fn a_small_terminal_has_it_all() {
             "3.0/8.0 GiB",
             "115/160 W",
             "61 °C",
-            "Who is on GPU 0",
+            "Processes on GPU 0",
             "4242  holdall",
             "Run runs/cars",
             "running (train)",
@@ -163,7 +163,7 @@ fn a_large_terminal_has_more_curves() {
     );
     assert_has(
         &drawn(&view(machine(8)), 200, 50),
-        &["No run trains on this machine"],
+        &["No run is training on this machine"],
     );
 }
 
@@ -178,7 +178,7 @@ fn without_a_gpu_the_host_is_shown_and_why() {
                 "holdall doctor",
                 "CPU",
                 "memory",
-                "No run trains",
+                "No run is training",
             ],
         );
     }
@@ -192,13 +192,13 @@ fn what_is_not_known_is_a_dash() {
     let screen = drawn(&View::new(readings, Duration::from_secs(1)), 80, 24);
     assert_has(
         &screen,
-        &["does not answer", "the driver does not tell", " -"],
+        &["does not answer", "not reported by the driver", " -"],
     );
     let mut hidden = machine(1);
     for gpu in hidden.gpus.iter_mut().flatten() {
         gpu.processes = Some(Vec::new());
     }
-    assert_has(&drawn(&view(hidden), 80, 24), &["cannot be seen from here"]);
+    assert_has(&drawn(&view(hidden), 80, 24), &["not visible from here"]);
 }
 
 /// The chosen card is in sight, however many there are.
@@ -206,7 +206,10 @@ fn what_is_not_known_is_a_dash() {
 fn the_chosen_one_is_shown() {
     let mut view = view(machine(16));
     view.selected = 15;
-    assert_has(&drawn(&view, 80, 24), &[">15 GeForce", "Who is on GPU 15"]);
+    assert_has(
+        &drawn(&view, 80, 24),
+        &[">15 GeForce", "Processes on GPU 15"],
+    );
 }
 
 #[test]

@@ -1,0 +1,169 @@
+//! Numbers over steps and over time, as the page draws them.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::thin::{Curve, six_digits, smoothed};
+use crate::memory_log::MemorySample;
+use crate::run_files::StepLine;
+
+/// Changes of phase that are shown.
+const MAX_PHASES: usize = 400;
+/// Shorter curves are clear as they are.
+const LEAST_SMOOTHED: usize = 100;
+/// Between two samples that are further apart the run was not there: it was stopped, and resumed.
+const LONGEST_PAUSE_S: f64 = 60.0;
+
+type Points = Vec<(f64, Option<f64>)>;
+
+/// Everything that steps say, first point by point, then as curves.
+#[derive(Default, Serialize)]
+pub struct StepCurves {
+    num_steps: usize,
+    last_step: Option<u64>,
+    last_epoch: Option<u64>,
+    totals: Totals,
+    /// Names of the losses; their curves are `loss:NAME` and `chance:NAME`.
+    losses: Vec<String>,
+    /// Whether there is one loss, and the total is that loss.
+    is_one_loss: bool,
+    /// Keys of the learning rates; their curves are `rate:KEY`.
+    rates: Vec<String>,
+    /// By key, over steps.
+    steps: Map<String, Value>,
+    #[serde(skip)]
+    points: Vec<(String, Points)>,
+}
+
+/// Sums over all steps.
+#[derive(Default, Serialize)]
+struct Totals {
+    samples: f64,
+    seconds: f64,
+    waited: f64,
+}
+
+impl StepCurves {
+    /// Takes a line in.
+    pub fn add(&mut self, line: &StepLine) {
+        self.is_one_loss = line.is_one_loss() && (self.is_one_loss || self.num_steps == 0);
+        self.num_steps += 1;
+        self.last_step = line.step;
+        self.last_epoch = line.epoch;
+        self.totals.samples += line.samples.unwrap_or(0.0);
+        self.totals.seconds += line.seconds.unwrap_or(0.0);
+        self.totals.waited += line.waited_for_data.unwrap_or(0.0);
+        let Some(step) = line.step.map(|step| step as f64) else {
+            return;
+        };
+        let mut put = |key: &str, value: Option<f64>| {
+            let at = self.points.iter().position(|(name, _)| name == key);
+            let at = at.unwrap_or_else(|| {
+                self.points.push((key.to_owned(), Points::new()));
+                self.points.len() - 1
+            });
+            self.points[at].1.push((step, value));
+        };
+        put("loss", line.loss);
+        put("gradient_norm", line.gradient_norm);
+        put("loss_scale", line.loss_scale);
+        put("samples_per_s", line.samples_per_s());
+        put("waited", line.waited_share());
+        // Training time up to a step: lets runs be compared by the clock.
+        put("elapsed", Some(self.totals.seconds));
+        for loss in &line.losses {
+            put(&format!("loss:{}", loss.name), loss.value);
+            put(&format!("chance:{}", loss.name), loss.chance);
+        }
+        for (key, rate) in &line.rates {
+            put(&format!("rate:{key}"), Some(*rate));
+        }
+    }
+
+    /// With curves that are short enough to draw.
+    pub fn thinned(mut self) -> StepCurves {
+        for (key, points) in std::mem::take(&mut self.points) {
+            put(&mut self.steps, &key, &points);
+            let jumps_about = key.starts_with("loss:") || JUMPING.contains(&key.as_str());
+            if jumps_about && points.len() > LEAST_SMOOTHED {
+                put(
+                    &mut self.steps,
+                    &format!("{key}_smooth"),
+                    &smoothed(&points),
+                );
+            }
+            let name = |prefix: &str| key.strip_prefix(prefix).map(str::to_owned);
+            self.losses.extend(name("loss:"));
+            self.rates.extend(name("rate:"));
+        }
+        self
+    }
+}
+
+/// Curves that jump about from step to step, beside the losses by name.
+const JUMPING: [&str; 3] = ["loss", "samples_per_s", "waited"];
+
+fn put(curves: &mut Map<String, Value>, key: &str, points: &Points) {
+    if points.iter().any(|(_, y)| y.is_some()) {
+        let curve = serde_json::to_value(Curve::thinned(points));
+        curves.insert(key.to_owned(), curve.expect("a curve is plain data"));
+    }
+}
+
+/// Seconds since the first sample; a long pause, or a clock that was set back, takes no time.
+pub fn without_pauses(samples: &[MemorySample]) -> Vec<f64> {
+    let mut elapsed = 0.0;
+    let mut times = Vec::with_capacity(samples.len());
+    let mut before = samples.first().map_or(0.0, |sample| sample.time);
+    for sample in samples {
+        let since = sample.time - before;
+        if (0.0..LONGEST_PAUSE_S).contains(&since) {
+            elapsed += since;
+        }
+        before = sample.time;
+        times.push(elapsed);
+    }
+    times
+}
+
+/// What is drawn of every sample.
+type SampleField = (&'static str, fn(&MemorySample) -> Option<f64>);
+
+const SAMPLED: [SampleField; 5] = [
+    ("used_bytes", |sample| number(sample.used_bytes)),
+    ("process_bytes", |sample| number(sample.process_bytes)),
+    ("arena_bytes", |sample| number(sample.arena_bytes)),
+    ("host_rss_bytes", |sample| number(sample.host_rss_bytes)),
+    ("gpu_utilization", |sample| sample.gpu_utilization),
+];
+
+fn number(bytes: Option<u64>) -> Option<f64> {
+    bytes.map(|bytes| bytes as f64)
+}
+
+/// Curves of the memory log, by key.
+pub fn memory_curves(samples: &[MemorySample], times: &[f64]) -> Map<String, Value> {
+    let mut curves = Map::new();
+    for (key, number) in SAMPLED {
+        let points = times.iter().zip(samples);
+        let points = points.map(|(&time, sample)| (time, number(sample)));
+        put(&mut curves, key, &points.collect());
+    }
+    curves
+}
+
+/// Where a phase of the run begins: training, evaluation, saving.
+pub fn phases(samples: &[MemorySample], times: &[f64]) -> Vec<(f64, &'static str)> {
+    let mut found: Vec<(f64, &str)> = Vec::new();
+    let named = times
+        .iter()
+        .zip(samples)
+        .filter_map(|(&time, sample)| Some((time, sample.phase?.name())));
+    for (time, phase) in named {
+        let is_new = found.last().is_none_or(|(_, last)| *last != phase);
+        if is_new && found.len() < MAX_PHASES {
+            found.push((six_digits(time), phase));
+        }
+    }
+    found
+}
