@@ -60,13 +60,13 @@ pub enum Command {
     Retrieval(RetrievalArguments),
     /// A run, or several side by side, as one HTML file: curves, memory, predictions
     Report(ReportArguments),
-    /// Looks for bad pictures and rows, cleans a CSV, draws data to try things on
+    /// Searches for bad pictures and rows, cleans a CSV, draws data to try things on
     Data(DataArguments),
     /// Verdicts on a log of GPU memory: leak, spike, fragmentation, starvation, idle or underused GPU
     Analyze(AnalyzeArguments),
     /// GPUs, memory and who uses it, live, beside the loss and speed of a run
     Monitor(MonitorArguments),
-    /// What this machine has for training, what is missing, and how to get it
+    /// What this machine has for training, what is missing, and how to install it
     Doctor(DoctorArguments),
     /// Measures one job and prints a JSON line
     Bench(BenchArguments),
@@ -138,7 +138,7 @@ pub struct InferenceOptions {
         value_parser = small_count
     )]
     pub batch_size: Option<usize>,
-    /// What the process may hold: 8GiB, 80%, auto
+    /// Memory budget of the process: 8GiB, 80%, auto
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub memory: Memory,
     #[command(flatten)]

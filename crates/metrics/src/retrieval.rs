@@ -36,9 +36,9 @@ use exact_comparison::ExactComparison;
 /// One of the two sets of features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Those that look.
+    /// The set that searches.
     Query,
-    /// Those that are looked through.
+    /// The set that is searched.
     Gallery,
 }
 
@@ -63,7 +63,7 @@ impl std::fmt::Display for Side {
 /// What counts where an item has several positives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// The best of them; the others are in nobody's way.
+    /// The best of them; the others are not counted as distractors.
     #[default]
     Best,
     /// Each of them by itself: R@k is the share of an item's positives among the first k, averaged over items; the other
@@ -74,11 +74,11 @@ pub enum Rule {
 /// What to rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// Those that look.
+    /// The set that searches.
     pub queries: &'a Features<'a>,
-    /// Those that are looked through.
+    /// The set that is searched.
     pub gallery: &'a Features<'a>,
-    /// Who belongs to whom. Items without a positive have no rank, and are in the way of others all the same.
+    /// Which items belong to each other. Items without a positive have no rank, and are still distractors.
     pub pairs: &'a Pairs,
 }
 
@@ -103,19 +103,19 @@ pub struct Options {
     pub rule: Rule,
     /// What may be held, the features aside when they are mapped; `None` for as much as is useful.
     pub memory_bytes: Option<u64>,
-    /// So many nearest gallery items of each query are found too.
+    /// Number of nearest gallery items to find for each query; 0 for none.
     pub neighbours: usize,
 }
 
-/// Is told how far it is, and says whether to go on.
+/// Called with the progress; returns whether to go on.
 pub type Go<'a> = dyn FnMut(Progress) -> bool + Send + 'a;
 
-/// How far it is.
+/// How far ranking is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Pairs of a query and a gallery item that are decided.
+    /// Pairs of a query and a gallery item that were compared.
     pub done: u64,
-    /// Of so many.
+    /// Total number of pairs.
     pub total: u64,
 }
 
@@ -160,9 +160,9 @@ pub struct Found {
     pub to_gallery: Ranked,
     /// Gallery items looking for a query.
     pub to_query: Ranked,
-    /// As many as were asked for.
+    /// `None` unless [`Options::neighbours`] asks for some.
     pub neighbours: Option<Neighbours>,
-    /// What it took.
+    /// How comparisons were decided.
     pub decided: Decided,
     /// Seconds of each stage, in their order.
     pub seconds: Vec<(&'static str, f64)>,
@@ -252,7 +252,7 @@ pub enum Engine<'a> {
     Gpu(&'a Cuda),
 }
 
-/// Ranks both ways. `go_on` is told how far it is, and says whether to.
+/// Ranks both ways. `go_on` is called with the progress, and returns whether to go on.
 ///
 /// # Errors
 /// See [`RetrievalError`].

@@ -18,17 +18,17 @@ pub struct RunOptions {
     /// Samples per micro-batch; never changed, a better one is suggested
     #[arg(long, aliases = ["batch_size", "micro-batch"], value_name = "N")]
     pub batch_size: Option<usize>,
-    /// Micro-batches per optimizer step; the gradient is that of the whole
+    /// Micro-batches per optimizer step; the gradient is that of the whole batch
     #[arg(
         long,
         aliases = ["gradient_accumulation", "gradient-accumulation-steps", "gradient_accumulation_steps", "accum"],
         value_name = "N"
     )]
     pub gradient_accumulation: Option<usize>,
-    /// What the process may hold: 8GiB, 8GB, 80%, auto
+    /// Memory budget of the process: 8GiB, 8GB, 80%, auto
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<Memory>,
-    /// What to make again in the backward pass instead of keeping it
+    /// What to recompute in the backward pass instead of keeping it
     #[arg(long, value_name = "POLICY")]
     pub recompute: Option<RecomputeArgument>,
     /// Number format; the CPU computes in f32
@@ -42,7 +42,7 @@ pub struct RunOptions {
     /// Tokens per caption [default: the model's positions]
     #[arg(long, value_name = "N")]
     pub tokens: Option<usize>,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, value_name = "SEED", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
     /// Any key of the config, such as train.lr=1e-4; may be repeated
@@ -54,19 +54,19 @@ pub struct RunOptions {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum RecomputeArgument {
-    /// What the budget asks for
+    /// Whatever the budget asks for
     Auto,
     /// Keep everything
     None,
-    /// Norms and activation functions again
+    /// Recompute norms and activation functions
     Cheap,
-    /// Whole blocks again
+    /// Recompute whole blocks
     Blocks,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum PrecisionArgument {
-    /// What suits the device
+    /// Whatever suits the device
     Auto,
     /// 32-bit
     F32,

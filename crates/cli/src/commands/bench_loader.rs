@@ -30,10 +30,10 @@ use crate::screen::{print_json, progress, tell};
                   holdall bench loader photos/ --workers 2 --batch 64"
 )]
 pub struct BenchLoaderArguments {
-    /// A folder of pictures, searched through and through
+    /// A folder of pictures, searched with its subfolders
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
-    /// Threads that read
+    /// Threads that read pictures
     #[arg(long, alias = "num-workers", alias = "num_workers", default_value_t = 2, value_name = "N", value_parser = at_least_one)]
     pub workers: usize,
     /// Pictures in a batch
@@ -45,7 +45,7 @@ pub struct BenchLoaderArguments {
     /// Evaluation's resize and centre crop, instead of the random part
     #[arg(long)]
     pub eval: bool,
-    /// How much of a JPEG is decoded; evaluation always decodes all of it
+    /// The size at which a JPEG is decoded; evaluation always decodes at full size
     #[arg(long, value_enum, default_value_t = DecodeArgument::Full, conflicts_with = "eval")]
     pub decode: DecodeArgument,
     /// Pictures to time, going round where the folder has fewer [default: each once]
@@ -55,9 +55,9 @@ pub struct BenchLoaderArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DecodeArgument {
-    /// All of it
+    /// At full size
     Full,
-    /// A half, a quarter or an eighth, where enough pixels are left
+    /// At a half, a quarter or an eighth of the size, where enough pixels are left
     Fast,
 }
 
@@ -72,7 +72,7 @@ struct BenchJson<'a> {
     batch: usize,
     size: u32,
     skipped: usize,
-    /// Decoding by as many threads, and nothing else: what no loader can beat.
+    /// Decoding alone, by as many threads: an upper bound of any loader.
     decode_only_images_per_s: f64,
     of_decode_only: f64,
     ring_bytes: u64,
@@ -134,7 +134,7 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads so many pictures, from the beginning of an epoch on. Returns what could not be read.
+/// Reads `images` pictures from the beginning of an epoch. Returns those that could not be read.
 fn pass(
     loader: &mut Loader<Vec<u8>>,
     arguments: &BenchLoaderArguments,

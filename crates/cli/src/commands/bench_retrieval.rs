@@ -25,24 +25,24 @@ use crate::screen::{print_json, tell};
                   holdall bench retrieval --queries 2000 --gallery 500 --dim 512 --num-threads 2"
 )]
 pub struct BenchRetrievalArguments {
-    /// Those that look
+    /// Number of queries
     #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = at_least_one)]
     pub queries: usize,
-    /// Those that are looked through
+    /// Number of gallery items
     #[arg(long, default_value_t = 5_000, value_name = "N", value_parser = at_least_one)]
     pub gallery: usize,
-    /// Values of a row
+    /// Values per row of features
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = at_least_one)]
     pub dim: usize,
-    /// How values are stored
+    /// Number format of the features
     #[arg(long, value_enum, default_value_t = ElementArgument::F32, value_name = "FORMAT")]
     pub element: ElementArgument,
     #[command(flatten)]
     pub compute: ComputeOptions,
-    /// Another seed, other features
+    /// Seed of the random features
     #[arg(long, default_value_t = 0, value_name = "SEED", value_parser = seed)]
     pub seed: u64,
-    /// Times that it is timed
+    /// Timed repetitions
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = at_least_one)]
     pub repeat: usize,
 }
@@ -69,7 +69,7 @@ struct BenchJson<'a> {
     all_ms: Vec<f64>,
     /// The most that the process held, features included; on a GPU, of the GPU's memory.
     peak_bytes: Option<u64>,
-    /// Of that, what was there before ranking began.
+    /// What the process held before ranking began.
     before_bytes: Option<u64>,
     host_peak_bytes: Option<u64>,
     mean_rank: f64,
@@ -109,7 +109,7 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
         true => device.held_bytes(),
         false => resident_bytes(),
     };
-    // On a GPU the features lie there already, as they do for others who are timed.
+    // On a GPU the features are uploaded before the clock starts, as in the PyTorch script beside this.
     let on_gpu = device.gpu().map(|card| OnGpu::new(card, &job, &options));
     let mut on_gpu = on_gpu.transpose()?;
     let mut rank = || match &mut on_gpu {

@@ -16,7 +16,7 @@ use crate::screen::print;
                   holdall completions fish > ~/.config/fish/completions/holdall.fish\n  \
                   holdall completions powershell >> $PROFILE")]
 pub struct CompletionsArguments {
-    /// Whose script
+    /// The shell that will read the script
     #[arg(value_name = "SHELL")]
     pub shell: ShellArgument,
 }

@@ -56,7 +56,7 @@ struct RetrievalJson<'a> {
     /// The most that the process held; on a GPU, of the GPU's memory. On the CPU it is the system's high-water mark of resident
     /// memory, pages of mapped features among it.
     peak_bytes: Option<u64>,
-    /// Of resident memory, the most that was no page of a file, by looking every few milliseconds.
+    /// The peak of resident memory without pages of files, sampled every few milliseconds.
     peak_private_bytes: Option<u64>,
 }
 
@@ -68,7 +68,7 @@ struct DirectionJson {
     at: serde_json::Map<String, serde_json::Value>,
     /// Items that have a rank.
     ranked: usize,
-    /// Positives that others are on a level with.
+    /// Positives with the same score as another item.
     ties: usize,
 }
 
@@ -118,7 +118,7 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
     let mapped_bytes = shares.and_then(|shares| shares.mapped_bytes);
     if let Some(bytes) = mapped_bytes {
         tell(&format!(
-            "Features take {}: read from their files again and again, {} of them held at a time",
+            "Features take {}: streamed from their files, {} of them in memory at a time",
             show_bytes(inputs.num_bytes()),
             show_bytes(bytes)
         ));
@@ -145,7 +145,7 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
     };
     let mut forecast = match device.is_gpu() {
         true => Forecast::default(),
-        // Before every value is looked at, which takes its time too.
+        // Before the scan of all values, which takes time too.
         false => Forecast::said(device.cpu().scope(|| estimate_seconds(&job)).unwrap_or(0.0)),
     };
     if let Some(line) = forecast.at_start() {
@@ -221,7 +221,7 @@ pub(super) fn rank_on(
     device.cpu().scope(|| rank(engine, job, options, go_on))
 }
 
-/// What a limit leaves, once everything that is held already is taken off.
+/// What a limit leaves after the memory that the process already holds.
 fn shares(memory_bytes: u64, device: &Device, inputs: &Inputs) -> Result<Shares> {
     inputs.give_back();
     give_back_freed();

@@ -27,7 +27,7 @@ pub struct RowScratch {
     rows: [Vec<f32>; 4],
 }
 
-/// Knows the features.
+/// Compares scores of pairs of these features.
 pub struct ExactComparison<'a> {
     queries: &'a Features<'a>,
     gallery: &'a Features<'a>,

@@ -25,7 +25,7 @@ struct Near {
 /// What a neighbour takes while it is looked for.
 pub const BYTES: usize = size_of::<Near>();
 
-/// Never in the way.
+/// Below every score.
 const NO_THRESHOLD: Score = Score {
     value: f64::INFINITY,
     error: 0.0,

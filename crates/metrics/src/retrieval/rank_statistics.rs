@@ -1,4 +1,4 @@
-//! From places to the numbers that people quote.
+//! From ranks to the usual statistics: R@k, median and mean rank, MRR.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub struct Ranks {
     pub mrr: f64,
 }
 
-/// What those on a level with the positive do to its rank.
+/// How items with the same score as the positive count in its rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ties {

@@ -66,7 +66,7 @@ impl Folder {
         let there = there.unwrap_or(Path::new("."));
         Folder {
             path: path.to_owned(),
-            free_bytes: host::disk_free_bytes(there),
+            free_bytes: holdall_files::free_bytes(there),
             written: write_probe(there).map_err(|cause| cause.to_string()),
         }
     }

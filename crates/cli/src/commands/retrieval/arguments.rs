@@ -18,19 +18,19 @@ use crate::arguments::{ComputeOptions, OutputOptions, small_count};
                   From PyTorch:\n  \
                   np.save(\"images.npy\", torch.nn.functional.normalize(features, dim=1).cpu().numpy())\n  \
                   safetensors.torch.save_file({\"text\": features.contiguous()}, \"texts.safetensors\")\n\n\
-                  Who belongs to whom: --pairs has lines `query,gallery`, counted from 0, several per item if there are; --captions\n\
+                  Positives: --pairs has lines `query,gallery`, counted from 0, several per item if there are; --captions\n\
                   has the caption of each query, and equal ones are one gallery item; without either, row i belongs to row i.\n\
-                  Of several positives the best counts, and the others are in nobody's way; --positives recall counts each.\n\
+                  Of several positives the best counts, and the others are not counted as distractors; --positives recall counts each.\n\
                   Ranks are those of exact arithmetic: they depend on the features alone, not on tiles, threads or device.\n\
                   Exit code 0: done; 130: stopped, nothing was written; 3: does not fit --memory.")]
 pub struct RetrievalArguments {
-    /// Features of those that look: FILE.npy, FILE.safetensors or FILE.safetensors:TENSOR; several are joined in this order
+    /// Features of the queries: FILE.npy, FILE.safetensors or FILE.safetensors:TENSOR; several are joined in this order
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub queries: Vec<PathBuf>,
-    /// Features of those that are looked through, likewise
+    /// Features of the gallery that is searched, likewise
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub gallery: Vec<PathBuf>,
-    /// Who belongs to whom: FILE.csv with lines query,gallery, or FILE.npy of N x 2 whole numbers
+    /// Which query belongs to which gallery item: FILE.csv with lines query,gallery, or FILE.npy of N x 2 whole numbers
     #[arg(long, value_name = "FILE", conflicts_with = "captions")]
     pub pairs: Option<PathBuf>,
     /// The caption of each query: FILE.csv, FILE.csv:COLUMN, or a text with one per line. The gallery has a row per caption, or
@@ -40,7 +40,7 @@ pub struct RetrievalArguments {
     /// Which R@k to print
     #[arg(long, value_name = "K,K", value_delimiter = ',', default_value = "1,5,10", value_parser = clap::value_parser!(u64).range(1..))]
     pub at: Vec<u64>,
-    /// What those on a level with a positive do to its rank
+    /// How items with the same score as a positive count in its rank
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = TiesArgument::Mean)]
     pub ties: TiesArgument,
     /// What counts where an item has several positives
@@ -49,7 +49,7 @@ pub struct RetrievalArguments {
     /// What to do about items that have no positive
     #[arg(long, value_enum, value_name = "RULE", default_value_t = UnpairedArgument::Error)]
     pub unpaired: UnpairedArgument,
-    /// What the process may hold, features included: 256MiB, 8GB, 80% [default: what is useful]
+    /// Memory limit of the process, features included: 256MiB, 8GB, 80% [default: as much as is useful]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Memory>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub struct RetrievalArguments {
     /// Writes each query's nearest gallery items to FILE.npy (their numbers) or FILE.csv (with scores)
     #[arg(long, alias = "neighbors", value_name = "FILE")]
     pub neighbours: Option<PathBuf>,
-    /// How many nearest [default: 10]
+    /// Nearest gallery items of each query [default: 10]
     #[arg(long, value_name = "K", requires = "neighbours", value_parser = small_count)]
     pub top: Option<usize>,
     #[command(flatten)]
@@ -69,17 +69,17 @@ pub struct RetrievalArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TiesArgument {
-    /// They come after it
+    /// They rank after it
     Optimistic,
-    /// They come before it
+    /// They rank before it
     Pessimistic,
-    /// Half of them come before it
+    /// Half of them rank before it
     Mean,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PositivesArgument {
-    /// The best of them; the others are in nobody's way
+    /// The best of them; the others are not counted as distractors
     Best,
     /// Each by itself: R@k is the share of an item's positives among the first k
     Recall,
@@ -87,8 +87,8 @@ pub enum PositivesArgument {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnpairedArgument {
-    /// Refuse
+    /// Stop with an error
     Error,
-    /// They have no rank, and are in the way of others all the same
+    /// They have no rank, and are still distractors
     Ignore,
 }

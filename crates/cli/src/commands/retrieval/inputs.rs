@@ -1,4 +1,4 @@
-//! What is ranked: features of both sides, and who belongs to whom.
+//! What is ranked: features of both sides, and which belong to each other.
 
 use std::path::{Path, PathBuf};
 
@@ -17,19 +17,19 @@ use super::arguments::{RetrievalArguments, UnpairedArgument};
 use crate::screen::tell;
 use holdall_train::similarity;
 
-/// Read and checked.
+/// Features and pairs, read and checked.
 pub struct Inputs {
     pub queries: FeatureFiles,
     gallery_files: FeatureFiles,
-    /// Where not all rows are scored: those that are.
+    /// The gallery rows that are scored, where not all are.
     chosen: Option<Vec<u32>>,
     pub pairs: Pairs,
-    /// Different captions, where there were captions.
+    /// Number of unique captions, where `--captions` is given.
     pub num_texts: Option<usize>,
 }
 
 impl Inputs {
-    /// Reads it, and says what it is.
+    /// Reads the files, and says what they hold.
     pub fn read(arguments: &RetrievalArguments) -> Result<Inputs> {
         let queries = FeatureFiles::open(&arguments.queries)?;
         let gallery_files = FeatureFiles::open(&arguments.gallery)?;
@@ -40,7 +40,7 @@ impl Inputs {
         if expected != found {
             return Err(config(format!(
                 "{}: expected rows of {expected} values as in {}, found {found}\n\
-                 hint: both sides come from one model; check that its projections were saved, not its towers",
+                 hint: both sides come from one model; save the projected features, not the hidden states",
                 first(&gallery_files).display(),
                 first(&queries).display()
             )));
@@ -61,7 +61,7 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// Those that are scored.
+    /// The gallery rows that are scored.
     pub fn gallery(&self) -> Features<'_> {
         match &self.chosen {
             Some(rows) => self.gallery_files.chosen(rows),
@@ -75,7 +75,7 @@ impl Inputs {
             .map_or(self.gallery_files.num_rows(), Vec::len)
     }
 
-    /// What all files take that are mapped.
+    /// Bytes of all mapped files.
     pub fn num_bytes(&self) -> u64 {
         self.queries.num_bytes() + self.gallery_files.num_bytes()
     }
@@ -176,7 +176,7 @@ impl Inputs {
         })
     }
 
-    /// The rule about items that belong to nobody.
+    /// Applies `--unpaired` to items without a positive.
     fn check_unpaired(&self, arguments: &RetrievalArguments) -> Result<()> {
         for side in [Side::Query, Side::Gallery] {
             let Some((first, count)) = self.pairs.unpaired(side) else {
@@ -189,14 +189,14 @@ impl Inputs {
             let rows = counted(count, noun);
             if arguments.unpaired == UnpairedArgument::Ignore {
                 tell(&format!(
-                    "{rows} without a positive: no rank, and in the way of others all the same"
+                    "{rows} without a positive: no rank, and still a distractor"
                 ));
                 continue;
             }
             let (path, row) = self.place(side, first);
             return Err(config(format!(
                 "{}, row {row}: expected a positive of this {side}, found none; {rows} without one in all\n\
-                 hint: add them to the pairs, or --unpaired ignore: no rank, and in the way of others all the same",
+                 hint: add them to the pairs, or --unpaired ignore: no rank, and still a distractor",
                 path.display()
             )));
         }

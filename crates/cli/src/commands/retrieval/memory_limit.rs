@@ -1,4 +1,4 @@
-//! What the process holds while it ranks: measured, and kept within the limit.
+//! The process's memory while it ranks: measured, and kept within the limit.
 //!
 //! Pages of mapped files count as resident memory once they have been read, although the system may take them back at any time.
 //! A limit is kept by giving them back before they are too many (`Inputs::meter`); they come back from the file, which is slower than memory and
@@ -13,16 +13,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How a limit is shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// What the limit leaves.
+    /// Bytes that the limit leaves.
     pub free_bytes: u64,
-    /// Of that, for ranking.
+    /// The part of them for ranking.
     pub work_bytes: u64,
-    /// For pages of mapped files; `None` where all of them fit.
+    /// The part for pages of mapped files; `None` where all of them fit.
     pub mapped_bytes: Option<u64>,
 }
 
 impl Shares {
-    /// Of what a limit leaves. Features that take up to half of it stay; else they have a quarter, and are streamed.
+    /// Shares out what a limit leaves. Features that take up to half of it stay; else they have a quarter, and are streamed.
     pub fn of(free_bytes: u64, features_bytes: u64) -> Shares {
         let (work_bytes, mapped_bytes) = match features_bytes <= free_bytes / 2 {
             true => (free_bytes - features_bytes, None),
@@ -35,7 +35,7 @@ impl Shares {
         }
     }
 
-    /// What a limit must leave so that ranking has so much.
+    /// What a limit must leave so that ranking has `work_bytes`.
     pub fn least_free_bytes(work_bytes: u64, features_bytes: u64) -> u64 {
         match features_bytes < work_bytes {
             true => work_bytes.saturating_add(features_bytes),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_be_enough_is() {
+    fn the_least_free_bytes_are_enough() {
         for work_bytes in 1..200 {
             for features_bytes in 1..400 {
                 let free_bytes = Shares::least_free_bytes(work_bytes, features_bytes);
@@ -112,7 +112,7 @@ mod tests {
         not(target_os = "linux"),
         ignore = "NOT CHECKED: this system has no /proc"
     )]
-    fn what_is_held_meanwhile_is_seen() {
+    fn memory_held_meanwhile_is_seen() {
         let before = private_bytes().unwrap();
         let ((), most) = watched(|| {
             let block = vec![1u8; 32 << 20];
