@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use holdall_graph::{
-    BlockId, RecomputeRule, Graph, Node, Output, Role, Section, StorageId, Value, ValueId, Write,
+    BlockId, Graph, Node, Output, RecomputeRule, Role, Section, StorageId, Value, ValueId, Write,
 };
 use serde::{Deserialize, Serialize};
 

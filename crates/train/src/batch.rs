@@ -31,7 +31,7 @@ pub const IGNORED: i64 = -1;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     /// The endpoint that takes it.
-    pub endpoint: &'static str,
+    pub endpoint: String,
     /// Who reads it at a time.
     pub scope: Scope,
     /// Its values.
@@ -49,16 +49,11 @@ pub struct Batch {
 
 impl Batch {
     /// The values of an endpoint, which is added where it is new: made by `empty`.
-    pub fn column(
-        &mut self,
-        endpoint: &'static str,
-        scope: Scope,
-        empty: fn() -> Values,
-    ) -> &mut Values {
+    pub fn column(&mut self, endpoint: &str, scope: Scope, empty: fn() -> Values) -> &mut Values {
         let known = self.columns.iter().position(|one| one.endpoint == endpoint);
         let index = known.unwrap_or_else(|| {
             self.columns.push(Column {
-                endpoint,
+                endpoint: endpoint.to_owned(),
                 scope,
                 values: empty(),
             });
@@ -71,7 +66,7 @@ impl Batch {
     ///
     /// # Panics
     /// If the endpoint takes something else.
-    pub fn indices(&mut self, endpoint: &'static str, scope: Scope) -> &mut Vec<i64> {
+    pub fn indices(&mut self, endpoint: &str, scope: Scope) -> &mut Vec<i64> {
         match self.column(endpoint, scope, || Values::Indices(Vec::new())) {
             Values::Indices(values) => values,
             other => panic!("{endpoint}: expected indices, found {other:?}"),
@@ -82,7 +77,7 @@ impl Batch {
     ///
     /// # Panics
     /// If the endpoint takes something else.
-    pub fn floats(&mut self, endpoint: &'static str, scope: Scope) -> &mut Vec<f32> {
+    pub fn floats(&mut self, endpoint: &str, scope: Scope) -> &mut Vec<f32> {
         match self.column(endpoint, scope, || Values::Floats(Vec::new())) {
             Values::Floats(values) => values,
             other => panic!("{endpoint}: expected numbers, found {other:?}"),
@@ -90,11 +85,7 @@ impl Batch {
     }
 
     /// Pictures of an endpoint, where they were decoded to.
-    pub fn set_rows<'a>(
-        &mut self,
-        endpoint: &'static str,
-        rows: impl Iterator<Item = &'a HostRow>,
-    ) {
+    pub fn set_rows<'a>(&mut self, endpoint: &str, rows: impl Iterator<Item = &'a HostRow>) {
         match self.column(endpoint, Scope::MicroBatch, || Values::Rows(Vec::new())) {
             Values::Rows(values) => {
                 values.clear();

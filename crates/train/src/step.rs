@@ -441,7 +441,7 @@ impl Step {
         }
         let columns = batch.columns.iter();
         for column in columns.filter(|one| one.scope == Scope::EffectiveBatch) {
-            let place = place(plan, column.endpoint);
+            let place = place(plan, &column.endpoint);
             match &column.values {
                 Values::Floats(values) => {
                     machine.input(&place, |to: &mut [f32]| copy_padded(values, to, 0.0));
@@ -482,7 +482,7 @@ impl Step {
         let (machine, plan) = (&mut self.machine, &self.plan);
         let columns = batch.columns.iter();
         for column in columns.filter(|one| one.scope == Scope::MicroBatch) {
-            let place = place(plan, column.endpoint);
+            let place = place(plan, &column.endpoint);
             match &column.values {
                 Values::Bytes(bytes) => {
                     machine.input(&place, |to: &mut [u8]| micro.copy(bytes, to))

@@ -271,7 +271,7 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
 fn configure_parameters(g: &mut Graph, config: &StepConfig) {
     g.configure_parameters(|parameter| {
         let mut frozen = config.frozen.iter();
-        parameter.trainable = !frozen.any(|prefix| parameter.name.starts_with(prefix.as_str()));
+        parameter.trainable &= !frozen.any(|prefix| parameter.name.starts_with(prefix.as_str()));
         let patterns = &mut config.rate_patterns.iter();
         if let Some(index) = patterns.position(|pattern| matches(pattern, &parameter.name)) {
             parameter.rate = FIXED_RATES + index;

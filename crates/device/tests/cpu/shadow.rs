@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use holdall_graph::{Node, Op, Role, StorageId, Value, ValueId, Write};
+use holdall_graph::{Op, Role, StorageId, Value, ValueId, Write};
 use holdall_plan::{Place, Rewritten, rewrite};
 
 use super::step::{Planned, Run, Step, flat};

@@ -29,7 +29,7 @@ pub fn batch_of(task: &ClipTask, pixels: Values, ids: Vec<i64>, labels: Vec<i64>
     let mut batch = Batch {
         num_samples: labels.len(),
         columns: vec![Column {
-            endpoint: PIXELS,
+            endpoint: PIXELS.to_owned(),
             scope: Scope::MicroBatch,
             values: pixels,
         }],

@@ -22,8 +22,8 @@ use holdall_data::text::TextEncoder;
 use holdall_device::HostRow;
 use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
 use holdall_graph::{DType, Graph};
-use holdall_models::config::ClipConfig;
 use holdall_models::clip::init;
+use holdall_models::config::ClipConfig;
 
 pub use batch::batch_of;
 pub use encoder::{EncodedPictures, Encoder};

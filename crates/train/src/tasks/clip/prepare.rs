@@ -7,7 +7,7 @@ use holdall_data::config::TokenizerChoice;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::order::balanced_class_weights;
 use holdall_data::samples::Samples;
-use holdall_data::source::{self, DataSet};
+use holdall_data::source::{self, Captions, DataSet};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_models::config::{ClipConfig, Normalization, TextPooling};
 use holdall_models::folder::ModelFolder;
@@ -131,7 +131,7 @@ fn task(
 
 /// Reads the data, opens the model, finds or trains the tokenizer.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
-    let data = source::read(&config.data, config.seed)?;
+    let data = source::read(&config.data, Captions::Required, config.seed)?;
     let mut opened = open_model(&config.model)?;
     let mut notes = data.notes.clone();
     let room = room_to_open(site, resolve_budget(config.memory, site)?);

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use holdall_data::columns::guess_label;
 use holdall_data::find::find;
 use holdall_data::image_processor::ImageProcessor;
-use holdall_data::source;
+use holdall_data::source::{self, Captions};
 use holdall_data::table::Table;
+use holdall_data::target::TargetConfig;
 use holdall_data::text::{TextEncoder, bucket};
 
 use super::prepare::{OpenedModel, open_model};
@@ -116,7 +117,7 @@ impl SavedModel for SavedClip {
 
     fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
         let data = match self.labels.is_empty() {
-            true => source::read(&config.data, config.seed)?,
+            true => source::read(&config.data, Captions::Required, config.seed)?,
             false => source::read_with_labels(&config.data, &self.labels, config.seed)?,
         };
         let mut notes = data.notes;
@@ -156,7 +157,7 @@ impl SavedModel for SavedClip {
         if config.data.label.is_none() && !self.labels.is_empty() {
             let found = find(config.data.train.as_deref())?;
             let table = Table::open(&found.csv)?;
-            config.data.label = guess_label(&table).map(str::to_owned);
+            config.data.label = guess_label(&table).map(TargetConfig::from);
         }
         Ok(())
     }
