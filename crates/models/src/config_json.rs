@@ -35,9 +35,9 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The object that describes a tower. Files from before 2023 may repeat it under `old_name`;
+    /// An object inside this one. Files from before 2023 may repeat it under `old_name`;
     /// transformers completes that one with defaults and lets it win over every key of the other.
-    pub fn tower(
+    pub fn nested(
         &self,
         name: &'static str,
         old_name: &'static str,

@@ -31,7 +31,7 @@ impl ClipConfig {
             entries: Some(entries),
         };
         let config = ClipConfig {
-            text: read_text(&top.tower("text_config", "text_config_dict")?)?,
+            text: read_text(&top.nested("text_config", "text_config_dict")?)?,
             vision: read_vision(&top)?,
             projection_dim: top.size("projection_dim", 512)?,
             logit_scale_init: top.number("logit_scale_init_value", 2.6592)?,
@@ -81,7 +81,7 @@ impl ClipConfig {
 
 /// The vision half, from the whole of the file.
 pub(crate) fn read_vision(top: &Section<'_>) -> Result<VisionConfig, ModelError> {
-    read_vision_section(&top.tower("vision_config", "vision_config_dict")?)
+    read_vision_section(&top.nested("vision_config", "vision_config_dict")?)
 }
 
 pub(crate) fn read_vision_section(section: &Section<'_>) -> Result<VisionConfig, ModelError> {

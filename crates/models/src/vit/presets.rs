@@ -24,18 +24,21 @@ impl VisionTransformerConfig {
         "vit-tiny-patch16-224",
         "vit-small-patch16-224",
         "google/vit-base-patch16-224",
-        "google/vit-base-patch32-224",
+        "vit-base-patch32-224",
         "google/vit-large-patch16-224",
         "facebook/deit-tiny-distilled-patch16-224",
         "facebook/deit-small-distilled-patch16-224",
         "facebook/deit-base-distilled-patch16-224",
-        "facebook/dinov2-small",
-        "facebook/dinov2-base",
-        "facebook/dinov2-large",
+        "dinov2-small-patch14-224",
+        "dinov2-base-patch14-224",
+        "dinov2-large-patch14-224",
     ];
 
-    /// A backbone known by name.
+    /// A backbone known by name; its owner may be left out.
     pub fn preset(name: &str) -> Option<VisionTransformerConfig> {
+        let of_owner = |listed: &str| listed.split_once('/').is_some_and(|(_, own)| own == name);
+        let mut presets = VisionTransformerConfig::PRESETS.iter();
+        let name = *presets.find(|&&listed| listed == name || of_owner(listed))?;
         let base = defaults(Family::Vit);
         let of_width = |family, width| of_width(defaults(family), width);
         Some(match name {
@@ -43,7 +46,7 @@ impl VisionTransformerConfig {
             "vit-tiny-patch16-224" => of_width(Family::Vit, 192),
             "vit-small-patch16-224" => of_width(Family::Vit, 384),
             "google/vit-base-patch16-224" => base,
-            "google/vit-base-patch32-224" => VisionTransformerConfig {
+            "vit-base-patch32-224" => VisionTransformerConfig {
                 vision: VisionConfig {
                     patch_size: 32,
                     ..base.vision
@@ -54,9 +57,9 @@ impl VisionTransformerConfig {
             "facebook/deit-tiny-distilled-patch16-224" => of_width(Family::Deit, 192),
             "facebook/deit-small-distilled-patch16-224" => of_width(Family::Deit, 384),
             "facebook/deit-base-distilled-patch16-224" => defaults(Family::Deit),
-            "facebook/dinov2-small" => of_width(Family::Dinov2, 384),
-            "facebook/dinov2-base" => defaults(Family::Dinov2),
-            "facebook/dinov2-large" => large(defaults(Family::Dinov2)),
+            "dinov2-small-patch14-224" => of_width(Family::Dinov2, 384),
+            "dinov2-base-patch14-224" => defaults(Family::Dinov2),
+            "dinov2-large-patch14-224" => large(defaults(Family::Dinov2)),
             _ => return None,
         })
     }

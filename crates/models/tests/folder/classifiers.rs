@@ -267,7 +267,7 @@ fn absent_keys_have_the_defaults_of_transformers() {
             "DeiTModel",
             "facebook/deit-base-distilled-patch16-224",
         ),
-        ("dinov2", "Dinov2Model", "facebook/dinov2-base"),
+        ("dinov2", "Dinov2Model", "dinov2-base-patch14-224"),
     ] {
         let config = json!({"model_type": model_type, "architectures": [architecture]});
         let (config, notes) = read(&config).unwrap();
@@ -345,11 +345,11 @@ fn presets_have_as_many_values_as_in_transformers() {
     // As counted over the parameters of ViTModel, DeiTModel and Dinov2Model, less poolers and mask tokens.
     for (preset, expected) in [
         ("google/vit-base-patch16-224", 85_798_656),
-        ("google/vit-large-patch16-224", 303_301_632),
+        ("vit-large-patch16-224", 303_301_632),
         ("vit-small-patch16-224", 21_665_664),
         ("facebook/deit-tiny-distilled-patch16-224", 5_524_800),
-        ("facebook/dinov2-small", 21_628_800),
-        ("facebook/dinov2-base", 85_724_928),
+        ("dinov2-small-patch14-224", 21_628_800),
+        ("dinov2-base-patch14-224", 85_724_928),
     ] {
         let config = VisionTransformerConfig::preset(preset).unwrap();
         config.validate(Path::new("config.json")).unwrap();
