@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use holdall_device::cpu::{Arena, Cpu, CpuTarget};
+use holdall_graph::ops::dropout::mix;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{DType, Graph, Role, Section, Shape, StorageId, Value, ValueId};
 use holdall_plan::{Place, Program, RecomputePolicy, Stage, StepPlan, lifetimes_of};
@@ -12,11 +13,9 @@ pub struct Random(pub u64);
 
 impl Random {
     pub fn bits(&mut self) -> u64 {
+        let bits = mix(self.0);
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        bits
     }
 
     /// Between -1 and 1.
