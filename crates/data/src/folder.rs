@@ -7,7 +7,7 @@ use crate::error::DataError;
 use crate::natural_order;
 
 /// What names of pictures end with, in any case.
-const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
+pub const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
 
 /// What is in a folder.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ pub(crate) fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
 }
 
 /// Whether a name ends as those of pictures do.
-pub(crate) fn is_picture(name: &str) -> bool {
+pub fn is_picture(name: &str) -> bool {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);
     extension.is_some_and(|found| EXTENSIONS.iter().any(|e| e.eq_ignore_ascii_case(found)))
 }

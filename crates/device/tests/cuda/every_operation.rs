@@ -18,7 +18,7 @@ use holdall_graph::ops::fill::Fill;
 use holdall_graph::ops::patchify::Normalization;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{Copies, DType, NodeView, Op, Output, Role, Section, Shape, ValueId};
-use holdall_plan::{Instruction, Phase, Place, Program, Target, lifetimes_of};
+use holdall_plan::{Instruction, Place, Program, Stage, Target, lifetimes_of};
 
 use super::harness::{ALL, Case, F32, Gpu, Settings, Sketch, cpu};
 use super::step::{Contents, flat, write};
@@ -253,15 +253,15 @@ fn every_operation_keeps_to_its_results_and_its_scratch() {
         for (value, contents) in &case.inputs {
             write(&mut arena, &plan.place(*value), contents);
         }
-        let phases = [
-            Stage::Refresh.id(),
-            Stage::Begin.id(),
-            Stage::Loss.id(),
-            Stage::ForwardBackward.id(),
-            Stage::Update.id(),
+        let stages = [
+            Stage::Refresh,
+            Stage::Begin,
+            Stage::Loss,
+            Stage::ForwardBackward,
+            Stage::Update,
         ];
-        for phase in phases {
-            for instruction in &plan.programs[phase].instructions {
+        for stage in stages {
+            for instruction in &plan.program(stage).instructions {
                 let what = format!("{name}, {}", instruction.op.rules().name());
                 run_alone(instruction, &mut arena, &what);
             }
@@ -285,7 +285,8 @@ fn whole(bytes: u64) -> Place {
 fn run_alone(instruction: &Instruction, arena: &mut Arena, what: &str) {
     let all = whole(arena.bytes());
     let program = Program {
-        name: "alone",
+        name: "alone".to_owned(),
+        stage: Stage::Update,
         instructions: vec![instruction.clone()],
     };
     let scratch = {

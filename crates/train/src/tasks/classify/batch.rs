@@ -71,12 +71,7 @@ pub fn batch_of(task: &ClassifyTask, pixels: Values, targets: &[Targets<'_>]) ->
     batch
 }
 
-pub(super) fn fill(
-    task: &ClassifyTask,
-    batch: &mut Batch,
-    loaded: &Loaded<HostRow>,
-    epoch: u64,
-) {
+pub(super) fn fill(task: &ClassifyTask, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64) {
     let train = task.train.as_ref();
     let train = train.expect("a task that was prepared with data");
     batch.num_samples = loaded.rows.len();
@@ -207,10 +202,12 @@ fn set_numbers(
     }));
     let weights = batch.floats(&head.endpoint(WEIGHTS), Scope::EffectiveBatch);
     weights.clear();
-    weights.extend(pairs.map(|(row, output)| match number(row, output).is_nan() {
-        true => 0.0,
-        false => head.class_weight(output),
-    }));
+    weights.extend(
+        pairs.map(|(row, output)| match number(row, output).is_nan() {
+            true => 0.0,
+            false => head.class_weight(output),
+        }),
+    );
 }
 
 pub(super) fn count_losses(task: &ClassifyTask, batch: &Batch, counts: &mut [f64]) {
