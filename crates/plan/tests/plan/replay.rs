@@ -161,7 +161,7 @@ fn reference(graph: &Graph, accumulation: usize) -> [Tensors; 2] {
         let local: Vec<StorageId> = tensors.0.keys().copied().filter(is_local).collect();
         let taken = local
             .into_iter()
-            .map(|id| (id, tensors.0.remove(&id).unwrap()));
+            .map(|id| (id, tensors.0.remove(&id).expect("one of its keys")));
         kept.push(taken.collect());
     }
     tensors.run(graph, section(Section::Loss), 0);

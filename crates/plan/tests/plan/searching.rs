@@ -32,10 +32,10 @@ proptest! {
         let largest = search(&request, &build, &DEVICE).unwrap().process_bytes.max(smallest);
         let mut last = f64::INFINITY;
         for part in 0..=8 {
-            let budget_bytes = Some(smallest + (largest - smallest) * part / 8);
-            let request = Request { budget_bytes, ..request.clone() };
+            let budget_bytes = smallest + (largest - smallest) * part / 8;
+            let request = Request { budget_bytes: Some(budget_bytes), ..request.clone() };
             let chosen = search(&request, &build, &DEVICE).unwrap();
-            prop_assert!(chosen.process_bytes <= budget_bytes.unwrap());
+            prop_assert!(chosen.process_bytes <= budget_bytes);
             prop_assert!(chosen.step_ms <= last, "{} after {}", chosen.step_ms, last);
             last = chosen.step_ms;
         }
