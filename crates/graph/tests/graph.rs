@@ -114,7 +114,7 @@ fn chain(blocks: &[Block], frozen: usize) -> Chain {
         let place = storages
             .iter()
             .position(|&id| id == storage_of[&parameter.name]);
-        parameter.trainable = frozen == 0 || (place.unwrap() + 1) % frozen != 0;
+        parameter.trainable = frozen == 0 || place.map_or(0, |place| place + 1) % frozen != 0;
     });
     let seed = g.input("seed", &[BATCH, WIDTH], DType::F64);
     backward(g, Section::Forward, Section::Backward, &[(x, seed)], &[]);
