@@ -135,7 +135,7 @@ pub enum DataError {
         listed(found)
     )]
     NoTable {
-        /// Where it was looked for.
+        /// The folders searched.
         folders: Vec<PathBuf>,
         /// The CSVs, or else the files, that are there.
         found: Vec<String>,

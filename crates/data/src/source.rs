@@ -237,7 +237,7 @@ impl Source {
         self.table.is_listing() && self.table.columns().iter().any(|name| name == SPLIT)
     }
 
-    /// What is held out of a validation file: nothing; groups are read all the same.
+    /// What is held out of a validation file: nothing; groups are read anyway.
     pub(crate) fn validation_of_other(&self, config: &DataConfig) -> Validation {
         match config.validation.group() {
             Some(group) => Validation::File {

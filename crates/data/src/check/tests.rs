@@ -458,7 +458,7 @@ fn leaks_are_told_apart_from_duplicates() {
     assert_eq!(written.filtered.gone[0].rows, [2]);
 }
 
-/// The rows that training would hold out are those that leaks are looked for in.
+/// The rows that training would hold out are those that are searched for leaks.
 #[test]
 fn the_split_of_training_is_used() {
     let folder = Folder::new();

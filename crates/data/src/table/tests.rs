@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// Buffers end anywhere in a row, in a quoted field and between `\r` and `\n`; lines are counted all the same.
+/// Buffers end anywhere in a row, in a quoted field and between `\r` and `\n`; lines are counted anyway.
 #[test]
 fn rows_across_buffers() {
     for end in ["\n", "\r\n", "\r"] {
