@@ -42,7 +42,14 @@ pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
             Ok(name) if name.starts_with('.') => found.num_hidden += 1,
             // A CSV's row is a line of text, and so is what messages say.
             Ok(name) if !name.contains(['\n', '\r']) => names.push(name),
-            _ => return Err(DataError::FileName { path: entry.path() }),
+            _ => {
+                return Err(DataError::invalid(
+                    entry.path().display(),
+                    "a name in UTF-8, without line breaks",
+                    "another",
+                    "rename it",
+                ));
+            }
         }
     }
     for names in [&mut found.files, &mut found.folders] {
