@@ -7,11 +7,11 @@ use clap::{Args, Parser, Subcommand};
 use holdall_device::DeviceChoice;
 use holdall_train::budget::Memory;
 
-pub use self::run_options::{RunOptions, set};
+pub use self::run_options::{RunOptions, TaskArgument, set};
 use crate::commands::analyze::AnalyzeArguments;
-use crate::commands::bench_clip::BenchClipArguments;
 use crate::commands::bench_loader::BenchLoaderArguments;
 use crate::commands::bench_retrieval::BenchRetrievalArguments;
+use crate::commands::bench_step::{BenchClassifyArguments, BenchClipArguments};
 use crate::commands::completions::CompletionsArguments;
 use crate::commands::data_check::DataCheckArguments;
 use crate::commands::data_clean::DataCleanArguments;
@@ -46,13 +46,13 @@ pub struct Holdall {
 pub enum Command {
     /// A complete small run on pictures that it draws itself: under four minutes on two cores
     Demo(DemoArguments),
-    /// Trains on a CSV of pictures inside a memory budget
+    /// Trains on pictures (a CSV, or a folder per class) inside a memory budget
     Train(TrainArguments),
     /// What fits, what it costs, what is chosen and why
     Plan(PlanArguments),
     /// Is the split gradient the full-batch gradient? A certificate, parameter by parameter
     Verify(VerifyArguments),
-    /// A trained model on data: retrieval both ways, and labels
+    /// A trained model on data: retrieval both ways, labels, confusion
     Eval(EvalArguments),
     /// Labels and features of pictures, by a trained model
     Predict(PredictArguments),
@@ -110,6 +110,8 @@ pub struct BenchArguments {
 pub enum BenchCommand {
     /// One CLIP training step over random data, exact whatever the split
     Clip(BenchClipArguments),
+    /// One training step of an image classifier over random data, exact whatever the split
+    Classify(BenchClassifyArguments),
     /// Pictures of a folder into batches, beside decoding alone
     Loader(BenchLoaderArguments),
     /// Exact ranks of random features

@@ -87,9 +87,7 @@ pub(crate) fn list(root: &Path) -> Result<Listing, DataError> {
         }
     }
     if list.num_rows == 0 {
-        return Err(DataError::NoPictures {
-            path: root.to_owned(),
-        });
+        return Err(DataError::no_pictures(root, "pictures", ""));
     }
     Ok(list.finish())
 }

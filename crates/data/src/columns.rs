@@ -5,6 +5,7 @@ use crate::error::DataError;
 use crate::table::{Row, Table};
 use crate::target::{LABEL, TargetConfig};
 use crate::template::Template;
+use crate::words::listed;
 
 const IMAGE_NAMES: &[&str] = &[
     "image",
@@ -178,13 +179,12 @@ pub fn caption_column(table: &Table, notes: &mut Vec<String>) -> Result<usize, D
             notes.push(guessed("Caption", table, column));
             table.column("caption", &table.columns()[column])
         }
-        None => Err(DataError::NoUsualColumn {
-            path: table.path().to_owned(),
-            key: "caption",
-            names: CAPTION_NAMES,
-            columns: table.columns().to_vec(),
-            hint: format!("name it: {}:COLUMN", table.path().display()),
-        }),
+        None => Err(no_usual_column(
+            table,
+            "caption",
+            CAPTION_NAMES,
+            &format!("name it: {}:COLUMN", table.path().display()),
+        )),
     }
 }
 
@@ -217,16 +217,15 @@ fn image(config: &DataConfig, table: &Table, notes: &mut Vec<String>) -> Result<
             // By its name again: a namesake is an error.
             table.column("image", &table.columns()[column])
         }
-        None => Err(DataError::NoUsualColumn {
-            path: table.path().to_owned(),
-            key: "image",
-            names: IMAGE_NAMES,
-            columns: table.columns().to_vec(),
-            hint: format!(
+        None => Err(no_usual_column(
+            table,
+            "image",
+            IMAGE_NAMES,
+            &format!(
                 "name the column of image paths: `image: {}`",
                 table.columns()[0]
             ),
-        }),
+        )),
     }
 }
 
@@ -247,17 +246,20 @@ fn caption(
         None => {
             let column = guess_label(table);
             let column = column.unwrap_or(&table.columns()[table.columns().len() - 1]);
-            Err(DataError::NoUsualColumn {
-                path: table.path().to_owned(),
-                key: "caption",
-                names: CAPTION_NAMES,
-                columns: table.columns().to_vec(),
-                hint: format!(
-                    "name it, or write a template: `caption: \"a photo of a {{{column}}}\"`"
-                ),
-            })
+            let hint =
+                format!("name it, or write a template: `caption: \"a photo of a {{{column}}}\"`");
+            Err(no_usual_column(table, "caption", CAPTION_NAMES, &hint))
         }
     }
+}
+
+fn no_usual_column(table: &Table, key: &str, names: &[&str], hint: &str) -> DataError {
+    DataError::invalid(
+        table.path().display(),
+        format_args!("a column of {key}s named {}", names.join(", ")),
+        listed(table.columns()),
+        hint,
+    )
 }
 
 fn guessed(what: &str, table: &Table, column: usize) -> String {

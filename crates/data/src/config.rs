@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
+use crate::mixing::Mixing;
 use crate::target::{LABEL, TargetConfig};
 
 /// Which files, and which of their columns mean what.
@@ -31,6 +32,8 @@ pub struct DataConfig {
     pub tokenizer: TokenizerChoice,
     /// What training pictures go through.
     pub augment: Augment,
+    /// How pictures of an effective batch are mixed with each other.
+    pub mixing: Mixing,
     /// How much of a training picture is decoded.
     pub decode: Decode,
     /// What becomes of pictures that cannot be read.
@@ -47,6 +50,7 @@ impl DataConfig {
     /// Checks what serde cannot: ranges.
     pub fn validate(&self) -> Result<(), DataError> {
         self.augment.validate()?;
+        self.mixing.validate()?;
         if self.label.is_some() && !self.targets.is_empty() {
             let names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
             return Err(DataError::Setting {

@@ -7,7 +7,7 @@ use crate::error::DataError;
 use crate::natural_order;
 
 /// What names of pictures end with, in any case.
-const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
+pub const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
 
 /// What is in a folder.
 #[derive(Debug, Default)]
@@ -42,7 +42,14 @@ pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
             Ok(name) if name.starts_with('.') => found.num_hidden += 1,
             // A CSV's row is a line of text, and so is what messages say.
             Ok(name) if !name.contains(['\n', '\r']) => names.push(name),
-            _ => return Err(DataError::FileName { path: entry.path() }),
+            _ => {
+                return Err(DataError::invalid(
+                    entry.path().display(),
+                    "a name in UTF-8, without line breaks",
+                    "another",
+                    "rename it",
+                ));
+            }
         }
     }
     for names in [&mut found.files, &mut found.folders] {
@@ -59,7 +66,7 @@ pub(crate) fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
 }
 
 /// Whether a name ends as those of pictures do.
-pub(crate) fn is_picture(name: &str) -> bool {
+pub fn is_picture(name: &str) -> bool {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);
     extension.is_some_and(|found| EXTENSIONS.iter().any(|e| e.eq_ignore_ascii_case(found)))
 }

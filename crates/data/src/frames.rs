@@ -41,9 +41,12 @@ impl Clips {
             clips.ends.push(num_frames);
         }
         if clips.ends.is_empty() {
-            return Err(DataError::NoClips {
-                path: root.to_owned(),
-            });
+            return Err(DataError::invalid(
+                root.display(),
+                "a folder for each clip",
+                "no folders",
+                "frames of a clip are pictures in a folder of its own: clips/0001/frame_1.jpg",
+            ));
         }
         Ok(clips)
     }
@@ -91,18 +94,21 @@ pub fn evenly_spaced(num_frames: usize, num_chosen: usize) -> impl Iterator<Item
 fn frames(clip: &Path) -> Result<Vec<String>, DataError> {
     let names = pictures(clip)?;
     if names.is_empty() {
-        return Err(DataError::EmptyClip {
-            path: clip.to_owned(),
-        });
+        return Err(DataError::no_pictures(
+            clip,
+            "frames of a clip",
+            "; remove the folder if it is no clip",
+        ));
     }
     // In natural order the two stand side by side.
     for pair in names.windows(2) {
         if natural_order::is_same(stem(&pair[0]), stem(&pair[1])) {
-            return Err(DataError::SameFrame {
-                path: clip.to_owned(),
-                first: pair[0].clone(),
-                second: pair[1].clone(),
-            });
+            return Err(DataError::invalid(
+                clip.display(),
+                "each frame once",
+                format_args!("{} and {}", pair[0], pair[1]),
+                "frames are ordered by the numbers in their names; remove one of the two",
+            ));
         }
     }
     Ok(names)

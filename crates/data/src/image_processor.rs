@@ -279,13 +279,8 @@ impl Keys<'_> {
     }
 
     fn wrong(&self, key: &str, expected: &str, found: &str, hint: &'static str) -> DataError {
-        DataError::ImageProcessor {
-            file: self.file.to_owned(),
-            key: key.to_owned(),
-            expected: expected.to_owned(),
-            found: found.to_owned(),
-            hint,
-        }
+        let place = format!("{}: {key}", self.file.display());
+        DataError::invalid(place, expected, found, hint)
     }
 
     fn kind(&self) -> Result<Kind, DataError> {
@@ -550,13 +545,12 @@ fn read_json(file: &Path) -> Result<Option<(String, Value)>, DataError> {
 }
 
 fn not_an_object(file: &Path, found: &str) -> DataError {
-    DataError::ImageProcessor {
-        file: file.to_owned(),
-        key: "the file".to_owned(),
-        expected: "a JSON object".to_owned(),
-        found: found.to_owned(),
-        hint: "copy it again from where the model came from",
-    }
+    DataError::invalid(
+        format_args!("{}: the file", file.display()),
+        "a JSON object",
+        found,
+        "copy it again from where the model came from",
+    )
 }
 
 /// A value as it stands in the file, short enough for a message.

@@ -10,7 +10,7 @@ pub mod columns;
 pub mod config;
 pub mod error;
 pub mod find;
-mod folder;
+pub mod folder;
 pub mod frames;
 pub mod hostile;
 pub mod image_processor;

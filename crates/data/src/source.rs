@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub use crate::columns::Captions;
 use crate::columns::{Columns, guess_label};
 use crate::config::{DataConfig, Validation};
-use crate::error::DataError;
+use crate::error::{DataError, at_row};
 use crate::find::find;
 use crate::samples::{Samples, SamplesBuilder};
 use crate::split::{held_out, held_out_groups};
@@ -237,7 +237,7 @@ impl Source {
         self.table.is_listing() && self.table.columns().iter().any(|name| name == SPLIT)
     }
 
-    /// What is held out of a validation file: nothing; groups are read all the same.
+    /// What is held out of a validation file: nothing; groups are read anyway.
     pub(crate) fn validation_of_other(&self, config: &DataConfig) -> Validation {
         match config.validation.group() {
             Some(group) => Validation::File {
@@ -291,10 +291,12 @@ impl Source {
         }
         match split {
             Some((_, name)) if !scan.held.is_empty() && scan.held.iter().all(|held| *held) => {
-                Err(DataError::NothingToTrainOn {
-                    path: self.path(),
-                    column: name.to_owned(),
-                })
+                Err(DataError::invalid(
+                    format_args!("{}: column `{name}`", self.table.path().display()),
+                    "rows that say train",
+                    "none",
+                    "mark training rows with `train`, or use `validation: 10%`",
+                ))
             }
             _ => Ok(scan),
         }
@@ -340,12 +342,12 @@ impl Source {
         match cell.to_ascii_lowercase().as_str() {
             "train" | "training" => Ok(false),
             "validation" | "val" | "valid" | "test" | "eval" => Ok(true),
-            _ => Err(DataError::SplitValue {
-                path: self.path(),
-                row: row.line(),
-                column: name.to_owned(),
-                found: cell.to_owned(),
-            }),
+            _ => Err(DataError::invalid(
+                format_args!("{}: column `{name}`", at_row(self.table.path(), row.line())),
+                "train, or validation, val, valid, test or eval",
+                format_args!("`{cell}`"),
+                "correct the row, or use `validation: 10%`",
+            )),
         }
     }
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::class_folders;
-use crate::error::DataError;
-use crate::words::nearest;
+use crate::error::{DataError, at_row, suggestion};
+use crate::words::{listed, nearest};
 use rows::{Records, Stamp};
 pub use rows::{Row, Rows};
 
@@ -117,13 +117,12 @@ impl Table {
     pub fn column(&self, key: &'static str, name: &str) -> Result<usize, DataError> {
         match self.position(name)? {
             Some(at) => Ok(at),
-            None => Err(DataError::NoColumn {
-                path: self.path.clone(),
-                key,
-                column: name.to_owned(),
-                columns: self.columns.clone(),
-                nearest: self.nearest(name),
-            }),
+            None => Err(DataError::invalid(
+                self.path.display(),
+                format_args!("a column `{name}` for `{key}`"),
+                listed(&self.columns),
+                suggestion(self.nearest(name), "name one of the columns found"),
+            )),
         }
     }
 
@@ -133,11 +132,12 @@ impl Table {
         let first = found.next().map(|(at, _)| at);
         match found.count() {
             0 => Ok(first),
-            others => Err(DataError::TwinColumn {
-                path: self.path.clone(),
-                column: name.to_owned(),
-                found: others + 1,
-            }),
+            others => Err(DataError::invalid(
+                self.path.display(),
+                format_args!("one column `{name}`"),
+                others + 1,
+                "rename all but one in the first line of the file",
+            )),
         }
     }
 
@@ -149,9 +149,12 @@ impl Table {
 /// The names in the first line that says something.
 fn header(path: &Path, records: &mut Records) -> Result<Vec<String>, DataError> {
     let Some(line) = records.read()? else {
-        return Err(DataError::EmptyFile {
-            path: path.to_owned(),
-        });
+        return Err(DataError::invalid(
+            path.display(),
+            "a header row such as `image,caption`",
+            "an empty file",
+            "write the file again; the first line names the columns",
+        ));
     };
     let columns = records.row(line)?.cells();
     let columns: Vec<String> = columns.map(|name| name.trim().to_owned()).collect();
@@ -161,11 +164,12 @@ fn header(path: &Path, records: &mut Records) -> Result<Vec<String>, DataError> 
             only if only.contains('\t') => "tabs",
             _ => return Ok(columns),
         };
-        return Err(DataError::Separator {
-            path: path.to_owned(),
-            row: line,
+        return Err(DataError::invalid(
+            at_row(path, line),
+            "columns separated by commas",
             found,
-        });
+            "save the file as comma-separated CSV; pandas does with `to_csv(path, index=False)`",
+        ));
     }
     Ok(columns)
 }

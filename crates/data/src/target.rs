@@ -81,9 +81,7 @@ impl<'de> Deserialize<'de> for TargetConfig {
             }
 
             fn visit_u64<E: Error>(self, number: u64) -> Result<TargetConfig, E> {
-                Err(E::custom(format!(
-                    "column `{number}`: expected text; a name that looks like a number goes in quotes"
-                )))
+                Err(E::custom(format!("`{number}`, expected text")))
             }
 
             fn visit_i64<E: Error>(self, number: i64) -> Result<TargetConfig, E> {
@@ -346,7 +344,7 @@ mod tests {
             assert_eq!(read(&again).unwrap(), expected, "{json}");
         }
         for (wrong, expected) in [
-            ("2020", "column `2020`: expected text"),
+            ("2020", "`2020`, expected text"),
             ("[1]", "expected a column"),
             ("{\"separator\":\"|\"}", "expected {column: tags"),
             (

@@ -11,7 +11,7 @@ use serde::Serialize;
 use holdall_plan::Candidate;
 
 use crate::checkpoint::{Checkpoint, SplitOfBatch};
-use crate::config::RunConfig;
+use crate::config::{RunConfig, TaskName};
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
@@ -108,7 +108,10 @@ impl Ready {
         choosing: Choosing<'_>,
     ) -> Result<Option<Ready>, TrainError> {
         let recorder = Recorder::new(device.gauge());
+        let mut config = config;
         let mut prepared = Prepared::new(&config, &device)?;
+        // Written down with the run: what goes on with it need not look at the data again.
+        config.task = TaskName::by_name(prepared.setup.step.task.name());
         let request = &mut prepared.setup.request;
         if let Some(checkpoint) = &checkpoint {
             let split = &checkpoint.state.split;

@@ -45,11 +45,23 @@ impl Scores {
         serde_json::from_value(Value::Object(self.0.clone())).ok()
     }
 
-    /// A field by its path: `accuracy`, or `image_to_text.r1`.
+    /// A number by its path: `accuracy`, or `image_to_text.r1`.
     pub fn number(&self, path: &str) -> Option<f64> {
-        let mut keys = path.split('.');
-        let first = self.0.get(keys.next()?)?;
-        keys.try_fold(first, |value, key| value.get(key))?.as_f64()
+        self.field(path)?.as_f64()
+    }
+
+    /// A list by its path.
+    pub fn list(&self, path: &str) -> Option<&[Value]> {
+        self.field(path)?.as_array().map(Vec::as_slice)
+    }
+
+    /// Names of fields may have points in them: the longest that fits comes first.
+    fn field(&self, path: &str) -> Option<&Value> {
+        if let Some(field) = self.0.get(path) {
+            return Some(field);
+        }
+        let (object, field) = path.rsplit_once('.')?;
+        self.0.get(object)?.get(field)
     }
 }
 

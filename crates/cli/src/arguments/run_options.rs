@@ -1,11 +1,11 @@
-//! What `train`, `plan`, `verify` and `bench clip` share, and how it goes over a config.
+//! What `train`, `plan`, `verify` and `bench` of a step share, and how it goes over a config.
 
 use std::path::Path;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_train::budget::Memory;
-use holdall_train::config::{Precision, RecomputeChoice, RunConfig, lay_batch_numbers};
+use holdall_train::config::{Precision, RecomputeChoice, RunConfig, TaskName, lay_batch_numbers};
 
 use super::{ComputeOptions, OutputOptions, seed};
 
@@ -36,7 +36,10 @@ pub struct RunOptions {
     pub precision: Option<PrecisionArgument>,
     #[command(flatten)]
     pub compute: ComputeOptions,
-    /// Classes of the label head beside the contrastive loss
+    /// What kind of work [default: what the data, or the model, is for]
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<TaskArgument>,
+    /// Classes of the label head, or of the classifier
     #[arg(long, value_name = "N")]
     pub labels: Option<usize>,
     /// Tokens per caption [default: the model's positions]
@@ -50,6 +53,23 @@ pub struct RunOptions {
     pub sets: Vec<String>,
     #[command(flatten)]
     pub output: OutputOptions,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum TaskArgument {
+    /// Pictures and captions, and labels beside them
+    Clip,
+    /// Pictures and labels, or numbers
+    Classify,
+}
+
+impl From<TaskArgument> for TaskName {
+    fn from(task: TaskArgument) -> TaskName {
+        match task {
+            TaskArgument::Clip => TaskName::Clip,
+            TaskArgument::Classify => TaskName::Classify,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -139,6 +159,7 @@ impl RunOptions {
             }),
         );
         set(&mut config.seed, self.seed);
+        config.task = self.task.map(TaskName::from).or(config.task);
         config.labels = self.labels.or(config.labels);
         config.tokens = self.tokens.or(config.tokens);
         config.num_threads = self.compute.num_threads.or(config.num_threads);

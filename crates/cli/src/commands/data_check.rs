@@ -18,10 +18,11 @@ use holdall_device::cpu;
 use holdall_train::TrainError;
 use holdall_train::budget::Memory;
 use holdall_train::config::{Count, RunConfig};
+use holdall_train::tasks;
 use serde::Serialize;
 
 use crate::arguments::{OutputOptions, seed};
-use crate::commands::train::{is_yaml, label_of_csv};
+use crate::commands::train::is_yaml;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
@@ -135,11 +136,13 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
             tell(&format!("Data: {} (found by its name)", csv.display()));
         }
     }
-    let mut notes = Vec::new();
-    if file.is_none() && config.data.label.is_none() {
-        config.data.label = label_of_csv(&csv, &mut notes)?.map(Into::into);
+    if file.is_none() {
+        let mut of_csv = config.clone();
+        of_csv.data.train = Some(csv.clone());
+        let note = tasks::guess_label(&mut of_csv)?;
+        note.iter().for_each(|note| tell(note));
+        config.data.label = of_csv.data.label;
     }
-    notes.iter().for_each(|note| tell(note));
     let captions = match evidence(&config.data) {
         Ok(evidence) if evidence.kind == EvidenceKind::Labels => Captions::None,
         _ => Captions::Required,

@@ -14,9 +14,9 @@ use holdall_train::budget::Memory;
 use holdall_train::config::{RunConfig, Warmup};
 use holdall_train::report::{Outcome, Summary};
 
-use crate::arguments::{ComputeOptions, seed};
+use crate::arguments::{ComputeOptions, TaskArgument, seed};
 use crate::commands::open_device;
-use crate::commands::train::{Meant, train};
+use crate::commands::train::{TrainRequest, train};
 use crate::screen::{progress, tell};
 use crate::stop;
 
@@ -30,9 +30,12 @@ pub struct DemoArguments {
     /// Pictures to draw; a tenth is held out
     #[arg(long, value_name = "N", default_value_t = 5600, value_parser = clap::value_parser!(u64).range(32..1_000_000))]
     count: u64,
-    /// Times that the pictures are seen
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub epochs: usize,
+    /// Which task to show
+    #[arg(long, value_name = "TASK", default_value = "clip")]
+    pub task: TaskArgument,
+    /// Times that the pictures are seen [default: 5 of clip, 4 of classify]
+    #[arg(long, value_name = "N")]
+    pub epochs: Option<usize>,
     /// What the process may hold: 1GiB, 80%, auto [default: 512MiB, on a GPU 2GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Memory>,
@@ -57,21 +60,25 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let started = Instant::now();
     let device = open_device(arguments.compute.device, arguments.compute.num_threads)?;
     let data = arguments.out.join("data");
+    let what = match arguments.task {
+        TaskArgument::Clip => "CLIP learns to tell cars apart",
+        TaskArgument::Classify => "vision transformer learns the makes of cars",
+    };
     tell(&format!(
-        "A small CLIP learns to tell cars apart, from random weights, on {} pictures drawn now.",
+        "A small {what}, from random weights, on {} pictures drawn now.",
         arguments.count()
     ));
     if !draw(&data, &arguments)? {
         return Ok(stop::exit_code());
     }
-    let meant = Meant {
+    let request = TrainRequest {
         config: config(&data, &arguments, &device),
         out: arguments.out.join("run"),
         resume: false,
         tensorboard: false,
         notes: Vec::new(),
     };
-    let outcome = train(meant, device, arguments.json)?;
+    let outcome = train(request, device, arguments.json)?;
     let Outcome::Finished(summary) = outcome else {
         return Ok(stop::exit_code());
     };
@@ -103,8 +110,13 @@ fn draw(folder: &Path, arguments: &DemoArguments) -> Result<bool> {
 
 /// What the run differs in from the defaults, which are for fine-tuning: this one starts from nothing.
 fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig {
+    let (model, epochs) = match arguments.task {
+        TaskArgument::Clip => ("small", 5),
+        TaskArgument::Classify => ("vit-demo", 4),
+    };
     let mut config = RunConfig {
-        model: "small".to_owned(),
+        task: Some(arguments.task.into()),
+        model: model.to_owned(),
         seed: arguments.seed,
         ..RunConfig::default()
     };
@@ -118,7 +130,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
     config.losses.label = 1.0;
     config.train.effective_batch = Some(128);
     config.num_threads = arguments.compute.num_threads;
-    config.train.epochs = arguments.epochs;
+    config.train.epochs = arguments.epochs.unwrap_or(epochs);
     config.train.lr = 1e-3;
     config.train.lr_head = 1e-2;
     config.train.warmup = Warmup::Percent(8.0);

@@ -14,7 +14,7 @@ use holdall_train::scores::Scores;
 use holdall_train::setup::{resolve_budget, room_to_open};
 use holdall_train::skipped::{SkippedLine, refused};
 use holdall_train::task::{Evaluation, Unfinished};
-use holdall_train::tasks;
+use holdall_train::tasks::Saved;
 use serde::Serialize;
 
 use crate::arguments::{InferenceOptions, OutputOptions};
@@ -58,9 +58,10 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
-    let saved = tasks::open_saved(&arguments.model, room_to_open(&device, budget))?;
+    let saved = Saved::open(&arguments.model, room_to_open(&device, budget))?;
+    let saved = saved.model();
     tell(&saved.processor().describe());
-    let config = config(&arguments, &*saved)?;
+    let config = config(&arguments, saved)?;
     let held_out = match arguments.data {
         Some(_) => HeldOut::All,
         None => HeldOut::Wanted,

@@ -1,9 +1,9 @@
 //! One file per command.
 
 pub mod analyze;
-pub mod bench_clip;
 pub mod bench_loader;
 pub mod bench_retrieval;
+pub mod bench_step;
 pub mod completions;
 pub mod data_check;
 pub mod data_clean;

@@ -16,6 +16,7 @@ use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
 use crate::config::Validation;
 use crate::error::DataError;
 use crate::find::{cleaned_names, source_of};
+use crate::words::thousands;
 
 /// What becomes of rows that show the same picture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,15 +75,23 @@ pub fn clean(
     watch: Watch<'_>,
 ) -> Result<Outcome<Cleaned>, DataError> {
     if config.csv.is_dir() {
-        return Err(DataError::NoCsv {
-            path: config.csv.clone(),
-        });
+        return Err(DataError::invalid(
+            config.csv.display(),
+            "a CSV to clean",
+            "class folders",
+            format_args!(
+                "`holdall data check {} --json` names the files to move or remove",
+                config.csv.display()
+            ),
+        ));
     }
     if let Some(source_csv) = source_of(&config.csv) {
-        return Err(DataError::CleanedAlready {
-            path: config.csv.clone(),
-            source_csv,
-        });
+        return Err(DataError::invalid(
+            config.csv.display(),
+            "a CSV to clean",
+            "the name of one that cleaning writes",
+            format_args!("clean {} instead, or rename this one", source_csv.display()),
+        ));
     }
     facts(config, watch)?.then(|all| write(config, duplicates, &all))
 }
@@ -99,11 +108,19 @@ fn write(
     if filtered.iter().all(Option::is_some) {
         let gone = gone(all, &filtered, |_| true);
         let commonest = gone.iter().max_by_key(|gone| gone.count);
-        return Err(DataError::NothingLeft {
-            path: config.csv.clone(),
-            num_rows: all.rows.len(),
-            why: commonest.map_or("no rows", |gone| gone.reason.words()),
-        });
+        return Err(DataError::invalid(
+            config.csv.display(),
+            "rows that can be used",
+            format_args!(
+                "that cleaning would remove every one of {}: {}",
+                thousands(all.rows.len()),
+                commonest.map_or("no rows", |gone| gone.reason.words())
+            ),
+            format_args!(
+                "look at `holdall data check {}`, or ask for less; nothing was written",
+                config.csv.display()
+            ),
+        ));
     }
     let files = [(cleaned_path, &unreadable), (filtered_path, &filtered)];
     let replaced = write_files(all, &files)?;

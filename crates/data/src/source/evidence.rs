@@ -10,6 +10,7 @@ use crate::find::find;
 use crate::folder::folders;
 use crate::masks;
 use crate::table::Table;
+use crate::words::listed;
 
 /// What data is for, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,10 +86,12 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
             EvidenceKind::Labels,
             format!("{} and no captions", has(column)),
         ),
-        None => Err(DataError::NoEvidence {
-            path: csv,
-            columns: table.columns().to_vec(),
-        }),
+        None => Err(DataError::invalid(
+            csv.display(),
+            "a column of captions, labels, masks or clips",
+            listed(table.columns()),
+            "say what is to be learnt: `caption: COLUMN` or `label: COLUMN` under `data:`",
+        )),
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::{RowFault, Source};
 use crate::columns::TargetColumns;
-use crate::error::DataError;
+use crate::error::{DataError, at_row, suggestion};
 use crate::table::{Row, Table};
 use crate::target::{ClassRows, Target, TargetKind, TargetValues};
-use crate::words::{counted, nearest};
+use crate::words::{counted, listed, nearest, thousands};
 
 /// What targets may be, where that is known before the rows are read.
 #[derive(Clone, Copy)]
@@ -244,7 +244,10 @@ impl Source {
         }
         let unknown = scanned.iter().position(Option::is_some);
         match unknown {
-            Some(at) => Err(self.unknown_target(&self.columns.targets[at].name, targets)),
+            Some(at) => Err(Source::unknown_target(
+                &self.columns.targets[at].name,
+                targets,
+            )),
             None => Ok((targets.to_vec(), all)),
         }
     }
@@ -356,15 +359,17 @@ impl Source {
     }
 
     fn few_labels(&self, column: usize, least: &'static str, names: &[String]) -> DataError {
-        DataError::FewLabels {
-            path: self.path(),
-            column: self.table.columns()[column].clone(),
-            least,
-            found: match names {
-                [] => "none".to_owned(),
-                [only, ..] => format!("only `{only}`"),
-            },
-        }
+        let column = &self.table.columns()[column];
+        let found = match names {
+            [] => "none".to_owned(),
+            [only, ..] => format!("only `{only}`"),
+        };
+        DataError::invalid(
+            format_args!("{}: column `{column}`", self.table.path().display()),
+            format_args!("at least {least}"),
+            found,
+            "leave `label` out to train without a label head, or name another column",
+        )
     }
 
     fn unknown_label(
@@ -375,38 +380,53 @@ impl Source {
         kind: &TargetKind,
         known: Known<'_>,
     ) -> DataError {
-        DataError::UnknownLabel {
-            path: self.path(),
-            row,
-            column: self.table.columns()[column].clone(),
-            label: label.to_owned(),
-            num_known: kind.names().len(),
-            from_head: matches!(known, Known::Heads(_)),
-            nearest: nearest(label, kind.names().iter().map(String::as_str)),
-        }
+        let column = &self.table.columns()[column];
+        let (whose, otherwise) = match known {
+            Known::Heads(_) => (
+                "trained head",
+                "the head was trained without it; correct the row or remove it",
+            ),
+            _ => (
+                "training rows",
+                "no training row has it; move one there, or correct the row",
+            ),
+        };
+        let nearest = nearest(label, kind.names().iter().map(String::as_str));
+        DataError::invalid(
+            format_args!("{}: column `{column}`", at_row(self.table.path(), row)),
+            format_args!(
+                "one of {} labels of the {whose}",
+                thousands(kind.names().len())
+            ),
+            format_args!("`{label}`"),
+            suggestion(nearest, otherwise),
+        )
     }
 
-    fn unknown_target(&self, name: &str, known: &[Target]) -> DataError {
-        DataError::UnknownTarget {
-            name: name.to_owned(),
-            known: known.iter().map(|target| target.name.clone()).collect(),
-        }
+    fn unknown_target(name: &str, known: &[Target]) -> DataError {
+        let known: Vec<String> = known.iter().map(|target| target.name.clone()).collect();
+        DataError::invalid(
+            format_args!("data.targets.{name}"),
+            format_args!("one of the model's {}", listed(&known)),
+            "another",
+            "leave it out, or name the target as the model does",
+        )
     }
 
     fn other_kind(&self, columns: &TargetColumns, kind: &TargetKind) -> DataError {
         let mut targets = self.columns.targets.iter();
         let target = targets.find(|target| std::ptr::eq(&target.columns, columns));
-        DataError::OtherTarget {
-            name: target.map_or_else(String::new, |target| target.name.clone()),
-            expected: kind.describe(),
-            found: match columns {
-                TargetColumns::Class(_) => "one label per picture",
-                TargetColumns::Number(_) => "a number",
-                TargetColumns::Classes { .. } | TargetColumns::Each(_) => {
-                    "several labels per picture"
-                }
-            },
-        }
+        let found = match columns {
+            TargetColumns::Class(_) => "one label per picture",
+            TargetColumns::Number(_) => "a number",
+            TargetColumns::Classes { .. } | TargetColumns::Each(_) => "several labels per picture",
+        };
+        DataError::invalid(
+            format_args!("data.targets.{}", target.map_or("", |target| &target.name)),
+            format_args!("{}, as the model was trained", kind.describe()),
+            found,
+            "one label: COLUMN; several: {column: tags, separator: \"|\"} or {columns: [door, wheel]}; a number: {number: age}",
+        )
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use csv::ByteRecord;
 
 use super::retaining_reader::RetainingReader;
-use crate::error::DataError;
+use crate::error::{DataError, at_row};
+use crate::words::counted;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -151,12 +152,12 @@ impl Rows {
     pub fn read(&mut self) -> Result<Option<Row<'_>>, DataError> {
         let (path, expected) = (self.records.path.clone(), self.columns.len());
         match self.read_any()? {
-            Some(row) if row.num_fields() != expected => Err(DataError::Ragged {
-                path,
-                row: row.line(),
-                expected,
-                found: row.num_fields(),
-            }),
+            Some(row) if row.num_fields() != expected => Err(DataError::invalid(
+                at_row(&path, row.line()),
+                format_args!("{} as in the header", counted(expected, "field")),
+                row.num_fields(),
+                "a field with a comma or a line break needs quotes around it: \"red, four doors\"",
+            )),
             row => Ok(row),
         }
     }
@@ -179,10 +180,12 @@ impl Rows {
             return Err(DataError::Changed { path: path.clone() });
         }
         if self.num_read == 0 {
-            return Err(DataError::NoRows {
-                path: path.clone(),
-                columns: self.columns.clone(),
-            });
+            return Err(DataError::invalid(
+                path.display(),
+                format_args!("rows after the header `{}`", self.columns.join(",")),
+                "none",
+                "check whether the step that writes this file filtered every row out",
+            ));
         }
         Ok(())
     }
@@ -253,7 +256,7 @@ impl Records {
         self.line = u32::try_from(num_lines)
             .ok()
             .and_then(|lines| self.line.checked_add(lines))
-            .ok_or(DataError::TooManyRows { path: path.clone() })?;
+            .ok_or_else(|| DataError::too_many_rows(path))?;
         self.start += skipped as u64;
         self.end = reader.position().byte().max(self.start);
         let given = reader.get_ref().since(self.start).len() as u64;
@@ -266,10 +269,12 @@ impl Records {
                 .is_at_end()
                 .map_err(|cause| unreadable(path, cause))?
         {
-            return Err(DataError::OpenQuote {
-                path: path.clone(),
-                row: self.line,
-            });
+            return Err(DataError::invalid(
+                at_row(path, self.line),
+                "a closing quote",
+                "the end of the file",
+                "close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
+            ));
         }
         Ok(Some(self.line))
     }
@@ -281,10 +286,7 @@ impl Records {
             .iter()
             .any(|cell| std::str::from_utf8(cell).is_err())
         {
-            return Err(DataError::NotUtf8 {
-                path: self.path.clone(),
-                row: line,
-            });
+            return Err(DataError::not_utf8(&self.path, line));
         }
         Ok(Row {
             line,

@@ -297,7 +297,7 @@ fn run_alone(instruction: &Instruction, arena: &mut Arena, what: &str) {
     let all = whole(arena.bytes());
     let program = Program {
         name: "alone".to_owned(),
-        stage: Stage::ForwardBackward,
+        stage: Stage::Update,
         instructions: vec![instruction.clone()],
     };
     let scratch = {

@@ -45,8 +45,8 @@ pub struct RunConfig {
     /// Another config that this one builds on, relative to it; `None` once it has been laid under.
     #[serde(skip_serializing)]
     pub base: Option<PathBuf>,
-    /// What kind of model.
-    pub task: TaskName,
+    /// What kind of work; what the data says where it is left out.
+    pub task: Option<TaskName>,
     /// A folder, or a preset by name (random weights).
     pub model: String,
     /// Which files, and which of their columns mean what.
@@ -81,7 +81,7 @@ impl Default for RunConfig {
     fn default() -> RunConfig {
         RunConfig {
             base: None,
-            task: TaskName::Clip,
+            task: None,
             model: "openai/clip-vit-base-patch32".to_owned(),
             data: DataConfig::default(),
             labels: None,

@@ -230,8 +230,8 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         ),
         (
             "data: {label: 2020}",
-            "line 1: column `2020`: expected text; a name that looks like a number goes in quotes: found `data: {label: 2020}`",
-            "the README has an example of a config",
+            "line 1: data.label: `2020`, expected text: found `data: {label: 2020}`",
+            "leave `label` out; text that looks like a number goes in quotes",
         ),
         (
             "model: null",

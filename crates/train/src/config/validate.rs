@@ -213,6 +213,18 @@ fn check_moments(train: &TrainSection) -> Result<(), Wrong> {
         "at least 1",
         "`holdall plan` looks at a run without training",
     )?;
+    for (key, share) in [
+        ("train.dropout", train.dropout),
+        ("train.stochastic_depth", train.stochastic_depth),
+    ] {
+        check(
+            (0.0..1.0).contains(&share),
+            key,
+            share,
+            "a share from 0 to below 1",
+            "0.1 drops a tenth; 0 leaves it out",
+        )?;
+    }
     check(
         train.eval_batch_size != Some(0),
         "train.eval_batch_size",

@@ -16,13 +16,13 @@ use crate::arguments::{RunOptions, set};
                   Ctrl-C and SIGTERM save and stop; SIGUSR1 saves and goes on.\n\
                   Exit code 0: done; 1: failed; 3: does not fit; 130, 143: stopped by Ctrl-C, SIGTERM: go on with --resume.")]
 pub struct TrainArguments {
-    /// CONFIG.yml, DATA.csv, or a folder with image_labels.csv
+    /// CONFIG.yml, DATA.csv, a folder with image_labels.csv, or one with a folder of pictures per class
     #[arg(value_name = "CONFIG|DATA")]
     pub target: Option<String>,
     /// Times that the data is seen
     #[arg(long, aliases = ["num-epochs", "num_epochs"], value_name = "N")]
     pub epochs: Option<usize>,
-    /// Learning rate of the towers
+    /// Learning rate of the model
     #[arg(
         long,
         aliases = ["learning-rate", "learning_rate"],

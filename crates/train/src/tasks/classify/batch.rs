@@ -7,7 +7,7 @@ use holdall_device::HostRow;
 use holdall_models::init::Draw;
 
 use super::{ClassifyTask, Head};
-use crate::batch::{Batch, Column, IGNORED, Scope, Values, random_bytes};
+use crate::batch::{Batch, Column, Scope, Values, random_bytes};
 use crate::task::Task;
 
 /// Pictures, `[b, height, width, 3]`.
@@ -59,7 +59,7 @@ pub fn batch_of(task: &ClassifyTask, pixels: Values, targets: &[Targets<'_>]) ->
     let mixes = mixes(task, &mut batch, &ids, 0);
     for (head, targets) in task.heads.iter().zip(targets) {
         match targets {
-            Targets::Class(labels) => set_labels(head, &mut batch, &mixes, |row| labels[row]),
+            Targets::Class(labels) => set_labels(task, head, &mut batch, &mixes, |row| labels[row]),
             Targets::Numbers(numbers) => {
                 let width = head.num_outputs();
                 set_numbers(head, &mut batch, &mixes, |row, output| {
@@ -71,12 +71,7 @@ pub fn batch_of(task: &ClassifyTask, pixels: Values, targets: &[Targets<'_>]) ->
     batch
 }
 
-pub(super) fn fill(
-    task: &ClassifyTask,
-    batch: &mut Batch,
-    loaded: &Loaded<HostRow>,
-    epoch: u64,
-) {
+pub(super) fn fill(task: &ClassifyTask, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64) {
     let train = task.train.as_ref();
     let train = train.expect("a task that was prepared with data");
     batch.num_samples = loaded.rows.len();
@@ -93,7 +88,9 @@ pub(super) fn fill(
         let sample = |row: usize| loaded.samples[row] as usize;
         match values {
             TargetValues::Class(labels) => {
-                set_labels(head, batch, &mixes, |row| i64::from(labels[sample(row)]));
+                set_labels(task, head, batch, &mixes, |row| {
+                    i64::from(labels[sample(row)])
+                });
             }
             TargetValues::Number(numbers) => {
                 set_numbers(head, batch, &mixes, |row, _| numbers[sample(row)]);
@@ -144,8 +141,13 @@ fn mixes(task: &ClassifyTask, batch: &mut Batch, samples: &[u32], epoch: u64) ->
     mixes
 }
 
-fn set_labels(head: &Head, batch: &mut Batch, mixes: &[Mix], label: impl Fn(usize) -> i64) {
-    let is_mixed = mixes.iter().any(|mix| mix.lambda < 1.0);
+fn set_labels(
+    task: &ClassifyTask,
+    head: &Head,
+    batch: &mut Batch,
+    mixes: &[Mix],
+    label: impl Fn(usize) -> i64,
+) {
     let weight = |label: i64| usize::try_from(label).map_or(0.0, |label| head.class_weight(label));
     let mut set = |labels_name: &str, weights_name: &str, of: &dyn Fn(usize) -> (i64, f32)| {
         let rows = 0..mixes.len();
@@ -160,14 +162,11 @@ fn set_labels(head: &Head, batch: &mut Batch, mixes: &[Mix], label: impl Fn(usiz
         let own = label(row);
         (own, mixes[row].lambda * weight(own))
     });
-    if is_mixed {
+    if task.mixing.is_on() {
         set(PARTNER_LABELS, PARTNER_WEIGHTS, &|row| {
             let partner = label(mixes[row].partner);
             (partner, (1.0 - mixes[row].lambda) * weight(partner))
         });
-    } else {
-        // A batch in which nothing is mixed has partners that count nothing, where the step reads them.
-        set(PARTNER_LABELS, PARTNER_WEIGHTS, &|_| (IGNORED, 0.0));
     }
 }
 
@@ -207,10 +206,12 @@ fn set_numbers(
     }));
     let weights = batch.floats(&head.endpoint(WEIGHTS), Scope::EffectiveBatch);
     weights.clear();
-    weights.extend(pairs.map(|(row, output)| match number(row, output).is_nan() {
-        true => 0.0,
-        false => head.class_weight(output),
-    }));
+    weights.extend(
+        pairs.map(|(row, output)| match number(row, output).is_nan() {
+            true => 0.0,
+            false => head.class_weight(output),
+        }),
+    );
 }
 
 pub(super) fn count_losses(task: &ClassifyTask, batch: &Batch, counts: &mut [f64]) {

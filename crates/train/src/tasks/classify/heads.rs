@@ -83,7 +83,10 @@ pub(super) fn classifier_config(
             TargetKind::Classes { .. } => Problem::MultiLabel,
             TargetKind::Number { .. } => Problem::Regression,
         }),
-        _ if heads.iter().all(|head| matches!(head.kind, TargetKind::Number { .. })) => {
+        _ if heads
+            .iter()
+            .all(|head| matches!(head.kind, TargetKind::Number { .. })) =>
+        {
             Some(Problem::Regression)
         }
         _ => None,
@@ -145,7 +148,13 @@ mod tests {
     fn outputs_of_several_heads_have_their_heads_name() {
         let names = ["red", "blue"].map(str::to_owned).to_vec();
         let class = head("colour", TargetKind::Class { names });
-        let number = head("age", TargetKind::Number { mean: 30.0, std: 10.0 });
+        let number = head(
+            "age",
+            TargetKind::Number {
+                mean: 30.0,
+                std: 10.0,
+            },
+        );
         assert_eq!(labels_of(std::slice::from_ref(&class)), ["red", "blue"]);
         let both = [class, number];
         assert_eq!(labels_of(&both), ["colour: red", "colour: blue", "age"]);
@@ -156,7 +165,13 @@ mod tests {
         let names = ["a", "b"].map(str::to_owned).to_vec();
         let heads = [
             head("label", TargetKind::Class { names }),
-            head("age", TargetKind::Number { mean: 30.0, std: 10.0 }),
+            head(
+                "age",
+                TargetKind::Number {
+                    mean: 30.0,
+                    std: 10.0,
+                },
+            ),
         ];
         let mut weight = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
         restore(&heads, "classifier.weight", &mut weight);

@@ -99,6 +99,13 @@ fn task(
         weights,
         processor,
     } = opened;
+    if config.data.mixing.is_on() || config.train.dropout + config.train.stochastic_depth > 0.0 {
+        return Err(TrainError::Config(
+            "task clip: expected neither `data.mixing` nor `train.dropout` nor `train.stochastic_depth`: a caption belongs to \
+             one picture, and CLIP is trained without dropout\nhint: leave them out, or `task: classify`"
+                .to_owned(),
+        ));
+    }
     let positions = model.text.max_positions;
     if tokens == 0 || tokens > positions {
         return Err(TrainError::Config(format!(

@@ -3,12 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use holdall_data::columns::guess_label;
-use holdall_data::find::find;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::source::{self, Captions};
-use holdall_data::table::Table;
-use holdall_data::target::TargetConfig;
 use holdall_data::text::{TextEncoder, bucket};
 
 use super::prepare::{OpenedModel, open_model};
@@ -154,11 +150,9 @@ impl SavedModel for SavedClip {
     }
 
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError> {
-        if config.data.label.is_none() && !self.labels.is_empty() {
-            let found = find(config.data.train.as_deref())?;
-            let table = Table::open(&found.csv)?;
-            config.data.label = guess_label(&table).map(TargetConfig::from);
+        match self.labels.is_empty() {
+            true => Ok(()),
+            false => crate::tasks::take_label_column(config),
         }
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `holdall bench clip`: one training step over random data, timed.
+//! `holdall bench clip` and `holdall bench classify`: one training step over random data, timed.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use holdall_train::TrainError;
+use holdall_train::config::TaskName;
 use holdall_train::optimizer::StepScalars;
 use holdall_train::plan_race::Choosing;
 use holdall_train::scaler::LossScaler;
@@ -45,8 +46,92 @@ pub struct BenchClipArguments {
     pub options: RunOptions,
 }
 
-/// Classes of the label head, as in the PyTorch script that this stands beside.
-const NUM_LABELS: usize = 196;
+#[derive(Args)]
+#[command(
+    mut_arg("effective_batch", |argument| {
+        argument.help("Samples per optimizer step [default: 32 x 4 with --small, else 8 x 16]")
+    }),
+    after_help = "Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench classify --small --batch-size 32 --gradient-accumulation 4"
+)]
+pub struct BenchClassifyArguments {
+    /// A model folder or a preset
+    #[arg(long, default_value = "vit-base-patch16-224", value_name = "MODEL")]
+    pub model: String,
+    /// The preset for CPUs: 64 px, patch 8, width 128, 4 layers
+    #[arg(long, conflicts_with = "model")]
+    pub small: bool,
+    /// Timed steps
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
+    /// Print where the time of a step goes, operation by operation
+    #[arg(long)]
+    pub profile: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+/// A step that is timed.
+struct Bench {
+    job: String,
+    model: String,
+    task: TaskName,
+    /// The split of the script that this stands beside.
+    split: (usize, usize),
+    num_labels: usize,
+    steps: usize,
+    profile: bool,
+    options: RunOptions,
+}
+
+pub fn run_clip(arguments: BenchClipArguments) -> Result<ExitCode> {
+    let BenchClipArguments {
+        model,
+        small,
+        steps,
+        profile,
+        options,
+    } = arguments;
+    run(Bench {
+        job: if small {
+            "clip-small".to_owned()
+        } else {
+            model.clone()
+        },
+        model: if small { "small".to_owned() } else { model },
+        task: TaskName::Clip,
+        split: if small { (32, 4) } else { (8, 16) },
+        num_labels: 196,
+        steps: steps as usize,
+        profile,
+        options,
+    })
+}
+
+pub fn run_classify(arguments: BenchClassifyArguments) -> Result<ExitCode> {
+    let BenchClassifyArguments {
+        model,
+        small,
+        steps,
+        profile,
+        options,
+    } = arguments;
+    run(Bench {
+        job: if small {
+            "classify-small".to_owned()
+        } else {
+            model.clone()
+        },
+        model: if small { "vit-demo".to_owned() } else { model },
+        task: TaskName::Classify,
+        split: if small { (32, 4) } else { (8, 16) },
+        num_labels: 1000,
+        steps: steps as usize,
+        profile,
+        options,
+    })
+}
+
 const WARM_UP_STEPS: usize = 3;
 
 /// Keys that others rely on.
@@ -81,23 +166,18 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
+fn run(bench: Bench) -> Result<ExitCode> {
     let began = Instant::now();
-    let options = &arguments.options;
-    let model = if arguments.small {
-        "small"
-    } else {
-        arguments.model.as_str()
-    };
-    let mut config = options.config(model)?;
-    config.labels = config.labels.or(Some(NUM_LABELS));
-    if config.train.effective_batch.is_none() {
-        // The split of the script that this stands beside.
-        let (batch, accumulation) = if arguments.small { (32, 4) } else { (8, 16) };
-        if config.train.batch_size.is_none() && config.train.gradient_accumulation.is_none() {
-            config.train.batch_size = Some(batch);
-            config.train.gradient_accumulation = Some(accumulation);
-        }
+    let options = &bench.options;
+    let mut config = options.config(&bench.model)?;
+    config.task = config.task.or(Some(bench.task));
+    config.labels = config.labels.or(Some(bench.num_labels));
+    if config.train.effective_batch.is_none()
+        && config.train.batch_size.is_none()
+        && config.train.gradient_accumulation.is_none()
+    {
+        config.train.batch_size = Some(bench.split.0);
+        config.train.gradient_accumulation = Some(bench.split.1);
     }
     let device = open_device_for(&config, options.compute.device)?;
     let setup = Setup::without_data(&config, &device)?;
@@ -115,7 +195,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     let batch = task.random_batch(samples, setup.seed);
     let (mut step, chosen) = setup.start(&device, plan, &mut say)?;
     let mut scaler = LossScaler::suiting(setup.step.arithmetic);
-    let steps = arguments.steps as usize;
+    let steps = bench.steps;
     let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
     // A step whose gradients overflow is left out and the scale halved, as training does.
     let mut one_step = |count: usize| -> Result<f64> {
@@ -150,7 +230,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
     let seconds = started.elapsed().as_secs_f64() / steps as f64;
     bar.finish_and_clear();
     print_json(&BenchJson {
-        job: if arguments.small { "clip-small" } else { model },
+        job: &bench.job,
         micro_batch: chosen.choice.batch_size,
         accum: chosen.choice.gradient_accumulation,
         device: device.kind(),
@@ -172,7 +252,7 @@ pub fn run(arguments: BenchClipArguments) -> Result<ExitCode> {
         loss,
         skipped_steps: scaler.skipped_steps(),
     })?;
-    if arguments.profile {
+    if bench.profile {
         let programs = step.profile_programs(&device, &batch);
         let mut times = programs.map_err(TrainError::from)?;
         let operations = step.profile(&device, &batch).map_err(TrainError::from)?;
