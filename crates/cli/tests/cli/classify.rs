@@ -533,4 +533,6 @@ fn plans_benchmarks_and_certificates_know_no_task() {
     assert_eq!(answer["kept_micro_batches"], 0);
     assert!(answer["loss"].as_f64().unwrap().is_finite());
     assert_eq!(answer["arena_bytes"], answer["planned_arena_bytes"]);
+    let parts = ["task: classify", "expected clip", "holdall bench classify"];
+    holdall("bench clip --small --task classify").refused_with(&parts);
 }
