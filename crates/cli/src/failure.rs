@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use holdall_data::DataError;
 use holdall_device::DeviceError;
+use holdall_files::show_bytes;
 use holdall_plan::PlanError;
 use holdall_train::TrainError;
-use holdall_train::budget::{show_bytes, show_time};
+use holdall_train::budget::show_time;
 
 use crate::screen::tell;
 

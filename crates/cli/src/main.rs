@@ -1,4 +1,4 @@
-//! The `holdall` binary: arguments as typed, arguments as meant, work. One file per command.
+//! The `holdall` binary: one file per command, with the arguments that it takes.
 
 mod arguments;
 mod array_file;
@@ -6,7 +6,6 @@ mod commands;
 mod failure;
 mod host;
 mod screen;
-mod similarity;
 mod stop;
 mod watch;
 
@@ -46,7 +45,8 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => commands::plan::run(arguments),
         Command::Verify(arguments) => commands::verify::run(arguments),
         Command::Bench(arguments) => match arguments.command {
-            BenchCommand::Clip(arguments) => commands::bench_clip::run(arguments),
+            BenchCommand::Clip(arguments) => commands::bench_step::run_clip(arguments),
+            BenchCommand::Classify(arguments) => commands::bench_step::run_classify(arguments),
             BenchCommand::Loader(arguments) => commands::bench_loader::run(arguments),
             BenchCommand::Retrieval(arguments) => commands::bench_retrieval::run(arguments),
         },

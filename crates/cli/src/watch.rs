@@ -2,21 +2,20 @@
 
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdall_metrics::retrieval::Ranks;
 use holdall_train::budget::show_bytes;
-use holdall_train::config::Split;
-use holdall_train::evaluate::Scores;
+use holdall_train::config::Subset;
 use holdall_train::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary,
 };
 use holdall_train::skipped::SkippedLine;
+use holdall_train::task::Task;
 use holdall_train::trainer::Trainer;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::screen::tell;
-use crate::similarity;
 
 /// Without a terminal, steps are told this often.
 const BETWEEN_LINES: Duration = Duration::from_secs(20);
@@ -26,6 +25,7 @@ const TOLD_ONE_BY_ONE: usize = 10;
 
 /// Tells a run on stderr.
 pub struct Watcher {
+    task: Arc<dyn Task>,
     bar: ProgressBar,
     last_line: Instant,
     total: u64,
@@ -34,7 +34,7 @@ pub struct Watcher {
     /// Whose it is.
     memory: &'static str,
     /// What was evaluated: how large it is has been told.
-    has_told_size: Vec<Split>,
+    has_told_size: Vec<Subset>,
     /// Smoothed, so that the figure can be read.
     samples_per_s: Option<f64>,
 }
@@ -55,6 +55,7 @@ impl Watcher {
         bar.set_position(trainer.steps_done());
         bar.reset_eta();
         Watcher {
+            task: Arc::clone(&trainer.ready().prepared.setup.step.task),
             bar,
             last_line: Instant::now(),
             total,
@@ -84,9 +85,12 @@ impl Watcher {
             Event::Evaluated { line, is_best } => {
                 if !self.has_told_size.contains(&line.on) {
                     self.has_told_size.push(line.on);
-                    self.line(&show_size(line));
+                    if let Some(size) = self.task.describe_size(&line.scores) {
+                        self.line(&format!("{}: {size}", name(line.on)));
+                    }
                 }
-                self.line(&show_evaluation(line, is_best));
+                let scores = self.task.describe_scores(&line.scores);
+                self.line(&show_evaluation(line, is_best, &scores));
             }
             Event::Skipped { line, total } => self.tell_skipped(line, total),
             Event::Notice(text) => self.line(text),
@@ -160,36 +164,42 @@ impl Watcher {
     }
 }
 
-fn name(on: Split) -> &'static str {
+fn name(on: Subset) -> &'static str {
     match on {
-        Split::Validation => "validation",
-        Split::Train => "train",
+        Subset::Validation => "validation",
+        Subset::Train => "train",
     }
 }
 
 fn losses(line: &StepLine) -> String {
-    match line.label {
-        Some(label) => format!(
-            "loss {:.3} (contrastive {:.3}, label {label:.3})",
-            line.loss, line.contrastive
-        ),
-        None => format!("loss {:.3}", line.loss),
+    let total = format!("loss {:.3}", line.loss);
+    if let [_] = line.losses.as_slice() {
+        return total;
     }
+    let each = line.losses.iter();
+    let each: Vec<String> = each
+        .map(|loss| format!("{} {:.3}", loss.name, loss.mean))
+        .collect();
+    format!("{total} ({})", each.join(", "))
 }
 
 /// Each loss beside what guessing gives: where a run starts, and whether it moved.
 fn show_losses(line: &StepLine) -> String {
-    let mut text = format!(
-        "Losses at step {}: contrastive {:.3} (chance {:.3} = ln {})",
-        line.step, line.contrastive, line.contrastive_chance, line.samples
-    );
-    if let (Some(label), Some(chance)) = (line.label, line.label_chance) {
-        text.push_str(&format!(
-            ", label {label:.3} (chance {chance:.3} = ln {:.0})",
-            chance.exp()
-        ));
-    }
-    text
+    let each = line.losses.iter().map(|loss| {
+        let chance = loss.chance.map_or(String::new(), |chance| {
+            // Of a choice among so many, where it is one.
+            let choices = chance.exp();
+            let is_whole = choices > 1.5 && (choices - choices.round()).abs() < 1e-6 * choices;
+            let logarithm = match is_whole {
+                true => format!(" = ln {choices:.0}"),
+                false => String::new(),
+            };
+            format!(" (chance {chance:.3}{logarithm})")
+        });
+        format!("{} {:.3}{chance}", loss.name, loss.mean)
+    });
+    let each: Vec<String> = each.collect();
+    format!("Losses at step {}: {}", line.step, each.join(", "))
 }
 
 fn show_memory(name: &str, memory: &MemoryUse) -> String {
@@ -222,59 +232,13 @@ fn show_epoch(epoch: &EpochReport) -> String {
     )
 }
 
-/// How many texts were encoded and scored, and how.
-fn show_size(line: &EvaluationLine) -> String {
-    let (pictures, captions) = (
-        line.scores.retrieval.pictures,
-        line.scores.retrieval.captions,
-    );
-    format!(
-        "{}: {}\n{}",
-        name(line.on),
-        similarity::unique_texts(captions, pictures),
-        similarity::matrix(pictures, captions)
-    )
-}
-
-fn show_evaluation(line: &EvaluationLine, is_best: bool) -> String {
+fn show_evaluation(line: &EvaluationLine, is_best: bool, scores: &str) -> String {
     let best = if is_best { " (best so far)" } else { "" };
     format!(
-        "{} after step {}{best}:\n{}",
+        "{} after step {}{best}:\n{scores}",
         name(line.on),
-        line.step,
-        show_scores(&line.scores)
+        line.step
     )
-}
-
-/// Labels and ranks, a line each, beside what guessing gives.
-pub fn show_scores(scores: &Scores) -> String {
-    // Chances of one in thousands keep a digit.
-    let percent = |share: f64| match 100.0 * share {
-        share if share > 0.0 && share < 0.1 => format!("{share:.2}%"),
-        share => format!("{share:.1}%"),
-    };
-    let mut text = String::new();
-    let labels = (scores.label_top1, scores.label_top5, scores.chance_top1);
-    if let (Some(top1), Some(top5), Some(chance)) = labels {
-        let [top1, top5, chance] = [top1, top5, chance].map(percent);
-        text.push_str(&format!(
-            "  labels        top-1 {top1} (chance {chance}), top-5 {top5}\n"
-        ));
-    }
-    let ranks = |ranks: &Ranks| {
-        let [r1, r5, r10] = [ranks.r1, ranks.r5, ranks.r10].map(percent);
-        format!(
-            "R@1 {r1}, R@5 {r5}, R@10 {r10}, median rank {}",
-            ranks.median_rank
-        )
-    };
-    text.push_str(&format!(
-        "  image to text {} (R@1 by chance {})\n  text to image {}",
-        ranks(&scores.retrieval.image_to_text),
-        percent(scores.chance_r1),
-        ranks(&scores.retrieval.text_to_image),
-    ));
-    text
 }
 
 /// How it ended, and what to type next.

@@ -16,8 +16,8 @@ mod attributes;
 mod backdrop;
 mod canvas;
 mod caption;
+mod chance;
 mod coachwork;
-mod dice;
 mod folder;
 mod portrait;
 mod scene;
@@ -26,8 +26,9 @@ mod signature;
 pub use attributes::{Background, Body, Colour, Make, Viewpoint};
 pub use folder::{CarsError, Written, write};
 
+use crate::random::Random;
 use canvas::Canvas;
-use dice::{Dice, Purpose};
+use chance::Purpose;
 use scene::Scene;
 
 /// Which set of cars.
@@ -83,17 +84,20 @@ pub struct Car {
 
 /// The car at an index of a set, without its picture.
 pub fn describe(index: usize, config: &CarsConfig) -> Facts {
-    let mut dice = Dice::new(config.seed, Purpose::Attributes, index);
+    let mut random = Random::of_car(config.seed, Purpose::Attributes, index);
     let mut facts = Facts {
         make: make_at(index, config.seed),
-        body: dice.pick(Body::ALL),
-        colour: dice.pick(Colour::ALL),
-        year: 1960 + 4 * dice.below(16) as u16,
-        background: dice.pick(Background::ALL),
-        viewpoint: dice.pick(Viewpoint::ALL),
+        body: random.pick(Body::ALL),
+        colour: random.pick(Colour::ALL),
+        year: 1960 + 4 * random.below(16) as u16,
+        background: random.pick(Background::ALL),
+        viewpoint: random.pick(Viewpoint::ALL),
         caption: String::new(),
     };
-    facts.caption = caption::write(&facts, &mut Dice::new(config.seed, Purpose::Caption, index));
+    facts.caption = caption::write(
+        &facts,
+        &mut Random::of_car(config.seed, Purpose::Caption, index),
+    );
     facts
 }
 
@@ -102,8 +106,8 @@ pub fn draw(index: usize, config: &CarsConfig) -> Car {
     let facts = describe(index, config);
     let size = config.size.clamp(32, 1024);
     let mut canvas = Canvas::new(size);
-    let mut dice = Dice::new(config.seed, Purpose::Scenery, index);
-    Scene::of(&facts, &mut dice).draw(&mut canvas, &mut dice);
+    let mut random = Random::of_car(config.seed, Purpose::Scenery, index);
+    Scene::of(&facts, &mut random).draw(&mut canvas, &mut random);
     Car {
         pixels: canvas.into_pixels(),
         size,
@@ -115,6 +119,6 @@ pub fn draw(index: usize, config: &CarsConfig) -> Car {
 fn make_at(index: usize, seed: u64) -> Make {
     let mut order = Make::ALL.to_vec();
     let run = index / order.len();
-    Dice::new(seed, Purpose::MakeOrder, run).shuffle(&mut order);
+    Random::of_car(seed, Purpose::MakeOrder, run).shuffle(&mut order);
     order[index % order.len()]
 }

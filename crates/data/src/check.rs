@@ -2,12 +2,12 @@
 //! split, labels with too few pictures, captions that say nothing or all the same. And the CSV without those rows.
 
 mod clean;
+mod duplicates;
 mod findings;
 mod journal;
-mod look;
+mod picture_state;
 mod report;
-mod same;
-mod survey;
+mod row_facts;
 #[cfg(test)]
 mod tests;
 
@@ -19,21 +19,23 @@ use rayon::ThreadPoolBuilder;
 use crate::allowance::Allowance;
 use crate::config::{DataConfig, Validation};
 use crate::error::DataError;
-use crate::source::Source;
-use crate::source::labels::Labels;
-use crate::split::held_out;
+use crate::source::targets::Known;
+use crate::source::{Captions, Source};
+use crate::target::TargetValues;
 use crate::words::thousands;
 pub use clean::{CleanFile, Cleaned, Duplicates, Gone, Reason, clean};
 use journal::Journal;
-pub use look::State;
+pub use picture_state::State;
 pub use report::{CaptionFacts, Example, Finding, Kind, LabelFacts, Report, RowKind, Severity};
-use survey::{Captions, Facts, Survey};
+use row_facts::{CaptionCounts, Facts, Survey};
 
 /// What is looked at, and what is too little.
 #[derive(Clone, Debug)]
 pub struct CheckConfig {
     /// Columns, captions, labels, and what is held out, as in training.
     pub data: DataConfig,
+    /// Whether rows need captions.
+    pub captions: Captions,
     /// The CSV; `data.train` was what the user named.
     pub csv: PathBuf,
     /// Of the run whose split is meant.
@@ -119,8 +121,10 @@ struct AllFacts {
     label_of: Vec<i32>,
     /// By row; all false where validation is another file.
     held: Vec<bool>,
+    /// Validation rows, of either file, whose group is trained on.
+    group_leaks: Vec<findings::At>,
     labels: Vec<String>,
-    captions: Captions,
+    captions: CaptionCounts,
     /// Validation in a file of its own.
     other: Option<(Source, Vec<Facts>)>,
 }
@@ -128,9 +132,11 @@ struct AllFacts {
 /// The rows as training would take them, before any picture is looked at.
 struct Opened {
     source: Source,
-    /// By sample: rows that are none do not count.
+    /// By sample: bad rows do not count.
     label_of: Vec<i32>,
     held: Vec<bool>,
+    /// By sample of each file, whether it is a validation row whose group is trained on.
+    group_leaks: [Vec<bool>; 2],
     labels: Vec<String>,
     other: Option<Source>,
     /// Of both files.
@@ -140,29 +146,43 @@ struct Opened {
 impl Opened {
     fn new(config: &CheckConfig, notes: &mut Vec<String>) -> Result<Opened, DataError> {
         config.data.validate()?;
-        let source = Source::open(&config.data, &config.csv, notes)?;
-        let looked = source.look_through(&config.data.validation)?;
-        let labels = match looked.held.is_empty() {
-            true => Labels::of_head(&[]),
-            false => source.labels(&looked.labels)?,
+        let (data, captions) = (&config.data, config.captions);
+        let source = Source::open(data, captions, &config.csv, notes)?;
+        let scan = source.scan(&data.validation)?;
+        let mut num_rows = scan.num_rows;
+        let known = match scan.held.is_empty() {
+            true => Known::Heads(&[]),
+            false => Known::FromRows,
         };
-        let label_of = source.label_ids(looked.labels, &labels)?;
-        let held = match config.data.validation {
-            Validation::Fraction(share) => held_out(&label_of, share, config.seed),
-            _ => looked.held,
-        };
-        let mut num_rows = looked.num_rows;
+        let split = source.split(scan, known, &data.validation, config.seed)?;
+        let label = split.values.iter().zip(&split.targets);
+        let (label_of, labels) = label
+            .filter_map(|(values, target)| match values {
+                TargetValues::Class(labels) => Some((labels.clone(), target.kind.names().to_vec())),
+                _ => None,
+            })
+            .next()
+            .unwrap_or_else(|| (vec![-1; split.held.len()], Vec::new()));
+        let mut group_leaks = [Vec::new(), Vec::new()];
+        if let Some(groups) = &split.groups {
+            group_leaks[0] = groups.leaks(&split.held);
+        }
         let mut other = None;
-        if let Validation::File(path) = &config.data.validation {
-            let source = Source::open(&config.data, path, &mut Vec::new())?;
-            num_rows += source.look_through(&Validation::None)?.num_rows;
-            other = Some(source);
+        if let Validation::File { path, .. } = &data.validation {
+            let validation = Source::open(data, captions, path, &mut Vec::new())?;
+            let scan = validation.scan(&source.validation_of_other(data))?;
+            num_rows += scan.num_rows;
+            if let (Some(train), Some(groups)) = (&split.groups, &scan.groups) {
+                group_leaks[1] = groups.leaks_from(train);
+            }
+            other = Some(validation);
         }
         Ok(Opened {
             source,
             label_of,
-            held,
-            labels: labels.into_names(),
+            held: split.held,
+            group_leaks,
+            labels,
             other,
             num_rows,
         })
@@ -187,7 +207,7 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
         on_progress: watch.on_progress,
         num_done: 0,
     };
-    let mut captions = Captions::default();
+    let mut captions = CaptionCounts::default();
     let threads = ThreadPoolBuilder::new().num_threads(config.num_workers.unwrap_or(0));
     let threads = threads.build().map_err(|cause| DataError::Io {
         path: config.csv.clone(),
@@ -197,7 +217,7 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
     let (rows, of_other) = threads.install(|| {
         let rows = survey.of(&opened.source, &mut captions)?;
         let of_other = match (&rows, &opened.other) {
-            (Some(_), Some(other)) => survey.of(other, &mut Captions::default())?,
+            (Some(_), Some(other)) => survey.of(other, &mut CaptionCounts::default())?,
             _ => None,
         };
         Ok::<_, DataError>((rows, of_other))
@@ -211,11 +231,20 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
     };
     let (label_of, held) = by_row(&rows, &opened).ok_or_else(|| opened.source.table.changed())?;
     survey.journal.remove();
+    let mut group_leaks = Vec::new();
+    let of_files = [Some(&rows), of_other.as_ref()];
+    for (file, (rows, leaks)) in of_files.iter().zip(&opened.group_leaks).enumerate() {
+        let rows = rows.iter().flat_map(|rows| rows.iter().enumerate());
+        let samples = rows.filter(|(_, facts)| facts.is_sample()).zip(leaks);
+        let leaks = samples.filter(|(_, leak)| **leak);
+        group_leaks.extend(leaks.map(|((row, _), _)| (file, row)));
+    }
     Ok(Outcome::Done(AllFacts {
         source: opened.source,
         rows,
         label_of,
         held,
+        group_leaks,
         labels: opened.labels,
         captions,
         other: opened.other.zip(of_other),

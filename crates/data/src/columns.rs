@@ -3,7 +3,9 @@
 use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::table::{Row, Table};
+use crate::target::{LABEL, TargetConfig};
 use crate::template::Template;
+use crate::words::listed;
 
 const IMAGE_NAMES: &[&str] = &[
     "image",
@@ -17,35 +19,129 @@ const IMAGE_NAMES: &[&str] = &[
 ];
 const CAPTION_NAMES: &[&str] = &["caption", "text", "description", "title", "sentence"];
 const LABEL_NAMES: &[&str] = &["make", "label", "class", "category"];
+const MASK_NAMES: &[&str] = &["mask", "mask_path", "masks", "segmentation"];
+const CLIP_NAMES: &[&str] = &["clip", "clip_path", "video", "video_path", "frames"];
+
+/// Whether a task needs captions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Captions {
+    /// Each picture has one: from a column, a template, or made of its label.
+    Required,
+    /// None are read.
+    None,
+}
 
 /// The columns of a table that make a sample.
 #[derive(Clone, Debug)]
 pub struct Columns {
     /// Image paths.
     pub image: usize,
-    /// Captions.
-    pub caption: Template,
-    /// Labels, if the config names them.
-    pub label: Option<usize>,
+    /// Captions, if they are wanted.
+    pub caption: Option<Template>,
+    /// The column of labels that captions are made of, where the table has no captions.
+    pub caption_label: Option<usize>,
+    /// Labels and numbers, if the config names them.
+    pub targets: Vec<NamedColumns>,
+}
+
+/// A target's name and columns.
+#[derive(Clone, Debug)]
+pub struct NamedColumns {
+    /// Its name.
+    pub name: String,
+    /// Its columns.
+    pub columns: TargetColumns,
+}
+
+/// The columns of a target.
+#[derive(Clone, Debug)]
+pub enum TargetColumns {
+    /// One label per picture.
+    Class(usize),
+    /// Several labels in one cell.
+    Classes {
+        /// The column.
+        column: usize,
+        /// What stands between two labels.
+        separator: String,
+    },
+    /// A label per column.
+    Each(Vec<usize>),
+    /// A number.
+    Number(usize),
 }
 
 impl Columns {
     /// The config's columns, guessed by their usual names where it is silent; guesses go into
-    /// `notes`. Labels are never guessed.
+    /// `notes`. Labels are never guessed: only class folders have them unasked.
     pub fn find(
         config: &DataConfig,
+        captions: Captions,
         table: &Table,
         notes: &mut Vec<String>,
     ) -> Result<Columns, DataError> {
-        let label = match config.label_column() {
-            Some(name) => Some(table.column("label", name)?),
-            None => None,
+        let key = match config.targets.is_empty() {
+            true => "label",
+            false => "targets",
         };
-        Ok(Columns {
-            image: image(config, table, notes)?,
-            caption: caption(config, table, notes)?,
-            label,
+        let mut targets = Vec::new();
+        for (name, target) in config.targets() {
+            targets.push(NamedColumns {
+                name: name.to_owned(),
+                columns: target_columns(table, key, target)?,
+            });
+        }
+        if table.is_listing() && config.label.is_none() && config.targets.is_empty() {
+            targets.push(NamedColumns {
+                name: LABEL.to_owned(),
+                columns: TargetColumns::Class(table.column("label", LABEL)?),
+            });
+        }
+        let image = image(config, table, notes)?;
+        let mut columns = Columns {
+            image,
+            caption: None,
+            caption_label: None,
+            targets,
+        };
+        if captions == Captions::Required {
+            columns.find_caption(config, table, notes)?;
+        }
+        Ok(columns)
+    }
+
+    /// The column of the first target with one label per picture.
+    pub fn label(&self) -> Option<usize> {
+        let mut targets = self.targets.iter();
+        targets.find_map(|target| match target.columns {
+            TargetColumns::Class(column) => Some(column),
+            _ => None,
         })
+    }
+
+    fn find_caption(
+        &mut self,
+        config: &DataConfig,
+        table: &Table,
+        notes: &mut Vec<String>,
+    ) -> Result<(), DataError> {
+        let label = match config.caption {
+            None if usual(table, CAPTION_NAMES).is_none() => self.label(),
+            _ => None,
+        };
+        self.caption = Some(match label {
+            None => caption(config, table, notes)?,
+            Some(column) => {
+                let name = &table.columns()[column];
+                let template = format!("a photo of a {{{name}}}");
+                notes.push(format!(
+                    "Captions: `{template}`, made of the label (no caption column; `caption:` under `data:` names one)"
+                ));
+                self.caption_label = Some(column);
+                Template::new(&template, table)?
+            }
+        });
+        Ok(())
     }
 
     /// Writes a row's image path, with `/` for `\\`, over what `out` held.
@@ -61,6 +157,18 @@ pub fn guess_label(table: &Table) -> Option<&str> {
     usual(table, LABEL_NAMES).map(|column| table.columns()[column].as_str())
 }
 
+pub(crate) fn caption_by_name(table: &Table) -> Option<&str> {
+    usual(table, CAPTION_NAMES).map(|column| table.columns()[column].as_str())
+}
+
+pub(crate) fn mask_by_name(table: &Table) -> Option<&str> {
+    usual(table, MASK_NAMES).map(|column| table.columns()[column].as_str())
+}
+
+pub(crate) fn clip_by_name(table: &Table) -> Option<&str> {
+    usual(table, CLIP_NAMES).map(|column| table.columns()[column].as_str())
+}
+
 /// A column of captions by its usual names: caption, text, description, title, sentence; or the only column there is.
 pub fn caption_column(table: &Table, notes: &mut Vec<String>) -> Result<usize, DataError> {
     if table.columns().len() == 1 {
@@ -71,14 +179,32 @@ pub fn caption_column(table: &Table, notes: &mut Vec<String>) -> Result<usize, D
             notes.push(guessed("Caption", table, column));
             table.column("caption", &table.columns()[column])
         }
-        None => Err(DataError::NoUsualColumn {
-            path: table.path().to_owned(),
-            key: "caption",
-            names: CAPTION_NAMES,
-            columns: table.columns().to_vec(),
-            hint: format!("name it: {}:COLUMN", table.path().display()),
-        }),
+        None => Err(no_usual_column(
+            table,
+            "caption",
+            CAPTION_NAMES,
+            &format!("name it: {}:COLUMN", table.path().display()),
+        )),
     }
+}
+
+fn target_columns(
+    table: &Table,
+    key: &'static str,
+    target: &TargetConfig,
+) -> Result<TargetColumns, DataError> {
+    Ok(match target {
+        TargetConfig::Class(column) => TargetColumns::Class(table.column(key, column)?),
+        TargetConfig::Number { number } => TargetColumns::Number(table.column(key, number)?),
+        TargetConfig::Classes { column, separator } => TargetColumns::Classes {
+            column: table.column(key, column)?,
+            separator: separator.clone(),
+        },
+        TargetConfig::Columns { columns } => {
+            let columns = columns.iter().map(|column| table.column(key, column));
+            TargetColumns::Each(columns.collect::<Result<_, _>>()?)
+        }
+    })
 }
 
 fn image(config: &DataConfig, table: &Table, notes: &mut Vec<String>) -> Result<usize, DataError> {
@@ -91,16 +217,15 @@ fn image(config: &DataConfig, table: &Table, notes: &mut Vec<String>) -> Result<
             // By its name again: a namesake is an error.
             table.column("image", &table.columns()[column])
         }
-        None => Err(DataError::NoUsualColumn {
-            path: table.path().to_owned(),
-            key: "image",
-            names: IMAGE_NAMES,
-            columns: table.columns().to_vec(),
-            hint: format!(
+        None => Err(no_usual_column(
+            table,
+            "image",
+            IMAGE_NAMES,
+            &format!(
                 "name the column of image paths: `image: {}`",
                 table.columns()[0]
             ),
-        }),
+        )),
     }
 }
 
@@ -119,19 +244,22 @@ fn caption(
             Ok(Template::of_column(table, column))
         }
         None => {
-            let column = config.label_column().or(guess_label(table));
+            let column = guess_label(table);
             let column = column.unwrap_or(&table.columns()[table.columns().len() - 1]);
-            Err(DataError::NoUsualColumn {
-                path: table.path().to_owned(),
-                key: "caption",
-                names: CAPTION_NAMES,
-                columns: table.columns().to_vec(),
-                hint: format!(
-                    "name it, or write a template: `caption: \"a photo of a {{{column}}}\"`"
-                ),
-            })
+            let hint =
+                format!("name it, or write a template: `caption: \"a photo of a {{{column}}}\"`");
+            Err(no_usual_column(table, "caption", CAPTION_NAMES, &hint))
         }
     }
+}
+
+fn no_usual_column(table: &Table, key: &str, names: &[&str], hint: &str) -> DataError {
+    DataError::invalid(
+        table.path().display(),
+        format_args!("a column of {key}s named {}", names.join(", ")),
+        listed(table.columns()),
+        hint,
+    )
 }
 
 fn guessed(what: &str, table: &Table, column: usize) -> String {
@@ -161,10 +289,15 @@ mod tests {
     fn usual_names_are_found_and_noted() {
         let mut notes = Vec::new();
         let config = DataConfig::default();
-        let columns =
-            Columns::find(&config, &table("id,Text,IMAGE_PATH,make"), &mut notes).unwrap();
-        assert_eq!((columns.image, columns.label), (2, None));
-        assert_eq!(columns.caption.text(), "{Text}");
+        let columns = Columns::find(
+            &config,
+            Captions::Required,
+            &table("id,Text,IMAGE_PATH,make"),
+            &mut notes,
+        )
+        .unwrap();
+        assert_eq!((columns.image, columns.label()), (2, None));
+        assert_eq!(columns.caption.unwrap().text(), "{Text}");
         assert_eq!(
             notes,
             [
@@ -180,18 +313,24 @@ mod tests {
         let config = DataConfig {
             image: Some("photo".to_owned()),
             caption: Some("a {make}".to_owned()),
-            label: Some("make".to_owned()),
+            label: Some("make".into()),
             ..DataConfig::default()
         };
-        let columns = Columns::find(&config, &table("image,photo,make"), &mut notes).unwrap();
-        assert_eq!((columns.image, columns.label), (1, Some(2)));
+        let columns = Columns::find(
+            &config,
+            Captions::Required,
+            &table("image,photo,make"),
+            &mut notes,
+        )
+        .unwrap();
+        assert_eq!((columns.image, columns.label()), (1, Some(2)));
         assert!(notes.is_empty());
     }
 
     #[test]
     fn what_is_not_found_is_said() {
         let error = |config: &DataConfig, header: &str| {
-            Columns::find(config, &table(header), &mut Vec::new())
+            Columns::find(config, Captions::Required, &table(header), &mut Vec::new())
                 .unwrap_err()
                 .to_string()
         };
@@ -200,7 +339,7 @@ mod tests {
         assert!(error(&config, "photo,caption").contains("`image: photo`"));
         assert!(error(&config, "image,make").contains("a photo of a {make}"));
         let config = DataConfig {
-            label: Some("mkae".to_owned()),
+            label: Some("mkae".into()),
             ..config
         };
         assert!(error(&config, "image,caption,make").contains("did you mean `make`?"));

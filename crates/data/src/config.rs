@@ -1,11 +1,14 @@
 //! The `data` section of a config.
 
+use std::collections::BTreeMap;
 use std::num::ParseFloatError;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
+use crate::mixing::Mixing;
+use crate::target::{LABEL, TargetConfig};
 
 /// Which files, and which of their columns mean what.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -21,18 +24,22 @@ pub struct DataConfig {
     pub image: Option<String>,
     /// A column, or a template over columns: `a photo of a {year} {make}`.
     pub caption: Option<String>,
-    /// Column of labels; nothing, or `none`, leaves the label head out.
-    pub label: Option<String>,
+    /// Labels: short for one target named `label`; nothing, or `none`, leaves the label head out.
+    pub label: Option<TargetConfig>,
+    /// What is to be learnt of each picture, by name: labels or numbers, each with a head of its own.
+    pub targets: BTreeMap<String, TargetConfig>,
     /// Where token ids come from.
     pub tokenizer: TokenizerChoice,
     /// What training pictures go through.
     pub augment: Augment,
+    /// How pictures of an effective batch are mixed with each other.
+    pub mixing: Mixing,
     /// How much of a training picture is decoded.
     pub decode: Decode,
     /// What becomes of pictures that cannot be read.
     pub bad_pictures: BadPictures,
     /// The share of all pictures that may be skipped.
-    pub max_skipped: MaxSkipped,
+    pub max_skipped: Share,
     /// What becomes of a run that goes on with other pictures under the same names.
     pub replaced_pictures: ReplacedPictures,
     /// What such pictures are told by.
@@ -43,6 +50,16 @@ impl DataConfig {
     /// Checks what serde cannot: ranges.
     pub fn validate(&self) -> Result<(), DataError> {
         self.augment.validate()?;
+        self.mixing.validate()?;
+        if self.label.is_some() && !self.targets.is_empty() {
+            let names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
+            return Err(DataError::Setting {
+                key: "targets",
+                expected: "either `label` or `targets`",
+                found: format!("{} beside `label`", names.join(", ")),
+                hint: "leave `label` out and name it among the `targets`",
+            });
+        }
         let most = self.max_skipped.get();
         if !(0.0..=1.0).contains(&most) {
             return Err(DataError::Setting {
@@ -53,7 +70,7 @@ impl DataConfig {
             });
         }
         match self.validation {
-            Validation::Fraction(share) if !(share > 0.0 && share < 1.0) => {
+            Validation::Share { share, .. } if !(share > 0.0 && share < 1.0) => {
                 Err(DataError::Setting {
                     key: "validation",
                     expected: "more than 0 and less than 1",
@@ -105,76 +122,168 @@ impl Augment {
 }
 
 impl DataConfig {
-    /// The column of labels, if there is to be one.
-    pub fn label_column(&self) -> Option<&str> {
-        self.label.as_deref().filter(|name| *name != "none")
+    /// What is to be learnt of each picture, by name; the first single label is what CLIP's label head learns.
+    pub fn targets(&self) -> Vec<(&str, &TargetConfig)> {
+        let label = self.label.iter().map(|target| (LABEL, target));
+        let targets = self.targets.iter().map(|(name, target)| (&**name, target));
+        let all = label.chain(targets);
+        all.filter(|(_, target)| !target.is_none()).collect()
     }
 }
 
-/// What is held out for validation.
+/// What is held out for validation. With a `group`, all rows that say the same in that column belong on one side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "WrittenValidation", into = "WrittenValidation")]
+#[serde(try_from = "ValidationKeys", into = "ValidationKeys")]
 pub enum Validation {
     /// This share of the rows, stratified by label.
-    Fraction(f64),
-    /// Another CSV.
-    File(PathBuf),
+    Share {
+        /// More than 0, less than 1.
+        share: f64,
+        /// A column: its rows of equal value stay together.
+        group: Option<String>,
+    },
+    /// Another CSV, or another folder of class folders.
+    File {
+        /// Where.
+        path: PathBuf,
+        /// A column whose values should not be in both files.
+        group: Option<String>,
+    },
     /// Rows that say so: `train`, or `validation`, `val`, `valid`, `test`.
-    Column(String),
+    Column {
+        /// The column.
+        column: String,
+        /// A column whose values should not be on both sides.
+        group: Option<String>,
+    },
     /// Nothing.
     None,
 }
 
 impl Default for Validation {
     fn default() -> Validation {
-        Validation::Fraction(0.1)
+        Validation::share(0.1)
+    }
+}
+
+impl Validation {
+    /// This share of the rows.
+    pub fn share(share: f64) -> Validation {
+        Validation::Share { share, group: None }
+    }
+
+    /// Another file.
+    pub fn file(path: impl Into<PathBuf>) -> Validation {
+        Validation::File {
+            path: path.into(),
+            group: None,
+        }
+    }
+
+    /// Rows that this column marks.
+    pub fn column(column: impl Into<String>) -> Validation {
+        Validation::Column {
+            column: column.into(),
+            group: None,
+        }
+    }
+
+    /// The column whose rows of equal value belong on one side.
+    pub fn group(&self) -> Option<&str> {
+        match self {
+            Validation::Share { group, .. }
+            | Validation::File { group, .. }
+            | Validation::Column { group, .. } => group.as_deref(),
+            Validation::None => None,
+        }
     }
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum WrittenValidation {
+enum ValidationKeys {
     Number(f64),
     Text(String),
-    Column { column: String },
+    Section(ValidationSection),
 }
 
-impl TryFrom<WrittenValidation> for Validation {
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ValidationSection {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share: Option<Share>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
+}
+
+impl TryFrom<ValidationKeys> for Validation {
     type Error = String;
 
-    fn try_from(written: WrittenValidation) -> Result<Validation, String> {
-        let fraction = |share: f64, text: &str| {
+    fn try_from(keys: ValidationKeys) -> Result<Validation, String> {
+        let checked = |share: f64, text: &str, group| {
             if share > 0.0 && share < 1.0 {
-                Ok(Validation::Fraction(share))
+                Ok(Validation::Share { share, group })
             } else {
                 Err(format!(
                     "validation `{text}`: expected more than 0% and less than 100%, or `none`"
                 ))
             }
         };
-        match written {
-            WrittenValidation::Number(share) => fraction(share, &share.to_string()),
-            WrittenValidation::Column { column } => Ok(Validation::Column(column)),
-            WrittenValidation::Text(text) if text == "none" => Ok(Validation::None),
-            WrittenValidation::Text(text) => match percentage(&text) {
-                Some(Ok(share)) => fraction(share, &text),
+        match keys {
+            ValidationKeys::Number(share) => checked(share, &share.to_string(), None),
+            ValidationKeys::Section(section) => {
+                let ValidationSection {
+                    share,
+                    column,
+                    file,
+                    group,
+                } = section;
+                match (share, column, file) {
+                    (Some(share), None, None) => checked(share.0, &share.0.to_string(), group),
+                    (None, Some(column), None) => Ok(Validation::Column { column, group }),
+                    (None, None, Some(path)) => Ok(Validation::File {
+                        path: path.into(),
+                        group,
+                    }),
+                    _ => Err(
+                        "validation: expected one of share, column and file, beside group"
+                            .to_owned(),
+                    ),
+                }
+            }
+            ValidationKeys::Text(text) if text == "none" => Ok(Validation::None),
+            ValidationKeys::Text(text) => match percentage(&text) {
+                Some(Ok(share)) => checked(share, &text, None),
                 Some(Err(_)) => Err(format!(
                     "validation `{text}`: expected a share such as 10%, a CSV, {{column: split}} or none"
                 )),
-                None => Ok(Validation::File(text.into())),
+                None => Ok(Validation::file(text)),
             },
         }
     }
 }
 
-impl From<Validation> for WrittenValidation {
-    fn from(validation: Validation) -> WrittenValidation {
+impl From<Validation> for ValidationKeys {
+    fn from(validation: Validation) -> ValidationKeys {
+        let mut section = ValidationSection {
+            group: validation.group().map(str::to_owned),
+            ..ValidationSection::default()
+        };
         match validation {
-            Validation::Fraction(share) => WrittenValidation::Number(share),
-            Validation::File(path) => WrittenValidation::Text(path.display().to_string()),
-            Validation::Column(column) => WrittenValidation::Column { column },
-            Validation::None => WrittenValidation::Text("none".to_owned()),
+            Validation::Share { share, group: None } => return ValidationKeys::Number(share),
+            Validation::File { path, group: None } => {
+                return ValidationKeys::Text(path.display().to_string());
+            }
+            Validation::None => return ValidationKeys::Text("none".to_owned()),
+            Validation::Share { share, .. } => section.share = Some(Share(share)),
+            Validation::File { path, .. } => section.file = Some(path.display().to_string()),
+            Validation::Column { column, .. } => section.column = Some(column),
         }
+        ValidationKeys::Section(section)
     }
 }
 
@@ -221,46 +330,44 @@ pub enum PictureCheck {
 
 /// The share of all pictures that may be skipped before it is an error: `10%` or `0.1`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "WrittenShare", into = "f64")]
-pub struct MaxSkipped(pub f64);
+#[serde(try_from = "ShareKeys", into = "f64")]
+pub struct Share(pub f64);
 
-impl MaxSkipped {
+impl Share {
     /// As a fraction.
     pub fn get(self) -> f64 {
         self.0
     }
 }
 
-impl Default for MaxSkipped {
-    fn default() -> MaxSkipped {
-        MaxSkipped(0.1)
+impl Default for Share {
+    fn default() -> Share {
+        Share(0.1)
     }
 }
 
-impl From<MaxSkipped> for f64 {
-    fn from(share: MaxSkipped) -> f64 {
+impl From<Share> for f64 {
+    fn from(share: Share) -> f64 {
         share.0
     }
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum WrittenShare {
+enum ShareKeys {
     Number(f64),
     Text(String),
 }
 
-impl TryFrom<WrittenShare> for MaxSkipped {
+impl TryFrom<ShareKeys> for Share {
     type Error = String;
 
-    fn try_from(written: WrittenShare) -> Result<MaxSkipped, String> {
+    fn try_from(written: ShareKeys) -> Result<Share, String> {
         match written {
-            WrittenShare::Number(share) => Ok(MaxSkipped(share)),
-            WrittenShare::Text(text) => match percentage(&text) {
-                Some(Ok(share)) => Ok(MaxSkipped(share)),
-                _ => Err(format!(
-                    "max_skipped `{text}`: expected a share such as 10%"
-                )),
+            ShareKeys::Number(share) => Ok(Share(share)),
+            ShareKeys::Text(text) => match percentage(&text) {
+                Some(Ok(share)) => Ok(Share(share)),
+                _ => Err(format!("`{text}`: expected a share such as 10%")),
             },
         }
     }
@@ -349,16 +456,39 @@ mod tests {
     #[test]
     fn validation_is_written_in_four_ways() {
         let read = |json: &str| serde_json::from_str::<Validation>(json);
-        assert_eq!(read("\"10%\"").unwrap(), Validation::Fraction(0.1));
-        assert_eq!(read("0.25").unwrap(), Validation::Fraction(0.25));
+        assert_eq!(read("\"10%\"").unwrap(), Validation::share(0.1));
+        assert_eq!(read("0.25").unwrap(), Validation::share(0.25));
         assert_eq!(read("\"none\"").unwrap(), Validation::None);
-        assert_eq!(
-            read("\"val.csv\"").unwrap(),
-            Validation::File("val.csv".into())
-        );
-        let column = Validation::Column("split".to_owned());
+        assert_eq!(read("\"val.csv\"").unwrap(), Validation::file("val.csv"));
+        let column = Validation::column("split");
         assert_eq!(read("{\"column\": \"split\"}").unwrap(), column);
-        for wrong in ["0", "1.5", "\"0%\"", "\"x%\""] {
+        let grouped = [
+            (r#"{"share":"20%","group":"p"}"#, Validation::share(0.2)),
+            (r#"{"column":"split","group":"p"}"#, column),
+            (
+                r#"{"file":"val.csv","group":"p"}"#,
+                Validation::file("val.csv"),
+            ),
+        ];
+        for (json, mut expected) in grouped {
+            if let Validation::Share { group, .. }
+            | Validation::Column { group, .. }
+            | Validation::File { group, .. } = &mut expected
+            {
+                *group = Some("p".to_owned());
+            }
+            assert_eq!(read(json).unwrap(), expected);
+            let again = serde_json::to_string(&expected).unwrap();
+            assert_eq!(read(&again).unwrap(), expected);
+        }
+        for wrong in [
+            "0",
+            "1.5",
+            "\"0%\"",
+            "\"x%\"",
+            r#"{"group":"p"}"#,
+            r#"{"share":0.1,"column":"split"}"#,
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }
@@ -430,7 +560,7 @@ mod tests {
         refused(Augment { hue: 0.6, ..usual }, "data.augment.hue");
         for share in [0.0, 1.0, f64::NAN] {
             let config = DataConfig {
-                validation: Validation::Fraction(share),
+                validation: Validation::share(share),
                 ..DataConfig::default()
             };
             assert!(config.validate().is_err());

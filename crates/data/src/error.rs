@@ -4,14 +4,89 @@
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::words::{counted, listed, percent, thousands};
+
+/// Where something is wrong, what was expected there, what was found, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: expected {expected}, found {found}\nhint: {hint}")]
+pub struct Invalid {
+    place: String,
+    expected: String,
+    found: String,
+    hint: String,
+}
+
+impl DataError {
+    pub(crate) fn invalid(
+        place: impl Display,
+        expected: impl Display,
+        found: impl Display,
+        hint: impl Display,
+    ) -> DataError {
+        DataError::Invalid(Box::new(Invalid {
+            place: place.to_string(),
+            expected: expected.to_string(),
+            found: found.to_string(),
+            hint: hint.to_string(),
+        }))
+    }
+
+    /// A folder without pictures.
+    pub(crate) fn no_pictures(folder: &Path, expected: &str, hint: &str) -> DataError {
+        const NAMES: &str = "names end with .jpg, .jpeg, .png, .webp, .bmp, .tif or .tiff";
+        DataError::invalid(
+            folder.display(),
+            expected,
+            "none",
+            format_args!("{NAMES}{hint}"),
+        )
+    }
+
+    /// A picture that no decoder makes sense of.
+    pub(crate) fn broken_picture(path: &Path, cause: impl Display) -> DataError {
+        let hint = "open it in a viewer and save it again, or remove its row";
+        DataError::invalid(path.display(), "a picture that can be decoded", cause, hint)
+    }
+
+    pub(crate) fn not_utf8(path: &Path, row: u32) -> DataError {
+        DataError::invalid(
+            at_row(path, row),
+            "UTF-8",
+            "bytes that are not",
+            "save the file as UTF-8 (Excel: \"CSV UTF-8\"; `iconv -f ENCODING -t utf-8`)",
+        )
+    }
+
+    pub(crate) fn too_many_rows(path: &Path) -> DataError {
+        let most = format!("at most {} rows", thousands(u32::MAX as usize));
+        DataError::invalid(path.display(), most, "more", "split the file")
+    }
+}
+
+/// `cars.csv, row 7`.
+pub(crate) fn at_row(path: &Path, row: u32) -> String {
+    format!("{}, row {row}", path.display())
+}
+
+/// The name that was probably meant, or else this.
+pub(crate) fn suggestion(nearest: Option<String>, otherwise: &str) -> String {
+    match nearest {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => otherwise.to_owned(),
+    }
+}
 
 /// Data is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
+    /// Anything else that no caller tells apart.
+    #[error("{0}")]
+    Invalid(Box<Invalid>),
+
     /// The operating system refused.
     #[error(
         "{}: could not {action}: {cause}\n\
@@ -60,77 +135,10 @@ pub enum DataError {
         listed(found)
     )]
     NoTable {
-        /// Where it was looked for.
+        /// The folders searched.
         folders: Vec<PathBuf>,
         /// The CSVs, or else the files, that are there.
         found: Vec<String>,
-    },
-
-    /// The file has no bytes that mean anything.
-    #[error(
-        "{}: expected a header row such as `image,caption`, found an empty file\n\
-         hint: write the file again; the first line names the columns",
-        path.display()
-    )]
-    EmptyFile {
-        /// The CSV.
-        path: PathBuf,
-    },
-
-    /// No caption at all.
-    #[error(
-        "{}: expected a caption per line, found none\n\
-         hint: check whether the program that writes this file came to its end",
-        path.display()
-    )]
-    NoCaptions {
-        /// The file.
-        path: PathBuf,
-    },
-
-    /// Nothing follows the header.
-    #[error(
-        "{}: expected rows after the header `{}`, found none\n\
-         hint: check whether the step that writes this file filtered every row out",
-        path.display(),
-        columns.join(",")
-    )]
-    NoRows {
-        /// The CSV.
-        path: PathBuf,
-        /// Its columns.
-        columns: Vec<String>,
-    },
-
-    /// Cleaning would leave nothing to train on.
-    #[error(
-        "{}: expected rows that are left after cleaning, found that all {} would go: {why}\n\
-         hint: look at `holdall data check {}`, or ask for less; nothing was written",
-        path.display(),
-        thousands(*num_rows),
-        path.display()
-    )]
-    NothingLeft {
-        /// The CSV.
-        path: PathBuf,
-        /// Its rows.
-        num_rows: usize,
-        /// The commonest reason.
-        why: &'static str,
-    },
-
-    /// A CSV that cleaning would write over.
-    #[error(
-        "{}: expected a CSV to clean, found the name of one that cleaning writes\n\
-         hint: clean {} instead, or rename this one",
-        path.display(),
-        source_csv.display()
-    )]
-    CleanedAlready {
-        /// The CSV.
-        path: PathBuf,
-        /// The one that it would be written from.
-        source_csv: PathBuf,
     },
 
     /// A file is not what it was a moment ago.
@@ -142,188 +150,6 @@ pub enum DataError {
     Changed {
         /// The CSV.
         path: PathBuf,
-    },
-
-    /// More rows than are numbered.
-    #[error(
-        "{}: expected at most {} rows, found more\nhint: split the file",
-        path.display(),
-        thousands(u32::MAX as usize)
-    )]
-    TooManyRows {
-        /// The CSV.
-        path: PathBuf,
-    },
-
-    /// Fields are separated by something else.
-    #[error(
-        "{}, row {row}: expected columns separated by commas, found {found}\n\
-         hint: save the file as comma-separated CSV; pandas does with `to_csv(path, index=False)`",
-        path.display()
-    )]
-    Separator {
-        /// The CSV.
-        path: PathBuf,
-        /// The header's line.
-        row: u32,
-        /// What separates them.
-        found: &'static str,
-    },
-
-    /// A row is not text.
-    #[error(
-        "{}, row {row}: expected UTF-8, found bytes that are not\n\
-         hint: save the file as UTF-8 (Excel: \"CSV UTF-8\"; `iconv -f ENCODING -t utf-8`)",
-        path.display()
-    )]
-    NotUtf8 {
-        /// The CSV.
-        path: PathBuf,
-        /// The line the row starts in.
-        row: u32,
-    },
-
-    /// A row has more or fewer fields than the header.
-    #[error(
-        "{}, row {row}: expected {} as in the header, found {found}\n\
-         hint: a field with a comma or a line break needs quotes around it: \"red, four doors\"",
-        path.display(),
-        counted(*expected, "field")
-    )]
-    Ragged {
-        /// The CSV.
-        path: PathBuf,
-        /// The line the row starts in.
-        row: u32,
-        /// Fields of the header.
-        expected: usize,
-        /// Fields of the row.
-        found: usize,
-    },
-
-    /// A quote that is never closed takes in all that follows.
-    #[error(
-        "{}, row {row}: expected a closing quote, found the end of the file\n\
-         hint: close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
-        path.display()
-    )]
-    OpenQuote {
-        /// The CSV.
-        path: PathBuf,
-        /// The line the row starts in.
-        row: u32,
-    },
-
-    /// A column that is used has a namesake.
-    #[error(
-        "{}: expected one column `{column}`, found {found}\n\
-         hint: rename all but one in the first line of the file",
-        path.display()
-    )]
-    TwinColumn {
-        /// The CSV.
-        path: PathBuf,
-        /// The name.
-        column: String,
-        /// How many have it.
-        found: usize,
-    },
-
-    /// A column that the config names is not there.
-    #[error(
-        "{}: expected a column `{column}` for `{key}`, found {}\nhint: {}",
-        path.display(),
-        listed(columns),
-        suggestion(nearest, "name one of the columns found")
-    )]
-    NoColumn {
-        /// The CSV.
-        path: PathBuf,
-        /// The config's key.
-        key: &'static str,
-        /// The column named.
-        column: String,
-        /// The columns there are.
-        columns: Vec<String>,
-        /// The one probably meant.
-        nearest: Option<String>,
-    },
-
-    /// No column has one of the usual names.
-    #[error(
-        "{}: expected a column of {key}s named {}, found {}\nhint: {hint}",
-        path.display(),
-        names.join(", "),
-        listed(columns)
-    )]
-    NoUsualColumn {
-        /// The CSV.
-        path: PathBuf,
-        /// The config's key.
-        key: &'static str,
-        /// Names that would have been recognised.
-        names: &'static [&'static str],
-        /// The columns there are.
-        columns: Vec<String>,
-        /// What to write into the config.
-        hint: String,
-    },
-
-    /// A caption without braces names no column.
-    #[error(
-        "{}: expected caption `{caption}` to be a column, found {}\n\
-         hint: {}; a template needs braces: `caption: \"a photo of a {{{}}}\"`",
-        path.display(),
-        listed(columns),
-        suggestion(nearest, "name one of the columns found"),
-        nearest.as_ref().or(columns.first()).map_or("make", String::as_str)
-    )]
-    CaptionIsNoColumn {
-        /// The CSV.
-        path: PathBuf,
-        /// The config's caption.
-        caption: String,
-        /// The columns there are.
-        columns: Vec<String>,
-        /// The one probably meant.
-        nearest: Option<String>,
-    },
-
-    /// A template names a column that is not there.
-    #[error(
-        "{}: caption template `{template}`: expected {{{column}}} to be a column, found {}\n\
-         hint: {}; braces that are meant as text are written {{{{ and }}}}",
-        path.display(),
-        listed(columns),
-        suggestion(nearest, "use one of the columns found")
-    )]
-    UnknownPlaceholder {
-        /// The CSV.
-        path: PathBuf,
-        /// The template.
-        template: String,
-        /// The name between braces.
-        column: String,
-        /// The columns there are.
-        columns: Vec<String>,
-        /// The one probably meant.
-        nearest: Option<String>,
-    },
-
-    /// A template's braces do not pair up.
-    #[error(
-        "caption template `{template}`: expected {expected}, found {found} at character {at}\n\
-         hint: columns go between braces, `a photo of a {{make}}`; a brace meant as text is doubled"
-    )]
-    Braces {
-        /// The template.
-        template: String,
-        /// What would have been right.
-        expected: &'static str,
-        /// What is there.
-        found: &'static str,
-        /// Counted from 1.
-        at: usize,
     },
 
     /// Rows lack what a sample needs, and may not be skipped, or not so many.
@@ -354,65 +180,6 @@ pub enum DataError {
         max_skipped: Option<f64>,
         /// Whether some have more or fewer fields than the header.
         has_other_fields: bool,
-    },
-
-    /// A model's image processor asks for what is not known here.
-    #[error("{}: {key}: expected {expected}, found {found}\nhint: {hint}", file.display())]
-    ImageProcessor {
-        /// `preprocessor_config.json`, or what it is nested in.
-        file: PathBuf,
-        /// What of it.
-        key: String,
-        /// What it may say.
-        expected: String,
-        /// What it says.
-        found: String,
-        /// What to do.
-        hint: &'static str,
-    },
-
-    /// A label head would have nothing to tell apart.
-    #[error(
-        "{}: column `{column}`: expected at least two labels, found {found}\n\
-         hint: leave `label` out to train without a label head, or name another column",
-        path.display()
-    )]
-    FewLabels {
-        /// The CSV.
-        path: PathBuf,
-        /// The label column.
-        column: String,
-        /// The labels there are, in words.
-        found: String,
-    },
-
-    /// A label that training, or the trained head, does not know.
-    #[error(
-        "{}, row {row}: column `{column}`: expected one of {} labels{}, found `{label}`\nhint: {}",
-        path.display(),
-        thousands(*num_known),
-        if *from_head { " of the trained head" } else { " of the training rows" },
-        suggestion(nearest, if *from_head {
-            "the head was trained without it; correct the row or remove it"
-        } else {
-            "no training row has it; move one there, or correct the row"
-        })
-    )]
-    UnknownLabel {
-        /// The CSV.
-        path: PathBuf,
-        /// The line the row starts in.
-        row: u32,
-        /// The label column.
-        column: String,
-        /// The label found.
-        label: String,
-        /// How many are known.
-        num_known: usize,
-        /// Known from a trained head, not from training rows.
-        from_head: bool,
-        /// The one probably meant.
-        nearest: Option<String>,
     },
 
     /// Files that rows name are not there.
@@ -448,113 +215,6 @@ pub enum DataError {
         hint: String,
     },
 
-    /// A split column says something else.
-    #[error(
-        "{}, row {row}: column `{column}`: expected train, or validation, val, valid, test or eval, \
-         found `{found}`\n\
-         hint: correct the row, or use `validation: 10%`",
-        path.display()
-    )]
-    SplitValue {
-        /// The CSV.
-        path: PathBuf,
-        /// The line the row starts in.
-        row: u32,
-        /// The split column.
-        column: String,
-        /// The cell.
-        found: String,
-    },
-
-    /// A split leaves nothing to train on.
-    #[error(
-        "{}: column `{column}`: expected rows that say train, found none\n\
-         hint: mark training rows with `train`, or use `validation: 10%`",
-        path.display()
-    )]
-    NothingToTrainOn {
-        /// The CSV.
-        path: PathBuf,
-        /// The split column.
-        column: String,
-    },
-
-    /// A tokenizer file is no tokenizer.
-    #[error(
-        "{}: expected a tokenizer.json of Hugging Face, found one that does not load: {cause}\n\
-         hint: copy it again from the model's folder; `save_pretrained` writes it",
-        path.display()
-    )]
-    TokenizerBroken {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        cause: String,
-    },
-
-    /// A tokenizer has ids that the model has no embedding for.
-    #[error(
-        "{}: expected ids below {model_vocab_size}, the model's vocabulary, found {highest_id}\n\
-         hint: use the tokenizer that belongs to the model, or `tokenizer: train` with random weights",
-        path.display()
-    )]
-    TokenizerTooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its highest id.
-        highest_id: usize,
-        /// Rows of the model's token embedding.
-        model_vocab_size: usize,
-    },
-
-    /// A tokenizer does not say where a caption ends, which is where CLIP reads it.
-    #[error(
-        "{}: expected a start and an end token around an empty caption, found {}\n\
-         hint: CLIP's tokenizers add <|startoftext|> and <|endoftext|> in their post-processor",
-        path.display(),
-        listed(found)
-    )]
-    TokenizerWithoutEnds {
-        /// The file.
-        path: PathBuf,
-        /// The tokens of an empty caption.
-        found: Vec<String>,
-    },
-
-    /// A vocabulary cannot hold every byte.
-    #[error(
-        "tokenizer: expected a vocabulary of at least {least}, found {found}\n\
-         hint: raise the model's `vocab_size`"
-    )]
-    VocabularyTooSmall {
-        /// The size asked for.
-        found: usize,
-        /// The smallest that works.
-        least: usize,
-    },
-
-    /// Training a tokenizer failed.
-    #[error(
-        "tokenizer: expected to train on the captions, found {cause}\n\
-         hint: name a ready one: `tokenizer: path/to/tokenizer.json`"
-    )]
-    TrainedBroken {
-        /// Why.
-        cause: String,
-    },
-
-    /// A caption cannot be tokenized.
-    #[error(
-        "caption `{text}`: expected token ids, found {cause}\n\
-         hint: look for unusual characters in it, or use another tokenizer"
-    )]
-    Untokenized {
-        /// How the caption begins.
-        text: String,
-        /// Why.
-        cause: String,
-    },
-
     /// A picture is not there.
     #[error(
         "{}: expected a picture, found no file\n\
@@ -588,19 +248,6 @@ pub enum DataError {
     PictureTruncated {
         /// The file.
         path: PathBuf,
-    },
-
-    /// A picture cannot be decoded.
-    #[error(
-        "{}: expected a picture that can be decoded, found {cause}\n\
-         hint: open it in a viewer and save it again, or remove its row",
-        path.display()
-    )]
-    PictureBroken {
-        /// The file.
-        path: PathBuf,
-        /// What the decoder said.
-        cause: String,
     },
 
     /// A picture has no pixels.
@@ -702,20 +349,6 @@ pub enum DataError {
         cause: String,
     },
 
-    /// A picture of a kind that is known and not read.
-    #[error(
-        "{}: expected a JPEG, PNG, WebP, BMP or TIFF of a kind that is read, found {found}\nhint: {hint}",
-        path.display()
-    )]
-    PictureRefused {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        found: &'static str,
-        /// What to do.
-        hint: &'static str,
-    },
-
     /// A mask has a value that is no class.
     #[error(
         "{}: pixel value {value} at ({x}, {y}), expected 0 or {white}\nhint: {}",
@@ -754,142 +387,6 @@ pub enum DataError {
         /// Pixels from the top.
         y: u32,
     },
-
-    /// An image and its mask cannot lie on each other.
-    #[error(
-        "{}: expected the {} x {} pixels of its image {}, found {} x {}\n\
-         hint: export the mask at the size of its image, without scaling",
-        mask.display(),
-        image_size.0,
-        image_size.1,
-        image.display(),
-        mask_size.0,
-        mask_size.1
-    )]
-    PairSizes {
-        /// The image.
-        image: PathBuf,
-        /// Its pixels across and down.
-        image_size: (u32, u32),
-        /// The mask.
-        mask: PathBuf,
-        /// Its pixels across and down.
-        mask_size: (u32, u32),
-    },
-
-    /// Neither of the usual folders of images and masks is there.
-    #[error(
-        "{}: expected a folder `Original` beside `Ground truth`, or `images` beside `masks`, found {}\n\
-         hint: name the folder of images and the folder of masks",
-        path.display(),
-        listed(found)
-    )]
-    NoPairFolders {
-        /// Where they were looked for.
-        path: PathBuf,
-        /// The folders there.
-        found: Vec<String>,
-    },
-
-    /// A folder of pictures has none.
-    #[error(
-        "{}: expected pictures, found none\n\
-         hint: names end with .jpg, .jpeg, .png, .webp, .bmp, .tif or .tiff",
-        path.display()
-    )]
-    NoPictures {
-        /// The folder.
-        path: PathBuf,
-    },
-
-    /// Images without masks, or masks without images.
-    #[error(
-        "{}: expected a mask in {} for each image and an image for each mask, found {} and {}; images without a mask: {}; \
-         masks without an image: {}\n\
-         hint: a mask has its image's name, whatever the extension; remove or rename what has no partner",
-        images.display(),
-        masks.display(),
-        counted(*num_images, "image"),
-        counted(*num_masks, "mask"),
-        listed(lone_images),
-        listed(lone_masks)
-    )]
-    WithoutPartner {
-        /// The folder of images.
-        images: PathBuf,
-        /// The folder of masks.
-        masks: PathBuf,
-        /// Images there are.
-        num_images: usize,
-        /// Masks there are.
-        num_masks: usize,
-        /// Images without a mask.
-        lone_images: Vec<String>,
-        /// Masks without an image.
-        lone_masks: Vec<String>,
-    },
-
-    /// Two files of a folder have the same name but for the extension.
-    #[error(
-        "{}: expected one file of each name, found {first} and {second}\n\
-         hint: pairs are matched without extensions; remove one of the two",
-        path.display()
-    )]
-    SameStem {
-        /// The folder.
-        path: PathBuf,
-        /// One.
-        first: String,
-        /// The other.
-        second: String,
-    },
-
-    /// A file's name is no text.
-    #[error(
-        "{}: expected a name in UTF-8, found bytes that are not\nhint: rename it",
-        path.display()
-    )]
-    FileName {
-        /// The file.
-        path: PathBuf,
-    },
-
-    /// A folder of clips has none.
-    #[error(
-        "{}: expected a folder for each clip, found no folders\n\
-         hint: frames of a clip are pictures in a folder of its own: clips/0001/frame_1.jpg",
-        path.display()
-    )]
-    NoClips {
-        /// The folder.
-        path: PathBuf,
-    },
-
-    /// A clip has no frames.
-    #[error(
-        "{}: expected frames of a clip, found no pictures\n\
-         hint: names end with .jpg, .jpeg, .png, .webp, .bmp, .tif or .tiff; remove the folder if it is no clip",
-        path.display()
-    )]
-    EmptyClip {
-        /// The clip's folder.
-        path: PathBuf,
-    },
-
-    /// A frame is there twice.
-    #[error(
-        "{}: expected each frame once, found {first} and {second}\n\
-         hint: frames are ordered by the numbers in their names; remove one of the two",
-        path.display()
-    )]
-    SameFrame {
-        /// The clip's folder.
-        path: PathBuf,
-        /// One.
-        first: String,
-        /// The other.
-        second: String,
-    },
 }
 
 fn mebibytes(bytes: u64) -> String {
@@ -907,11 +404,4 @@ fn mask_hint(value: u16, white: u16) -> &'static str {
 fn folders_text(folders: &[PathBuf]) -> String {
     let names: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
     names.join(" and ")
-}
-
-fn suggestion(nearest: &Option<String>, otherwise: &str) -> String {
-    match nearest {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => otherwise.to_owned(),
-    }
 }

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::class_folders;
 use crate::error::DataError;
 
 /// Suffixes of a CSV's stem that mean "cleaner than without", best first.
 const CLEANER: [&str; 2] = ["_filtered", "_cleaned"];
 const USUAL_STEM: &str = "image_labels";
 
-/// The CSV to read.
+/// The CSV to read, or the folder of class folders.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found {
     /// Its path.
@@ -18,12 +19,18 @@ pub struct Found {
     pub notes: Vec<String>,
 }
 
-/// The CSV that `train` means: itself, the best of a folder, or with none the best of the current
-/// folder or its `data`.
+/// The CSV that `train` means: itself, the best of a folder, a folder itself whose folders are classes, or with none the
+/// best of the current folder or its `data`.
 pub fn find(train: Option<&Path>) -> Result<Found, DataError> {
     match train {
         None => find_in_folders(&[PathBuf::from("."), PathBuf::from("data")]),
-        Some(path) if path.is_dir() => find_in_folders(&[path.to_owned()]),
+        Some(path) if path.is_dir() => match find_in_folders(&[path.to_owned()]) {
+            Err(DataError::NoTable { .. }) if class_folders::is_layout(path)? => Ok(Found {
+                csv: path.to_owned(),
+                notes: vec![format!("Data: class folders of {}", path.display())],
+            }),
+            found => found,
+        },
         Some(path) if path.exists() => Ok(Found {
             csv: path.to_owned(),
             notes: notes_on(path),

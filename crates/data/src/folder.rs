@@ -4,53 +4,79 @@ use std::fs;
 use std::path::Path;
 
 use crate::error::DataError;
-use crate::natural;
+use crate::natural_order;
 
 /// What names of pictures end with, in any case.
-const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
+pub const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
 
-/// Names of the pictures in a folder. Others are left alone: notes, thumbnails' databases, hidden files.
-pub(crate) fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
-    let mut names = names(folder, |kind| !kind.is_dir())?;
-    names.retain(|name| {
-        let extension = name.rsplit_once('.').map(|(_, extension)| extension);
-        extension.is_some_and(|found| EXTENSIONS.iter().any(|e| e.eq_ignore_ascii_case(found)))
-    });
-    Ok(names)
+/// What is in a folder.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    /// Names of files, in natural order.
+    pub(crate) files: Vec<String>,
+    /// Names of folders, in natural order.
+    pub(crate) folders: Vec<String>,
+    /// Hidden ones of both.
+    pub(crate) num_hidden: usize,
 }
 
-/// Names of the folders in a folder.
-pub(crate) fn folders(folder: &Path) -> Result<Vec<String>, DataError> {
-    names(folder, fs::FileType::is_dir)
-}
-
-/// A name without its extension.
-pub(crate) fn stem(name: &str) -> &str {
-    name.rsplit_once('.').map_or(name, |(stem, _)| stem)
-}
-
-fn names(folder: &Path, wanted: impl Fn(&fs::FileType) -> bool) -> Result<Vec<String>, DataError> {
+/// Lists a folder.
+pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
     let failed = |cause| DataError::Io {
         path: folder.to_owned(),
         action: "list the folder",
         cause,
     };
-    let mut names = Vec::new();
+    let mut found = Entries::default();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         // Through links: data sets are often made of them.
         let Ok(metadata) = fs::metadata(entry.path()) else {
             continue;
         };
-        if !wanted(&metadata.file_type()) {
-            continue;
-        }
+        let names = match metadata.is_dir() {
+            true => &mut found.folders,
+            false => &mut found.files,
+        };
         match entry.file_name().into_string() {
-            Ok(name) if name.starts_with('.') => {}
-            Ok(name) => names.push(name),
-            Err(_) => return Err(DataError::FileName { path: entry.path() }),
+            Ok(name) if name.starts_with('.') => found.num_hidden += 1,
+            // A CSV's row is a line of text, and so is what messages say.
+            Ok(name) if !name.contains(['\n', '\r']) => names.push(name),
+            _ => {
+                return Err(DataError::invalid(
+                    entry.path().display(),
+                    "a name in UTF-8, without line breaks",
+                    "another",
+                    "rename it",
+                ));
+            }
         }
     }
-    names.sort_unstable_by(|a, b| natural::compare(a, b));
+    for names in [&mut found.files, &mut found.folders] {
+        names.sort_unstable_by(|a, b| natural_order::compare(a, b));
+    }
+    Ok(found)
+}
+
+/// Names of the pictures in a folder. Others are left alone: notes, thumbnails' databases, hidden files.
+pub(crate) fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
+    let mut names = entries(folder)?.files;
+    names.retain(|name| is_picture(name));
     Ok(names)
+}
+
+/// Whether a name ends as those of pictures do.
+pub fn is_picture(name: &str) -> bool {
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+    extension.is_some_and(|found| EXTENSIONS.iter().any(|e| e.eq_ignore_ascii_case(found)))
+}
+
+/// Names of the folders in a folder.
+pub(crate) fn folders(folder: &Path) -> Result<Vec<String>, DataError> {
+    Ok(entries(folder)?.folders)
+}
+
+/// A name without its extension.
+pub(crate) fn stem(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(stem, _)| stem)
 }

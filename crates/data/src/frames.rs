@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 use crate::folder::{folders, pictures, stem};
-use crate::natural;
-use crate::strings::Strings;
+use crate::natural_order;
+use crate::packed_strings::PackedStrings;
 
 /// Clips and their frames, in little memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clips {
     root: PathBuf,
-    clips: Strings,
-    frames: Strings,
+    clips: PackedStrings,
+    frames: PackedStrings,
     /// Past each clip's last frame.
     ends: Vec<usize>,
 }
@@ -26,8 +26,8 @@ impl Clips {
     pub fn open(root: &Path) -> Result<Clips, DataError> {
         let mut clips = Clips {
             root: root.to_owned(),
-            clips: Strings::default(),
-            frames: Strings::default(),
+            clips: PackedStrings::default(),
+            frames: PackedStrings::default(),
             ends: Vec::new(),
         };
         let mut num_frames = 0;
@@ -41,9 +41,12 @@ impl Clips {
             clips.ends.push(num_frames);
         }
         if clips.ends.is_empty() {
-            return Err(DataError::NoClips {
-                path: root.to_owned(),
-            });
+            return Err(DataError::invalid(
+                root.display(),
+                "a folder for each clip",
+                "no folders",
+                "frames of a clip are pictures in a folder of its own: clips/0001/frame_1.jpg",
+            ));
         }
         Ok(clips)
     }
@@ -91,18 +94,21 @@ pub fn evenly_spaced(num_frames: usize, num_chosen: usize) -> impl Iterator<Item
 fn frames(clip: &Path) -> Result<Vec<String>, DataError> {
     let names = pictures(clip)?;
     if names.is_empty() {
-        return Err(DataError::EmptyClip {
-            path: clip.to_owned(),
-        });
+        return Err(DataError::no_pictures(
+            clip,
+            "frames of a clip",
+            "; remove the folder if it is no clip",
+        ));
     }
     // In natural order the two stand side by side.
     for pair in names.windows(2) {
-        if natural::is_same(stem(&pair[0]), stem(&pair[1])) {
-            return Err(DataError::SameFrame {
-                path: clip.to_owned(),
-                first: pair[0].clone(),
-                second: pair[1].clone(),
-            });
+        if natural_order::is_same(stem(&pair[0]), stem(&pair[1])) {
+            return Err(DataError::invalid(
+                clip.display(),
+                "each frame once",
+                format_args!("{} and {}", pair[0], pair[1]),
+                "frames are ordered by the numbers in their names; remove one of the two",
+            ));
         }
     }
     Ok(names)

@@ -42,8 +42,15 @@ pub struct ImageProcessor {
     pub std: [f32; CHANNELS],
     /// What [`FILE_NAME`] is to say.
     text: String,
-    /// Where it was read; nothing for OpenAI's numbers.
-    file: Option<PathBuf>,
+    origin: Origin,
+}
+
+/// Who says so.
+#[derive(Clone, Debug, PartialEq)]
+enum Origin {
+    File(PathBuf),
+    /// The model has no file; these are this one's numbers.
+    Default(&'static str),
 }
 
 const CLIP_MEAN: [f64; CHANNELS] = [0.48145466, 0.4578275, 0.40821073];
@@ -71,12 +78,51 @@ impl ImageProcessor {
             mean: CLIP_MEAN.map(|mean| mean as f32),
             std: CLIP_STD.map(|std| std as f32),
             text: format!("{json:#}\n"),
-            file: None,
+            origin: Origin::Default("OpenAI"),
+        }
+    }
+
+    /// A vision transformer's, for pictures of this side: both sides resized to it, mean and deviation one half.
+    pub fn vit(size: u32) -> ImageProcessor {
+        let half = [0.5; CHANNELS];
+        let json = json!({
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": true,
+            "size": {"height": size, "width": size},
+            "resample": 2,
+            "do_rescale": true,
+            "rescale_factor": 1.0 / 255.0,
+            "do_normalize": true,
+            "image_mean": half,
+            "image_std": half,
+        });
+        ImageProcessor {
+            framing: Framing {
+                size,
+                resize: Resize::Exactly {
+                    width: size,
+                    height: size,
+                },
+                filter: Filter::Bilinear,
+            },
+            mean: half,
+            std: half,
+            text: format!("{json:#}\n"),
+            origin: Origin::Default("ViT"),
         }
     }
 
     /// Reads what lies in a model folder; OpenAI's numbers where nothing does. `size` is the side of the model's pictures.
     pub fn read(folder: &Path, size: u32) -> Result<ImageProcessor, DataError> {
+        ImageProcessor::read_or(folder, size, ImageProcessor::clip)
+    }
+
+    /// Reads what lies in a model folder, or takes what its models have by default.
+    pub fn read_or(
+        folder: &Path,
+        size: u32,
+        default: fn(u32) -> ImageProcessor,
+    ) -> Result<ImageProcessor, DataError> {
         let nesting = folder.join(NESTING_FILE);
         if let Some((_, Value::Object(mut entries))) = read_json(&nesting)?
             && let Some(nested) = entries.remove(NESTING_KEY)
@@ -88,7 +134,7 @@ impl ImageProcessor {
         let file = folder.join(FILE_NAME);
         match read_json(&file)? {
             Some((text, json)) => ImageProcessor::from_json(&file, &json, text, size),
-            None => Ok(ImageProcessor::clip(size)),
+            None => Ok(default(size)),
         }
     }
 
@@ -111,7 +157,7 @@ impl ImageProcessor {
             mean,
             std,
             text,
-            file: Some(file.to_owned()),
+            origin: Origin::File(file.to_owned()),
         })
     }
 
@@ -144,9 +190,9 @@ impl ImageProcessor {
             Resize::Exactly { width, height } => format!("to {width} x {height}"),
         };
         let numbers = |values: [f32; CHANNELS]| values.map(|value| format!("{value:.4}")).join(" ");
-        let by = match &self.file {
-            Some(file) => file.display().to_string(),
-            None => format!("OpenAI's numbers: the model has no {FILE_NAME}"),
+        let by = match &self.origin {
+            Origin::File(file) => file.display().to_string(),
+            Origin::Default(whose) => format!("{whose}'s numbers: the model has no {FILE_NAME}"),
         };
         format!(
             "Pictures: {resized} ({}), middle {size} x {size}, mean {}, std {} ({by})",
@@ -162,10 +208,11 @@ impl ImageProcessor {
 enum Kind {
     Clip,
     Vit,
+    Deit,
 }
 
-/// Classes by their names, old and new.
-const CLASSES: [(&str, Kind); 8] = [
+/// Classes by their names, old and new. DINOv2 has Bit's, whose defaults are CLIP's.
+const CLASSES: [(&str, Kind); 15] = [
     ("CLIPImageProcessor", Kind::Clip),
     ("CLIPImageProcessorFast", Kind::Clip),
     ("CLIPImageProcessorPil", Kind::Clip),
@@ -174,6 +221,13 @@ const CLASSES: [(&str, Kind); 8] = [
     ("ViTImageProcessorFast", Kind::Vit),
     ("ViTImageProcessorPil", Kind::Vit),
     ("ViTFeatureExtractor", Kind::Vit),
+    ("DeiTImageProcessor", Kind::Deit),
+    ("DeiTImageProcessorFast", Kind::Deit),
+    ("DeiTImageProcessorPil", Kind::Deit),
+    ("DeiTFeatureExtractor", Kind::Deit),
+    ("BitImageProcessor", Kind::Clip),
+    ("BitImageProcessorFast", Kind::Clip),
+    ("BitImageProcessorPil", Kind::Clip),
 ];
 
 /// Keys that pixels depend on.
@@ -225,13 +279,8 @@ impl Keys<'_> {
     }
 
     fn wrong(&self, key: &str, expected: &str, found: &str, hint: &'static str) -> DataError {
-        DataError::ImageProcessor {
-            file: self.file.to_owned(),
-            key: key.to_owned(),
-            expected: expected.to_owned(),
-            found: found.to_owned(),
-            hint,
-        }
+        let place = format!("{}: {key}", self.file.display());
+        DataError::invalid(place, expected, found, hint)
     }
 
     fn kind(&self) -> Result<Kind, DataError> {
@@ -240,7 +289,8 @@ impl Keys<'_> {
                 continue;
             };
             let known = CLASSES.iter().find(|(name, _)| value == name);
-            let expected = "CLIPImageProcessor or ViTImageProcessor";
+            let expected =
+                "CLIPImageProcessor, ViTImageProcessor, DeiTImageProcessor or BitImageProcessor";
             return known
                 .map(|(_, kind)| *kind)
                 .ok_or_else(|| self.wrong(key, expected, &shown(value), ASK_TRANSFORMERS));
@@ -286,7 +336,7 @@ impl Keys<'_> {
         }
         let filter = self.filter(kind)?;
         let resize = self.resize(kind)?;
-        if self.flag("do_center_crop", kind == Kind::Clip)? {
+        if self.flag("do_center_crop", kind != Kind::Vit)? {
             self.check_crop(size)?;
         } else if resize
             != (Resize::Exactly {
@@ -323,7 +373,7 @@ impl Keys<'_> {
     fn filter(&self, kind: Kind) -> Result<Filter, DataError> {
         let Some(value) = self.get("resample") else {
             return Ok(match kind {
-                Kind::Clip => Filter::Bicubic,
+                Kind::Clip | Kind::Deit => Filter::Bicubic,
                 Kind::Vit => Filter::Bilinear,
             });
         };
@@ -348,6 +398,7 @@ impl Keys<'_> {
             return Ok(match kind {
                 Kind::Clip => Resize::Shorter(224),
                 Kind::Vit => exactly([224; 2]),
+                Kind::Deit => exactly([256; 2]),
             });
         };
         let read = match value {
@@ -359,7 +410,7 @@ impl Keys<'_> {
             }
             Value::Number(_) => side(value).map(|side| match kind {
                 Kind::Clip => Resize::Shorter(side),
-                Kind::Vit => exactly([side; 2]),
+                Kind::Vit | Kind::Deit => exactly([side; 2]),
             }),
             _ => two_sides(value).map(exactly),
         };
@@ -385,9 +436,8 @@ impl Keys<'_> {
         if read == Some([size; 2]) {
             return Ok(());
         }
-        let expected = format!(
-            "{{\"height\": {size}, \"width\": {size}}}, as vision_config.image_size of config.json says"
-        );
+        let expected =
+            format!("{{\"height\": {size}, \"width\": {size}}}, as image_size of config.json says");
         let found = value.map_or("nothing, which means 224".to_owned(), shown);
         let hint = "one of the two files belongs to another model";
         Err(self.wrong("crop_size", &expected, &found, hint))
@@ -417,7 +467,7 @@ impl Keys<'_> {
                 self.channels("image_mean", CLIP_MEAN)?,
                 self.channels("image_std", CLIP_STD)?,
             ),
-            (true, Kind::Vit) => (
+            (true, Kind::Vit | Kind::Deit) => (
                 self.channels("image_mean", [0.5; CHANNELS])?,
                 self.channels("image_std", [0.5; CHANNELS])?,
             ),
@@ -495,13 +545,12 @@ fn read_json(file: &Path) -> Result<Option<(String, Value)>, DataError> {
 }
 
 fn not_an_object(file: &Path, found: &str) -> DataError {
-    DataError::ImageProcessor {
-        file: file.to_owned(),
-        key: "the file".to_owned(),
-        expected: "a JSON object".to_owned(),
-        found: found.to_owned(),
-        hint: "copy it again from where the model came from",
-    }
+    DataError::invalid(
+        format_args!("{}: the file", file.display()),
+        "a JSON object",
+        found,
+        "copy it again from where the model came from",
+    )
 }
 
 /// A value as it stands in the file, short enough for a message.

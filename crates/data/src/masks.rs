@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 use crate::folder::{folders, pictures, stem};
-use crate::strings::Strings;
+use crate::packed_strings::PackedStrings;
+use crate::words::{counted, listed};
 
 /// What folders of images and of their masks are called, in any case.
 const FOLDER_NAMES: [(&str, &str); 3] = [
@@ -27,8 +28,8 @@ const FOLDER_NAMES: [(&str, &str); 3] = [
 pub struct Pairs {
     image_folder: PathBuf,
     mask_folder: PathBuf,
-    images: Strings,
-    masks: Strings,
+    images: PackedStrings,
+    masks: PackedStrings,
     num_pairs: usize,
 }
 
@@ -43,14 +44,14 @@ impl Pairs {
             root.to_owned()
         };
         let found = folders(&place)?;
-        let named = |name: &str| found.iter().find(|f| f.eq_ignore_ascii_case(name));
-        let both = FOLDER_NAMES.iter().find_map(|(images, masks)| {
-            let (images, masks) = (named(images)?, named(masks)?);
-            Some((place.join(images), place.join(masks)))
-        });
-        match both {
-            Some((images, masks)) => Pairs::open(&images, &masks),
-            None => Err(DataError::NoPairFolders { path: place, found }),
+        match pair_of(&found) {
+            Some((images, masks)) => Pairs::open(&place.join(images), &place.join(masks)),
+            None => Err(DataError::invalid(
+                place.display(),
+                "a folder `Original` beside `Ground truth`, or `images` beside `masks`",
+                listed(&found),
+                "name the folder of images and the folder of masks",
+            )),
         }
     }
 
@@ -64,8 +65,8 @@ impl Pairs {
         let mut pairs = Pairs {
             image_folder: image_folder.to_owned(),
             mask_folder: mask_folder.to_owned(),
-            images: Strings::default(),
-            masks: Strings::default(),
+            images: PackedStrings::default(),
+            masks: PackedStrings::default(),
             num_pairs: 0,
         };
         let mut lone_images = Vec::new();
@@ -84,14 +85,22 @@ impl Pairs {
         }
         let known: HashMap<&str, ()> = images.iter().map(|name| (stem(name), ())).collect();
         let lone_masks = masks.iter().filter(|name| !known.contains_key(stem(name)));
-        Err(DataError::WithoutPartner {
-            images: image_folder.to_owned(),
-            masks: mask_folder.to_owned(),
-            num_images: images.len(),
-            num_masks: masks.len(),
-            lone_masks: lone_masks.cloned().collect(),
-            lone_images,
-        })
+        let lone_masks: Vec<String> = lone_masks.cloned().collect();
+        Err(DataError::invalid(
+            image_folder.display(),
+            format_args!(
+                "a mask in {} for each image and an image for each mask",
+                mask_folder.display()
+            ),
+            format_args!(
+                "{} and {}; images without a mask: {}; masks without an image: {}",
+                counted(images.len(), "image"),
+                counted(masks.len(), "mask"),
+                listed(&lone_images),
+                listed(&lone_masks)
+            ),
+            "a mask has its image's name, whatever the extension; remove or rename what has no partner",
+        ))
     }
 
     /// How many there are; never none.
@@ -111,22 +120,34 @@ impl Pairs {
     }
 }
 
+/// Whether a folder has one of images beside one of masks.
+pub(crate) fn is_layout(folder: &Path) -> Result<bool, DataError> {
+    Ok(pair_of(&folders(folder)?).is_some())
+}
+
+/// The folder of images and that of masks.
+fn pair_of(folders: &[String]) -> Option<(&String, &String)> {
+    let named = |name: &str| folders.iter().find(|f| f.eq_ignore_ascii_case(name));
+    FOLDER_NAMES
+        .iter()
+        .find_map(|(images, masks)| Some((named(images)?, named(masks)?)))
+}
+
 /// The pictures of a folder: at least one, and no two that differ in their extension alone.
 fn stems(folder: &Path) -> Result<Vec<String>, DataError> {
     let names = pictures(folder)?;
     if names.is_empty() {
-        return Err(DataError::NoPictures {
-            path: folder.to_owned(),
-        });
+        return Err(DataError::no_pictures(folder, "pictures", ""));
     }
     let mut seen = HashMap::new();
     for name in &names {
         if let Some(first) = seen.insert(stem(name), name) {
-            return Err(DataError::SameStem {
-                path: folder.to_owned(),
-                first: first.clone(),
-                second: name.clone(),
-            });
+            return Err(DataError::invalid(
+                folder.display(),
+                "one file of each name",
+                format_args!("{first} and {name}"),
+                "pairs are matched without extensions; remove one of the two",
+            ));
         }
     }
     Ok(names)
@@ -185,8 +206,8 @@ mod tests {
         let error = Pairs::open(&images, &masks).unwrap_err().to_string();
         assert!(error.contains("2.jpeg and 2.png"), "{error}");
         let empty = folder_of(root, "empty", &["notes.txt"]);
-        let error = Pairs::open(&empty, &masks).unwrap_err();
-        assert!(matches!(error, DataError::NoPictures { .. }));
+        let error = Pairs::open(&empty, &masks).unwrap_err().to_string();
+        assert!(error.contains("expected pictures, found none"), "{error}");
     }
 
     fn read(path: &Path, binarize: Binarize) -> Result<Vec<u8>, DataError> {

@@ -3,8 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dice::{Dice, Purpose};
+use crate::random::{Purpose, Random};
 use crate::samples::Samples;
+use crate::target::{ClassRows, TargetValues};
 
 /// How samples are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +14,9 @@ pub enum Sampling {
     /// Each sample once, shuffled.
     #[default]
     Shuffle,
-    /// Each label equally often: rare ones repeat, frequent ones take turns over the epochs.
+    /// Each label of [`Samples::balance_by`]'s target equally often: rare ones repeat, frequent ones take turns over the
+    /// epochs. With several labels per picture, pictures are drawn in proportion to the mean inverse frequency of their
+    /// labels.
     Balanced,
 }
 
@@ -27,9 +30,13 @@ impl Order {
         // Rows are numbered in 32 bits, so samples are too.
         let mut order = match sampling {
             Sampling::Shuffle => (0..samples.len() as u32).collect(),
-            Sampling::Balanced => balanced(seed, epoch, samples.labels()),
+            Sampling::Balanced => match samples.balanced_target() {
+                Some(TargetValues::Class(labels)) => balanced(seed, epoch, labels),
+                Some(TargetValues::Classes(rows)) => balanced_rows(seed, epoch, rows),
+                _ => (0..samples.len() as u32).collect(),
+            },
         };
-        Dice::new(Purpose::Shuffle, &[seed, epoch]).shuffle(&mut order);
+        Random::new(Purpose::Shuffle, &[seed, epoch]).shuffle(&mut order);
         Order(order)
     }
 
@@ -60,12 +67,12 @@ fn balanced(seed: u64, epoch: u64, label_of: &[i32]) -> Vec<u32> {
         of_label[label].push(sample as u32);
     }
     of_label.retain(|samples| !samples.is_empty());
-    let mut dice = Dice::new(Purpose::Balance, &[seed, epoch]);
+    let mut random = Random::new(Purpose::Balance, &[seed, epoch]);
     for samples in &mut of_label {
-        dice.shuffle(samples);
+        random.shuffle(samples);
     }
     // Which labels come once more when the draws do not divide evenly.
-    dice.shuffle(&mut of_label);
+    random.shuffle(&mut of_label);
     let open = label_of.len() - order.len();
     for draw in 0..open {
         let samples = &of_label[draw % of_label.len()];
@@ -74,11 +81,80 @@ fn balanced(seed: u64, epoch: u64, label_of: &[i32]) -> Vec<u32> {
     order
 }
 
-/// What each label's loss is multiplied with so that all labels weigh the same: n / (C x count), n
-/// labelled samples, C labels. A label without samples gets 0.
+/// As many draws as samples, evenly spaced over their weights, so that each sample is drawn as often as it should be, give
+/// or take one. Samples whose labels are not known come once; those without any label count as a label of their own.
+fn balanced_rows(seed: u64, epoch: u64, rows: &ClassRows) -> Vec<u32> {
+    let num_labels = rows.num_labels();
+    let weights = sample_weights(rows, num_labels);
+    let (mut known, mut order): (Vec<u32>, Vec<u32>) =
+        (0..rows.len() as u32).partition(|sample| weights[*sample as usize] > 0.0);
+    let mut random = Random::new(Purpose::Balance, &[seed, epoch]);
+    // Where the draws fall is as random as who stands beside whom.
+    random.shuffle(&mut known);
+    let weight = |sample: &u32| f64::from(weights[*sample as usize]);
+    let spacing = known.iter().map(weight).sum::<f64>() / known.len() as f64;
+    let start = random.unit();
+    let (mut drawn, mut total) = (0, 0.0);
+    for sample in &known {
+        total += weight(sample);
+        while drawn < known.len() && (drawn as f64 + start) * spacing < total {
+            order.push(*sample);
+            drawn += 1;
+        }
+    }
+    // What rounding left over.
+    order.extend(
+        known
+            .last()
+            .map(|last| vec![*last; known.len() - drawn])
+            .unwrap_or_default(),
+    );
+    order
+}
+
+/// The mean inverse frequency of each sample's labels, `1 / count`; 0 where they are not known. Samples without any label
+/// count as a label of their own.
+fn sample_weights(rows: &ClassRows, num_labels: usize) -> Vec<f32> {
+    let mut counts = vec![0usize; num_labels + 1];
+    for labels in (0..rows.len()).filter_map(|sample| rows.get(sample)) {
+        labels.iter().for_each(|label| counts[*label as usize] += 1);
+        counts[num_labels] += usize::from(labels.is_empty());
+    }
+    let inverse = |label: usize| 1.0 / counts[label] as f64;
+    let weight = |sample: usize| match rows.get(sample) {
+        None => 0.0,
+        Some([]) => inverse(num_labels),
+        Some(labels) => {
+            let all = labels.iter().map(|label| inverse(*label as usize));
+            all.sum::<f64>() / labels.len() as f64
+        }
+    };
+    (0..rows.len())
+        .map(|sample| weight(sample) as f32)
+        .collect()
+}
+
+/// What each label's loss is multiplied with so that all labels weigh the same: n / (C x count), n times that a sample has
+/// a label, C labels. A label without samples gets 0; a number has no labels.
+pub fn balanced_weights(values: &TargetValues, num_labels: usize) -> Vec<f32> {
+    match values {
+        TargetValues::Class(labels) => balanced_class_weights(labels, num_labels),
+        TargetValues::Classes(rows) => {
+            let rows = (0..rows.len()).filter_map(|sample| rows.get(sample));
+            weights_of(rows.flatten().map(|label| *label as i32), num_labels)
+        }
+        TargetValues::Number(_) => Vec::new(),
+    }
+}
+
+/// [`balanced_weights`] of one label per sample, -1 for none.
 pub fn balanced_class_weights(label_of: &[i32], num_labels: usize) -> Vec<f32> {
+    weights_of(label_of.iter().copied(), num_labels)
+}
+
+fn weights_of(labels: impl Iterator<Item = i32>, num_labels: usize) -> Vec<f32> {
     let mut counts = vec![0usize; num_labels];
-    for &label in label_of {
+    for label in labels {
         let at = usize::try_from(label).ok();
         if let Some(count) = at.and_then(|at| counts.get_mut(at)) {
             *count += 1;
@@ -100,13 +176,14 @@ mod tests {
 
     use super::*;
     use crate::samples::SamplesBuilder;
+    use crate::target::TargetValues;
 
     fn samples(labels: &[i32]) -> Samples {
         let mut builder = SamplesBuilder::new(PathBuf::new());
-        for (row, &label) in labels.iter().enumerate() {
-            builder.push("x.jpg", "x", label, row as u32 + 2);
+        for row in 0..labels.len() {
+            builder.push("x.jpg", None, row as u32 + 2);
         }
-        builder.finish()
+        builder.finish(vec![TargetValues::Class(labels.to_vec())])
     }
 
     #[test]
@@ -131,6 +208,56 @@ mod tests {
         let weights = balanced_class_weights(&[0, 0, 0, 1, -1], 3);
         assert_eq!(weights, [4.0 / 9.0, 4.0 / 3.0, 0.0]);
         assert!(balanced_class_weights(&[], 0).is_empty());
+    }
+
+    #[test]
+    fn rare_labels_of_several_are_drawn_as_often_as_frequent_ones() {
+        let mut rows = ClassRows::default();
+        for sample in 0..1000u32 {
+            match sample {
+                0..10 => rows.push(None),
+                10..110 => rows.push(Some(&[1])),
+                110..120 => rows.push(Some(&[0, 1])),
+                120..130 => rows.push(Some(&[])),
+                _ => rows.push(Some(&[0])),
+            }
+        }
+        let values = TargetValues::Classes(rows.clone());
+        let weights = balanced_weights(&values, 2);
+        // 880 and 110 of 990 labels.
+        assert_eq!(weights, [990.0 / 1760.0, 990.0 / 220.0]);
+        let mut builder = SamplesBuilder::new(PathBuf::new());
+        (0..1000).for_each(|row| builder.push("x.jpg", None, row + 2));
+        let mut samples = builder.finish(vec![TargetValues::Class(vec![0; 1000]), values]);
+        samples.balance_by(1);
+        let order = Order::new(5, 2, &samples, Sampling::Balanced);
+        assert_eq!(order, Order::new(5, 2, &samples, Sampling::Balanced));
+        assert_ne!(order, Order::new(5, 3, &samples, Sampling::Balanced));
+        let drawn = |range: std::ops::Range<u32>| {
+            order
+                .as_slice()
+                .iter()
+                .filter(|s| range.contains(s))
+                .count()
+        };
+        assert_eq!((order.as_slice().len(), drawn(0..10)), (1000, 10));
+        // Weights sum to 3: each of both labels and of no label at all is a third of 990 draws.
+        let both = 10.0 * (1.0 / 880.0 + 1.0 / 110.0) / 2.0;
+        for (range, expected) in [
+            (10..110, 100.0 / 110.0),
+            (110..120, both),
+            (120..130, 1.0),
+            (130..1000, 870.0 / 880.0),
+        ] {
+            let total = 100.0 / 110.0 + both + 1.0 + 870.0 / 880.0;
+            let expected = 990.0 * expected / total;
+            let found = drawn(range.clone()) as f64;
+            // Neighbours in the circle are random: some tens of draws more or less.
+            assert!(
+                (found - expected).abs() < 0.05 * expected + 10.0,
+                "{range:?}: {found}, expected {expected}"
+            );
+        }
     }
 
     proptest! {

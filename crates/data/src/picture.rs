@@ -415,10 +415,7 @@ fn resize(
     window: Window,
     (target, target_width, target_height): (&mut [u8], u32, u32),
 ) -> Result<(), DataError> {
-    let failed = |cause: &dyn std::fmt::Display| DataError::PictureBroken {
-        path: path.to_owned(),
-        cause: cause.to_string(),
-    };
+    let failed = |cause: &dyn std::fmt::Display| DataError::broken_picture(path, cause);
     // Typed: the untyped call would compile every kernel for every kind of pixel.
     let source = TypedImageRef::<U8x3>::from_buffer(source_width, source_height, source)
         .map_err(|cause| failed(&cause))?;

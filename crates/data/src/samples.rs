@@ -1,18 +1,21 @@
-//! What a run goes through: an image, a caption and perhaps a label each, in little memory.
+//! What a run goes through: an image each, perhaps a caption, perhaps labels and numbers, in little memory.
 
 use std::path::{Path, PathBuf};
 
-use crate::strings::Strings;
+use crate::packed_strings::PackedStrings;
+use crate::target::TargetValues;
 use crate::unique_texts::UniqueTexts;
 
-/// Samples in the order of their file. Equal captions are held once.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Samples in the order of their file. Equal captions are stored once.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
     root: PathBuf,
-    images: Strings,
+    images: PackedStrings,
     caption_of: Vec<u32>,
     captions: Vec<String>,
-    label_of: Vec<i32>,
+    targets: Vec<TargetValues>,
+    /// Which of them balanced sampling goes by, where it is not the first that has labels.
+    balanced_by: Option<usize>,
     rows: Vec<u32>,
 }
 
@@ -50,6 +53,9 @@ impl Samples {
     }
 
     /// A sample's caption.
+    ///
+    /// # Panics
+    /// If the samples were read without captions.
     pub fn caption(&self, sample: usize) -> &str {
         &self.captions[self.caption_of[sample] as usize]
     }
@@ -69,17 +75,41 @@ impl Samples {
         &self.captions
     }
 
-    /// A sample's label, -1 for none.
+    /// Labels and numbers, in the order of [`crate::DataSet::targets`].
+    pub fn targets(&self) -> &[TargetValues] {
+        &self.targets
+    }
+
+    /// A sample's label by the first target with one label per picture, -1 for none.
     pub fn label(&self, sample: usize) -> i32 {
-        self.label_of[sample]
+        self.labels().get(sample).copied().unwrap_or(-1)
     }
 
-    /// All labels, -1 for none.
+    /// All labels by the first target with one label per picture, -1 for none; nothing where there is no such target.
     pub fn labels(&self) -> &[i32] {
-        &self.label_of
+        let labels = self.targets.iter().find_map(|values| match values {
+            TargetValues::Class(labels) => Some(labels.as_slice()),
+            _ => None,
+        });
+        labels.unwrap_or(&[])
     }
 
-    /// The line of the CSV that a sample comes from.
+    /// Makes balanced sampling go by this target, one of [`Samples::targets`].
+    pub fn balance_by(&mut self, target: usize) {
+        self.balanced_by = Some(target);
+    }
+
+    /// What balanced sampling goes by: the target asked for, or the first with one label, or the first with several.
+    pub(crate) fn balanced_target(&self) -> Option<&TargetValues> {
+        let first = |wanted: fn(&&TargetValues) -> bool| self.targets.iter().find(wanted);
+        match self.balanced_by {
+            Some(target) => self.targets.get(target),
+            None => first(|values| matches!(values, TargetValues::Class(_)))
+                .or_else(|| first(|values| matches!(values, TargetValues::Classes(_)))),
+        }
+    }
+
+    /// The line of the CSV that a sample comes from; of class folders, its place in the list of files, from 1.
     pub fn row(&self, sample: usize) -> u32 {
         self.rows[sample]
     }
@@ -98,28 +128,31 @@ impl SamplesBuilder {
         SamplesBuilder {
             samples: Samples {
                 root,
-                images: Strings::default(),
+                images: PackedStrings::default(),
                 caption_of: Vec::new(),
                 captions: Vec::new(),
-                label_of: Vec::new(),
+                targets: Vec::new(),
+                balanced_by: None,
                 rows: Vec::new(),
             },
             texts: UniqueTexts::default(),
         }
     }
 
-    /// One more, from this line of its file; label -1 for none.
-    pub fn push(&mut self, image: &str, caption: &str, label: i32, row: u32) {
+    /// One more, from this line of its file; with a caption each, or all without.
+    pub fn push(&mut self, image: &str, caption: Option<&str>, row: u32) {
         self.samples.images.push(image);
-        self.samples.caption_of.push(self.texts.number(caption));
-        self.samples.label_of.push(label);
+        if let Some(caption) = caption {
+            self.samples.caption_of.push(self.texts.number(caption));
+        }
         self.samples.rows.push(row);
     }
 
-    /// All that were pushed.
-    pub fn finish(self) -> Samples {
+    /// All that were pushed, with their targets.
+    pub fn finish(self, targets: Vec<TargetValues>) -> Samples {
         let mut samples = self.samples;
         samples.captions = self.texts.into_list();
+        samples.targets = targets;
         samples
     }
 }
@@ -129,12 +162,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_captions_are_held_once_in_order_of_appearance() {
+    fn equal_captions_are_stored_once_in_order_of_appearance() {
         let mut builder = SamplesBuilder::new(PathBuf::from("root"));
-        builder.push("a.jpg", "red", 1, 2);
-        builder.push("b/b.jpg", "blue", -1, 3);
-        builder.push("c.jpg", "red", 0, 5);
-        let samples = builder.finish();
+        builder.push("a.jpg", Some("red"), 2);
+        builder.push("b/b.jpg", Some("blue"), 3);
+        builder.push("c.jpg", Some("red"), 5);
+        let samples = builder.finish(vec![TargetValues::Class(vec![1, -1, 0])]);
         assert_eq!(samples.len(), 3);
         assert_eq!(samples.captions(), ["red", "blue"]);
         assert_eq!(samples.caption(2), "red");

@@ -1,9 +1,9 @@
-//! Which rows are held out: a share of each label's, by a throw of dice that depends on the seed
-//! alone. Each label's count is within one of its share, and their sum is the share of all.
+//! Which rows are held out: a share of each label's, drawn by the seed alone. Each label's count is within one of its
+//! share, and their sum is the share of all.
 
 use std::collections::BTreeMap;
 
-use crate::dice::{Dice, Purpose};
+use crate::random::{Purpose, Random};
 
 /// Marks the rows that are held out. At least one row of each label is kept for training; rows
 /// without a label (-1) count as one label of their own.
@@ -16,12 +16,110 @@ pub fn held_out(label_of: &[i32], share: f64, seed: u64) -> Vec<bool> {
     let mut marks = vec![false; label_of.len()];
     for ((label, mut rows), count) in groups.into_iter().zip(counts(&sizes, share)) {
         let words = [seed, label as u64];
-        Dice::new(Purpose::Split, &words).shuffle(&mut rows);
+        Random::new(Purpose::Split, &words).shuffle(&mut rows);
         for row in &rows[..count] {
             marks[*row] = true;
         }
     }
     marks
+}
+
+/// Marks the rows that are held out so that all rows of a group are on one side. Groups are taken in an order that
+/// depends on the seed alone, each if the counts by label come nearer to their shares; no label loses its last row.
+pub fn held_out_groups(label_of: &[i32], group_of: &[u32], share: f64, seed: u64) -> Vec<bool> {
+    let mut sizes: BTreeMap<i32, usize> = BTreeMap::new();
+    for &label in label_of {
+        *sizes.entry(label).or_default() += 1;
+    }
+    let wanted = counts(&sizes.values().copied().collect::<Vec<usize>>(), share);
+    let mut labels: BTreeMap<i32, Share> = BTreeMap::new();
+    for ((&label, &left), &wanted) in sizes.iter().zip(&wanted) {
+        let wanted = wanted as i64;
+        labels.insert(label, Share { wanted, left });
+    }
+    let num_groups = group_of.iter().max().map_or(0, |last| *last as usize + 1);
+    let mut groups: Vec<BTreeMap<i32, usize>> = vec![BTreeMap::new(); num_groups];
+    for (&group, &label) in group_of.iter().zip(label_of) {
+        *groups[group as usize].entry(label).or_default() += 1;
+    }
+    let mut order: Vec<usize> = (0..num_groups).collect();
+    Random::new(Purpose::Split, &[seed]).shuffle(&mut order);
+    let mut is_held = vec![false; num_groups];
+    let mut open = wanted.iter().sum::<usize>() as i64;
+    // Those that fit, in turn; then the few whose change of sides brings the counts nearest.
+    for &group in &order {
+        let rows = groups[group].values().sum::<usize>() as i64;
+        if rows <= open && gain(&groups[group], 1, &labels, open) > 0 {
+            change_sides(&groups[group], 1, &mut labels, &mut open);
+            is_held[group] = true;
+        }
+    }
+    for _ in 0..MOST_CHANGES {
+        let direction = |group: usize| if is_held[group] { -1 } else { 1 };
+        let gains = order.iter().map(|&group| {
+            let gain = gain(&groups[group], direction(group), &labels, open);
+            (gain, group)
+        });
+        // The first of equals.
+        let best = gains.rev().max_by_key(|(gain, _)| *gain);
+        let Some((_, group)) = best.filter(|(gain, _)| *gain > 0) else {
+            break;
+        };
+        change_sides(&groups[group], direction(group), &mut labels, &mut open);
+        is_held[group] = !is_held[group];
+    }
+    let held = group_of.iter().map(|group| is_held[*group as usize]);
+    held.collect()
+}
+
+/// Each looks at every group.
+const MOST_CHANGES: usize = 64;
+
+/// Of a label's rows.
+struct Share {
+    /// Still to be held out; negative where more are than should be.
+    wanted: i64,
+    /// Still trained on.
+    left: usize,
+}
+
+/// How much nearer counts come to their shares (squares of what is missing), all labels and the sum, if a group is held out (1) or no longer (-1); 0
+/// where a label would lose its last row.
+fn gain(
+    group: &BTreeMap<i32, usize>,
+    direction: i64,
+    labels: &BTreeMap<i32, Share>,
+    open: i64,
+) -> i64 {
+    let nearer = |wanted: i64, rows: i64| wanted * wanted - (wanted - rows) * (wanted - rows);
+    let mut total = 0;
+    let mut gain = 0;
+    for (label, &rows) in group {
+        let share = &labels[label];
+        if direction > 0 && share.left <= rows {
+            return 0;
+        }
+        let rows = direction * rows as i64;
+        gain += nearer(share.wanted, rows);
+        total += rows;
+    }
+    gain + nearer(open, total)
+}
+
+fn change_sides(
+    group: &BTreeMap<i32, usize>,
+    direction: i64,
+    labels: &mut BTreeMap<i32, Share>,
+    open: &mut i64,
+) {
+    for (label, &rows) in group {
+        let rows = direction * rows as i64;
+        if let Some(share) = labels.get_mut(label) {
+            share.wanted -= rows;
+            share.left = share.left.saturating_add_signed(-rows as isize);
+        }
+        *open -= rows;
+    }
 }
 
 /// How many of each group: its share rounded down, and one more for those that lose most by the
@@ -67,6 +165,46 @@ mod tests {
         assert_eq!(held_out(&[0, 1, 2], 0.9, 0), [false; 3]);
         assert_eq!(held_out(&[-1], 0.5, 0), [false]);
         assert_eq!(counts(&[2, 2, 2, 2, 2], 0.1), [1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn groups_stay_together_and_the_share_is_met() {
+        // 300 patients with 1 to 8 rows each, of three labels.
+        let mut labels = Vec::new();
+        let mut groups = Vec::new();
+        for patient in 0..300u32 {
+            for picture in 0..1 + patient % 8 {
+                labels.push(((patient / 7 + picture / 3) % 3) as i32);
+                groups.push(patient);
+            }
+        }
+        let marks = held_out_groups(&labels, &groups, 0.2, 7);
+        assert_eq!(marks, held_out_groups(&labels, &groups, 0.2, 7));
+        assert_ne!(marks, held_out_groups(&labels, &groups, 0.2, 8));
+        let mut side_of = [None; 300];
+        for (&group, &mark) in groups.iter().zip(&marks) {
+            assert_eq!(*side_of[group as usize].get_or_insert(mark), mark);
+        }
+        for label in 0..3 {
+            let of_label = |held: bool| {
+                let rows = labels.iter().zip(&marks);
+                rows.filter(|(l, m)| **l == label && (**m || !held)).count() as f64
+            };
+            let share = of_label(true) / of_label(false);
+            assert!((share - 0.2).abs() < 0.01, "label {label}: {share}");
+        }
+    }
+
+    #[test]
+    fn a_group_with_all_of_a_label_stays_in_training() {
+        let marks = held_out_groups(&[0, 0, 1, 1], &[0, 0, 1, 1], 0.5, 0);
+        assert_eq!(marks, [false; 4]);
+        // One group has nearly all rows: it cannot be split, a small one is held out.
+        let mut groups = vec![0; 90];
+        groups.extend([1; 10]);
+        let marks = held_out_groups(&[-1; 100], &groups, 0.1, 0);
+        assert_eq!(marks.iter().filter(|mark| **mark).count(), 10);
+        assert!(!marks[0]);
     }
 
     proptest! {

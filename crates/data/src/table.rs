@@ -1,47 +1,99 @@
 //! A CSV as rows of text. Excel's and pandas' habits are read as they were meant: a byte order mark,
 //! `\r\n`, quoted line breaks, blank lines, spaces around column names.
 
-mod remembered;
+mod retaining_reader;
 mod rows;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::error::DataError;
-use crate::words::nearest;
+use crate::class_folders;
+use crate::error::{DataError, at_row, suggestion};
+use crate::words::{listed, nearest};
 use rows::{Records, Stamp};
 pub use rows::{Row, Rows};
 
-/// A CSV whose columns are known. Its rows stay in the file, and are read as often as they are needed.
+/// A CSV whose columns are known. Its rows stay in the file, and are read as often as they are needed. A folder of class
+/// folders is read like a CSV with the columns `image`, `label` and, where it is split, `split`.
 #[derive(Clone, Debug)]
 pub struct Table {
     path: PathBuf,
     columns: Vec<String>,
-    /// How the file was then.
-    stamp: Stamp,
+    rows: RowsFrom,
+}
+
+#[derive(Clone, Debug)]
+enum RowsFrom {
+    /// How the file was when it was opened.
+    File(Stamp),
+    /// The files of class folders, and what there is to say of them.
+    Listing { text: Arc<str>, notes: Vec<String> },
 }
 
 impl Table {
-    /// Reads the header of a CSV that has at least one row.
+    /// Reads the header of a CSV that has at least one row, or lists class folders.
     pub fn open(path: &Path) -> Result<Table, DataError> {
+        if path.is_dir() {
+            let listing = class_folders::list(path)?;
+            let text = Arc::from(listing.csv);
+            let columns = header(path, &mut rows::open_listing(path, Arc::clone(&text)))?;
+            return Ok(Table {
+                path: path.to_owned(),
+                columns,
+                rows: RowsFrom::Listing {
+                    text,
+                    notes: listing.notes,
+                },
+            });
+        }
         let (mut records, stamp) = rows::open(path)?;
         let columns = header(path, &mut records)?;
-        Rows::new(records, &columns, stamp).read_any()?;
+        Rows::new(records, &columns, Some(stamp)).read_any()?;
         Ok(Table {
             path: path.to_owned(),
             columns,
-            stamp,
+            rows: RowsFrom::File(stamp),
         })
     }
 
     /// The rows, from the first. An error if the file is no longer the one that was opened.
     pub fn rows(&self) -> Result<Rows, DataError> {
-        let (mut records, stamp) = rows::open(&self.path)?;
-        if self.stamp != stamp || header(&self.path, &mut records)? != self.columns {
+        let (mut records, opened, stamp) = match &self.rows {
+            RowsFrom::Listing { text, .. } => {
+                (rows::open_listing(&self.path, Arc::clone(text)), None, None)
+            }
+            RowsFrom::File(opened) => {
+                let (records, stamp) = rows::open(&self.path)?;
+                (records, Some(*opened), Some(stamp))
+            }
+        };
+        if opened != stamp || header(&self.path, &mut records)? != self.columns {
             return Err(self.changed());
         }
-        Ok(Rows::new(records, &self.columns, self.stamp))
+        Ok(Rows::new(records, &self.columns, stamp))
+    }
+
+    /// Whether it lists class folders.
+    pub fn is_listing(&self) -> bool {
+        matches!(self.rows, RowsFrom::Listing { .. })
+    }
+
+    /// What there is to say of class folders.
+    pub(crate) fn notes(&self) -> &[String] {
+        match &self.rows {
+            RowsFrom::Listing { notes, .. } => notes,
+            RowsFrom::File(_) => &[],
+        }
+    }
+
+    /// Where relative paths of images start: beside a CSV, in class folders.
+    pub(crate) fn folder(&self) -> &Path {
+        match &self.rows {
+            RowsFrom::Listing { .. } => &self.path,
+            RowsFrom::File(_) => self.path.parent().unwrap_or(Path::new("")),
+        }
     }
 
     /// What to say when rows are not what they were a moment ago.
@@ -65,13 +117,12 @@ impl Table {
     pub fn column(&self, key: &'static str, name: &str) -> Result<usize, DataError> {
         match self.position(name)? {
             Some(at) => Ok(at),
-            None => Err(DataError::NoColumn {
-                path: self.path.clone(),
-                key,
-                column: name.to_owned(),
-                columns: self.columns.clone(),
-                nearest: self.nearest(name),
-            }),
+            None => Err(DataError::invalid(
+                self.path.display(),
+                format_args!("a column `{name}` for `{key}`"),
+                listed(&self.columns),
+                suggestion(self.nearest(name), "name one of the columns found"),
+            )),
         }
     }
 
@@ -81,11 +132,12 @@ impl Table {
         let first = found.next().map(|(at, _)| at);
         match found.count() {
             0 => Ok(first),
-            others => Err(DataError::TwinColumn {
-                path: self.path.clone(),
-                column: name.to_owned(),
-                found: others + 1,
-            }),
+            others => Err(DataError::invalid(
+                self.path.display(),
+                format_args!("one column `{name}`"),
+                others + 1,
+                "rename all but one in the first line of the file",
+            )),
         }
     }
 
@@ -97,9 +149,12 @@ impl Table {
 /// The names in the first line that says something.
 fn header(path: &Path, records: &mut Records) -> Result<Vec<String>, DataError> {
     let Some(line) = records.read()? else {
-        return Err(DataError::EmptyFile {
-            path: path.to_owned(),
-        });
+        return Err(DataError::invalid(
+            path.display(),
+            "a header row such as `image,caption`",
+            "an empty file",
+            "write the file again; the first line names the columns",
+        ));
     };
     let columns = records.row(line)?.cells();
     let columns: Vec<String> = columns.map(|name| name.trim().to_owned()).collect();
@@ -109,11 +164,12 @@ fn header(path: &Path, records: &mut Records) -> Result<Vec<String>, DataError> 
             only if only.contains('\t') => "tabs",
             _ => return Ok(columns),
         };
-        return Err(DataError::Separator {
-            path: path.to_owned(),
-            row: line,
+        return Err(DataError::invalid(
+            at_row(path, line),
+            "columns separated by commas",
             found,
-        });
+            "save the file as comma-separated CSV; pandas does with `to_csv(path, index=False)`",
+        ));
     }
     Ok(columns)
 }

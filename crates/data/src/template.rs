@@ -1,8 +1,9 @@
 //! Captions from columns: `a photo of a {year} {make}`. A doubled brace is a brace; an empty cell
 //! leaves no gap.
 
-use crate::error::DataError;
+use crate::error::{DataError, suggestion};
 use crate::table::{Row, Table};
+use crate::words::listed;
 
 /// A caption template whose columns are known to exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +26,19 @@ impl Template {
         }
         match table.position(caption)? {
             Some(column) => Ok(Template::of_column(table, column)),
-            None => Err(DataError::CaptionIsNoColumn {
-                path: table.path().to_owned(),
-                caption: caption.to_owned(),
-                columns: table.columns().to_vec(),
-                nearest: table.nearest(caption),
-            }),
+            None => {
+                let nearest = table.nearest(caption);
+                let example = nearest.as_ref().unwrap_or(&table.columns()[0]).clone();
+                let hint = suggestion(nearest, "name one of the columns found");
+                Err(DataError::invalid(
+                    table.path().display(),
+                    format_args!("caption `{caption}` to be a column"),
+                    listed(table.columns()),
+                    format_args!(
+                        "{hint}; a template needs braces: `caption: \"a photo of a {{{example}}}\"`"
+                    ),
+                ))
+            }
         }
     }
 
@@ -100,11 +108,16 @@ fn placeholder<'a>(
     at: usize,
     from_brace: &'a str,
 ) -> Result<(&'a str, &'a str), DataError> {
-    let braces = |expected, found, at| DataError::Braces {
-        template: template.to_owned(),
-        expected,
-        found,
-        at: template[..at].chars().count() + 1,
+    let braces = |expected: &str, found: &str, at: usize| {
+        DataError::invalid(
+            format_args!("caption template `{template}`"),
+            expected,
+            format_args!(
+                "{found} at character {}",
+                template[..at].chars().count() + 1
+            ),
+            "columns go between braces, `a photo of a {make}`; a brace meant as text is doubled",
+        )
     };
     let Some(inside) = from_brace.strip_prefix('{') else {
         return Err(braces("an opening brace before it", "`}`", at));
@@ -122,13 +135,15 @@ fn placeholder<'a>(
 fn known_column(template: &str, name: &str, table: &Table) -> Result<usize, DataError> {
     match table.position(name)? {
         Some(column) => Ok(column),
-        None => Err(DataError::UnknownPlaceholder {
-            path: table.path().to_owned(),
-            template: template.to_owned(),
-            column: name.to_owned(),
-            columns: table.columns().to_vec(),
-            nearest: table.nearest(name),
-        }),
+        None => {
+            let hint = suggestion(table.nearest(name), "use one of the columns found");
+            Err(DataError::invalid(
+                format_args!("{}: caption template `{template}`", table.path().display()),
+                format_args!("{{{name}}} to be a column"),
+                listed(table.columns()),
+                format_args!("{hint}; braces that are meant as text are written {{{{ and }}}}"),
+            ))
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
 
 use crate::error::DataError;
+use crate::words::listed;
 
 /// Lengths that captions are padded to, the model's positions aside.
 pub const BUCKETS: [usize; 4] = [16, 32, 48, 77];
@@ -73,11 +74,12 @@ impl TextEncoder {
         let folder = path.parent().map(Path::to_owned);
         let encoder = TextEncoder::from_json(path, json, folder, positions)?;
         if encoder.vocab_size > model_vocab_size {
-            return Err(DataError::TokenizerTooLarge {
-                path: path.to_owned(),
-                highest_id: encoder.vocab_size - 1,
-                model_vocab_size,
-            });
+            return Err(DataError::invalid(
+                path.display(),
+                format_args!("ids below {model_vocab_size}, the model's vocabulary"),
+                encoder.vocab_size - 1,
+                "use the tokenizer that belongs to the model, or `tokenizer: train` with random weights",
+            ));
         }
         Ok(encoder)
     }
@@ -88,9 +90,13 @@ impl TextEncoder {
         folder: Option<PathBuf>,
         positions: usize,
     ) -> Result<TextEncoder, DataError> {
-        let broken = |cause: tokenizers::Error| DataError::TokenizerBroken {
-            path: path.to_owned(),
-            cause: cause.to_string(),
+        let broken = |cause: tokenizers::Error| {
+            DataError::invalid(
+                path.display(),
+                "a tokenizer.json of Hugging Face",
+                format_args!("one that does not load: {cause}"),
+                "copy it again from the model's folder; `save_pretrained` writes it",
+            )
         };
         let mut tokenizer = Tokenizer::from_bytes(&json).map_err(broken)?;
         // Both are done here, to the length of each batch.
@@ -98,10 +104,12 @@ impl TextEncoder {
         tokenizer.with_truncation(None).map_err(broken)?;
         let around_nothing = tokenizer.encode_fast("", true).map_err(broken)?;
         let &[start, end] = around_nothing.get_ids() else {
-            return Err(DataError::TokenizerWithoutEnds {
-                path: path.to_owned(),
-                found: around_nothing.get_tokens().to_vec(),
-            });
+            return Err(DataError::invalid(
+                path.display(),
+                "a start and an end token around an empty caption",
+                listed(around_nothing.get_tokens()),
+                "CLIP's tokenizers add <|startoftext|> and <|endoftext|> in their post-processor",
+            ));
         };
         let highest_id = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
         Ok(TextEncoder {
@@ -136,12 +144,11 @@ impl TextEncoder {
     }
 
     fn encoding(&self, text: &str) -> Result<tokenizers::Encoding, DataError> {
-        self.tokenizer
-            .encode_fast(text, true)
-            .map_err(|cause| DataError::Untokenized {
-                text: text.chars().take(80).collect(),
-                cause: cause.to_string(),
-            })
+        self.tokenizer.encode_fast(text, true).map_err(|cause| {
+            let start: String = text.chars().take(80).collect();
+            let hint = "check it for unusual characters, or use another tokenizer";
+            DataError::invalid(format_args!("caption `{start}`"), "token ids", cause, hint)
+        })
     }
 
     /// The id that begins every caption.

@@ -26,6 +26,16 @@ impl UniqueTexts {
         }
     }
 
+    /// Whether a text has a number.
+    pub(crate) fn contains(&self, text: &str) -> bool {
+        self.numbers.contains_key(text)
+    }
+
+    /// The texts and their numbers, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
+        (self.numbers.iter()).map(|(text, number)| (text.as_str(), *number))
+    }
+
     /// How many different ones there are.
     pub fn len(&self) -> usize {
         self.numbers.len()
@@ -93,27 +103,25 @@ fn each_line(path: &Path, mut each: impl FnMut(&str)) -> Result<(), DataError> {
         bytes.clear();
         if reader.read_until(b'\n', &mut bytes).map_err(failed)? == 0 {
             return match row {
-                1 => Err(DataError::NoCaptions {
-                    path: path.to_owned(),
-                }),
+                1 => Err(DataError::invalid(
+                    path.display(),
+                    "a caption per line",
+                    "none",
+                    "check whether the program that writes this file came to its end",
+                )),
                 _ => Ok(()),
             };
         }
         let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let line = std::str::from_utf8(line).map_err(|_| DataError::NotUtf8 {
-            path: path.to_owned(),
-            row,
-        })?;
+        let line = std::str::from_utf8(line).map_err(|_| DataError::not_utf8(path, row))?;
         each(
             line.strip_prefix('\u{feff}')
                 .filter(|_| row == 1)
                 .unwrap_or(line),
         );
     }
-    Err(DataError::TooManyRows {
-        path: path.to_owned(),
-    })
+    Err(DataError::too_many_rows(path))
 }
 
 #[cfg(test)]

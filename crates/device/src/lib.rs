@@ -3,11 +3,14 @@
 //! A device replays instructions at addresses that the plan chose: it allocates one arena, and decides nothing.
 //! [`Device`] and [`Machine`] are what training sees; [`cpu`] and [`cuda`] are behind them.
 
+#[macro_use]
+mod plain_operations;
+
 pub mod cpu;
 pub mod cuda;
 pub mod gauge;
 mod machine;
 mod rows;
 
-pub use machine::{Arithmetic, Device, DeviceError, Machine, Wish};
+pub use machine::{Arithmetic, Device, DeviceChoice, DeviceError, Machine};
 pub use rows::HostRow;

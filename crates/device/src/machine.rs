@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use holdall_graph::DType;
-use holdall_plan::{Phase, Place, StepPlan, Target};
+use holdall_plan::{Place, ProgramId, StepPlan, Target};
 
 use crate::cpu::{self, Arena, ArenaError, Cpu, CpuTarget, Element};
 use crate::cuda::{self, Cuda, CudaMachine};
@@ -47,7 +47,7 @@ impl Arithmetic {
 
 /// Where the user wants to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
+pub enum DeviceChoice {
     /// A GPU where there is one, else the CPU.
     #[default]
     Auto,
@@ -87,11 +87,11 @@ pub struct Device {
 
 impl Device {
     /// Opens what is wished for; `num_threads` for the pool, or one per core.
-    pub fn open(wish: Wish, num_threads: Option<usize>) -> Result<Device, DeviceError> {
+    pub fn open(wish: DeviceChoice, num_threads: Option<usize>) -> Result<Device, DeviceError> {
         let (gpu, notes) = match wish {
-            Wish::Cpu => (None, Vec::new()),
-            Wish::Cuda(ordinal) => (Some(Cuda::open(ordinal)?), Vec::new()),
-            Wish::Auto => match cuda::count() {
+            DeviceChoice::Cpu => (None, Vec::new()),
+            DeviceChoice::Cuda(ordinal) => (Some(Cuda::open(ordinal)?), Vec::new()),
+            DeviceChoice::Auto => match cuda::count() {
                 Ok(0) => (None, Vec::new()),
                 Ok(_) => (Some(Cuda::open(0)?), Vec::new()),
                 // A driver without the libraries that computing needs: the CPU, and what to install.
@@ -358,13 +358,16 @@ impl Machine {
         &mut self,
         device: &Device,
         plan: &StepPlan,
-        phase: Phase,
+        program: ProgramId,
         micro: usize,
         slot: usize,
     ) {
         match &mut self.kind {
-            Kind::Cpu(arena) => device.cpu().run(&plan.programs[phase], arena, micro, slot),
-            Kind::Cuda(machine) => machine.run(phase, micro, slot),
+            Kind::Cpu(arena) => {
+                let program = &plan.programs[program.0];
+                device.cpu().run(program, arena, micro, slot);
+            }
+            Kind::Cuda(machine) => machine.run(program, micro, slot),
         }
     }
 
@@ -373,17 +376,17 @@ impl Machine {
         &mut self,
         device: &Device,
         plan: &StepPlan,
-        phase: Phase,
+        program: ProgramId,
         [micro, slot]: [usize; 2],
         told: &mut (dyn FnMut(&'static str, f64) + Send),
     ) -> Result<(), DeviceError> {
-        let program = &plan.programs[phase];
         match (&mut self.kind, device.gpu()) {
             (Kind::Cuda(machine), Some(gpu)) => {
-                machine.profile(gpu, plan, self.arithmetic, phase, [micro, slot], told)
+                machine.profile(gpu, plan, self.arithmetic, program, [micro, slot], told)
             }
             (Kind::Cuda(_), None) => unreachable!("a machine on a GPU comes from one"),
             (Kind::Cpu(arena), _) => {
+                let program = &plan.programs[program.0];
                 device.cpu().profile(program, arena, micro, slot, told);
                 Ok(())
             }

@@ -7,6 +7,8 @@
 
 #[path = "cpu/definitions.rs"]
 mod definitions;
+#[path = "cpu/dropout.rs"]
+mod dropout;
 #[path = "cpu/gradient_check.rs"]
 mod gradient_check;
 #[path = "cpu/gradients_of_graphs.rs"]

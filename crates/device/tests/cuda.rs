@@ -4,7 +4,9 @@
 //! that the format holds exactly; what is compared is the difference's norm over the result's. Every case runs twice, and
 //! the bits must be the same.
 //!
-//! Without a card everything is skipped, aloud; with `HOLDALL_REQUIRE_GPU` set that fails. `--nocapture` shows the errors.
+//! Every operation is also walked through on its own, on the CPU too.
+//!
+//! Without a card all comparisons are skipped, aloud; with `HOLDALL_REQUIRE_GPU` set that fails. `--nocapture` shows the errors.
 
 #![allow(clippy::unwrap_used)] // a test that fails here fails with a backtrace, which says more than a message
 
@@ -12,6 +14,8 @@
 mod attention;
 #[path = "cuda/elements.rs"]
 mod elements;
+#[path = "cuda/every_operation.rs"]
+mod every_operation;
 #[path = "cuda/graphs.rs"]
 mod graphs;
 #[path = "cuda/harness.rs"]

@@ -217,7 +217,7 @@ fn the_cache_gives_what_was_compiled_and_survives_broken_files() {
         assert_eq!(std::fs::read(file).expect("it was written again"), kept);
     }
 
-    // A file where the folder should be: nothing can be kept, and the cubin comes all the same.
+    // A file where the folder should be: nothing can be kept, and the cubin comes anyway.
     let nowhere = compile::cached_in(file, &source, "kept.cu", "sm_80", 0);
     assert_eq!(nowhere, Ok(compiled));
 }

@@ -11,11 +11,13 @@
 mod checksum;
 mod folder;
 mod open;
+mod show_bytes;
 mod write;
 
 pub use checksum::{Checksum, NotAChecksum, RunningChecksum};
 pub use folder::{copy_whole, create_folders, remove_folder, repair_folder, write_whole_folder};
 pub use open::{open_regular, read_regular};
+pub use show_bytes::show_bytes;
 pub use write::{
     partial, sync_folder, write_shared, write_whole, write_whole_by, write_whole_file,
 };

@@ -1,6 +1,6 @@
 //! The graph of a step, and how one is written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::cost::NodeView;
 use crate::ops::cast::Cast;
@@ -11,7 +11,7 @@ use crate::{Cost, Op};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub usize);
 
-/// Names a block: nodes that the planner may run again together.
+/// Names a block: nodes that the planner may recompute together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub usize);
 
@@ -19,27 +19,24 @@ pub struct BlockId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParameterId(pub usize);
 
-/// Parts of a step, in the order in which they run.
+/// Parts of a step, in the order in which they run, and what stands beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Section {
     /// Not part of the step: after weights were written from outside, their copies in the compute format.
     Refresh,
     /// Once: loss sums to zero.
     Begin,
-    /// Per micro-batch: forward, up to the features and the separable losses.
-    Features,
+    /// Per micro-batch: forward, up to what the whole step needs and the separable losses.
+    Forward,
     /// Once: gradients to zero, then the losses that need the whole effective batch, and their gradients.
     Loss,
-    /// Per micro-batch: from feature gradients to parameter gradients.
-    PullBack,
+    /// Per micro-batch: from the gradients of losses and features to parameter gradients.
+    Backward,
     /// Once: gradient norm, overflow check, optimizer.
     Update,
-    /// Not part of the step: forward programs over the same weights, numbered below [`EVALUATIONS`].
-    Evaluate(usize),
+    /// Not part of the step: a forward program over the same weights, by its place in [`Graph::forward_programs`].
+    ForwardProgram(usize),
 }
-
-/// Forward programs that evaluation may have: one per tower.
-pub const EVALUATIONS: usize = 2;
 
 /// How a node leaves a result behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,6 +146,12 @@ pub struct Graph {
     resident: HashMap<StorageId, StorageId>,
     /// Copy in the compute format -> the view of a weight storage that it is of.
     originals: HashMap<StorageId, Value>,
+    /// Names of the forward programs beside the step.
+    forward_programs: Vec<String>,
+    /// What is fed and read from outside, by name.
+    endpoints: BTreeMap<String, ValueId>,
+    /// What the first pass over the micro-batches leaves for the losses of the whole effective batch.
+    left_by_first_pass: HashSet<StorageId>,
 }
 
 impl Graph {
@@ -164,13 +167,16 @@ impl Graph {
             copies,
             resident: HashMap::new(),
             originals: HashMap::new(),
+            forward_programs: Vec::new(),
+            endpoints: BTreeMap::new(),
+            left_by_first_pass: HashSet::new(),
             storages: Vec::new(),
             values: Vec::new(),
             nodes: Vec::new(),
             parameters: Vec::new(),
             blocks: Vec::new(),
             compute,
-            section: Section::Features,
+            section: Section::Forward,
             block: None,
             lane: None,
             weight_gradients: HashMap::new(),
@@ -245,10 +251,10 @@ impl Graph {
         self.section
     }
 
-    /// Nodes appended by `write` form a block that the planner may run again as a whole. Evaluation has no backward
-    /// pass, so no blocks.
+    /// Nodes appended by `write` form a block that the planner may recompute as a whole. Forward programs beside the step
+    /// have no backward pass, so no blocks.
     pub fn block<T>(&mut self, name: &str, write: impl FnOnce(&mut Graph) -> T) -> T {
-        if let Section::Evaluate(_) = self.section {
+        if let Section::ForwardProgram(_) = self.section {
             return write(self);
         }
         self.blocks.push(name.to_owned());
@@ -258,7 +264,7 @@ impl Graph {
         result
     }
 
-    /// Nodes appended by `write` belong to a lane: a tower, which a device may run beside another.
+    /// Nodes appended by `write` belong to a lane: an independent branch, which a device may run beside others.
     pub fn in_lane<T>(&mut self, lane: usize, write: impl FnOnce(&mut Graph) -> T) -> T {
         let outer = self.lane.replace(lane);
         let result = write(self);
@@ -320,9 +326,71 @@ impl Graph {
         self.tensor(name, dims, full, Role::Activation)
     }
 
-    /// Something written from outside before the program runs.
+    /// Something written from outside before the program runs: an endpoint of that name.
     pub fn input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
-        self.tensor(name, dims, dtype, Role::Input)
+        let value = self.tensor(name, dims, dtype, Role::Input);
+        self.name_endpoint(name, value);
+        value
+    }
+
+    /// A tensor that outlives programs, in f32, to be read from outside or by the whole step: an endpoint of that name.
+    pub fn output(&mut self, name: &str, dims: &[usize]) -> ValueId {
+        let value = self.tensor(name, dims, DType::F32, Role::Feature);
+        self.name_endpoint(name, value);
+        value
+    }
+
+    /// Names a value that is fed or read from outside. The name survives planning; within a forward program, the program's
+    /// name and a slash come first.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    pub fn name_endpoint(&mut self, name: &str, value: ValueId) {
+        let name = match self.section {
+            Section::ForwardProgram(index) => format!("{}/{name}", self.forward_programs[index]),
+            _ => name.to_owned(),
+        };
+        if let Some(taken) = self.endpoints.insert(name.clone(), value) {
+            panic!("endpoint {name} is {taken:?} already, and {value:?} was to have that name");
+        }
+    }
+
+    /// What is fed and read from outside, by name.
+    pub fn endpoint(&self, name: &str) -> Option<ValueId> {
+        self.endpoints.get(name).copied()
+    }
+
+    /// Every endpoint with its name.
+    pub fn endpoints(&self) -> impl Iterator<Item = (&str, ValueId)> {
+        let endpoints = self.endpoints.iter();
+        endpoints.map(|(name, &value)| (name.as_str(), value))
+    }
+
+    /// Nodes appended by `write` are a forward program of that name beside the step.
+    pub fn forward_program<T>(&mut self, name: &str, write: impl FnOnce(&mut Graph) -> T) -> T {
+        self.forward_programs.push(name.to_owned());
+        let program = Section::ForwardProgram(self.forward_programs.len() - 1);
+        let outer = std::mem::replace(&mut self.section, program);
+        let result = write(self);
+        self.section = outer;
+        result
+    }
+
+    /// Names of the forward programs beside the step.
+    pub fn forward_programs(&self) -> &[String] {
+        &self.forward_programs
+    }
+
+    /// The losses of the whole effective batch need what micro-batches write here: the first pass computes it. What replaces
+    /// (features: rows of their own) may be written again by a second pass; what is added (sums) is added once.
+    pub fn leave_by_first_pass(&mut self, value: ValueId) {
+        let storage = self.value(value).storage;
+        self.left_by_first_pass.insert(storage);
+    }
+
+    /// Whether [`Graph::leave_by_first_pass`] was said of a storage.
+    pub fn is_left_by_first_pass(&self, storage: StorageId) -> bool {
+        self.left_by_first_pass.contains(&storage)
     }
 
     /// Columns `start..start + width` of a value: a view, no work.
@@ -522,7 +590,7 @@ impl Graph {
         Some(Value { storage, ..value })
     }
 
-    /// Whether a node only brings a weight into the compute format: it is made again for every use.
+    /// Whether a node only brings a weight into the compute format: it is recomputed for every use.
     pub fn is_weight_copy(&self, node: &Node) -> bool {
         let reads_weight =
             |&input: &ValueId| self.storage(self.value(input).storage).role == Role::Weight;

@@ -13,10 +13,11 @@
 //! per step:
 //!
 //! ```text
-//! Begin -> Features x k -> Loss -> PullBack x k -> Update
+//! Begin -> Forward x k -> Loss -> Backward x k -> Update
 //! ```
 //!
-//! Evaluation's forward programs stand beside the step, over the same weights.
+//! Forward programs (evaluation, encoders) stand beside the step, over the same weights. What is fed and read from outside
+//! has a name: an endpoint, which planning keeps.
 
 #![forbid(unsafe_code)]
 
@@ -30,8 +31,7 @@ mod value;
 pub use backward::{Backward, backward, backward_into};
 pub use cost::{Cost, NodeView};
 pub use graph::{
-    BlockId, Copies, Decay, EVALUATIONS, Graph, Node, NodeId, Output, Parameter, ParameterId,
-    Section, Write,
+    BlockId, Copies, Decay, Graph, Node, NodeId, Output, Parameter, ParameterId, Section, Write,
 };
-pub use op::{CheapAgain, Op, Operation};
+pub use op::{Op, Operation, RecomputeRule};
 pub use value::{DType, MemorySpace, Role, Shape, Storage, StorageId, Value, ValueId};

@@ -3,42 +3,32 @@
 use crate::ops;
 use crate::{Backward, Cost, Node, NodeView};
 
-/// What the planner and the backward pass ask of an operation.
+/// What the planner and the backward pass ask of an operation. Nothing has a default: every operation says it.
 pub trait Operation {
     /// For people: reports and errors.
     fn name(&self) -> &'static str;
 
-    /// Appends the nodes that carry the gradients of the outputs to the inputs.
-    fn backward(&self, node: &Node, _pass: &mut Backward<'_>) {
-        panic!(
-            "{} has no backward rule: it reached the backward pass with inputs {:?}",
-            self.name(),
-            node.inputs
-        );
-    }
+    /// Appends the nodes that carry the gradients of the outputs to the inputs; [`no_backward`] where there is no rule.
+    fn backward(&self, node: &Node, pass: &mut Backward<'_>);
 
     /// Arithmetic and traffic.
     fn cost(&self, node: NodeView<'_>) -> Cost;
 
     /// Whether the kernel can leave an output unwritten where nobody reads it.
-    fn skippable(&self, _output: usize) -> bool {
-        false
-    }
+    fn skippable(&self, output: usize) -> bool;
 
-    /// How an output can be had again without repeating a product. `None`: only by keeping it.
-    fn cheap_again(&self) -> Option<CheapAgain> {
-        None
-    }
+    /// How an output can be recomputed without repeating a product. `None`: it has to be kept.
+    fn recompute(&self) -> Option<RecomputeRule>;
 }
 
-/// How [`Operation::cheap_again`] recovers outputs.
+/// How outputs are recomputed in the backward pass: [`Operation::recompute`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum CheapAgain {
+pub enum RecomputeRule {
     /// Run the same node again: it holds no product.
     SameNode,
     /// Output `output` is this operation of output `from`.
     Derived {
-        /// Which output is recovered.
+        /// Which output is recomputed.
         output: usize,
         /// From which (kept) output.
         from: usize,
@@ -46,6 +36,45 @@ pub enum CheapAgain {
         op: Box<Op>,
     },
 }
+
+/// For an operation without a backward rule.
+pub(crate) fn no_backward(operation: &dyn Operation, node: &Node) -> ! {
+    panic!(
+        "{} has no backward rule: it reached the backward pass with inputs {:?}",
+        operation.name(),
+        node.inputs
+    );
+}
+
+/// The rules of an operation of the backward pass or of the update: nothing is differentiated through it, all its outputs
+/// are written, and none is recomputed.
+macro_rules! undifferentiated {
+    ($operation:ident, $name:literal, |$op:pat_param, $node:ident| $cost:expr) => {
+        impl crate::Operation for $operation {
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn backward(&self, node: &crate::Node, _pass: &mut crate::Backward<'_>) {
+                crate::op::no_backward(self, node);
+            }
+
+            fn cost(&self, $node: crate::NodeView<'_>) -> crate::Cost {
+                let $op = self;
+                $cost
+            }
+
+            fn skippable(&self, _output: usize) -> bool {
+                false
+            }
+
+            fn recompute(&self) -> Option<crate::op::RecomputeRule> {
+                None
+            }
+        }
+    };
+}
+pub(crate) use undifferentiated;
 
 macro_rules! operations {
     ($($variant:ident in $module:ident),* $(,)?) => {
@@ -57,6 +86,16 @@ macro_rules! operations {
         }
 
         impl Op {
+            /// Every variant's name, for tests that must not leave one out.
+            pub const VARIANTS: &'static [&'static str] = &[$(stringify!($variant)),*];
+
+            /// The name among [`Op::VARIANTS`].
+            pub fn variant(&self) -> &'static str {
+                match self {
+                    $(Op::$variant(_) => stringify!($variant)),*
+                }
+            }
+
             /// The rules of this operation.
             pub fn rules(&self) -> &dyn Operation {
                 match self {
@@ -85,15 +124,23 @@ operations! {
     AttentionGrad in attention,
     Embedding in embedding,
     EmbeddingGrad in embedding,
+    MixPictures in mix_pictures,
     Patchify in patchify,
     ClassToken in class_token,
     ClassTokenGrad in class_token,
     GatherRows in gather_rows,
     ScatterRows in gather_rows,
+    MeanTokens in mean_tokens,
+    MeanTokensGrad in mean_tokens,
+    ScaleColumns in scale_columns,
+    ScaleColumnsGrad in scale_columns,
+    Dropout in dropout,
     Normalize in normalize,
     NormalizeGrad in normalize,
     CrossEntropy in cross_entropy,
     CrossEntropyGrad in cross_entropy,
+    PointwiseLoss in pointwise_loss,
+    PointwiseLossGrad in pointwise_loss,
     Contrastive in contrastive,
     ContrastiveGrad in contrastive,
     Fill in fill,

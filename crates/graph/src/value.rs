@@ -60,22 +60,25 @@ pub enum Role {
     Feature,
 }
 
-/// Up to four dimensions, outermost first.
+/// Dimensions that a shape may have: `[batch, frames, height, width, channels]` and one to spare.
+const MAX_RANK: usize = 6;
+
+/// Up to six dimensions, outermost first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    dims: [usize; 4],
+    dims: [usize; MAX_RANK],
     rank: u8,
 }
 
 impl Shape {
-    /// A shape of at most four dimensions.
+    /// A shape of at most six dimensions.
     pub fn new(dims: &[usize]) -> Shape {
         assert!(
-            dims.len() <= 4,
-            "at most four dimensions, found {}",
+            dims.len() <= MAX_RANK,
+            "at most {MAX_RANK} dimensions, found {}",
             dims.len()
         );
-        let mut all = [1; 4];
+        let mut all = [1; MAX_RANK];
         all[..dims.len()].copy_from_slice(dims);
         Shape {
             dims: all,
@@ -237,5 +240,35 @@ mod tests {
             ..q
         };
         assert_eq!(without_first_token.row_stride(), None);
+    }
+
+    #[test]
+    fn five_dimensions_are_counted_and_strided_like_fewer() {
+        let clip = Value::whole(StorageId(0), Shape::new(&[2, 3, 4, 5, 6]));
+        assert_eq!(clip.strides.dims(), [360, 120, 30, 6, 1]);
+        assert_eq!((clip.shape.rows(), clip.shape.width()), (120, 6));
+        assert_eq!(
+            (clip.shape.num_elements(), clip.row_stride()),
+            (720, Some(6))
+        );
+        assert!(clip.is_contiguous());
+        let two_columns = Value {
+            shape: Shape::new(&[2, 3, 4, 5, 2]),
+            ..clip
+        };
+        assert_eq!(two_columns.row_stride(), Some(6));
+        assert!(!two_columns.is_contiguous());
+        let without_first_frame = Value {
+            shape: Shape::new(&[2, 2, 4, 5, 6]),
+            ..clip
+        };
+        assert_eq!(without_first_frame.row_stride(), None);
+        assert_ne!(Shape::new(&[2, 3]), Shape::new(&[2, 3, 1, 1, 1, 1]));
+    }
+
+    #[test]
+    #[should_panic(expected = "at most 6 dimensions, found 7")]
+    fn seven_dimensions_are_refused() {
+        Shape::new(&[1; 7]);
     }
 }

@@ -14,9 +14,9 @@ use safetensors::Dtype;
 
 use crate::error::InputError;
 use crate::features::{Element, Features, Segment};
-use crate::mapped::Mapped;
-use crate::npy::Header;
-use crate::tensor_file;
+use crate::mapped_file::MappedFile;
+use crate::npy_header::Header;
+use crate::safetensors_header;
 
 const EXPECTED: &str = "f32, f16 or bf16, least significant byte first";
 
@@ -57,7 +57,7 @@ impl Layout {
                 (element, header.shape, header.data_start)
             }
             Kind::Safetensors => {
-                let found = tensor_file::find(path, file, tensor)?;
+                let found = safetensors_header::find(path, file, tensor)?;
                 let element = tensor_element(path, &found)?;
                 (element, found.shape, found.data_start)
             }
@@ -121,7 +121,7 @@ fn npy_element(path: &Path, format: &str) -> Result<Element, InputError> {
     })
 }
 
-fn tensor_element(path: &Path, found: &tensor_file::Found) -> Result<Element, InputError> {
+fn tensor_element(path: &Path, found: &safetensors_header::Found) -> Result<Element, InputError> {
     match found.element {
         Dtype::F32 => Ok(Element::F32),
         Dtype::F16 => Ok(Element::F16),
@@ -139,7 +139,7 @@ fn tensor_element(path: &Path, found: &tensor_file::Found) -> Result<Element, In
 #[derive(Debug)]
 pub struct FeatureFile {
     path: PathBuf,
-    map: Mapped,
+    map: MappedFile,
     layout: Layout,
 }
 
@@ -155,7 +155,7 @@ impl FeatureFile {
             Some("safetensors") => Kind::Safetensors,
             other => return Err(unknown(&path, other)),
         };
-        let map = Mapped::open(&path)?;
+        let map = MappedFile::open(&path)?;
         let layout = Layout::read(&path, kind, map.bytes(), tensor.as_deref())?;
         Ok(FeatureFile { path, map, layout })
     }

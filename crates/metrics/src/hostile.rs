@@ -67,7 +67,7 @@ fn checked<T>(result: Result<T, InputError>) -> Result<T, InputError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::npy::tests::{dictionary, npy as npy_file};
+    use crate::npy_header::tests::{dictionary, npy as npy_file};
     use proptest::prelude::*;
     use proptest::sample::Index;
 

@@ -1,24 +1,26 @@
-//! What a model is worth: retrieval ranks and label accuracy, from features as they come.
+//! What a model is worth: retrieval ranks, labels and numbers, from features and logits as they come.
 //!
-//! [`feature_file`] and [`pair_file`] read what any framework wrote, [`collected`] takes what a model says batch by batch,
-//! [`captions`] finds equal ones; [`retrieval`] ranks.
+//! [`feature_file`] and [`pair_file`] read what any framework wrote, [`feature_gather`] takes what a model says batch by batch,
+//! [`unique_captions`] finds equal ones; [`retrieval`] ranks. [`classification`] and [`regression`] score predictions.
 
 #![deny(unsafe_code)]
 
-pub mod captions;
-pub mod collected;
+pub mod classification;
 pub mod error;
-pub mod exact;
+pub mod exact_dot;
 pub mod feature_file;
+pub mod feature_gather;
 pub mod features;
 pub mod hostile;
 pub mod labels;
 #[allow(unsafe_code, reason = "memory maps")]
-mod mapped;
-mod npy;
+mod mapped_file;
+mod npy_header;
 pub mod pair_file;
 pub mod pairs;
+pub mod regression;
 pub mod retrieval;
-mod tensor_file;
+mod safetensors_header;
+pub mod unique_captions;
 
 pub use error::InputError;

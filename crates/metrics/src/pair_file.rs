@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use crate::error::InputError;
-use crate::mapped::Mapped;
-use crate::npy::Header;
+use crate::mapped_file::MappedFile;
+use crate::npy_header::Header;
 use crate::retrieval::Side;
 
 const EXPECTED: &str = "two whole numbers, query and gallery item";
@@ -32,8 +32,8 @@ pub fn read(path: &Path, counts: Counts) -> Result<Vec<(u32, u32)>, InputError> 
         .extension()
         .map(|extension| extension.to_string_lossy().to_lowercase());
     match extension.as_deref() {
-        Some("csv" | "txt") => csv(path, Mapped::open(path)?.bytes(), counts),
-        Some("npy") => npy(path, Mapped::open(path)?.bytes(), counts),
+        Some("csv" | "txt") => csv(path, MappedFile::open(path)?.bytes(), counts),
+        Some("npy") => npy(path, MappedFile::open(path)?.bytes(), counts),
         _ => Err(InputError::Kind {
             path: path.into(),
             expected: "pairs in a file named .csv or .npy",
@@ -229,7 +229,7 @@ pub(crate) fn npy(path: &Path, file: &[u8], counts: Counts) -> Result<Vec<(u32, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::npy::tests::{dictionary, npy as npy_file};
+    use crate::npy_header::tests::{dictionary, npy as npy_file};
 
     const COUNTS: Counts = Counts {
         queries: 3,

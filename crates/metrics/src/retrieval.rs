@@ -11,34 +11,34 @@
 //! Gallery items rank queries in the same way, from the same pass. Because scores are compared as if nothing were ever
 //! rounded, the result depends on nothing but the features: not on tiles, threads or device.
 
-mod card;
+mod best_positives;
 mod count;
-mod judge;
-mod layout;
+mod exact_comparison;
+mod feature_scan;
+mod gpu;
 mod neighbours;
-mod standing;
-mod survey;
-mod thresholds;
+mod rank_statistics;
+mod tiling;
 
-pub use card::OnCard;
-pub use layout::{Layout, Sizes};
-pub use standing::{Entry, Ranked, Ranks, Ties};
+pub use gpu::OnGpu;
+pub use rank_statistics::{Entry, Ranked, Ranks, Ties};
+pub use tiling::{Sizes, Tiling};
 
 use holdall_device::cpu::digits::Kernel;
 use holdall_device::cuda::Cuda;
 
 use crate::features::Features;
 use crate::pairs::Pairs;
+use best_positives::BestPositives;
 use count::{Count, Counting, Direction, Tiles};
-use judge::Judge;
-use thresholds::Thresholds;
+use exact_comparison::ExactComparison;
 
 /// One of the two sets of features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Those that look.
+    /// The set that searches.
     Query,
-    /// Those that are looked through.
+    /// The set that is searched.
     Gallery,
 }
 
@@ -63,7 +63,7 @@ impl std::fmt::Display for Side {
 /// What counts where an item has several positives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// The best of them; the others are in nobody's way.
+    /// The best of them; the others are not counted as distractors.
     #[default]
     Best,
     /// Each of them by itself: R@k is the share of an item's positives among the first k, averaged over items; the other
@@ -74,11 +74,11 @@ pub enum Rule {
 /// What to rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// Those that look.
+    /// The set that searches.
     pub queries: &'a Features<'a>,
-    /// Those that are looked through.
+    /// The set that is searched.
     pub gallery: &'a Features<'a>,
-    /// Who belongs to whom. Items without a positive have no rank, and are in the way of others all the same.
+    /// Which items belong to each other. Items without a positive have no rank, and are still distractors.
     pub pairs: &'a Pairs,
 }
 
@@ -103,19 +103,19 @@ pub struct Options {
     pub rule: Rule,
     /// What may be held, the features aside when they are mapped; `None` for as much as is useful.
     pub memory_bytes: Option<u64>,
-    /// So many nearest gallery items of each query are found too.
+    /// Number of nearest gallery items to find for each query; 0 for none.
     pub neighbours: usize,
 }
 
-/// Is told how far it is, and says whether to go on.
+/// Called with the progress; returns whether to go on.
 pub type Go<'a> = dyn FnMut(Progress) -> bool + Send + 'a;
 
-/// How far it is.
+/// How far ranking is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Pairs of a query and a gallery item that are decided.
+    /// Pairs of a query and a gallery item that were compared.
     pub done: u64,
-    /// Of so many.
+    /// Total number of pairs.
     pub total: u64,
 }
 
@@ -160,9 +160,9 @@ pub struct Found {
     pub to_gallery: Ranked,
     /// Gallery items looking for a query.
     pub to_query: Ranked,
-    /// As many as were asked for.
+    /// `None` unless [`Options::neighbours`] asks for some.
     pub neighbours: Option<Neighbours>,
-    /// What it took.
+    /// How comparisons were decided.
     pub decided: Decided,
     /// Seconds of each stage, in their order.
     pub seconds: Vec<(&'static str, f64)>,
@@ -249,10 +249,10 @@ pub enum Engine<'a> {
     /// The threads of rayon's current pool.
     Cpu,
     /// A GPU; what it leaves open, and neighbours, are for the threads.
-    Card(&'a Cuda),
+    Gpu(&'a Cuda),
 }
 
-/// Ranks both ways. `go_on` is told how far it is, and says whether to.
+/// Ranks both ways. `go_on` is called with the progress, and returns whether to go on.
 ///
 /// # Errors
 /// See [`RetrievalError`].
@@ -263,10 +263,10 @@ pub fn rank(
     go_on: &mut Go<'_>,
 ) -> Result<Found, RetrievalError> {
     check(job)?;
-    let layout = Layout::new(job, options)?;
+    let tiling = Tiling::new(job, options)?;
     let mut count = |job: &Job<'_>, go_on: &mut Go<'_>| match engine {
-        Engine::Cpu => count_with(job, layout.tiles, Kernel::best(), go_on),
-        Engine::Card(card) => OnCard::new(card, job, options)?.rank(go_on),
+        Engine::Cpu => count_with(job, tiling.tiles, Kernel::best(), go_on),
+        Engine::Gpu(card) => OnGpu::new(card, job, options)?.rank(go_on),
     };
     let mut found = match options.rule {
         Rule::Best => count(job, go_on)?,
@@ -275,7 +275,7 @@ pub fn rank(
     if options.neighbours > 0 {
         found.neighbours = Some(neighbours::neighbours(
             job,
-            layout.tiles,
+            tiling.tiles,
             options.neighbours,
             go_on,
         )?);
@@ -302,8 +302,8 @@ pub fn estimate_seconds(job: &Job<'_>) -> Result<f64, RetrievalError> {
         pairs: &Pairs::one_each(&gallery_of, gallery.num_rows())?,
     };
     let began = std::time::Instant::now();
-    let layout = Layout::new(&part, &Options::default())?;
-    count_with(&part, layout.tiles, Kernel::best(), &mut |_| true)?;
+    let tiling = Tiling::new(&part, &Options::default())?;
+    count_with(&part, tiling.tiles, Kernel::best(), &mut |_| true)?;
     let share = job.num_scores() as f64 / part.num_scores() as f64;
     Ok(began.elapsed().as_secs_f64() * share)
 }
@@ -315,8 +315,8 @@ fn recall(
     go_on: &mut Go<'_>,
 ) -> Result<Found, RetrievalError> {
     // What is not finite is named here, where queries are queries.
-    survey::survey(job.queries, Side::Query)?;
-    survey::survey(job.gallery, Side::Gallery)?;
+    feature_scan::scan(job.queries, Side::Query)?;
+    feature_scan::scan(job.gallery, Side::Gallery)?;
     let pairs = job.pairs.len() as u64;
     let halves = [job.gallery, job.queries].map(|others| pairs * others.num_rows() as u64);
     let total = halves[0] + halves[1];
@@ -366,13 +366,14 @@ fn count_with(
 ) -> Result<Found, RetrievalError> {
     check(job)?;
     let mut clock = Clock::start();
-    let surveyed = [
-        survey::survey(job.queries, Side::Query)?,
-        survey::survey(job.gallery, Side::Gallery)?,
+    let scans = [
+        feature_scan::scan(job.queries, Side::Query)?,
+        feature_scan::scan(job.gallery, Side::Gallery)?,
     ];
-    clock.lap("survey");
-    let judge = Judge::new(job, survey::sums(&surveyed[0], &surveyed[1]));
-    let thresholds = [Side::Query, Side::Gallery].map(|side| Thresholds::new(job, &judge, side));
+    clock.lap("scan");
+    let comparison = ExactComparison::new(job, feature_scan::sums(&scans[0], &scans[1]));
+    let thresholds =
+        [Side::Query, Side::Gallery].map(|side| BestPositives::new(job, &comparison, side));
     clock.lap("positives");
     let counts = [Side::Query, Side::Gallery].map(|side| Count::zeros(job.pairs.num_items(side)));
     let direction = |side: usize| Direction {
@@ -381,8 +382,8 @@ fn count_with(
     };
     let decided = Counting {
         job,
-        judge: &judge,
-        surveyed,
+        comparison: &comparison,
+        scans,
         to_gallery: direction(0),
         to_query: direction(1),
         tiles,

@@ -1,18 +1,18 @@
-//! CLIP as a graph: a vision and a text transformer, both pre-norm, that meet in one space.
-//!
-//! ```text
-//! block: x += out(attention(qkv(norm1(x))));  x += fc2(activation(fc1(norm2(x))))
-//! ```
-//!
-//! Only one token of the last block is read (the class token; the end token), so the last block computes keys and
-//! values for all tokens and everything else for that one: the same numbers, and gradients, with a
-//! fraction of the work.
+//! CLIP as a graph: a vision and a text transformer that meet in one space. One token of each is read: the class
+//! token, the end token.
 //!
 //! Legend: `b` samples, `t` tokens, `d` width, `p` projection.
 
+pub mod config;
+pub(crate) mod config_json;
+pub mod init;
+mod presets;
+
 use holdall_graph::{DType, Decay, Graph, ValueId};
 
-use crate::config::{Activation, ClipConfig, TextConfig, TextPooling, VisionConfig};
+use crate::transformer::{OneToken, norm};
+use crate::vit;
+use config::{ClipConfig, TextPooling};
 
 /// What a micro-batch brings along.
 #[derive(Clone, Copy, Debug)]
@@ -123,55 +123,11 @@ pub fn vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp:
 }
 
 fn write_vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp: ValueId) {
-    let VisionConfig {
-        hidden_size: width,
-        patch_size: patch,
-        num_layers,
-        ..
-    } = config.vision;
-    let vision = &config.vision;
-    let name = "vision_model";
-    let class_d = graph.parameter(
-        &format!("{name}.embeddings.class_embedding"),
-        &[width],
-        Decay::No,
-    );
-    // A convolution whose stride is its size is a product over patches.
-    let patch_weight = graph.parameter(
-        &format!("{name}.embeddings.patch_embedding.weight"),
-        &[width, vision.num_channels * patch * patch],
-        Decay::Yes,
-    );
-    let positions_td = graph.parameter(
-        &format!("{name}.embeddings.position_embedding.weight"),
-        &[vision.num_positions(), width],
-        Decay::Yes,
-    );
-    let patches = graph.patchify("vision.patches", pixels, patch, vision.normalization);
-    let embedded_bnd = graph.linear("vision.embedded", patches, patch_weight, None, None);
-    let x_btd = graph.class_token("vision.tokens", embedded_bnd, class_d, positions_td);
-    let eps = vision.layer_norm_eps;
-    let mut x_btd = norm(graph, &format!("{name}.pre_layrnorm"), x_btd, eps);
-    for layer in 0..num_layers {
-        let block = Block {
-            prefix: format!("{name}.encoder.layers.{layer}"),
-            width,
-            mlp_width: vision.intermediate_size,
-            num_heads: vision.num_heads,
-            activation: vision.activation,
-            eps,
-            causal: false,
-        };
-        let last = layer + 1 == num_layers;
-        x_btd = graph.block(&format!("vision.{layer}"), |graph| {
-            if last {
-                block.write_last(graph, x_btd, None, |graph, _, x| graph.first_tokens(x))
-            } else {
-                block.write(graph, x_btd)
-            }
-        });
-    }
-    let pooled = norm(graph, &format!("{name}.post_layernorm"), x_btd, eps);
+    let backbone = config.backbone();
+    let x_btd = vit::embed(graph, &backbone, "vision", pixels);
+    let x = (backbone.blocks()).write(graph, "vision", x_btd, Some(vit::CLASS_TOKEN), None);
+    let name = "vision_model.post_layernorm";
+    let pooled = norm(graph, name, x, config.vision.layer_norm_eps);
     project(
         graph,
         "visual_projection",
@@ -189,12 +145,8 @@ pub fn text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp
 }
 
 fn write_text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp: ValueId) {
-    let TextConfig {
-        hidden_size: width,
-        num_layers,
-        ..
-    } = config.text;
     let text = &config.text;
+    let width = text.hidden_size;
     let name = "text_model";
     let table_vd = graph.parameter(
         &format!("{name}.embeddings.token_embedding.weight"),
@@ -208,36 +160,26 @@ fn write_text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_
     );
     let tokens = graph.shape(inputs.ids).width();
     let positions_td = graph.rows(all_positions, 0, tokens);
-    let mut x_btd = graph.embedding(
+    let x_btd = graph.embedding(
         "text.tokens",
         inputs.ids,
         table_vd,
         positions_td,
         inputs.order,
     );
-    let eps = text.layer_norm_eps;
-    for layer in 0..num_layers {
-        let block = Block {
-            prefix: format!("{name}.encoder.layers.{layer}"),
-            width,
-            mlp_width: text.intermediate_size,
-            num_heads: text.num_heads,
-            activation: text.activation,
-            eps,
-            causal: true,
-        };
-        let last = layer + 1 == num_layers;
-        x_btd = graph.block(&format!("text.{layer}"), |graph| {
-            if last {
-                block.write_last(graph, x_btd, Some(inputs.lengths), |graph, name, x| {
-                    graph.gather_rows(name, x, inputs.end)
-                })
-            } else {
-                block.write(graph, x_btd)
-            }
-        });
-    }
-    let pooled = norm(graph, &format!("{name}.final_layer_norm"), x_btd, eps);
+    let end_token = OneToken {
+        pick: &|graph, name, x| graph.gather_rows(name, x, inputs.end),
+        lengths_b: Some(inputs.lengths),
+    };
+    let x = text
+        .blocks()
+        .write(graph, "text", x_btd, Some(end_token), None);
+    let pooled = norm(
+        graph,
+        &format!("{name}.final_layer_norm"),
+        x,
+        text.layer_norm_eps,
+    );
     project(
         graph,
         "text_projection",
@@ -252,106 +194,6 @@ fn project(graph: &mut Graph, name: &str, pooled: ValueId, projection: usize, fe
     let weight = graph.parameter(&format!("{name}.weight"), &[projection, width], Decay::Yes);
     let projected = graph.linear(name, pooled, weight, None, None);
     graph.normalize_into(name, projected, features);
-}
-
-fn norm(graph: &mut Graph, name: &str, x: ValueId, eps: f64) -> ValueId {
-    let width = graph.shape(x).width();
-    let gamma = graph.parameter(&format!("{name}.weight"), &[width], Decay::No);
-    let beta = graph.parameter(&format!("{name}.bias"), &[width], Decay::No);
-    graph.layer_norm(name, x, gamma, beta, eps)
-}
-
-/// One transformer block.
-struct Block {
-    prefix: String,
-    width: usize,
-    mlp_width: usize,
-    num_heads: usize,
-    activation: Activation,
-    eps: f64,
-    causal: bool,
-}
-
-impl Block {
-    fn name(&self, part: &str) -> String {
-        format!("{}.{part}", self.prefix)
-    }
-
-    /// q, k and v one behind the other, so that one product computes them all: weight `[3 d, d]`, bias `[3 d]`.
-    fn qkv_parameters(&self, graph: &mut Graph) -> [ValueId; 2] {
-        let parts = ["q_proj", "k_proj", "v_proj"];
-        let named = |kind: &str, dims: &[usize]| {
-            parts
-                .map(|part| {
-                    (
-                        self.name(&format!("self_attn.{part}.{kind}")),
-                        dims.to_vec(),
-                    )
-                })
-                .to_vec()
-        };
-        let weights = named("weight", &[self.width, self.width]);
-        let biases = named("bias", &[self.width]);
-        [
-            graph.packed_parameters(&weights, Decay::Yes),
-            graph.packed_parameters(&biases, Decay::No),
-        ]
-    }
-
-    fn linear_parameters(&self, graph: &mut Graph, part: &str, [o, i]: [usize; 2]) -> [ValueId; 2] {
-        [
-            graph.parameter(&self.name(&format!("{part}.weight")), &[o, i], Decay::Yes),
-            graph.parameter(&self.name(&format!("{part}.bias")), &[o], Decay::No),
-        ]
-    }
-
-    fn write(&self, graph: &mut Graph, x_btd: ValueId) -> ValueId {
-        let d = self.width;
-        let [weight, bias] = self.qkv_parameters(graph);
-        let h_btd = norm(graph, &self.name("layer_norm1"), x_btd, self.eps);
-        let qkv = graph.linear_with_keys(&self.name("qkv"), h_btd, weight, bias, d..2 * d);
-        let [q, k, v] = [0, 1, 2].map(|part| graph.columns(qkv, part * d, d));
-        let name = self.name("attention");
-        let mixed_btd = graph.attention(&name, [q, k, v], None, self.num_heads, self.causal);
-        self.finish(graph, mixed_btd, x_btd)
-    }
-
-    /// The last block, for the token that `pool` picks.
-    fn write_last(
-        &self,
-        graph: &mut Graph,
-        x_btd: ValueId,
-        lengths_b: Option<ValueId>,
-        pool: impl Fn(&mut Graph, &str, ValueId) -> ValueId,
-    ) -> ValueId {
-        let d = self.width;
-        let [weight, bias] = self.qkv_parameters(graph);
-        let h_btd = norm(graph, &self.name("layer_norm1"), x_btd, self.eps);
-        let (kv_weight, kv_bias) = (graph.rows(weight, d, 2 * d), graph.rows(bias, d, 2 * d));
-        let kv = graph.linear_with_keys(&self.name("kv"), h_btd, kv_weight, kv_bias, 0..d);
-        let [k, v] = [0, 1].map(|part| graph.columns(kv, part * d, d));
-        let pooled_h = pool(graph, &self.name("pooled norm"), h_btd);
-        let (q_weight, q_bias) = (graph.rows(weight, 0, d), graph.rows(bias, 0, d));
-        let q = graph.linear(&self.name("q"), pooled_h, q_weight, Some(q_bias), None);
-        // The picked token sees what causality lets it see: the keys up to itself.
-        let name = self.name("attention");
-        let mixed = graph.attention(&name, [q, k, v], lengths_b, self.num_heads, false);
-        let pooled_x = pool(graph, &self.name("pooled"), x_btd);
-        self.finish(graph, mixed, pooled_x)
-    }
-
-    /// Output projection and MLP, each added to the residual stream.
-    fn finish(&self, graph: &mut Graph, mixed: ValueId, x: ValueId) -> ValueId {
-        let (d, mlp) = (self.width, self.mlp_width);
-        let [weight, bias] = self.linear_parameters(graph, "self_attn.out_proj", [d, d]);
-        let x = graph.linear(&self.name("residual1"), mixed, weight, Some(bias), Some(x));
-        let h = norm(graph, &self.name("layer_norm2"), x, self.eps);
-        let [weight, bias] = self.linear_parameters(graph, "mlp.fc1", [mlp, d]);
-        let name = self.name("mlp.fc1");
-        let inner = graph.linear_activated(&name, h, weight, bias, self.activation);
-        let [weight, bias] = self.linear_parameters(graph, "mlp.fc2", [d, mlp]);
-        graph.linear(&self.name("residual2"), inner, weight, Some(bias), Some(x))
-    }
 }
 
 #[cfg(test)]

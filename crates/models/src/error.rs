@@ -125,8 +125,7 @@ pub enum ModelError {
     /// config.json describes a model that Holdall does not build.
     #[error(
         "{}: `model_type` and `architectures` are {found}, expected {expected}\n\
-         hint: Holdall trains CLIPModel; a text or vision tower alone, or a relative of CLIP, has \
-         other tensors",
+         hint: other architectures have other tensors; save the model as one of those that Holdall trains",
         file.display()
     )]
     Architecture {
@@ -136,6 +135,32 @@ pub enum ModelError {
         expected: String,
         /// What it says.
         found: String,
+    },
+
+    /// A CLIP model was asked for, and the folder has another.
+    #[error(
+        "{}: expected CLIPModel, found {found}\n\
+         hint: `task: classify` trains it; `task: clip` needs the text half too",
+        folder.display()
+    )]
+    NotClip {
+        /// The folder.
+        folder: PathBuf,
+        /// What it has.
+        found: String,
+    },
+
+    /// A parameter that no rule says how to draw.
+    #[error(
+        "`{name}`: expected a parameter of {model}, found no rule for what it starts as\n\
+         hint: this is a fault in Holdall, not in your files: its graph has a parameter that its initialisation does not know; \
+         start from a model folder, and report the name"
+    )]
+    UnknownParameter {
+        /// The architecture.
+        model: &'static str,
+        /// The parameter.
+        name: String,
     },
 
     /// config.json names a nonlinearity that Holdall does not have.
@@ -360,7 +385,7 @@ pub enum ModelError {
     /// A tensor was asked for that the folder does not have.
     #[error(
         "{}: expected a tensor `{tensor}`, found none of that name among {num_found}\n\
-         hint: names are those of Hugging Face's CLIPModel, such as `text_projection.weight`",
+         hint: names are those of transformers' state dict, such as `text_projection.weight` of a CLIPModel",
         folder.display()
     )]
     UnknownTensor {

@@ -3,14 +3,14 @@
 //! ```text
 //! config.json
 //! model.safetensors          or   model.safetensors.index.json and the shards that it names
-//! head.safetensors           a classifier on the projection, where one was trained
+//! head.safetensors           beside a CLIPModel: a classifier on the projection, where one was trained
 //! holdall.json               checksums of all of them, where Holdall trained it
 //! ```
 //!
 //! [`ModelFolder::open`] maps the weights and believes nothing that they say of themselves;
 //! [`ModelFolder::check`] compares them with the configuration; [`ModelFolder::read_f32`] converts
 //! straight from the map, so that no second copy of the weights is ever held. [`write_folder`]
-//! writes what `CLIPModel.from_pretrained` loads.
+//! writes what transformers' `from_pretrained` loads.
 
 mod checksums;
 mod find;
@@ -23,8 +23,11 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorInfo;
 
-use crate::config::{ClipConfig, num_values};
+use crate::clip::config::ClipConfig;
 use crate::error::{Misshaped, ModelError, TensorMismatch};
+use crate::model_config::ModelConfig;
+use crate::tensor_list::num_values;
+use crate::vit;
 pub use checksums::{CHECKSUMS_FILE, seal_folder, sealed_files, verify_folder};
 use find::{file_exists, open_weights, read_json, refuse_other_than_folder};
 pub use stored::{StoredTensor, StoredType};
@@ -38,12 +41,6 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 const HEAD_FILE: &str = "head.safetensors";
 /// Values that are converted at a time.
 const PIECE: usize = 1 << 18;
-
-/// Counters 0, 1, 2, ... that transformers once saved with the weights. They are not parameters.
-const OLD_BUFFERS: [&str; 2] = [
-    "text_model.embeddings.position_ids",
-    "vision_model.embeddings.position_ids",
-];
 
 /// A linear classifier on the projected image features.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,13 +56,16 @@ pub struct Head {
 /// A folder whose files have been opened and found sound.
 pub struct ModelFolder {
     path: PathBuf,
-    config: ClipConfig,
+    config: ModelConfig,
+    notes: Vec<String>,
     files: Vec<WeightsFile>,
     tensors: BTreeMap<String, Place>,
 }
 
 struct Place {
     file: usize,
+    /// Its name in the file.
+    stored_name: String,
     stored_type: StoredType,
     info: TensorInfo,
 }
@@ -81,31 +81,47 @@ impl ModelFolder {
         if !file_exists(&config_file)? {
             return Err(ModelError::NoConfig { file: config_file });
         }
-        let config = ClipConfig::from_json(&read_json(&config_file)?, &config_file)?;
+        let (config, mut notes) = ModelConfig::from_json(&read_json(&config_file)?, &config_file)?;
 
+        let names = files.iter().flat_map(WeightsFile::tensors);
+        let mut names = names.map(|(name, _)| name);
+        let prefix = config.prefix();
+        let has_prefix = prefix.is_none_or(|prefix| names.any(|name| name.starts_with(prefix)));
+        let mut unused = Vec::new();
         let mut tensors: BTreeMap<String, Place> = BTreeMap::new();
         for (file, weights) in files.iter().enumerate() {
             for (name, info) in weights.tensors() {
-                if OLD_BUFFERS.contains(&name.as_str()) {
+                if config.ignores(name) {
+                    unused.push(name.as_str());
                     continue;
                 }
                 let place = Place {
                     file,
+                    stored_name: name.clone(),
                     stored_type: stored_type(weights, name, info)?,
                     info: info.clone(),
                 };
+                let name = config.full_name(name, has_prefix);
                 if let Some(first) = tensors.insert(name.clone(), place) {
                     return Err(ModelError::DuplicateTensor {
-                        tensor: name.clone(),
+                        tensor: name,
                         first: files[first.file].path().into(),
                         second: weights.path().into(),
                     });
                 }
             }
         }
+        if !unused.is_empty() && !matches!(config, ModelConfig::Clip(_)) {
+            notes.push(format!(
+                "{}: a classifier does not use {}",
+                path.display(),
+                unused.join(", ")
+            ));
+        }
         Ok(ModelFolder {
             path: path.into(),
             config,
+            notes,
             files,
             tensors,
         })
@@ -117,8 +133,51 @@ impl ModelFolder {
     }
 
     /// What config.json says.
-    pub fn config(&self) -> &ClipConfig {
+    pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The configuration of a folder that is to be a CLIP model.
+    pub fn clip_config(&self) -> Result<&ClipConfig, ModelError> {
+        match &self.config {
+            ModelConfig::Clip(config) => Ok(config),
+            ModelConfig::Backbone(_) | ModelConfig::Classifier(_) => Err(ModelError::NotClip {
+                folder: self.path.clone(),
+                found: self.config.describe(),
+            }),
+        }
+    }
+
+    /// What is worth saying of settings that are not applied and of tensors that are not used.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Why a classifier with these outputs cannot go on with that of the folder and starts with new weights; `None` where it can.
+    pub fn new_classifier_reason(&self, labels: &[String]) -> Option<String> {
+        let Some(classifier) = self.config.classifier() else {
+            return Some(format!("{} has no classifier", self.path.display()));
+        };
+        let known = &classifier.labels;
+        if known.len() != labels.len() {
+            return Some(format!(
+                "the classifier of {} has {} outputs, {} are asked for",
+                self.path.display(),
+                known.len(),
+                labels.len()
+            ));
+        }
+        let other = |(known, label): &(&String, &String)| known != label;
+        let pair = known.iter().zip(labels).find(other)?;
+        if vit::is_unnamed(known) {
+            return None;
+        }
+        Some(format!(
+            "the classifier of {} knows other labels: `{}` where `{}` is asked for",
+            self.path.display(),
+            pair.0,
+            pair.1
+        ))
     }
 
     /// Names of all tensors, sorted.
@@ -171,12 +230,17 @@ impl ModelFolder {
         let place = &self.tensors[name];
         let bytes_each = tensor.bytes.len() / values.len().max(1);
         let mut pieces = values.chunks_mut(PIECE);
-        self.files[place.file].read(name, &place.info, PIECE * bytes_each.max(1), |bytes| {
-            let values = pieces.next().expect("as many pieces as of bytes");
-            convert(tensor.stored_type, bytes, values);
-        })?;
-        let file = self.files[place.file].path();
-        check_finite(file, name, tensor.shape, values)
+        let file = &self.files[place.file];
+        file.read(
+            &place.stored_name,
+            &place.info,
+            PIECE * bytes_each.max(1),
+            |bytes| {
+                let values = pieces.next().expect("as many pieces as of bytes");
+                convert(tensor.stored_type, bytes, values);
+            },
+        )?;
+        check_finite(file.path(), name, tensor.shape, values)
     }
 
     /// The classifier that lies beside the weights, if there is one.
@@ -187,7 +251,7 @@ impl ModelFolder {
         }
         let weights = WeightsFile::open(&file)?;
         let entry = |wanted| weights.tensors().iter().find(|(name, _)| name == wanted);
-        let width = self.config.projection_dim;
+        let width = self.clip_config()?.projection_dim;
         if let (2, Some((_, weight)), Some((_, bias))) =
             (weights.tensors().len(), entry("weight"), entry("bias"))
             && let &[num_labels] = bias.shape.as_slice()
@@ -218,7 +282,7 @@ impl ModelFolder {
 
 /// How tensors differ from those of a configuration.
 fn compare<'a>(
-    config: &ClipConfig,
+    config: &ModelConfig,
     found: impl Iterator<Item = (&'a str, &'a [usize])>,
 ) -> TensorMismatch {
     let mut mismatch = TensorMismatch::default();

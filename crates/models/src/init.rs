@@ -1,9 +1,6 @@
-//! Weights where there is no folder: drawn as OpenAI drew CLIP's, a function of (seed, name, index) alone.
+//! Weights where there is no folder: random numbers that are a function of (seed, name, index) alone.
 //!
-//! Not as Hugging Face draws them: there the depth scales what goes into attention instead of what comes out, positions of
-//! patches start five times smaller, and a small model learns many times slower (docs/decisions/0006).
-
-use crate::config::ClipConfig;
+//! How wide they spread is for each architecture to say: [`clip::init`](crate::clip::init), [`vit::init`](crate::vit::init).
 
 /// What a stream's state moves on by.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -53,80 +50,41 @@ impl Draw {
     }
 }
 
-/// Fills a parameter of a new label head on towers that have learnt already: small numbers, as a linear layer has
-/// them, so that the head learns before it pulls on the towers.
-pub fn fill_new_head(config: &ClipConfig, seed: u64, name: &str, values: &mut [f32]) {
-    fill(config, seed, name, values);
-    if name == "head.weight" {
-        let gain = config.logit_scale_init.exp() as f32;
-        values.iter_mut().for_each(|value| *value /= gain);
-    }
+/// What the values of a parameter start as.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Start {
+    /// All the same.
+    Constant(f32),
+    /// Normal numbers of this standard deviation around zero.
+    Normal(f64),
 }
 
-/// Fills a parameter of a model that starts from nothing, by its name.
-///
-/// The label head's rows get the length by which the contrastive loss multiplies features. Features have unit
-/// length: with smaller rows the label loss pulls on the towers too weakly to be heard beside the other.
-pub fn fill(config: &ClipConfig, seed: u64, name: &str, values: &mut [f32]) {
-    let constant = |values: &mut [f32], value: f32| values.fill(value);
-    if name == "logit_scale" {
-        return constant(values, config.logit_scale_init as f32);
-    }
-    if name.ends_with(".bias") {
-        return constant(values, 0.0);
-    }
-    if name.contains("layer_norm") || name.contains("layrnorm") || name.contains("layernorm") {
-        return constant(values, 1.0);
-    }
-    let std = standard_deviation(config, name);
-    let draw_from = |first: usize, values: &mut [f32]| {
-        let mut draw = Draw::new(seed, name);
-        // A normal takes two.
-        draw.skip(2 * first as u64);
-        for value in values {
-            *value = (draw.normal() * std) as f32;
+impl Start {
+    /// Fills the parameter `name`.
+    pub fn fill(self, seed: u64, name: &str, values: &mut [f32]) {
+        let std = match self {
+            Start::Constant(value) => return values.fill(value),
+            Start::Normal(std) => std,
+        };
+        let draw_from = |first: usize, values: &mut [f32]| {
+            let mut draw = Draw::new(seed, name);
+            // A normal takes two.
+            draw.skip(2 * first as u64);
+            for value in values {
+                *value = (draw.normal() * std) as f32;
+            }
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let each = values.len().div_ceil(cores).max(DRAWN_TOGETHER);
+        if values.len() <= each {
+            return draw_from(0, values);
         }
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let each = values.len().div_ceil(cores).max(DRAWN_TOGETHER);
-    if values.len() <= each {
-        return draw_from(0, values);
-    }
-    std::thread::scope(|scope| {
-        for (index, part) in values.chunks_mut(each).enumerate() {
-            let draw_from = &draw_from;
-            scope.spawn(move || draw_from(index * each, part));
-        }
-    });
-}
-
-fn standard_deviation(config: &ClipConfig, name: &str) -> f64 {
-    let (width, num_layers) = if name.starts_with("vision") || name.starts_with("visual") {
-        (config.vision.hidden_size as f64, config.vision.num_layers)
-    } else {
-        (config.text.hidden_size as f64, config.text.num_layers)
-    };
-    let vision = name.starts_with("vision");
-    let depth = (2.0 * num_layers as f64).powf(-0.5);
-    let scale = width.powf(-0.5);
-    if name.ends_with("class_embedding") || name.ends_with("_projection.weight") {
-        scale
-    } else if name.ends_with("patch_embedding.weight") {
-        let patch = config.vision.patch_size;
-        (3.0 * (config.vision.num_channels * patch * patch) as f64).powf(-0.5)
-    } else if name.ends_with("position_embedding.weight") {
-        if vision { scale } else { 0.01 }
-    } else if name.ends_with("token_embedding.weight") {
-        0.02
-    } else if name.contains("out_proj") || name.contains("fc2") {
-        scale * depth
-    } else if name.contains("self_attn") {
-        scale
-    } else if name.contains("fc1") {
-        (2.0 * width).powf(-0.5)
-    } else {
-        // The label head.
-        config.logit_scale_init.exp() * (config.projection_dim as f64).powf(-0.5)
+        std::thread::scope(|scope| {
+            for (index, part) in values.chunks_mut(each).enumerate() {
+                let draw_from = &draw_from;
+                scope.spawn(move || draw_from(index * each, part));
+            }
+        });
     }
 }
 
@@ -136,10 +94,9 @@ mod tests {
 
     #[test]
     fn numbers_do_not_depend_on_how_many_threads_draw_them() {
-        let config = ClipConfig::preset("small").expect("listed");
         let (name, num_values) = ("text_model.embeddings.token_embedding.weight", 700_001);
         let mut values = vec![0.0; num_values];
-        fill(&config, 3, name, &mut values);
+        Start::Normal(0.02).fill(3, name, &mut values);
         let mut draw = Draw::new(3, name);
         for (index, &value) in values.iter().enumerate() {
             let expected = (draw.normal() * 0.02) as f32;

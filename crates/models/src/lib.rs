@@ -1,13 +1,22 @@
 //! Models as graphs, and the folders they are kept in.
 //!
-//! A model is a pure function from a config to a graph: [`clip`] writes CLIP's two towers. [`config`] knows their
-//! sizes and Hugging Face's names for them, [`folder`] reads and writes Hugging Face folders, [`init`] draws weights
-//! where there is no folder, [`hub_cache`] finds folders by name, [`state_file`] keeps the state of a run.
+//! A model is a pure function from a config to a graph: [`clip`] writes CLIP, [`vit`] vision transformers with a
+//! classifier, both of the blocks of `transformer`. Beside each graph are its sizes, Hugging Face's names and what its weights
+//! start as. [`model_config`] tells which of them a config.json describes, [`folder`] reads and writes Hugging Face
+//! folders, [`init`] draws numbers where there is no folder, [`hub_cache`] finds folders by name, [`state_file`] keeps the
+//! state of a run.
 
 pub mod clip;
-pub mod config;
+mod config_json;
 pub mod error;
 pub mod folder;
 pub mod hub_cache;
 pub mod init;
+pub mod model_config;
+mod size_checks;
 pub mod state_file;
+mod tensor_list;
+mod transformer;
+pub mod vit;
+
+pub use clip::config;

@@ -131,7 +131,8 @@ pub(crate) fn changes(
             };
             found.push(Change {
                 change: format!(
-                    "--effective-batch {half}{split} (another gradient: fewer negatives)"
+                    "--effective-batch {half}{split} (another gradient{})",
+                    request.smaller_batch_note
                 ),
                 process_bytes: candidate.process_bytes,
                 step_ms: candidate.step_ms,
@@ -152,6 +153,6 @@ pub(crate) fn changes(
 fn split_words(candidate: &Candidate) -> String {
     format!(
         "--batch-size {} --gradient-accumulation {}",
-        candidate.batch_size, candidate.gradient_accumulation
+        candidate.choice.batch_size, candidate.choice.gradient_accumulation
     )
 }

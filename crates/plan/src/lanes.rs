@@ -1,4 +1,4 @@
-//! Towers beside each other: what they take then, and what must not lie where.
+//! LaneOrder beside each other: what they take then, and what must not lie where.
 //!
 //! Nodes of different lanes that follow each other form a stretch: they may run at the same time. What only one lane of a
 //! stretch uses is packed with the rest of that lane, and lies as one bundle beside the other lanes' for the whole stretch;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use holdall_graph::{Node, StorageId};
 
 use crate::pack::{Item, Packing, pack, pack_around};
-use crate::recompute::Towers;
+use crate::recompute::LaneOrder;
 
 /// What lanes take beside each other is no less than this share of what they take in turn: measured as 0.77 on an H200, 8
 /// samples of ViT-B/32 at a time.
@@ -43,10 +43,10 @@ pub(crate) struct Bundle {
 }
 
 impl Lanes {
-    pub fn new(nodes: &[&Node], towers: Towers) -> Lanes {
-        let stretches = match towers {
-            Towers::InTurn => Vec::new(),
-            Towers::SideBySide => stretches(nodes),
+    pub fn new(nodes: &[&Node], order: LaneOrder) -> Lanes {
+        let stretches = match order {
+            LaneOrder::InTurn => Vec::new(),
+            LaneOrder::SideBySide => stretches(nodes),
         };
         let mut homes = vec![None; nodes.len()];
         for (index, stretch) in stretches.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! From lifetimes to addresses.
 //!
-//! [`crate::Draft`] knows what is alive when; its transients are packed program by program. Here programs, slots and
+//! [`crate::Lifetimes`] knows what is alive when; its transients are packed program by program. Here programs, slots and
 //! gradients are packed against each other for a given number of slots, and operations get their addresses.
 
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ use std::ops::Range;
 use holdall_graph::{Graph, Role, StorageId, Value, ValueId};
 use serde::Serialize;
 
-use crate::draft::{Draft, nodes_of};
+use crate::lifetimes::Lifetimes;
+use crate::memory_map::MemoryMap;
 use crate::pack::{Packing, pack};
-use crate::picture::Picture;
-use crate::program::{Instruction, Phase, Place, Program, Programs, Workspace};
-use crate::recompute::Towers;
+use crate::program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
+use crate::recompute::LaneOrder;
 
 /// Bytes by what they are for; they add up to the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -47,10 +47,10 @@ impl Breakdown {
     }
 }
 
-/// A draft with offsets.
+/// A lifetimes with offsets.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    pub(crate) draft: Draft,
+    pub(crate) lifetimes: Lifetimes,
     pub(crate) packings: Vec<Packing>,
 }
 
@@ -59,8 +59,8 @@ pub struct Layout {
 pub struct StepPlan {
     /// Storages and values that the programs speak of.
     pub graph: Graph,
-    /// What runs.
-    pub programs: Programs,
+    /// What runs: one per stage, in the order of [`Stage::all`].
+    pub programs: Vec<Program>,
     /// Size of the one allocation.
     pub arena_bytes: u64,
     /// The same by purpose.
@@ -73,14 +73,16 @@ pub struct StepPlan {
     pub inputs: Range<u64>,
     /// Where inputs arrive while a program runs, laid out as `inputs` is.
     pub landing: Option<u64>,
-    /// How many micro-batches keep their activations between the passes.
+    /// How many micro-batches a step has.
+    pub accumulation: usize,
+    /// How many of them keep their activations between the passes.
     pub kept: usize,
     /// Whether features of the whole effective batch are needed before the backward pass.
     pub coupled: bool,
     /// What the product library keeps beside the arena, at most.
     pub packing_bytes: u64,
     /// What lies where, and when, for people.
-    pub picture: Picture,
+    pub memory_map: MemoryMap,
     persistent: HashMap<StorageId, u64>,
 }
 
@@ -91,39 +93,39 @@ impl Layout {
         if kept == 0 {
             return 0;
         }
-        let peak = |phase: Phase| self.packings[phase as usize].peak_bytes;
-        let widest = peak(Phase::KeptFeatures)
-            .max(peak(Phase::KeptPullBack))
-            .max(self.draft.slot_bytes);
-        self.draft.slot_bytes * (kept as u64 - 1) + widest
+        let peak = |stage: Stage| self.packings[stage.id().0].peak_bytes;
+        let widest = peak(Stage::KeptForward)
+            .max(peak(Stage::KeptBackward))
+            .max(self.lifetimes.slot_bytes);
+        self.lifetimes.slot_bytes * (kept as u64 - 1) + widest
     }
 
     fn regions(&self, kept: usize, accumulation: usize) -> Packing {
-        let items = self.draft.regions(
+        let items = self.lifetimes.regions(
             kept,
             accumulation,
-            |phase| match phase {
-                Phase::KeptFeatures | Phase::KeptPullBack => 0,
-                _ => self.packings[phase as usize].peak_bytes,
+            |stage| match stage.has_slot() {
+                true => 0,
+                false => self.packings[stage.id().0].peak_bytes,
             },
             self.slots_bytes(kept),
         );
-        pack(&items, self.draft.alignment)
+        pack(&items, self.lifetimes.alignment)
     }
 
     /// The sizes and times that the layout was made from.
-    pub fn draft(&self) -> &Draft {
-        &self.draft
+    pub fn lifetimes(&self) -> &Lifetimes {
+        &self.lifetimes
     }
 
     /// Size of the arena with `kept` slots.
     pub fn arena_bytes(&self, kept: usize, accumulation: usize) -> u64 {
-        self.draft.persistent_bytes + self.regions(kept, accumulation).peak_bytes
+        self.lifetimes.persistent_bytes + self.regions(kept, accumulation).peak_bytes
     }
 
     /// The arena by purpose.
     pub fn breakdown(&self, kept: usize, accumulation: usize) -> Breakdown {
-        let role = |role| self.draft.by_role.get(&role).copied().unwrap_or(0);
+        let role = |role| self.lifetimes.by_role.get(&role).copied().unwrap_or(0);
         let mut breakdown = Breakdown {
             weights: role(Role::Weight),
             gradients: role(Role::Gradient),
@@ -133,91 +135,82 @@ impl Layout {
             ..Breakdown::default()
         };
         let rest = self.arena_bytes(kept, accumulation) - breakdown.total();
-        let backward = if kept > 0 {
-            Phase::KeptPullBack
-        } else {
-            Phase::PullBack
+        let backward = match kept {
+            0 => Stage::ForwardBackward,
+            _ => Stage::KeptBackward,
         };
-        breakdown.workspace = self.draft.local(backward).largest_scratch.min(rest);
+        breakdown.workspace = self.lifetimes.local(backward).largest_scratch.min(rest);
         breakdown.activations = rest - breakdown.workspace;
         breakdown
     }
 
     /// Addresses for everything.
     pub fn plan(&self, kept: usize, accumulation: usize) -> StepPlan {
-        let draft = &self.draft;
+        let lifetimes = &self.lifetimes;
         let regions = self.regions(kept, accumulation);
-        let base = |index: usize| draft.persistent_bytes + regions.offsets[index];
-        let mut placed = draft.persistent.clone();
+        let base = |index: usize| lifetimes.persistent_bytes + regions.offsets[index];
+        let mut placed = lifetimes.persistent.clone();
         placed.extend(
-            draft
+            lifetimes
                 .gradients
                 .iter()
                 .map(|(&storage, offset)| (storage, base(0) + offset)),
         );
-        let build = |phase: Phase| -> Program {
-            if !draft.present(phase, kept, accumulation) {
-                return Program::default();
-            }
-            match phase {
-                Phase::KeptFeatures | Phase::KeptPullBack => {
-                    self.program(phase, &placed, base(1), draft.slot_bytes)
+        let graph = &lifetimes.rewritten.graph;
+        let build = |stage: Stage| Program {
+            name: stage.name(graph.forward_programs()),
+            stage,
+            instructions: match lifetimes.present(stage, kept, accumulation) {
+                false => Vec::new(),
+                true if stage.has_slot() => {
+                    self.instructions(stage, &placed, base(1), lifetimes.slot_bytes)
                 }
-                _ => self.program(phase, &placed, base(2 + phase as usize), 0),
-            }
+                true => self.instructions(stage, &placed, base(2 + stage.id().0), 0),
+            },
         };
-        let programs = Programs {
-            begin: build(Phase::Begin),
-            features: build(Phase::Features),
-            kept_features: build(Phase::KeptFeatures),
-            loss: build(Phase::Loss),
-            kept_pull_back: build(Phase::KeptPullBack),
-            pull_back: build(Phase::PullBack),
-            update: build(Phase::Update),
-            evaluate: [build(Phase::EvaluateFirst), build(Phase::EvaluateSecond)],
-            refresh: build(Phase::Refresh),
-        };
+        let programs = lifetimes.rewritten.stages().map(build).collect();
         let arena_bytes = self.arena_bytes(kept, accumulation);
         StepPlan {
-            graph: draft.rewritten.graph.clone(),
+            graph: graph.clone(),
             programs,
             arena_bytes,
             breakdown: self.breakdown(kept, accumulation),
-            process_bytes: draft.process_bytes(arena_bytes, kept, accumulation),
-            bound_bytes: draft.bound_bytes(kept, accumulation),
-            inputs: draft.inputs.clone(),
-            landing: draft.landing,
+            process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
+            bound_bytes: lifetimes.bound_bytes(kept, accumulation),
+            inputs: lifetimes.inputs.clone(),
+            landing: lifetimes.landing,
+            accumulation,
             kept,
-            coupled: draft.coupled,
-            packing_bytes: draft
+            coupled: lifetimes.coupled,
+            packing_bytes: lifetimes
                 .locals
                 .iter()
                 .map(|locals| locals.packing_bytes)
                 .max()
                 .unwrap_or(0),
-            picture: self.picture(kept, accumulation, &regions),
+            memory_map: self.memory_map(kept, accumulation, &regions),
             persistent: placed,
         }
     }
 
-    fn program(
+    fn instructions(
         &self,
-        phase: Phase,
+        stage: Stage,
         placed: &HashMap<StorageId, u64>,
         local_base: u64,
         local_stride: u64,
-    ) -> Program {
-        let draft = &self.draft;
-        let graph = &draft.rewritten.graph;
-        let locals = draft.local(phase);
-        let packing = &self.packings[phase as usize];
+    ) -> Vec<Instruction> {
+        let lifetimes = &self.lifetimes;
+        let graph = &lifetimes.rewritten.graph;
+        let locals = lifetimes.local(stage);
+        let packing = &self.packings[stage.id().0];
         let num_scratch = locals.scratch.len();
         let transient = locals.storages.iter().enumerate();
         let mut local: HashMap<StorageId, u64> = transient
             .map(|(index, &storage)| (storage, packing.offsets[num_scratch + index]))
             .collect();
         let kept = locals.slot_items.iter();
-        local.extend(kept.map(|(storage, _)| (*storage, draft.slot[storage])));
+        local.extend(kept.map(|(storage, _)| (*storage, lifetimes.slot[storage])));
         let place = |id: ValueId| -> Option<Place> {
             let value = *graph.value(id);
             let (offset, slot_stride) = if let Some(&offset) = placed.get(&value.storage) {
@@ -227,7 +220,8 @@ impl Layout {
             };
             Some(address(graph, &value, offset, slot_stride))
         };
-        let instructions = nodes_of(&draft.rewritten, phase)
+        let nodes = lifetimes.rewritten.nodes(stage);
+        nodes
             .iter()
             .enumerate()
             .map(|(moment, node)| {
@@ -249,17 +243,13 @@ impl Layout {
                         slot_stride: local_stride,
                         bytes: locals.items[scratch].bytes,
                     },
-                    lane: match draft.towers {
-                        Towers::InTurn => None,
-                        Towers::SideBySide => node.lane,
+                    lane: match lifetimes.lanes {
+                        LaneOrder::InTurn => None,
+                        LaneOrder::SideBySide => node.lane,
                     },
                 }
             })
-            .collect();
-        Program {
-            name: phase.name(),
-            instructions,
-        }
+            .collect()
     }
 }
 
@@ -277,16 +267,54 @@ fn address(graph: &Graph, value: &Value, offset: u64, slot_stride: u64) -> Place
 }
 
 impl StepPlan {
-    /// A copy for a device, which looks at no pictures.
-    pub fn without_picture(&self) -> StepPlan {
+    /// A copy for a device, which draws nothing.
+    pub fn without_memory_map(&self) -> StepPlan {
         StepPlan {
             graph: self.graph.clone(),
             programs: self.programs.clone(),
             inputs: self.inputs.clone(),
             persistent: self.persistent.clone(),
-            picture: Picture::default(),
+            memory_map: MemoryMap::default(),
             ..*self
         }
+    }
+
+    /// The program of a stage.
+    pub fn program(&self, stage: Stage) -> &Program {
+        &self.programs[stage.id().0]
+    }
+
+    /// The forward program of that name.
+    pub fn forward_program(&self, name: &str) -> Option<ProgramId> {
+        let mut names = self.graph.forward_programs().iter();
+        let index = names.position(|one| one == name)?;
+        Some(Stage::Forward(index).id())
+    }
+
+    /// The programs of a step up to the update, in the order in which they run.
+    pub fn passes(&self) -> impl Iterator<Item = Run> + use<> {
+        let (kept, all) = (self.kept, self.accumulation);
+        let first_pass = if self.coupled { all } else { kept };
+        let run = |stage: Stage, micro_batch: usize, slot: usize| Run {
+            program: stage.id(),
+            stage,
+            micro_batch,
+            slot,
+        };
+        let once = move |stage: Stage| std::iter::once(run(stage, 0, 0));
+        let kept_forward = (0..kept).map(move |micro| run(Stage::KeptForward, micro, micro));
+        let kept_backward = (0..kept).rev();
+        once(Stage::Begin)
+            .chain((kept..first_pass).map(move |micro| run(Stage::FirstPass, micro, 0)))
+            .chain(kept_forward)
+            .chain(once(Stage::Loss))
+            .chain(kept_backward.map(move |micro| run(Stage::KeptBackward, micro, micro)))
+            .chain((kept..all).map(move |micro| run(Stage::ForwardBackward, micro, 0)))
+    }
+
+    /// Where an endpoint of the graph is, if it has one of that name.
+    pub fn endpoint(&self, name: &str) -> Option<Place> {
+        self.graph.endpoint(name).map(|value| self.place(value))
     }
 
     /// Where a value that outlives programs is: weights, gradients, state, inputs, features.

@@ -4,7 +4,7 @@
 //! arena, and lifetimes span them all:
 //!
 //! ```text
-//!            begin | features x (k - K) | kept features x K | loss | kept pull-back x K | pull-back x (k - K) | update
+//!            begin | first pass x (k-K) | kept forward x K  | loss | kept backward x K | forward+backward x(k-K)| update
 //! weights    =====================================================================================================
 //! features   =====================================================================================================
 //! slots                                 [=========== K times what the backward pass needs ====]
@@ -21,12 +21,12 @@
 #![forbid(unsafe_code)]
 
 mod advice;
-mod draft;
 mod error;
 mod lanes;
 mod layout;
+mod lifetimes;
+mod memory_map;
 mod pack;
-mod picture;
 mod program;
 mod recompute;
 mod request;
@@ -34,13 +34,15 @@ mod search;
 mod target;
 
 pub use advice::Change;
-pub use draft::{Draft, prepare};
 pub use error::PlanError;
 pub use layout::{Breakdown, Layout, StepPlan};
+pub use lifetimes::{Lifetimes, lifetimes_of};
+pub use memory_map::{MappedOperation, MappedProgram, MemoryMap, PlacedBox, Tenant};
 pub use pack::{Item, Packing, liveness_peak, pack};
-pub use picture::{Moment, Picture, PlacedBox, Stretch, Tenant};
-pub use program::{Instruction, Phase, Place, Program, Programs, Workspace};
-pub use recompute::{Policy, Recompute, Rewritten, Towers, rewrite};
+pub use program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
+pub use recompute::{LaneOrder, Recompute, RecomputePolicy, Rewritten, rewrite};
 pub use request::Request;
-pub use search::{Build, Candidate, Choice, Plan, Variant, contenders, plan, plan_of, search};
+pub use search::{
+    Build, Candidate, Choice, Plan, StepShape, WeightCopies, contenders, plan, plan_of, search,
+};
 pub use target::Target;

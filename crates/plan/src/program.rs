@@ -1,6 +1,6 @@
 //! A planned program: operations with addresses. A device replays it and decides nothing.
 
-use holdall_graph::{DType, EVALUATIONS, Op, Shape, Write};
+use holdall_graph::{DType, Op, Shape, Write};
 
 /// Where an operand is, in bytes from the start of the arena.
 ///
@@ -49,124 +49,135 @@ pub struct Instruction {
 }
 
 /// A list of instructions that runs as a whole.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// For people.
-    pub name: &'static str,
-    /// In order.
+    /// For people and, of a forward program, what it is asked for by.
+    pub name: String,
+    /// When it runs.
+    pub stage: Stage,
+    /// In order; none where the program does not run.
     pub instructions: Vec<Instruction>,
 }
 
-/// Names a program: in the order in which they run in a step, then those beside it.
+/// Names a program of a plan: its place in [`crate::StepPlan::programs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProgramId(pub usize);
+
+/// When a program runs: those of a step in their order, then those beside it.
+///
+/// Slots are a stack: filled from 0 up by `KeptForward`, emptied from the last down by `KeptBackward`. Each slot's
+/// transients lie where the slots above it will be or have been, so another order corrupts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub enum Stage {
     /// Once: loss sums to zero.
     Begin,
-    /// Per micro-batch without a slot: forward.
-    Features,
+    /// Per micro-batch without a slot, where a loss needs the whole effective batch: forward, up to what it needs.
+    FirstPass,
     /// Per micro-batch with a slot: forward, activations kept.
-    KeptFeatures,
-    /// Once: gradients to zero, coupled losses.
+    KeptForward,
+    /// Once: gradients to zero, losses of the whole effective batch.
     Loss,
     /// Per micro-batch with a slot: backward.
-    KeptPullBack,
-    /// Per micro-batch without a slot: forward again and backward.
-    PullBack,
+    KeptBackward,
+    /// Per micro-batch without a slot: forward and backward.
+    ForwardBackward,
     /// Once: norm and optimizer.
     Update,
-    /// Evaluation of the first tower.
-    EvaluateFirst,
-    /// Evaluation of the second tower.
-    EvaluateSecond,
-    /// After weights were written from outside.
+    /// Beside the step: after weights were written from outside.
     Refresh,
+    /// Beside the step: a forward program, by its place in the graph's list.
+    Forward(usize),
 }
 
-impl Phase {
-    /// Every one of them.
-    pub const ALL: [Phase; 10] = [
-        Phase::Begin,
-        Phase::Features,
-        Phase::KeptFeatures,
-        Phase::Loss,
-        Phase::KeptPullBack,
-        Phase::PullBack,
-        Phase::Update,
-        Phase::EvaluateFirst,
-        Phase::EvaluateSecond,
-        Phase::Refresh,
-    ];
+/// Stages of every plan, whatever forward programs it has.
+const FIXED: [Stage; 8] = [
+    Stage::Begin,
+    Stage::FirstPass,
+    Stage::KeptForward,
+    Stage::Loss,
+    Stage::KeptBackward,
+    Stage::ForwardBackward,
+    Stage::Update,
+    Stage::Refresh,
+];
 
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Phase::Begin => "begin",
-            Phase::Features => "features",
-            Phase::KeptFeatures => "kept features",
-            Phase::Loss => "loss",
-            Phase::KeptPullBack => "kept pull-back",
-            Phase::PullBack => "pull-back",
-            Phase::Update => "update",
-            Phase::EvaluateFirst => "evaluate first tower",
-            Phase::EvaluateSecond => "evaluate second tower",
-            Phase::Refresh => "refresh",
-        }
+impl Stage {
+    /// Every stage of a plan with so many forward programs, in order.
+    pub fn all(num_forward_programs: usize) -> impl Iterator<Item = Stage> {
+        let forward = (0..num_forward_programs).map(Stage::Forward);
+        FIXED.into_iter().chain(forward)
+    }
+
+    /// The program of this stage: its place among [`Stage::all`].
+    pub fn id(self) -> ProgramId {
+        ProgramId(match self {
+            Stage::Begin => 0,
+            Stage::FirstPass => 1,
+            Stage::KeptForward => 2,
+            Stage::Loss => 3,
+            Stage::KeptBackward => 4,
+            Stage::ForwardBackward => 5,
+            Stage::Update => 6,
+            Stage::Refresh => 7,
+            Stage::Forward(index) => FIXED.len() + index,
+        })
+    }
+
+    /// For people; a forward program has a name of its own.
+    pub(crate) fn name(self, forward_programs: &[String]) -> String {
+        let name = match self {
+            Stage::Begin => "begin",
+            Stage::FirstPass => "first pass",
+            Stage::KeptForward => "kept forward",
+            Stage::Loss => "loss",
+            Stage::KeptBackward => "kept backward",
+            Stage::ForwardBackward => "forward and backward",
+            Stage::Update => "update",
+            Stage::Refresh => "refresh",
+            Stage::Forward(index) => &forward_programs[index],
+        };
+        name.to_owned()
     }
 
     /// Runs into or out of a slot.
     pub fn has_slot(self) -> bool {
-        matches!(self, Phase::KeptFeatures | Phase::KeptPullBack)
+        matches!(self, Stage::KeptForward | Stage::KeptBackward)
+    }
+
+    /// Runs for one micro-batch at a time, and reads its inputs.
+    pub fn is_per_micro_batch(self) -> bool {
+        matches!(
+            self,
+            Stage::FirstPass | Stage::KeptForward | Stage::KeptBackward | Stage::ForwardBackward
+        )
+    }
+
+    /// Not part of a step.
+    pub fn is_beside_step(self) -> bool {
+        matches!(self, Stage::Refresh | Stage::Forward(_))
     }
 }
 
-/// The programs of a step, in the order in which they run.
-///
-/// Slots are a stack: filled from 0 up by `kept_features`, emptied from the last down by `kept_pull_back`. Each
-/// slot's transients lie where the slots above it will be or have been, so another order corrupts them.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Programs {
-    /// Once: loss sums to zero.
-    pub begin: Program,
-    /// Forward only, nothing kept: the first pass of micro-batches without a slot, and every evaluation.
-    pub features: Program,
-    /// Forward into a slot.
-    pub kept_features: Program,
-    /// Once: gradients to zero, coupled losses.
-    pub loss: Program,
-    /// Backward out of a slot.
-    pub kept_pull_back: Program,
-    /// Forward again and backward.
-    pub pull_back: Program,
-    /// Once: norm and optimizer.
-    pub update: Program,
-    /// Evaluation's forward programs, tower by tower: outside the step.
-    pub evaluate: [Program; EVALUATIONS],
-    /// After weights were written from outside: their copies in the compute format.
-    pub refresh: Program,
+/// One run of a program within a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which program.
+    pub program: ProgramId,
+    /// Its stage.
+    pub stage: Stage,
+    /// For which micro-batch; 0 where it runs once.
+    pub micro_batch: usize,
+    /// The slot that holds the activations, where it has one.
+    pub slot: usize,
 }
 
-impl std::ops::Index<Phase> for Programs {
-    type Output = Program;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn index(&self, phase: Phase) -> &Program {
-        match phase {
-            Phase::Begin => &self.begin,
-            Phase::Features => &self.features,
-            Phase::KeptFeatures => &self.kept_features,
-            Phase::Loss => &self.loss,
-            Phase::KeptPullBack => &self.kept_pull_back,
-            Phase::PullBack => &self.pull_back,
-            Phase::Update => &self.update,
-            Phase::EvaluateFirst => &self.evaluate[0],
-            Phase::EvaluateSecond => &self.evaluate[1],
-            Phase::Refresh => &self.refresh,
-        }
-    }
-}
-
-impl Programs {
-    /// Every program.
-    pub fn all(&self) -> [&Program; Phase::ALL.len()] {
-        Phase::ALL.map(|phase| &self[phase])
+    #[test]
+    fn a_stage_is_where_its_id_says() {
+        let ids: Vec<usize> = Stage::all(3).map(|stage| stage.id().0).collect();
+        assert_eq!(ids, (0..FIXED.len() + 3).collect::<Vec<_>>());
     }
 }

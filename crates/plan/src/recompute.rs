@@ -1,15 +1,17 @@
-//! What the backward pass keeps and what it makes again.
+//! What the backward pass keeps and what it recomputes.
 //!
-//! A value of the forward pass that a policy does not keep is made again right before the first backward
+//! A value of the forward pass that a policy does not keep is recomputed right before the first backward
 //! node that reads it, from values that are kept. The same nodes on the same operands give the same bits, so
 //! recomputation changes no value.
 
 use std::collections::{HashMap, HashSet};
 
 use holdall_graph::{
-    BlockId, CheapAgain, EVALUATIONS, Graph, Node, Output, Role, Section, StorageId, Value, ValueId,
+    BlockId, Graph, Node, Output, RecomputeRule, Role, Section, StorageId, Value, ValueId, Write,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::program::Stage;
 
 /// What one block keeps for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,101 +19,93 @@ use serde::{Deserialize, Serialize};
 pub enum Recompute {
     /// Everything.
     None,
-    /// Everything but norms and activation functions, which are made again without a product.
+    /// Everything but norms and activation functions, which are recomputed without a product.
     Cheap,
     /// Only what enters the block.
     Blocks,
 }
 
-/// A choice for every block: the first `blocks_again` blocks of each are run again whole, the rest as `rest` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Policy {
+/// A choice for every block: the first `recomputed_blocks` keep only what enters them, the rest as `rest` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecomputePolicy {
+    /// Number of blocks in the graph.
+    pub num_blocks: usize,
     /// How many blocks, from the input on, keep only what enters them.
-    pub blocks_again: usize,
+    pub recomputed_blocks: usize,
     /// What the other blocks and everything outside blocks keep.
     pub rest: Recompute,
-    /// From this block on everything is kept, whatever `rest` says.
-    pub whole_from: usize,
-    /// So many blocks in a row keep only what enters the first of them: the same work, less kept, more alive while they
-    /// are run again.
-    pub together: usize,
-    /// Whether towers take turns.
-    pub towers: Towers,
+    /// From this block on everything is kept, whatever `rest` says; `None`: from no block on.
+    pub whole_from: Option<usize>,
+    /// Number of consecutive blocks that keep only what enters the first of them: the same work, less kept, more alive while
+    /// they are recomputed.
+    pub group: usize,
+    /// Whether lanes take turns.
+    pub lanes: LaneOrder,
 }
 
 /// How lanes of a program run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Towers {
-    /// One after the other: what one has used, the next one may use again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LaneOrder {
+    /// One after the other: memory that one has used, the next one may use.
     #[default]
+    #[serde(rename = "in turn")]
     InTurn,
     /// Beside each other, each with memory of its own: small products leave most of a GPU idle.
+    #[serde(rename = "side by side")]
     SideBySide,
 }
 
-impl Towers {
-    /// For people and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Towers::InTurn => "in turn",
-            Towers::SideBySide => "side by side",
-        }
-    }
-}
-
-impl Policy {
+impl RecomputePolicy {
     /// One policy for all blocks.
-    pub fn uniform(recompute: Recompute, num_blocks: usize) -> Policy {
-        match recompute {
-            Recompute::Blocks => Policy {
-                blocks_again: num_blocks,
-                rest: Recompute::Cheap,
-                whole_from: usize::MAX,
-                together: 1,
-                towers: Towers::InTurn,
-            },
-            rest => Policy {
-                blocks_again: 0,
-                rest,
-                whole_from: usize::MAX,
-                together: 1,
-                towers: Towers::InTurn,
-            },
+    pub fn uniform(recompute: Recompute, num_blocks: usize) -> RecomputePolicy {
+        let (recomputed_blocks, rest) = match recompute {
+            Recompute::Blocks => (num_blocks, Recompute::Cheap),
+            rest => (0, rest),
+        };
+        RecomputePolicy {
+            num_blocks,
+            recomputed_blocks,
+            rest,
+            whole_from: None,
+            group: 1,
+            lanes: LaneOrder::InTurn,
         }
     }
 
     fn of(&self, block: Option<BlockId>) -> Recompute {
         match block {
-            Some(BlockId(index)) if index < self.blocks_again => Recompute::Blocks,
-            Some(BlockId(index)) if index >= self.whole_from => Recompute::None,
-            // Norms outside the blocks are few: making them again buys nothing under `none`.
+            Some(BlockId(index)) if index < self.recomputed_blocks => Recompute::Blocks,
+            Some(BlockId(index)) if self.whole_from.is_some_and(|first| index >= first) => {
+                Recompute::None
+            }
+            // Norms outside the blocks are few: recomputing them buys nothing under `none`.
             _ => self.rest,
         }
     }
 
-    /// What is run again together with a block, as a number.
-    fn group(&self, block: Option<BlockId>) -> Option<usize> {
-        block.map(|BlockId(index)| match index < self.blocks_again {
-            true => index / self.together,
+    /// What is recomputed together with a block, as a number.
+    fn group_of(&self, block: Option<BlockId>) -> Option<usize> {
+        block.map(|BlockId(index)| match index < self.recomputed_blocks {
+            true => index / self.group,
             // Beyond all groups: each by itself.
-            false => self.blocks_again + index,
+            false => self.recomputed_blocks + index,
         })
     }
 
     /// For people and JSON: `none`, `cheap`, `cheap 18/24`, `blocks`, `blocks 12/24`, or `blocks by 2`.
-    pub fn label(&self, num_blocks: usize) -> String {
-        let by = match self.together {
+    pub fn label(&self) -> String {
+        let num_blocks = self.num_blocks;
+        let by = match self.group {
             1 => String::new(),
-            together => format!(" by {together}"),
+            group => format!(" by {group}"),
         };
-        match (self.blocks_again, self.rest) {
-            (0, Recompute::None) => "none".to_owned(),
-            (0, _) if self.whole_from < num_blocks => {
-                format!("cheap {}/{num_blocks}", self.whole_from)
-            }
-            (0, _) => "cheap".to_owned(),
-            (again, _) if again == num_blocks => format!("blocks{by}"),
-            (again, _) => format!("blocks {again}/{num_blocks}{by}"),
+        match (self.recomputed_blocks, self.rest, self.whole_from) {
+            (0, Recompute::None, _) => "none".to_owned(),
+            (0, _, Some(first)) if first < num_blocks => format!("cheap {first}/{num_blocks}"),
+            (0, _, _) => "cheap".to_owned(),
+            (blocks, _, _) if blocks == num_blocks => format!("blocks{by}"),
+            (blocks, _, _) => format!("blocks {blocks}/{num_blocks}{by}"),
         }
     }
 }
@@ -121,44 +115,71 @@ impl Policy {
 pub struct Rewritten {
     /// Storages and values, with those of recomputed tensors.
     pub graph: Graph,
-    /// Once: loss sums to zero.
-    pub begin: Vec<Node>,
-    /// Forward, only what the features need.
-    pub features: Vec<Node>,
+    /// Forward, only what the losses of the whole effective batch need.
+    pub first_pass: Vec<Node>,
     /// Forward, complete.
     pub forward: Vec<Node>,
-    /// Coupled losses.
-    pub loss: Vec<Node>,
-    /// Backward, with what it makes again.
-    pub pull_back: Vec<Node>,
-    /// Norm and optimizer.
-    pub update: Vec<Node>,
-    /// Forward programs of evaluation.
-    pub evaluate: [Vec<Node>; EVALUATIONS],
-    /// Copies of weights in the compute format.
-    pub refresh: Vec<Node>,
+    /// Backward, with what it recomputes.
+    pub backward: Vec<Node>,
     /// Activations that the forward pass leaves for the backward pass.
     pub kept: HashSet<StorageId>,
 }
 
-/// Applies a policy to a graph.
-pub fn rewrite(graph: &Graph, policy: &Policy) -> Rewritten {
+impl Rewritten {
+    /// Every stage that there may be.
+    pub(crate) fn stages(&self) -> impl Iterator<Item = Stage> + use<> {
+        Stage::all(self.graph.forward_programs().len())
+    }
+
+    /// The nodes of a stage's program.
+    pub fn nodes(&self, stage: Stage) -> Vec<&Node> {
+        let section = |wanted: Section| {
+            let nodes = self.graph.nodes().iter();
+            nodes.filter(|node| node.section == wanted).collect()
+        };
+        match stage {
+            Stage::Begin => section(Section::Begin),
+            Stage::FirstPass => self.first_pass.iter().collect(),
+            Stage::KeptForward => self.forward.iter().collect(),
+            Stage::Loss => section(Section::Loss),
+            Stage::KeptBackward => self.backward.iter().collect(),
+            Stage::ForwardBackward => {
+                let forward = self.forward.iter().filter(|node| !self.is_added_once(node));
+                forward.chain(&self.backward).collect()
+            }
+            Stage::Update => section(Section::Update),
+            Stage::Refresh => section(Section::Refresh),
+            Stage::Forward(index) => section(Section::ForwardProgram(index)),
+        }
+    }
+
+    /// Whether a node adds to what the first pass leaves: a second pass must not add it again.
+    fn is_added_once(&self, node: &Node) -> bool {
+        !node.outputs.is_empty()
+            && node.outputs.iter().all(|output| {
+                let storage = self.graph.value(output.value).storage;
+                output.mode == Write::Accumulate && self.graph.is_left_by_first_pass(storage)
+            })
+    }
+}
+
+/// The step under a policy.
+pub fn rewrite(graph: &Graph, policy: &RecomputePolicy) -> Rewritten {
     let section = |wanted: Section| -> Vec<Node> {
-        graph
-            .nodes()
-            .iter()
+        let nodes = graph.nodes().iter();
+        nodes
             .filter(|node| node.section == wanted)
             .cloned()
             .collect()
     };
-    let forward = section(Section::Features);
+    let forward = section(Section::Forward);
     let mut rewriter = Rewriter::new(graph.clone(), &forward, policy);
-    let mut pull_back = Vec::new();
-    for mut node in section(Section::PullBack) {
+    let mut backward = Vec::new();
+    for mut node in section(Section::Backward) {
         for input in &mut node.inputs {
-            *input = rewriter.available(*input, &mut pull_back);
+            *input = rewriter.available(*input, &mut backward);
         }
-        pull_back.push(node);
+        backward.push(node);
     }
     let graph = rewriter.graph;
     let produced: HashSet<StorageId> = forward
@@ -167,34 +188,29 @@ pub fn rewrite(graph: &Graph, policy: &Policy) -> Rewritten {
         .map(|output| graph.value(output.value).storage)
         .filter(|&storage| graph.storage(storage).role == Role::Activation)
         .collect();
-    let kept = pull_back
+    let kept = backward
         .iter()
         .flat_map(|node| &node.inputs)
         .map(|&input| graph.value(input).storage)
         .filter(|storage| produced.contains(storage))
         .collect();
     Rewritten {
-        begin: section(Section::Begin),
-        features: only_features(&graph, &forward),
-        loss: section(Section::Loss),
-        update: section(Section::Update),
-        evaluate: std::array::from_fn(|index| section(Section::Evaluate(index))),
-        refresh: section(Section::Refresh),
+        first_pass: first_pass(&graph, &forward),
         forward,
-        pull_back,
+        backward,
         kept,
         graph,
     }
 }
 
-/// The nodes that features (rows of the whole effective batch) depend on.
-fn only_features(graph: &Graph, forward: &[Node]) -> Vec<Node> {
+/// The nodes that what the first pass leaves depends on.
+fn first_pass(graph: &Graph, forward: &[Node]) -> Vec<Node> {
     let mut needed: HashSet<StorageId> = HashSet::new();
     let mut nodes = Vec::new();
     for node in forward.iter().rev() {
         let wanted = node.outputs.iter().any(|output| {
-            let value = graph.value(output.value);
-            value.micro_stride > 0 || needed.contains(&value.storage)
+            let storage = graph.value(output.value).storage;
+            graph.is_left_by_first_pass(storage) || needed.contains(&storage)
         });
         if wanted {
             needed.extend(node.inputs.iter().map(|&input| graph.value(input).storage));
@@ -207,18 +223,18 @@ fn only_features(graph: &Graph, forward: &[Node]) -> Vec<Node> {
 
 struct Rewriter<'p> {
     graph: Graph,
-    policy: &'p Policy,
+    policy: &'p RecomputePolicy,
     /// Activation -> index of its forward node and which output it is.
     producers: HashMap<StorageId, (usize, usize)>,
     forward: Vec<Node>,
     /// Activations that leave their block: what enters the next one is always kept.
     leaving: HashSet<StorageId>,
-    /// Activation -> the storage that holds it when made again.
-    again: HashMap<StorageId, StorageId>,
+    /// Activation -> the storage that holds it when recomputed.
+    recomputed: HashMap<StorageId, StorageId>,
 }
 
 impl<'p> Rewriter<'p> {
-    fn new(graph: Graph, forward: &[Node], policy: &'p Policy) -> Rewriter<'p> {
+    fn new(graph: Graph, forward: &[Node], policy: &'p RecomputePolicy) -> Rewriter<'p> {
         let mut producers = HashMap::new();
         let mut leaving = HashSet::new();
         for (index, node) in forward.iter().enumerate() {
@@ -226,7 +242,7 @@ impl<'p> Rewriter<'p> {
                 let storage = graph.value(input).storage;
                 if let Some(&(producer, _)) = producers.get(&storage) {
                     let producer: &Node = &forward[producer];
-                    if policy.group(producer.block) != policy.group(node.block) {
+                    if policy.group_of(producer.block) != policy.group_of(node.block) {
                         leaving.insert(storage);
                     }
                 }
@@ -244,7 +260,7 @@ impl<'p> Rewriter<'p> {
             producers,
             forward: forward.to_vec(),
             leaving,
-            again: HashMap::new(),
+            recomputed: HashMap::new(),
         }
     }
 
@@ -255,23 +271,23 @@ impl<'p> Rewriter<'p> {
             return id;
         };
         let node = self.forward[producer].clone();
-        let storage = match self.again.get(&value.storage) {
+        let storage = match self.recomputed.get(&value.storage) {
             Some(&storage) => storage,
             // Kept, a copy for one use would no longer be one.
             None if self.graph.is_weight_copy(&node) => {
-                self.run_again(&node, nodes);
-                self.again[&value.storage]
+                self.recompute(&node, nodes);
+                self.recomputed[&value.storage]
             }
-            None => match (self.policy.of(node.block), node.op.rules().cheap_again()) {
+            None => match (self.policy.of(node.block), node.op.rules().recompute()) {
                 (Recompute::None, _) | (Recompute::Cheap, None) => return id,
                 (Recompute::Blocks, _) if self.leaving.contains(&value.storage) => return id,
-                (Recompute::Blocks, _) | (Recompute::Cheap, Some(CheapAgain::SameNode)) => {
-                    self.run_again(&node, nodes);
-                    self.again[&value.storage]
+                (Recompute::Blocks, _) | (Recompute::Cheap, Some(RecomputeRule::SameNode)) => {
+                    self.recompute(&node, nodes);
+                    self.recomputed[&value.storage]
                 }
                 (
                     Recompute::Cheap,
-                    Some(CheapAgain::Derived {
+                    Some(RecomputeRule::Derived {
                         output: derived,
                         from,
                         op,
@@ -286,18 +302,18 @@ impl<'p> Rewriter<'p> {
                         op: *op,
                         inputs: vec![source],
                         outputs: vec![Output::overwrite(target)],
-                        section: Section::PullBack,
+                        section: Section::Backward,
                         block: node.block,
                         lane: node.lane,
                     });
-                    self.again[&value.storage]
+                    self.recomputed[&value.storage]
                 }
             },
         };
         self.graph.add_value(Value { storage, ..value })
     }
 
-    fn run_again(&mut self, node: &Node, nodes: &mut Vec<Node>) {
+    fn recompute(&mut self, node: &Node, nodes: &mut Vec<Node>) {
         let inputs = node
             .inputs
             .iter()
@@ -312,23 +328,23 @@ impl<'p> Rewriter<'p> {
             op: node.op.clone(),
             inputs,
             outputs,
-            section: Section::PullBack,
+            section: Section::Backward,
             block: node.block,
             lane: node.lane,
         });
     }
 
-    /// A value like `id` in a storage of its own, for the tensor made again.
+    /// A value like `id` in a storage of its own, for the recomputed tensor.
     fn twin(&mut self, id: ValueId) -> ValueId {
         let value = *self.graph.value(id);
         let original = self.graph.storage(value.storage).clone();
         let storage = self.graph.add_storage(
-            format!("{} again", original.name),
+            format!("{} recomputed", original.name),
             original.num_elements,
             original.dtype,
             Role::Activation,
         );
-        self.again.insert(value.storage, storage);
+        self.recomputed.insert(value.storage, storage);
         self.graph.add_value(Value { storage, ..value })
     }
 }

@@ -1,7 +1,7 @@
 //! What the user said, and which numbers it leaves open.
 
 use crate::error::PlanError;
-use crate::recompute::{Policy, Recompute, Towers};
+use crate::recompute::{LaneOrder, Recompute, RecomputePolicy};
 
 /// What the user said; `None` is left open.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +20,8 @@ pub struct Request {
     pub budget_bytes: Option<u64>,
     /// What the arithmetic is called.
     pub precision: &'static str,
+    /// What a smaller effective batch costs, as a message ends: `: fewer negatives`, or nothing.
+    pub smaller_batch_note: &'static str,
 }
 
 /// Effective batch when nothing was said.
@@ -129,7 +131,7 @@ fn open_batches(effective: usize) -> Vec<usize> {
     batches
 }
 
-/// Above so many samples one tower fills a device by itself.
+/// Above so many samples one lane fills a device by itself.
 const LARGEST_BESIDE: usize = 64;
 
 /// Ways to run micro-batches of a size, on a device that runs lanes beside each other or does not.
@@ -138,11 +140,11 @@ pub(crate) fn policies(
     num_blocks: usize,
     batch_size: usize,
     has_lanes: bool,
-) -> Vec<Policy> {
+) -> Vec<RecomputePolicy> {
     let mut policies = in_turn(request, num_blocks);
     if has_lanes && batch_size <= LARGEST_BESIDE {
-        let beside = |policy: Policy| Policy {
-            towers: Towers::SideBySide,
+        let beside = |policy: RecomputePolicy| RecomputePolicy {
+            lanes: LaneOrder::SideBySide,
             ..policy
         };
         policies.extend(policies.clone().into_iter().map(beside));
@@ -150,26 +152,21 @@ pub(crate) fn policies(
     policies
 }
 
-fn in_turn(request: &Request, num_blocks: usize) -> Vec<Policy> {
+fn in_turn(request: &Request, num_blocks: usize) -> Vec<RecomputePolicy> {
+    let uniform = |recompute| RecomputePolicy::uniform(recompute, num_blocks);
     match request.recompute {
         Some(Recompute::Blocks) => by_groups(num_blocks),
-        Some(recompute) => vec![Policy::uniform(recompute, num_blocks)],
+        Some(recompute) => vec![uniform(recompute)],
         None => {
-            let mut policies = vec![
-                Policy::uniform(Recompute::None, num_blocks),
-                Policy::uniform(Recompute::Cheap, num_blocks),
-            ];
-            let cheap = Policy::uniform(Recompute::Cheap, num_blocks);
-            policies.extend([1, 2, 3].map(|quarters| Policy {
-                whole_from: num_blocks * quarters / 4,
+            let cheap = uniform(Recompute::Cheap);
+            let mut policies = vec![uniform(Recompute::None), cheap];
+            policies.extend([1, 2, 3].map(|quarters| RecomputePolicy {
+                whole_from: Some(num_blocks * quarters / 4),
                 ..cheap
             }));
-            policies.extend([1, 2, 3].map(|quarters| Policy {
-                blocks_again: num_blocks * quarters / 4,
-                rest: Recompute::Cheap,
-                whole_from: usize::MAX,
-                together: 1,
-                towers: Towers::InTurn,
+            policies.extend([1, 2, 3].map(|quarters| RecomputePolicy {
+                recomputed_blocks: num_blocks * quarters / 4,
+                ..cheap
             }));
             policies.extend(by_groups(num_blocks));
             policies.dedup();
@@ -178,11 +175,13 @@ fn in_turn(request: &Request, num_blocks: usize) -> Vec<Policy> {
     }
 }
 
-/// Every block again, up to four at a time.
-fn by_groups(num_blocks: usize) -> Vec<Policy> {
-    let all = Policy::uniform(Recompute::Blocks, num_blocks);
-    let groups = (1..=4).filter(|&together| together <= num_blocks.max(1));
-    groups.map(|together| Policy { together, ..all }).collect()
+/// Every block recomputed, up to four at a time.
+fn by_groups(num_blocks: usize) -> Vec<RecomputePolicy> {
+    let all = RecomputePolicy::uniform(Recompute::Blocks, num_blocks);
+    let groups = (1..=4).filter(|&group| group <= num_blocks.max(1));
+    groups
+        .map(|group| RecomputePolicy { group, ..all })
+        .collect()
 }
 
 /// How many micro-batches might keep their activations.

@@ -5,19 +5,20 @@
 //! budget never has a slower plan. Offsets are only worked out for candidates whose lower bound fits.
 
 use holdall_graph::{Copies, Graph};
+use serde::ser::{SerializeStruct, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::advice::{changes, suggestion};
-use crate::draft::prepare;
 use crate::error::PlanError;
 use crate::layout::{Breakdown, Layout, StepPlan};
-use crate::recompute::Policy;
+use crate::lifetimes::lifetimes_of;
+use crate::recompute::RecomputePolicy;
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 
 /// What the graph of a step depends on: the planner's choices that change what is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Variant {
+pub struct StepShape {
     /// Samples per micro-batch.
     pub batch_size: usize,
     /// Micro-batches per step.
@@ -27,23 +28,76 @@ pub struct Variant {
 }
 
 /// Writes the graph of a step.
-pub type Build<'a> = &'a (dyn Fn(&Variant) -> Graph + Sync);
+pub type Build<'a> = &'a (dyn Fn(&StepShape) -> Graph + Sync);
 
-/// A way to run the step.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Candidate {
+/// A way to run the step: all that the planner decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
     /// Samples per micro-batch.
     pub batch_size: usize,
     /// Micro-batches per step.
     pub gradient_accumulation: usize,
-    /// What is recomputed.
-    pub recompute: String,
     /// Micro-batches that keep their activations between the passes.
     pub kept_micro_batches: usize,
-    /// How the towers run: `in turn`, or `side by side`.
-    pub towers: &'static str,
-    /// Where products find weights in a narrower format: `none` is needed, `resident`, or `per use`.
-    pub weight_copies: &'static str,
+    /// What is recomputed, in which groups, and how lanes run.
+    pub recompute: RecomputePolicy,
+    /// Where products find weights in a narrower format.
+    pub weight_copies: WeightCopies,
+}
+
+/// Where products find weights in the format of the arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum WeightCopies {
+    /// In the weights themselves: they have that format.
+    #[serde(rename = "none")]
+    None,
+    /// In a copy that stays.
+    #[serde(rename = "resident")]
+    Resident,
+    /// In a copy of each matrix that is made for each use.
+    #[serde(rename = "per use")]
+    PerUse,
+}
+
+impl WeightCopies {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            WeightCopies::None => "none",
+            WeightCopies::Resident => "resident",
+            WeightCopies::PerUse => "per use",
+        }
+    }
+}
+
+impl Choice {
+    /// What its graph is written from.
+    pub fn shape(&self) -> StepShape {
+        StepShape {
+            batch_size: self.batch_size,
+            gradient_accumulation: self.gradient_accumulation,
+            copies: match self.weight_copies {
+                WeightCopies::PerUse => Copies::PerUse,
+                WeightCopies::None | WeightCopies::Resident => Copies::Resident,
+            },
+        }
+    }
+
+    /// Of its kind: with any number of kept micro-batches.
+    fn kind(&self) -> Choice {
+        Choice {
+            kept_micro_batches: 0,
+            ..*self
+        }
+    }
+}
+
+/// A choice with what follows from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// What is decided.
+    pub choice: Choice,
     /// Number format of the arithmetic.
     pub precision: &'static str,
     /// Number format of the optimizer's state.
@@ -60,49 +114,26 @@ pub struct Candidate {
     pub measured: bool,
 }
 
-impl Candidate {
-    /// What its graph is written from.
-    pub fn variant(&self) -> Variant {
-        let per_use = self.weight_copies == copies_name(true, Copies::PerUse);
-        Variant {
-            batch_size: self.batch_size,
-            gradient_accumulation: self.gradient_accumulation,
-            copies: match per_use {
-                true => Copies::PerUse,
-                false => Copies::Resident,
-            },
-        }
+impl Serialize for Candidate {
+    /// Flat, with the words that people read.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let choice = &self.choice;
+        let mut fields = serializer.serialize_struct("Candidate", 13)?;
+        fields.serialize_field("batch_size", &choice.batch_size)?;
+        fields.serialize_field("gradient_accumulation", &choice.gradient_accumulation)?;
+        fields.serialize_field("recompute", &choice.recompute.label())?;
+        fields.serialize_field("kept_micro_batches", &choice.kept_micro_batches)?;
+        fields.serialize_field("lanes", &choice.recompute.lanes)?;
+        fields.serialize_field("weight_copies", &choice.weight_copies)?;
+        fields.serialize_field("precision", self.precision)?;
+        fields.serialize_field("optimizer_state", self.optimizer_state)?;
+        fields.serialize_field("arena_bytes", &self.arena_bytes)?;
+        fields.serialize_field("process_bytes", &self.process_bytes)?;
+        fields.serialize_field("breakdown", &self.breakdown)?;
+        fields.serialize_field("step_ms", &self.step_ms)?;
+        fields.serialize_field("measured", &self.measured)?;
+        fields.end()
     }
-
-    /// What was chosen, without what follows from it.
-    pub fn choice(&self) -> Choice {
-        Choice {
-            batch_size: self.batch_size,
-            gradient_accumulation: self.gradient_accumulation,
-            recompute: self.recompute.clone(),
-            kept_micro_batches: self.kept_micro_batches,
-            towers: self.towers.to_owned(),
-            weight_copies: self.weight_copies.to_owned(),
-        }
-    }
-}
-
-/// What tells the candidates of a request apart, in words that outlive a process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Choice {
-    /// Samples per micro-batch.
-    pub batch_size: usize,
-    /// Micro-batches per step.
-    pub gradient_accumulation: usize,
-    /// What is recomputed, and in which groups.
-    pub recompute: String,
-    /// Micro-batches that keep their activations between the passes.
-    pub kept_micro_batches: usize,
-    /// How the towers run.
-    pub towers: String,
-    /// Where products find weights in a narrower format.
-    pub weight_copies: String,
 }
 
 /// What was chosen, and what else there is.
@@ -120,70 +151,59 @@ pub struct Plan {
     pub suggestion: Option<Candidate>,
 }
 
-/// What a layout is worked out for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kind {
-    variant: Variant,
-    policy: Policy,
-    /// The weights' own format is not that of the arithmetic.
-    narrow: bool,
-}
-
+/// A choice with its predicted time and the least that it takes; offsets are not worked out for it.
+#[derive(Clone, Copy)]
 struct Entry {
-    kind: usize,
-    kept: usize,
-    accumulation: usize,
+    choice: Choice,
     seconds: f64,
     bound_process: u64,
 }
 
-/// Of a batch size: how many blocks there are, and every kind with its entries.
-type Found = (usize, Vec<(Kind, Vec<Entry>)>);
-
-fn kinds_of(
+fn entries_of(
     request: &Request,
     batch_size: usize,
     effective: usize,
     build: Build<'_>,
     target: &dyn Target,
-) -> Found {
-    let accumulation = effective.div_ceil(batch_size);
-    let (mut num_blocks, mut kinds) = (0, Vec::new());
+) -> Vec<Entry> {
+    let gradient_accumulation = effective.div_ceil(batch_size);
+    let mut entries = Vec::new();
     for copies in [Copies::Resident, Copies::PerUse] {
-        let variant = Variant {
+        let graph = build(&StepShape {
             batch_size,
-            gradient_accumulation: accumulation,
+            gradient_accumulation,
             copies,
-        };
-        let graph = build(&variant);
+        });
         let narrow = graph.compute() != graph.full();
-        num_blocks = graph.blocks().len();
-        for policy in policies(request, num_blocks, batch_size, target.has_lanes()) {
-            let draft = prepare(&graph, &policy, target);
-            let entry = |kept| Entry {
-                kind: 0,
-                kept,
-                accumulation,
-                seconds: draft.seconds(kept, accumulation),
-                bound_process: draft.process_bytes(
-                    draft.bound_bytes(kept, accumulation),
-                    kept,
-                    accumulation,
-                ),
+        let num_blocks = graph.blocks().len();
+        for recompute in policies(request, num_blocks, batch_size, target.has_lanes()) {
+            let lifetimes = lifetimes_of(&graph, &recompute, target);
+            let entry = |kept| {
+                let bound = lifetimes.bound_bytes(kept, gradient_accumulation);
+                Entry {
+                    choice: Choice {
+                        batch_size,
+                        gradient_accumulation,
+                        kept_micro_batches: kept,
+                        recompute,
+                        weight_copies: match (narrow, copies) {
+                            (false, _) => WeightCopies::None,
+                            (true, Copies::Resident) => WeightCopies::Resident,
+                            (true, Copies::PerUse) => WeightCopies::PerUse,
+                        },
+                    },
+                    seconds: lifetimes.seconds(kept, gradient_accumulation),
+                    bound_process: lifetimes.process_bytes(bound, kept, gradient_accumulation),
+                }
             };
-            let counts = kept_counts(request, accumulation, draft.is_coupled());
-            let kind = Kind {
-                variant,
-                policy,
-                narrow,
-            };
-            kinds.push((kind, counts.into_iter().map(entry).collect()));
+            let counts = kept_counts(request, gradient_accumulation, lifetimes.is_coupled());
+            entries.extend(counts.into_iter().map(entry));
         }
         if !narrow {
             break;
         }
     }
-    (num_blocks, kinds)
+    entries
 }
 
 /// All candidates of a request, fastest first. Offsets are worked out on demand and only the last ones are kept: a
@@ -192,10 +212,8 @@ struct Field<'a> {
     build: Build<'a>,
     target: &'a dyn Target,
     precision: &'static str,
-    kinds: Vec<Kind>,
     entries: Vec<Entry>,
-    num_blocks: usize,
-    layout: Option<(usize, Layout)>,
+    layout: Option<(Choice, Layout)>,
 }
 
 impl<'a> Field<'a> {
@@ -206,18 +224,9 @@ impl<'a> Field<'a> {
         build: Build<'a>,
         target: &'a dyn Target,
     ) -> Field<'a> {
-        let mut field = Field {
-            build,
-            target,
-            precision: request.precision,
-            kinds: Vec::new(),
-            entries: Vec::new(),
-            num_blocks: 0,
-            layout: None,
-        };
-        let of = |batch_size: usize| kinds_of(request, batch_size, effective, build, target);
-        let found: Vec<Found> = match target.has_lanes() {
-            // A device of its own: what threads leave behind in this process is nobody's budget.
+        let of = |batch_size: usize| entries_of(request, batch_size, effective, build, target);
+        let found: Vec<Vec<Entry>> = match target.has_lanes() {
+            // A device of its own: what threads leave behind in this process counts in no budget.
             true => std::thread::scope(|scope| {
                 let of = &of;
                 let workers = batches.iter().map(|&size| scope.spawn(move || of(size)));
@@ -229,85 +238,49 @@ impl<'a> Field<'a> {
             }),
             false => batches.iter().map(|&size| of(size)).collect(),
         };
-        for (num_blocks, kinds) in found {
-            field.num_blocks = num_blocks;
-            for (kind, entries) in kinds {
-                let index = field.kinds.len();
-                field.kinds.push(kind);
-                field.entries.extend(entries.into_iter().map(|entry| Entry {
-                    kind: index,
-                    ..entry
-                }));
-            }
-        }
-        field.entries.sort_by(|a, b| {
+        let mut entries: Vec<Entry> = found.into_iter().flatten().collect();
+        entries.sort_by(|a, b| {
             a.seconds
                 .total_cmp(&b.seconds)
                 .then(a.bound_process.cmp(&b.bound_process))
         });
-        field
+        Field {
+            build,
+            target,
+            precision: request.precision,
+            entries,
+            layout: None,
+        }
     }
 
-    fn layout(&mut self, kind: usize) -> &Layout {
+    fn layout(&mut self, choice: &Choice) -> &Layout {
+        let kind = choice.kind();
         if self.layout.as_ref().is_none_or(|(of, _)| *of != kind) {
-            let Kind {
-                variant, policy, ..
-            } = self.kinds[kind];
-            let graph = (self.build)(&variant);
-            self.layout = Some((kind, prepare(&graph, &policy, self.target).pack()));
+            let graph = (self.build)(&choice.shape());
+            let lifetimes = lifetimes_of(&graph, &choice.recompute, self.target);
+            self.layout = Some((kind, lifetimes.pack()));
         }
         &self.layout.as_ref().expect("made above").1
     }
 
     fn candidate(&mut self, index: usize) -> Candidate {
-        let num_blocks = self.num_blocks;
-        let entry = &self.entries[index];
-        let (kept, accumulation, step_ms) = (entry.kept, entry.accumulation, entry.seconds * 1e3);
-        let kind = entry.kind;
-        let Kind {
-            variant,
-            policy,
-            narrow,
-        } = self.kinds[kind];
+        let Entry {
+            choice, seconds, ..
+        } = self.entries[index];
+        let (kept, accumulation) = (choice.kept_micro_batches, choice.gradient_accumulation);
         let precision = self.precision;
-        let layout = self.layout(kind);
+        let layout = self.layout(&choice);
         let arena_bytes = layout.arena_bytes(kept, accumulation);
+        let lifetimes = layout.lifetimes();
         Candidate {
-            batch_size: variant.batch_size,
-            gradient_accumulation: accumulation,
-            recompute: policy.label(num_blocks),
-            kept_micro_batches: kept,
-            towers: policy.towers.name(),
-            weight_copies: copies_name(narrow, variant.copies),
+            choice,
             precision,
             optimizer_state: "f32",
             arena_bytes,
-            process_bytes: layout
-                .draft()
-                .process_bytes(arena_bytes, kept, accumulation),
+            process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
             breakdown: layout.breakdown(kept, accumulation),
-            step_ms,
+            step_ms: seconds * 1e3,
             measured: false,
-        }
-    }
-
-    /// What a candidate chooses; offsets are not worked out for it.
-    fn choice(&self, index: usize) -> Choice {
-        let Entry {
-            kept, accumulation, ..
-        } = self.entries[index];
-        let Kind {
-            variant,
-            policy,
-            narrow,
-        } = self.kind(index);
-        Choice {
-            batch_size: variant.batch_size,
-            gradient_accumulation: accumulation,
-            recompute: policy.label(self.num_blocks),
-            kept_micro_batches: kept,
-            towers: policy.towers.name().to_owned(),
-            weight_copies: copies_name(narrow, variant.copies).to_owned(),
         }
     }
 
@@ -385,8 +358,8 @@ impl<'a> Field<'a> {
         alternatives
     }
 
-    fn kind(&self, index: usize) -> Kind {
-        self.kinds[self.entries[index].kind]
+    fn kind(&self, index: usize) -> Choice {
+        self.entries[index].choice.kind()
     }
 
     /// The fastest candidates that fit, one of each kind, none slower than [`CONTENDERS_WITHIN`] allows.
@@ -414,26 +387,14 @@ impl<'a> Field<'a> {
 
     /// Addresses of a candidate.
     fn step(&mut self, index: usize) -> StepPlan {
-        let Entry {
-            kind,
-            kept,
-            accumulation,
-            ..
-        } = self.entries[index];
-        self.layout(kind).plan(kept, accumulation)
+        let choice = self.entries[index].choice;
+        let (kept, accumulation) = (choice.kept_micro_batches, choice.gradient_accumulation);
+        self.layout(&choice).plan(kept, accumulation)
     }
 }
 
 /// Predictions are off by several per cent: what is predicted within this of the fastest may be the fastest.
 const CONTENDERS_WITHIN: f64 = 1.15;
-
-fn copies_name(narrow: bool, copies: Copies) -> &'static str {
-    match (narrow, copies) {
-        (false, _) => "none",
-        (true, Copies::Resident) => "resident",
-        (true, Copies::PerUse) => "per use",
-    }
-}
 
 /// The fastest candidate that fits, without addresses: for exploring.
 pub fn search(
@@ -502,7 +463,10 @@ pub fn plan_of(
     let (effective_batch, batches) = request.sizes()?;
     let budget_bytes = request.budget_bytes.unwrap_or(u64::MAX);
     let mut field = Field::new(request, &batches, effective_batch, build, target);
-    let found = (0..field.entries.len()).find(|&index| field.choice(index) == *choice);
+    let found = field
+        .entries
+        .iter()
+        .position(|entry| entry.choice == *choice);
     let Some(index) = found.filter(|&index| field.entries[index].bound_process <= budget_bytes)
     else {
         return Ok(None);

@@ -1,157 +1,179 @@
-//! The samples of one effective batch, on the host.
+//! The samples of one effective batch, on the host: columns, each for an endpoint of the step.
 
-use holdall_data::loader::Loaded;
 use holdall_device::HostRow;
-use holdall_models::clip::end_token;
-use holdall_models::config::ClipConfig;
-use holdall_models::init::Draw;
 
-use crate::prepare::Part;
-use crate::step_graph::StepConfig;
-
-/// Pictures, sample by sample, row by row, channels last.
+/// What a column holds, sample by sample.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Pixels {
-    /// As decoded; normalised on the device.
+pub enum Values {
+    /// Pictures as decoded, channels last; normalised on the device.
     Bytes(Vec<u8>),
     /// The same, each where it was decoded to.
     Rows(Vec<HostRow>),
-    /// Normalised already.
+    /// Numbers.
     Floats(Vec<f32>),
+    /// Token ids, labels, lengths.
+    Indices(Vec<i64>),
 }
 
-impl Default for Pixels {
-    /// None.
-    fn default() -> Pixels {
-        Pixels::Rows(Vec::new())
-    }
+/// Who reads a column at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// A micro-batch. A tail is filled up with copies of the first sample: finite numbers, whose weight is zero.
+    MicroBatch,
+    /// The whole step. Padding is [`IGNORED`], or zero.
+    EffectiveBatch,
 }
 
-/// Label of a sample that the label loss leaves out.
+/// Label of a sample that losses leave out.
 pub const IGNORED: i64 = -1;
+
+/// One input of the samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// The endpoint that takes it.
+    pub endpoint: String,
+    /// Who reads it at a time.
+    pub scope: Scope,
+    /// Its values.
+    pub values: Values,
+}
 
 /// An effective batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// How many samples.
     pub num_samples: usize,
-    /// Tokens per caption, padding included.
-    pub num_tokens: usize,
-    /// Pictures.
-    pub pixels: Pixels,
-    /// `num_samples x num_tokens`.
-    pub ids: Vec<i64>,
-    /// Position of each caption's end token.
-    pub ends: Vec<i64>,
-    /// Class of each sample, negative where it has none.
-    pub labels: Vec<i64>,
+    /// What they consist of.
+    pub columns: Vec<Column>,
 }
 
 impl Batch {
-    /// Finds the end tokens.
-    pub fn new(
-        config: &ClipConfig,
-        num_tokens: usize,
-        pixels: Pixels,
-        ids: Vec<i64>,
-        labels: Vec<i64>,
-    ) -> Batch {
-        let mut batch = Batch {
-            num_samples: labels.len(),
-            num_tokens,
-            pixels,
-            ids,
-            ends: Vec::new(),
-            labels,
-        };
-        batch.find_ends(config);
-        batch
+    /// The values of an endpoint, which is added where it is new: made by `empty`.
+    pub fn column(&mut self, endpoint: &str, scope: Scope, empty: fn() -> Values) -> &mut Values {
+        let known = self.columns.iter().position(|one| one.endpoint == endpoint);
+        let index = known.unwrap_or_else(|| {
+            self.columns.push(Column {
+                endpoint: endpoint.to_owned(),
+                scope,
+                values: empty(),
+            });
+            self.columns.len() - 1
+        });
+        &mut self.columns[index].values
+    }
+
+    /// Indices of an endpoint, to be written over.
+    ///
+    /// # Panics
+    /// If the endpoint takes something else.
+    pub fn indices(&mut self, endpoint: &str, scope: Scope) -> &mut Vec<i64> {
+        match self.column(endpoint, scope, || Values::Indices(Vec::new())) {
+            Values::Indices(values) => values,
+            other => panic!("{endpoint}: expected indices, found {other:?}"),
+        }
+    }
+
+    /// Numbers of an endpoint, to be written over.
+    ///
+    /// # Panics
+    /// If the endpoint takes something else.
+    pub fn floats(&mut self, endpoint: &str, scope: Scope) -> &mut Vec<f32> {
+        match self.column(endpoint, scope, || Values::Floats(Vec::new())) {
+            Values::Floats(values) => values,
+            other => panic!("{endpoint}: expected numbers, found {other:?}"),
+        }
+    }
+
+    /// Pictures of an endpoint, where they were decoded to.
+    pub fn set_rows<'a>(&mut self, endpoint: &str, rows: impl Iterator<Item = &'a HostRow>) {
+        match self.column(endpoint, Scope::MicroBatch, || Values::Rows(Vec::new())) {
+            Values::Rows(values) => {
+                values.clear();
+                values.extend(rows.cloned());
+            }
+            other => *other = Values::Rows(rows.cloned().collect()),
+        }
+    }
+
+    /// Indices that a batch has.
+    ///
+    /// # Panics
+    /// If it has none under that name.
+    pub fn read_indices(&self, endpoint: &str) -> &[i64] {
+        let found = self.columns.iter().find(|one| one.endpoint == endpoint);
+        match found.map(|one| &one.values) {
+            Some(Values::Indices(values)) => values,
+            other => panic!("{endpoint}: expected indices, found {other:?}"),
+        }
+    }
+
+    /// Numbers that a batch has.
+    ///
+    /// # Panics
+    /// If it has none under that name.
+    pub fn read_floats(&self, endpoint: &str) -> &[f32] {
+        let found = self.columns.iter().find(|one| one.endpoint == endpoint);
+        match found.map(|one| &one.values) {
+            Some(Values::Floats(values)) => values,
+            other => panic!("{endpoint}: expected numbers, found {other:?}"),
+        }
     }
 
     /// Lets go of the rows, so that they can be written again.
-    pub(crate) fn let_go(&mut self) {
-        if let Pixels::Rows(rows) = &mut self.pixels {
-            rows.clear();
+    pub(crate) fn release_rows(&mut self) {
+        for column in &mut self.columns {
+            if let Values::Rows(rows) = &mut column.values {
+                rows.clear();
+            }
+        }
+    }
+}
+
+/// Random bytes, such as pictures have.
+pub fn random_bytes(draw: &mut holdall_models::init::Draw, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0u8; count];
+    for eight in bytes.chunks_mut(8) {
+        let bits = draw.bits().to_le_bytes();
+        eight.copy_from_slice(&bits[..eight.len()]);
+    }
+    bytes
+}
+
+/// Which samples of a batch a micro-batch has.
+#[derive(Clone, Copy, Debug)]
+pub struct MicroBatch<'a> {
+    /// The effective batch.
+    pub batch: &'a Batch,
+    /// Its first sample.
+    pub start: usize,
+    /// Samples in it, padding included.
+    pub size: usize,
+}
+
+impl MicroBatch<'_> {
+    /// The sample of the batch that is in a row; padding repeats the first.
+    pub fn sample(&self, row: usize) -> usize {
+        match self.start + row {
+            sample if sample < self.batch.num_samples => sample,
+            _ => 0,
         }
     }
 
-    /// Becomes the batch of these pictures, with their captions and labels.
-    pub(crate) fn take(&mut self, loaded: &Loaded<HostRow>, part: &Part, config: &StepConfig) {
-        self.num_samples = loaded.rows.len();
-        self.num_tokens = config.num_tokens;
-        match &mut self.pixels {
-            Pixels::Rows(rows) => rows.extend(loaded.rows.iter().cloned()),
-            other => *other = Pixels::Rows(loaded.rows.clone()),
-        }
-        self.ids.resize(self.num_samples * self.num_tokens, 0);
-        self.labels.clear();
-        let captions = self.ids.chunks_mut(self.num_tokens);
-        for (&sample, ids) in loaded.samples.iter().zip(captions) {
-            let caption = part.samples.caption_id(sample as usize);
-            part.tokens.write(caption as usize, ids);
-            let label = part.samples.label(sample as usize);
-            self.labels.push(i64::from(label));
-        }
-        self.find_ends(&config.model);
+    /// The rows of this micro-batch among those of all samples.
+    pub(crate) fn rows<'a, T>(&self, all: &'a [T]) -> impl Iterator<Item = &'a T> {
+        let there = &all[self.start.min(all.len())..];
+        let padding = std::iter::repeat(&all[0]);
+        there.iter().chain(padding).take(self.size)
     }
 
-    /// Finds every caption's end token.
-    pub fn find_ends(&mut self, config: &ClipConfig) {
-        let captions = self.ids.chunks(self.num_tokens);
-        self.ends.clear();
-        self.ends
-            .extend(captions.map(|caption| end_token(caption, config.text.pooling) as i64));
-    }
-
-    /// Random pictures, captions of varied length and labels: for benchmarks and certificates.
-    pub fn random(
-        config: &ClipConfig,
-        num_samples: usize,
-        num_tokens: usize,
-        num_labels: Option<usize>,
-        seed: u64,
-    ) -> Batch {
-        let mut draw = Draw::new(seed, "batch");
-        let size = config.vision.image_size;
-        let mut pixels = vec![0u8; num_samples * size * size * 3];
-        for eight in pixels.chunks_mut(8) {
-            let bits = draw.bits().to_le_bytes();
-            eight.copy_from_slice(&bits[..eight.len()]);
+    /// Copies the values of this micro-batch's samples from those of all.
+    pub(crate) fn copy<T: Copy>(&self, from: &[T], to: &mut [T]) {
+        let each = from.len() / self.batch.num_samples;
+        let start = (self.start * each).min(from.len());
+        let there = to.len().min(from.len() - start);
+        to[..there].copy_from_slice(&from[start..start + there]);
+        for padding in to[there..].chunks_mut(each) {
+            padding.copy_from_slice(&from[..each]);
         }
-        let vocabulary = config.text.vocab_size as u64;
-        let end = match config.text.pooling {
-            holdall_models::config::TextPooling::HighestId => vocabulary as i64 - 1,
-            holdall_models::config::TextPooling::FirstEos(eos) => eos,
-        };
-        let mut ids = Vec::with_capacity(num_samples * num_tokens);
-        let mut labels = Vec::with_capacity(num_samples);
-        for _ in 0..num_samples {
-            let shortest = num_tokens.div_ceil(2) as u64;
-            let length = (shortest + draw.bits() % (num_tokens as u64 - shortest + 1)) as usize;
-            let caption = (0..num_tokens).map(|position| {
-                let id = (draw.bits() % (vocabulary - 1)) as i64;
-                match position + 1 {
-                    at if at == length => end,
-                    at if at > length => 0,
-                    _ if id == end => (id + 1) % vocabulary as i64,
-                    _ => id,
-                }
-            });
-            ids.extend(caption.collect::<Vec<_>>());
-            labels.push(num_labels.map_or(IGNORED, |labels| (draw.bits() % labels as u64) as i64));
-        }
-        Batch::new(config, num_tokens, Pixels::Bytes(pixels), ids, labels)
-    }
-
-    /// Bytes that a batch of byte pictures takes on the host.
-    pub fn host_bytes(config: &ClipConfig, num_samples: usize, num_tokens: usize) -> u64 {
-        let size = config.vision.image_size;
-        let indices = num_tokens + 2;
-        num_samples as u64 * (size * size * 3 + indices * size_of::<i64>()) as u64
-    }
-
-    /// Samples that the label loss counts.
-    pub fn num_labelled(&self) -> usize {
-        self.labels.iter().filter(|&&label| label >= 0).count()
     }
 }

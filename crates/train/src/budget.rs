@@ -3,6 +3,8 @@
 use holdall_telemetry::words;
 use serde::{Deserialize, Serialize};
 
+pub use holdall_files::show_bytes;
+
 /// A memory budget as written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -106,11 +108,6 @@ impl Memory {
             Memory::Percent(percent) => (total_bytes as f64 * percent / 100.0) as u64,
         }
     }
-}
-
-/// Bytes for people: `3.10 GiB`.
-pub fn show_bytes(bytes: u64) -> String {
-    words::show_bytes(bytes as f64)
 }
 
 /// Milliseconds for people: `41 ms`, `2.5 s`, `12 min`, `3.1 h`.

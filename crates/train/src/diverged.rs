@@ -6,7 +6,8 @@ use holdall_device::DeviceError;
 use serde::Serialize;
 
 use crate::scaler::{Gradients, LossScaler};
-use crate::step::{Step, StepReport};
+use crate::step::{LossSum, Step, StepReport};
+use crate::task::Loss;
 
 /// Losses, gradients, weights or features are infinite or not a number. Nothing of it is saved.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -51,20 +52,24 @@ impl fmt::Display for Diverged {
 }
 
 /// What is not finite in what a step reports, if training cannot go on from it.
-pub(crate) fn in_report(report: &StepReport, scaler: &mut LossScaler) -> Option<String> {
+pub(crate) fn in_report(
+    losses: &[Loss],
+    sums: &[LossSum],
+    report: &StepReport,
+    scaler: &mut LossScaler,
+) -> Option<String> {
     let overflowed = scaler.observe(report.gradients).is_err();
-    let losses = [
-        ("contrastive loss", report.contrastive.mean()),
-        ("label loss", report.label.mean()),
-        ("loss", report.loss),
-    ];
-    let bad_loss = losses.into_iter().find(|(_, loss)| !loss.is_finite());
+    let each = losses.iter().zip(sums);
+    let each = each.map(|(loss, sum)| (format!("{} loss", loss.name), sum.mean()));
+    let total = ("loss".to_owned(), report.loss);
+    let bad_loss = each.chain([total]).find(|(_, loss)| !loss.is_finite());
     // In fp16 a step whose gradients overflowed was skipped, and the next one has a smaller scale.
     let is_skipped = report.gradients != Gradients::Finite && !overflowed;
     if is_skipped || (!overflowed && bad_loss.is_none()) {
         return None;
     }
-    let (what, value) = bad_loss.unwrap_or(("gradient norm", report.gradient_norm));
+    let (what, value) =
+        bad_loss.unwrap_or_else(|| ("gradient norm".to_owned(), report.gradient_norm));
     let mut found = format!("the {what} is {}", name(value));
     if overflowed && scaler.is_on() {
         found += &format!(
@@ -115,32 +120,37 @@ fn name(value: f64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step::LossSum;
+    use crate::task::Chance;
 
-    fn report(loss: f64, gradient_norm: f64) -> StepReport {
-        let sum = LossSum {
+    /// What is found in a step of one loss.
+    fn found(loss: f64, gradient_norm: f64, scaler: &mut LossScaler) -> Option<String> {
+        let losses = [Loss {
+            name: "label".to_owned(),
+            weight: 1.0,
+            chance: Chance::Unknown,
+        }];
+        let sums = [LossSum {
             sum: loss,
             count: 1.0,
-        };
-        StepReport {
-            contrastive: sum,
-            label: LossSum::default(),
+        }];
+        let report = StepReport {
             loss,
             gradient_norm,
             gradients: match gradient_norm.is_finite() {
                 true => Gradients::Finite,
                 false => Gradients::Overflowed,
             },
-        }
+        };
+        in_report(&losses, &sums, &report, scaler)
     }
 
     #[test]
     fn without_a_loss_scale_nothing_is_said_of_one() {
-        let found = |loss, norm| in_report(&report(loss, norm), &mut LossScaler::off());
+        let found = |loss, norm| found(loss, norm, &mut LossScaler::off());
         assert_eq!(found(2.0, 1.0), None);
         assert_eq!(
             found(f64::NAN, f64::NAN).as_deref(),
-            Some("the contrastive loss is NaN")
+            Some("the label loss is NaN")
         );
         assert_eq!(
             found(2.0, f64::INFINITY).as_deref(),
@@ -149,18 +159,17 @@ mod tests {
         // The gradients may be finite where the loss is not.
         assert_eq!(
             found(f64::INFINITY, 1.0).as_deref(),
-            Some("the contrastive loss is infinite")
+            Some("the label loss is infinite")
         );
     }
 
     #[test]
     fn in_fp16_steps_are_skipped_until_the_scale_is_the_smallest() {
         let mut scaler = LossScaler::default();
-        let overflow = report(2.0, f64::INFINITY);
         for _ in 0..16 {
-            assert_eq!(in_report(&overflow, &mut scaler), None);
+            assert_eq!(found(2.0, f64::INFINITY, &mut scaler), None);
         }
-        let found = in_report(&overflow, &mut scaler).unwrap();
+        let found = found(2.0, f64::INFINITY, &mut scaler).unwrap();
         assert!(found.contains("at the smallest loss scale (1)"), "{found}");
     }
 
@@ -168,7 +177,7 @@ mod tests {
     fn it_says_the_step_the_norm_before_and_what_to_do() {
         let mut diverged = Diverged {
             step: 17,
-            found: "the contrastive loss is NaN".to_owned(),
+            found: "the label loss is NaN".to_owned(),
             last_norm: Some(StepNorm {
                 step: 16,
                 gradient_norm: 3.1e8,
@@ -178,7 +187,7 @@ mod tests {
         };
         assert_eq!(
             diverged.to_string(),
-            "step 17: training diverged: the contrastive loss is NaN; the gradient norm was 3.1e8 at step 16\n\
+            "step 17: training diverged: the label loss is NaN; the gradient norm was 3.1e8 at step 16\n\
              hint: a lower `lr`"
         );
         diverged.last_norm = None;

@@ -1,118 +1,32 @@
-//! A trained step as a model folder that `transformers` loads.
-//!
-//! ```text
-//! config.json, model.safetensors       CLIPModel.from_pretrained
-//! tokenizer.json, tokenizer_config.json, preprocessor_config.json     AutoTokenizer, CLIPImageProcessor
-//! head.safetensors, labels.json        the label head and what its outputs are called
-//! holdall.json                         checksums of all of them
-//! ```
+//! A model on disk: a folder that is whole or not there.
 
-use std::fs;
+use std::fmt::Display;
 use std::path::Path;
 
-use holdall_data::image_processor;
 use holdall_files::{Checksum, write_whole_folder};
-use holdall_models::folder::{Head, NamedTensor, Values, seal_folder, write_folder};
-use serde::{Deserialize, Serialize};
+use holdall_models::folder::seal_folder;
 
 use crate::error::TrainError;
-use crate::prepare::Prepared;
-use crate::run_folder::{failed, write_whole};
-use crate::step::{Step, Stored};
+use crate::run_folder::failed;
+use crate::step::Step;
 
-/// Names of the label head's outputs, and how captions were made: `labels.json`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LabelNames {
-    /// In the order of the outputs.
-    pub labels: Vec<String>,
-    /// Captions as they were trained.
-    pub caption: String,
-}
+/// Shards as large as `transformers` makes them.
+pub(crate) const SHARD_BYTES: u64 = 5_000_000_000;
 
-const LABELS_FILE: &str = "labels.json";
-
-impl LabelNames {
-    /// Reads what lies in a model folder; `None` where nothing does.
-    pub fn read(folder: &Path) -> Result<Option<LabelNames>, TrainError> {
-        let path = folder.join(LABELS_FILE);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
-        serde_json::from_str(&text).map(Some).map_err(|cause| {
-            TrainError::Config(format!(
-                "{}: {cause}\nhint: expected {{\"labels\": [...], \"caption\": \"...\"}}, as training writes it",
-                path.display()
-            ))
-        })
-    }
-}
-
-/// Writes everything that using the model takes, as a folder that is whole or not there. Returns the checksum of its `holdall.json`.
-pub fn save_model(step: &Step, prepared: &Prepared, folder: &Path) -> Result<Checksum, TrainError> {
-    let unsaved = |cause: String| {
-        let first = cause.lines().next().unwrap_or_default();
-        TrainError::Run(format!(
-            "{first}\nhint: free some space, then go on with --resume"
-        ))
-    };
+/// Writes the model with checksums of its files. Returns that of its `holdall.json`.
+pub fn save_model(step: &Step, folder: &Path) -> Result<Checksum, TrainError> {
     let fill = |folder: &Path| {
-        let saved = prepared.text.save(folder);
-        saved.map_err(|cause| unsaved(cause.to_string()))?;
-        let write = |name: &str, json: &serde_json::Value| {
-            write_whole(&folder.join(name), format!("{json:#}\n").as_bytes())
-        };
-        let processor = prepared.setup.processor.text();
-        write_whole(
-            &folder.join(image_processor::FILE_NAME),
-            processor.as_bytes(),
-        )?;
-        let names = LabelNames {
-            labels: prepared.labels.clone(),
-            caption: prepared.caption_template.clone(),
-        };
-        write(LABELS_FILE, &serde_json::json!(names))?;
-        let saved = save_weights(step, folder, Some(SHARD_BYTES));
-        saved.map_err(|cause| unsaved(cause.to_string()))?;
-        seal_folder(folder).map_err(|cause| unsaved(cause.to_string()))
+        step.config().task.save(step, folder)?;
+        seal_folder(folder).map_err(|cause| unsaved(&cause))
     };
     write_whole_folder(folder, fill, |cause| failed(folder, "written")(cause))
 }
 
-/// As large as `transformers` makes them.
-const SHARD_BYTES: u64 = 5_000_000_000;
-
-/// Writes `config.json`, `model.safetensors` (in shards where it would exceed `shard_bytes`) and, beside them, the label
-/// head. An interrupted write leaves no folder that looks complete.
-pub fn save_weights(
-    step: &Step,
-    folder: &Path,
-    shard_bytes: Option<u64>,
-) -> Result<(), TrainError> {
-    let config = &step.config().model;
-    let by_name = |name: &str| {
-        let mut parameters = step.parameters().iter();
-        parameters
-            .find(|parameter| parameter.name == name)
-            .map(|parameter| step.stored_weight(parameter))
-    };
-    let tensors: Vec<NamedTensor<Stored<'_>>> = config
-        .tensors()
-        .into_iter()
-        .map(|(name, shape)| {
-            let values =
-                by_name(&name).expect("the graph has every tensor of the state dict: tested");
-            (name, shape, values)
-        })
-        .collect();
-    let head = match (by_name("head.weight"), by_name("head.bias")) {
-        (Some(weight), Some(bias)) => Some(Head {
-            num_labels: bias.num_values(),
-            weight: weight.read()?.into_owned(),
-            bias: bias.read()?.into_owned(),
-        }),
-        _ => None,
-    };
-    write_folder(folder, config, &tensors, head.as_ref(), shard_bytes)?;
-    Ok(())
+/// What could not be saved, and what helps.
+pub(crate) fn unsaved(cause: &dyn Display) -> TrainError {
+    let cause = cause.to_string();
+    let first = cause.lines().next().unwrap_or_default();
+    TrainError::Run(format!(
+        "{first}\nhint: free some space, then go on with --resume"
+    ))
 }

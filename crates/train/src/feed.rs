@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Waits};
+use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
 
 use crate::batch::Batch;
 use crate::checkpoint::Clock;
 use crate::config::RunConfig;
 use crate::error::TrainError;
+use crate::loader_budget::{Reading, ReadingReport};
 use crate::picture_costs::PictureCosts;
-use crate::prepare::{Part, Prepared};
-use crate::reading::{Reading, ReadingReport};
+use crate::prepare::Prepared;
 
 /// A batch, and the rows that it is made of.
 #[derive(Default)]
@@ -52,9 +53,9 @@ impl Feed {
         cursor: Cursor,
         costs: &PictureCosts,
     ) -> Result<Feed, TrainError> {
-        let size = prepared.setup.step.model.vision.image_size;
-        let reading = Reading::new(config, device, effective_batch, size * size * 3, costs)?;
-        let samples = prepared.train.samples.len();
+        let picture_bytes = prepared.setup.step.task.picture_bytes();
+        let reading = Reading::new(config, device, effective_batch, picture_bytes, costs)?;
+        let samples = prepared.train.len();
         Ok(Feed {
             reading,
             loader: reading.open(device, prepared.setup.processor.framing)?,
@@ -124,7 +125,7 @@ impl Feed {
             decode: config.data.decode,
             seed: config.seed,
         };
-        let samples = Arc::clone(&prepared.train.samples);
+        let samples = Arc::clone(&prepared.train);
         self.loader.begin(samples, course, view);
         self.loader.begin_waits();
     }
@@ -147,7 +148,7 @@ impl Feed {
 
     fn release(&mut self, slot: usize) {
         let Slot { loaded, batch, .. } = &mut self.slots[slot];
-        batch.let_go();
+        batch.release_rows();
         self.loader.release(loaded);
     }
 
@@ -180,15 +181,15 @@ impl Feed {
     }
 
     /// Samples that are known to be broken.
-    pub fn leave_out(&mut self, part: &Part, broken: impl IntoIterator<Item = u32>) {
-        self.loader.leave_out(&part.samples, broken);
+    pub fn leave_out(&mut self, samples: &Arc<Samples>, broken: impl IntoIterator<Item = u32>) {
+        self.loader.leave_out(samples, broken);
     }
 
     /// Pictures of a step, counted from 1.
     fn count(&self, number: u64, prepared: &Prepared) -> usize {
         let within = (number - 1) % self.steps_per_epoch;
         let start = within as usize * self.reading.batch;
-        (prepared.train.samples.len() - start).min(self.reading.batch)
+        (prepared.train.len() - start).min(self.reading.batch)
     }
 
     /// Makes the batch of a step the one at hand, and waits for it if it must; whether it did, or had to `stop`. What was left out is
@@ -223,7 +224,7 @@ impl Feed {
             loaded,
             batch,
         } = &mut self.slots[slot];
-        batch.let_go();
+        batch.release_rows();
         *start = self.cursor;
         self.loader.next_unless(stop, count, loaded);
         self.skipped.append(&mut loaded.skipped);
@@ -232,7 +233,8 @@ impl Feed {
             return false;
         }
         self.cursor = loaded.end;
-        batch.take(loaded, &prepared.train, &prepared.setup.step);
+        let task = &prepared.setup.step.task;
+        task.fill_batch(batch, loaded, start.epoch);
         true
     }
 
@@ -286,7 +288,7 @@ mod tests {
         let prepared = Prepared::new(&config, &device).unwrap();
         let (stop, start) = (AtomicBool::new(false), Cursor::default());
         let framing = prepared.setup.processor.framing;
-        let lists = [&prepared.train.samples];
+        let lists = [&prepared.train];
         let costs = PictureCosts::read(&device, &lists, framing, &stop).unwrap();
         let mut feed = Feed::new(&device, &config, &prepared, 8, start, &costs).unwrap();
         std::thread::sleep(Duration::from_millis(50));

@@ -1,13 +1,16 @@
 //! The training run: whatever the split of the batch, the gradient of the whole; whenever it is killed, the same losses.
 //!
-//! From a config to a run: [`config`] is what the user wrote, [`prepare`] reads the data and opens the model, [`setup`]
-//! says what is computed within which budget, [`site`] where, [`ready`] plans it, [`measure`] lets a GPU decide between plans,
-//! [`reserve`] gets the memory, [`trainer`] is the loop. Follow one step:
-//! `feed` brings the [`batch`] as [`reading`] says, [`step_graph`] writes what is computed, the planner places it, [`step`] runs the
-//! programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss scale. Beside it:
-//! [`encoder`] and [`evaluate`] run forward alone, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`] keep what must survive
-//! a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] is what a run says, [`requests`] what it is asked meanwhile, [`recorder`] what its memory did, [`failure_file`] how it failed, [`examples`] a few predictions to look at, [`export`] writes a model folder, [`verify`] certifies that the split
-//! changed nothing.
+//! From a config to a run: [`config`] is what the user wrote, [`tasks`] read the data and open the model ([`prepare`]),
+//! [`setup`] says what is computed within which budget, [`site`] where, [`ready`] plans it, [`plan_race`] lets a GPU decide
+//! between plans, [`reserve`] gets the memory, [`trainer`] is the loop. Nothing here but [`tasks`] knows what is trained: [`task`]
+//! is what they are asked.
+//!
+//! Follow one step: `feed` brings the [`batch`] as [`loader_budget`] says, [`step_graph`] writes what is computed, the planner
+//! places it, [`step`] runs the programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss
+//! scale. Beside it: [`forward`] runs forward programs alone, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`]
+//! keep what must survive a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] and
+//! [`scores`] are what a run says, [`requests`] what it is asked meanwhile, [`recorder`] what its memory did, [`failure_file`] how
+//! it failed, [`export`] writes a model folder, [`verify`] certifies that the split changed nothing.
 
 #![forbid(unsafe_code)]
 
@@ -18,21 +21,19 @@ pub mod checkpoint;
 pub mod config;
 pub mod disk_space;
 pub mod diverged;
-pub mod encoder;
 pub mod error;
-pub mod evaluate;
-pub mod examples;
 pub mod export;
 pub mod failure_file;
 mod feed;
+pub mod forward;
 pub mod journal;
-pub mod measure;
+pub mod loader_budget;
 mod operations;
 pub mod optimizer;
 mod picture_changes;
 pub mod picture_costs;
+pub mod plan_race;
 pub mod prepare;
-pub mod reading;
 pub mod ready;
 pub mod recorder;
 pub mod report;
@@ -40,15 +41,19 @@ pub mod requests;
 pub mod reserve;
 pub mod resume;
 pub mod run_folder;
+pub mod saved_model;
 pub mod scaler;
 pub mod schedule;
+pub mod scores;
 pub mod sealed_config;
 pub mod setup;
+pub mod similarity;
 pub mod site;
 pub mod skipped;
 pub mod step;
 pub mod step_graph;
-pub mod trained;
+pub mod task;
+pub mod tasks;
 pub mod trainer;
 pub mod verify;
 

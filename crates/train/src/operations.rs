@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
-use holdall_graph::{Graph, Role};
-use holdall_plan::{Moment, Phase, Picture, PlacedBox, StepPlan, Tenant};
+use holdall_graph::Role;
+use holdall_plan::{MappedOperation, MemoryMap, PlacedBox, Stage, StepPlan, Tenant};
 use serde::Serialize;
 
 /// Tensors in `plan-tensors.json`, at most.
@@ -28,12 +28,12 @@ const CATEGORIES: [&str; 7] = [
 struct TensorsFile<'a> {
     arena_bytes: u64,
     /// Programs: name, first and last moment, runs in a step.
-    programs: Vec<(&'static str, usize, usize, usize)>,
+    programs: Vec<(&'a str, usize, usize, usize)>,
     categories: [&'static str; CATEGORIES.len()],
     names: Vec<&'a str>,
-    /// Index into `names`, one per moment.
+    /// Index into `names`, one per operation.
     operations: Vec<usize>,
-    /// Index into `names`, index into `categories`, offset, bytes, first and last moment.
+    /// Index into `names`, index into `categories`, offset, bytes, first and last operation.
     tensors: Vec<(usize, usize, u64, u64, usize, usize)>,
     left_out: usize,
 }
@@ -56,16 +56,16 @@ impl<'a> Names<'a> {
 
 /// `plan-tensors.json`.
 pub fn tensors_json(plan: &StepPlan) -> String {
-    let picture = &plan.picture;
+    let map = &plan.memory_map;
     let slots: Vec<String> = (1..plan.kept)
         .map(|micro| format!("all that micro-batch {micro} keeps"))
         .collect();
     let mut names = Names::default();
-    let moments = picture.moments.iter();
-    let operations = moments
-        .map(|moment| names.place(moment.operation))
+    let operations = map.operations.iter();
+    let operations = operations
+        .map(|operation| names.place(operation.operation))
         .collect();
-    let mut boxes: Vec<&PlacedBox> = picture.boxes.iter().collect();
+    let mut boxes: Vec<&PlacedBox> = map.boxes.iter().collect();
     boxes.sort_by_key(|placed| std::cmp::Reverse(placed.bytes));
     let left_out = boxes.len().saturating_sub(MAX_TENSORS);
     boxes.truncate(MAX_TENSORS);
@@ -77,7 +77,7 @@ pub fn tensors_json(plan: &StepPlan) -> String {
                     let storage = plan.graph.storage(id);
                     (storage.name.as_str(), category(storage.role))
                 }
-                Tenant::Scratch(moment) => (picture.moments[moment].operation, "workspace"),
+                Tenant::Scratch(moment) => (map.operations[moment].operation, "workspace"),
                 Tenant::Slot(slot) => (slots[slot].as_str(), "activations"),
                 Tenant::Landing => ("the next inputs", "inputs"),
             };
@@ -94,10 +94,17 @@ pub fn tensors_json(plan: &StepPlan) -> String {
         .collect();
     let file = TensorsFile {
         arena_bytes: plan.arena_bytes,
-        programs: picture
-            .stretches
+        programs: map
+            .programs
             .iter()
-            .map(|one| (one.phase.name(), one.first, one.last, one.runs))
+            .map(|one| {
+                (
+                    plan.program(one.stage).name.as_str(),
+                    one.first,
+                    one.last,
+                    one.runs,
+                )
+            })
             .collect(),
         categories: CATEGORIES,
         names: names.all,
@@ -105,7 +112,7 @@ pub fn tensors_json(plan: &StepPlan) -> String {
         tensors,
         left_out,
     };
-    serde_json::to_string(&file).expect("a picture is plain data")
+    serde_json::to_string(&file).expect("a map is plain data")
 }
 
 fn category(role: Role) -> &'static str {
@@ -120,7 +127,7 @@ fn category(role: Role) -> &'static str {
 }
 
 /// Seconds of every instruction of a program, all its runs in a step together.
-pub type Times = HashMap<Phase, Vec<f64>>;
+pub type Times = HashMap<Stage, Vec<f64>>;
 
 #[derive(Serialize)]
 struct OperationsFile<'a> {
@@ -142,7 +149,7 @@ struct KindLine {
 
 #[derive(Serialize)]
 struct OperationLine<'a> {
-    program: &'static str,
+    program: &'a str,
     block: Option<&'a str>,
     writes: Option<&'a str>,
     #[serde(flatten)]
@@ -150,14 +157,14 @@ struct OperationLine<'a> {
 }
 
 /// `operations.json`: slowest first, by the clock where a step was timed.
-pub fn operations_json(picture: &Picture, graph: &Graph, timed: Option<(u64, &Times)>) -> String {
+pub fn operations_json(map: &MemoryMap, plan: &StepPlan, timed: Option<(u64, &Times)>) -> String {
     let mut lines: Vec<OperationLine<'_>> = Vec::new();
-    for stretch in picture.stretches.iter().filter(|stretch| stretch.runs > 0) {
-        let measured = timed.and_then(|(_, times)| times.get(&stretch.phase));
-        let moments = &picture.moments[stretch.first..=stretch.last];
-        lines.extend(moments.iter().enumerate().map(|(index, moment)| {
+    for program in map.programs.iter().filter(|program| program.runs > 0) {
+        let measured = timed.and_then(|(_, times)| times.get(&program.stage));
+        let operations = &map.operations[program.first..=program.last];
+        lines.extend(operations.iter().enumerate().map(|(index, operation)| {
             let seconds = measured.and_then(|seconds| seconds.get(index));
-            line(moment, stretch.runs, seconds.copied(), graph)
+            line(operation, program.runs, seconds.copied(), plan)
         }));
     }
     let mut kinds: Vec<KindLine> = Vec::new();
@@ -189,19 +196,22 @@ pub fn operations_json(picture: &Picture, graph: &Graph, timed: Option<(u64, &Ti
 }
 
 fn line<'a>(
-    moment: &Moment,
+    operation: &MappedOperation,
     runs: usize,
     measured: Option<f64>,
-    graph: &'a Graph,
+    plan: &'a StepPlan,
 ) -> OperationLine<'a> {
+    let graph = &plan.graph;
     OperationLine {
-        program: moment.phase.name(),
-        block: moment.block.map(|block| graph.blocks()[block.0].as_str()),
-        writes: moment.output.map(|id| graph.storage(id).name.as_str()),
+        program: &plan.program(operation.stage).name,
+        block: operation
+            .block
+            .map(|block| graph.blocks()[block.0].as_str()),
+        writes: operation.output.map(|id| graph.storage(id).name.as_str()),
         times: KindLine {
-            operation: moment.operation,
+            operation: operation.operation,
             runs,
-            predicted_ms: 1e3 * moment.seconds * runs as f64,
+            predicted_ms: 1e3 * operation.seconds * runs as f64,
             measured_ms: measured.map(|seconds| 1e3 * seconds),
         },
     }

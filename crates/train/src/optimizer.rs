@@ -61,7 +61,7 @@ impl OptimizerConfig {
     }
 
     /// What the update reads of the moment: inverse loss scale, bias corrections, learning rates.
-    pub(crate) fn write_schedule(&self, moment: &Moment<'_>, schedule: &mut [f32]) {
+    pub(crate) fn write_schedule(&self, moment: &StepScalars<'_>, schedule: &mut [f32]) {
         let step = moment.step as f64;
         let correction = |beta: f64| (1.0 / (1.0 - beta.powf(step))) as f32;
         schedule[..SCHEDULE_START].copy_from_slice(&[
@@ -85,7 +85,7 @@ pub const FIXED_RATES: usize = 2;
 
 /// What changes from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moment<'a> {
+pub struct StepScalars<'a> {
     /// Counts updates, from 1.
     pub step: u64,
     /// Learning rates: the towers', the heads', then one per pattern.

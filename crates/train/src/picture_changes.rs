@@ -6,7 +6,7 @@ use holdall_data::picture_record::{Compared, compare, record};
 use holdall_data::samples::Samples;
 use holdall_data::words::thousands;
 
-use crate::config::Split;
+use crate::config::Subset;
 use crate::error::TrainError;
 use crate::failure_file;
 use crate::prepare::Prepared;
@@ -41,7 +41,7 @@ pub(crate) fn compare_pictures(
     }
     let (file, parts) = (folder.pictures(), parts(prepared));
     let is_left_out = |part: usize, sample: u32| {
-        let split = [Split::Train, Split::Validation][part];
+        let split = [Subset::Train, Subset::Validation][part];
         left_out.is_known(split, parts[part].row(sample as usize))
     };
     let compared = compare(&file, &parts, config.picture_check, is_left_out);
@@ -101,7 +101,5 @@ pub(crate) fn compare_pictures(
 }
 
 fn parts(prepared: &Prepared) -> Vec<&Samples> {
-    let parts = [Some(&prepared.train), prepared.validation.as_ref()];
-    let parts = parts.into_iter().flatten();
-    parts.map(|part| &*part.samples).collect()
+    prepared.subsets().map(|(_, samples)| &**samples).collect()
 }

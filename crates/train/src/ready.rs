@@ -11,14 +11,12 @@ use serde::Serialize;
 use holdall_plan::Candidate;
 
 use crate::checkpoint::{Checkpoint, SplitOfBatch};
-use crate::config::{RunConfig, Split};
+use crate::config::{RunConfig, TaskName};
 use crate::error::TrainError;
-use crate::evaluate;
-use crate::examples::EXAMPLES_BYTES;
 use crate::feed::Feed;
-use crate::measure::Choosing;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
-use crate::prepare::{Part, Prepared};
+use crate::plan_race::Choosing;
+use crate::prepare::Prepared;
 use crate::recorder::Recorder;
 use crate::site::Site;
 use crate::skipped::SkippedFile;
@@ -110,7 +108,10 @@ impl Ready {
         choosing: Choosing<'_>,
     ) -> Result<Option<Ready>, TrainError> {
         let recorder = Recorder::new(device.gauge());
+        let mut config = config;
         let mut prepared = Prepared::new(&config, &device)?;
+        // Written down with the run: what goes on with it need not look at the data again.
+        config.task = TaskName::by_name(prepared.setup.step.task.name());
         let request = &mut prepared.setup.request;
         if let Some(checkpoint) = &checkpoint {
             let split = &checkpoint.state.split;
@@ -125,7 +126,7 @@ impl Ready {
         let (done, cursor) = checkpoint.as_ref().map_or((0, None), |checkpoint| {
             (checkpoint.state.step, checkpoint.state.cursor)
         });
-        let per_epoch = prepared.train.samples.len().div_ceil(effective_batch) as u64;
+        let per_epoch = prepared.train.len().div_ceil(effective_batch) as u64;
         let cursor = cursor.unwrap_or_else(|| whole_steps(done, per_epoch, effective_batch));
         let Some(mut costs) = costs_of(&device, &prepared, stop) else {
             return Ok(None);
@@ -152,18 +153,14 @@ impl Ready {
         if !bring(&mut feed, &prepared) {
             return Ok(None);
         }
-        let projection = prepared.setup.step.model.projection_dim;
-        let evaluated = config
-            .train
-            .eval_on
-            .iter()
-            .filter_map(|&split| part(&prepared, split));
-        let evaluation = evaluated
-            .map(|part| evaluate::host_bytes(part, projection, device.cpu().num_threads()))
-            .max();
-        let threads = device.cpu().num_threads() as u64;
-        let evaluation = evaluation.map_or(0, |bytes| bytes + EXAMPLES_BYTES);
-        let host_bytes = evaluation + LOOP_BYTES + threads * THREAD_BYTES;
+        let threads = device.cpu().num_threads();
+        let task = &prepared.setup.step.task;
+        let evaluated = config.train.eval_on.iter().filter_map(|&subset| {
+            let samples = prepared.samples(subset)?;
+            Some(task.evaluation_bytes(subset, samples, threads))
+        });
+        let evaluation = evaluated.max().unwrap_or(0);
+        let host_bytes = evaluation + LOOP_BYTES + threads as u64 * THREAD_BYTES;
         recorder.enter(Phase::Plan);
         let plan = match device.is_gpu() {
             true => prepared.setup.plan(&device, host_bytes, choosing)?,
@@ -221,9 +218,9 @@ impl Ready {
     pub(crate) fn reserve(&mut self, tell: &mut dyn FnMut(&str)) -> Result<Step, TrainError> {
         let setup = &mut self.prepared.setup;
         if !self.device.is_gpu() {
-            let variant = self.plan.chosen.variant();
-            let plan = self.plan.step.without_picture();
-            return Step::new(&self.device, setup.step.clone(), plan, &variant);
+            let batch_size = self.plan.chosen.choice.batch_size;
+            let plan = self.plan.step.without_memory_map();
+            return Step::new(&self.device, setup.step.clone(), plan, batch_size);
         }
         let reserved = setup.reserve(&self.device, self.plan.clone(), tell)?;
         setup.budget_bytes = reserved.budget_bytes;
@@ -259,11 +256,7 @@ const TRAIN: usize = 0;
 /// What all pictures of a run cost; `None` if it was stopped.
 fn costs_of(device: &Device, prepared: &Prepared, stop: &AtomicBool) -> Option<PictureCosts> {
     let framing = prepared.setup.processor.framing;
-    let lists: Vec<_> = [Some(&prepared.train), prepared.validation.as_ref()]
-        .into_iter()
-        .flatten()
-        .map(|part| &part.samples)
-        .collect();
+    let lists: Vec<_> = prepared.subsets().map(|(_, samples)| samples).collect();
     PictureCosts::read(device, &lists, framing, stop)
 }
 
@@ -274,16 +267,10 @@ fn leave_out_again(
     feed: &mut Feed,
     costs: &mut PictureCosts,
 ) {
-    let parts = [
-        (Split::Train, Some(&prepared.train)),
-        (Split::Validation, prepared.validation.as_ref()),
-    ];
-    for (list, (split, part)) in parts.into_iter().enumerate() {
-        if let Some(part) = part {
-            let samples = skipped.samples(split, &part.samples);
-            costs.leave_out(list, &samples);
-            feed.leave_out(part, samples);
-        }
+    for (list, (subset, samples)) in prepared.subsets().enumerate() {
+        let broken = skipped.samples(subset, samples);
+        costs.leave_out(list, &broken);
+        feed.leave_out(samples, broken);
     }
 }
 
@@ -300,16 +287,8 @@ fn whole_steps(done: u64, per_epoch: u64, effective_batch: usize) -> Cursor {
 fn split_of(plan: &Plan) -> SplitOfBatch {
     SplitOfBatch {
         effective_batch: plan.effective_batch,
-        batch_size: plan.chosen.batch_size,
-        gradient_accumulation: plan.chosen.gradient_accumulation,
-        kept_micro_batches: plan.chosen.kept_micro_batches,
-    }
-}
-
-/// The samples that a name in `eval_on` means.
-pub(crate) fn part(prepared: &Prepared, split: Split) -> Option<&Part> {
-    match split {
-        Split::Train => Some(&prepared.train),
-        Split::Validation => prepared.validation.as_ref(),
+        batch_size: plan.chosen.choice.batch_size,
+        gradient_accumulation: plan.chosen.choice.gradient_accumulation,
+        kept_micro_batches: plan.chosen.choice.kept_micro_batches,
     }
 }

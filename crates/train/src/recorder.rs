@@ -352,17 +352,12 @@ mod tests {
 
     fn step(number: u64) -> StepLine {
         StepLine {
-            kind: "step",
             step: number,
             epoch: 1,
             loss: 1.0,
-            contrastive: 1.0,
-            contrastive_chance: 1.0,
-            label: None,
-            label_chance: None,
+            losses: Vec::new(),
             gradient_norm: 1.0,
-            lr: 1e-3,
-            lr_head: None,
+            rates: vec![("lr", 1e-3)],
             loss_scale: 1.0,
             samples: 6,
             samples_digest: String::new(),

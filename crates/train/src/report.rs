@@ -1,38 +1,29 @@
 //! What a run says of itself: lines of `metrics.jsonl`, events for whoever watches, and the summary.
 
+use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Best;
-use crate::config::Split;
-use crate::evaluate::Scores;
-use crate::reading::ReadingReport;
+use crate::config::Subset;
+use crate::loader_budget::ReadingReport;
+use crate::scores::Scores;
 use crate::skipped::SkippedLine;
 
 /// A line per optimizer step.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepLine {
-    /// `step`.
-    pub kind: &'static str,
     /// Counted from 1.
     pub step: u64,
     /// Counted from 1.
     pub epoch: u64,
     /// The weighted losses together.
     pub loss: f64,
-    /// Pictures against captions.
-    pub contrastive: f64,
-    /// What guessing would give: ln of the samples.
-    pub contrastive_chance: f64,
-    /// The label head's.
-    pub label: Option<f64>,
-    /// What guessing would give: ln of the labels.
-    pub label_chance: Option<f64>,
+    /// Each of them.
+    pub losses: Vec<LossLine>,
     /// Before clipping.
     pub gradient_norm: f64,
-    /// Of the towers.
-    pub lr: f64,
-    /// Of the label head.
-    pub lr_head: Option<f64>,
+    /// Learning rates by their keys in a config: `lr`, and those that begin with `lr_`.
+    pub rates: Vec<(&'static str, f64)>,
     /// What losses are multiplied by.
     pub loss_scale: f64,
     /// In this step.
@@ -45,6 +36,41 @@ pub struct StepLine {
     pub waited_for_data: f64,
 }
 
+/// A loss in a step: `NAME` and `NAME_chance` of its line, which is how a reader tells that it is one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LossLine {
+    /// As the task calls it.
+    pub name: String,
+    /// Its mean over the step.
+    pub mean: f64,
+    /// What guessing would give, where that is known.
+    pub chance: Option<f64>,
+}
+
+impl Serialize for StepLine {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut line = serializer.serialize_map(None)?;
+        line.serialize_entry("kind", "step")?;
+        line.serialize_entry("step", &self.step)?;
+        line.serialize_entry("epoch", &self.epoch)?;
+        line.serialize_entry("loss", &self.loss)?;
+        for loss in &self.losses {
+            line.serialize_entry(&loss.name, &loss.mean)?;
+            line.serialize_entry(&format!("{}_chance", loss.name), &loss.chance)?;
+        }
+        line.serialize_entry("gradient_norm", &self.gradient_norm)?;
+        for (name, rate) in &self.rates {
+            line.serialize_entry(name, rate)?;
+        }
+        line.serialize_entry("loss_scale", &self.loss_scale)?;
+        line.serialize_entry("samples", &self.samples)?;
+        line.serialize_entry("samples_digest", &self.samples_digest)?;
+        line.serialize_entry("seconds", &self.seconds)?;
+        line.serialize_entry("waited_for_data", &self.waited_for_data)?;
+        line.end()
+    }
+}
+
 /// A line per evaluated part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EvaluationLine {
@@ -55,7 +81,7 @@ pub struct EvaluationLine {
     /// Counted from 1.
     pub epoch: u64,
     /// Which samples.
-    pub on: Split,
+    pub on: Subset,
     /// What was found.
     #[serde(flatten)]
     pub scores: Scores,
@@ -79,7 +105,7 @@ pub struct MemoryUse {
 pub struct EpochReport {
     /// Counted from 1.
     pub epoch: u64,
-    /// Of so many.
+    /// Total number of epochs.
     pub epochs: u64,
     /// Evaluation included.
     pub seconds: f64,
@@ -101,10 +127,10 @@ pub enum Event<'a> {
     /// An evaluation goes on.
     Evaluating {
         /// Which samples.
-        on: Split,
-        /// Pictures and captions encoded.
+        on: Subset,
+        /// Samples (and texts) done.
         done: usize,
-        /// Of so many.
+        /// Total number of them.
         total: usize,
     },
     /// An evaluation is done.
@@ -145,7 +171,7 @@ pub enum Outcome {
     Interrupted {
         /// Steps done.
         step: u64,
-        /// Of so many.
+        /// Total number of steps.
         total: u64,
     },
 }
@@ -197,6 +223,9 @@ pub struct Summary {
     pub best: Option<Best>,
     /// The last evaluation, part by part.
     pub metrics: Vec<SummaryMetrics>,
+    /// The last evaluation of its first part, for people.
+    #[serde(skip)]
+    pub found: Option<String>,
     /// What is in `model/`.
     pub model: Option<ModelOfRun>,
     /// Checksum of the checkpoint that this belongs to.
@@ -216,7 +245,7 @@ pub struct ModelOfRun {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SummaryMetrics {
     /// Which samples.
-    pub on: Split,
+    pub on: Subset,
     /// After which step.
     pub step: u64,
     /// What was found.

@@ -8,13 +8,12 @@
 //! Each at most once, and only with what the user left open.
 
 use holdall_device::{Device, DeviceError};
-use holdall_plan::{Candidate, Plan, PlanError, Request, Variant, plan};
+use holdall_plan::{Candidate, Choice, Plan, PlanError, Request, StepShape, plan};
 
 use crate::budget::{Memory, show_bytes};
 use crate::error::TrainError;
 use crate::setup::{Setup, hold_more};
 use crate::step::Step;
-use crate::step_graph::write_step;
 
 /// A plan with its memory.
 pub struct Reserved<M = Step> {
@@ -55,11 +54,11 @@ impl Setup {
             held_bytes: &|| device.held_bytes(),
         };
         let mut make = |plan: &Plan| {
-            let variant = plan.chosen.variant();
-            Step::new(device, self.step.clone(), plan.step.clone(), &variant)
+            let batch_size = plan.chosen.choice.batch_size;
+            Step::new(device, self.step.clone(), plan.step.clone(), batch_size)
         };
         let mut plan_again = |budget_bytes: Option<u64>, more_bytes: u64| {
-            let build = |variant: &Variant| write_step(&self.step, variant).graph;
+            let build = |shape: &StepShape| self.write(shape);
             let target = device.target_with_more(self.step.arithmetic, 0, more_bytes)?;
             let request = Request {
                 budget_bytes,
@@ -189,11 +188,12 @@ fn within_what_is_left<M>(
 
 /// `batch 64 x 2 instead of 128 x 1, recompute blocks instead of cheap`.
 fn differences(old: &Candidate, new: &Candidate) -> String {
-    let split = |of: &Candidate| format!("{} x {}", of.batch_size, of.gradient_accumulation);
+    let (old, new) = (&old.choice, &new.choice);
+    let split = |of: &Choice| format!("{} x {}", of.batch_size, of.gradient_accumulation);
     let mut words = Vec::new();
     for (name, old, new) in [
         ("batch", split(old), split(new)),
-        ("recompute", old.recompute.clone(), new.recompute.clone()),
+        ("recompute", old.recompute.label(), new.recompute.label()),
         (
             "kept micro-batches",
             old.kept_micro_batches.to_string(),
@@ -201,8 +201,8 @@ fn differences(old: &Candidate, new: &Candidate) -> String {
         ),
         (
             "weight copies",
-            old.weight_copies.to_owned(),
-            new.weight_copies.to_owned(),
+            old.weight_copies.name().to_owned(),
+            new.weight_copies.name().to_owned(),
         ),
     ] {
         if old != new {

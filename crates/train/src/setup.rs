@@ -1,22 +1,23 @@
 //! From a config to a planned step.
 
-use std::path::Path;
+use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
 use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
-use holdall_models::config::{ClipConfig, Normalization};
+use holdall_graph::Graph;
 use holdall_models::folder::ModelFolder;
-use holdall_models::{hub_cache, init};
-use holdall_plan::{Candidate, Plan, PlanError, Request, Variant, plan};
+use holdall_plan::{Candidate, Plan, PlanError, Request, StepShape, plan};
 
 use crate::budget::{Memory, show_bytes};
 use crate::config::{Precision, RunConfig, matches};
 use crate::error::TrainError;
-use crate::measure::{self, Choosing};
+use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
 use crate::step_graph::{StepConfig, write_step};
+use crate::task::Task;
+use crate::tasks;
 
 /// Where weights come from.
 pub enum Weights {
@@ -45,8 +46,6 @@ impl Weights {
 pub struct Setup {
     /// What to train.
     pub step: StepConfig,
-    /// Where weights come from.
-    pub weights: Weights,
     /// What pictures go through, and what is saved with the model.
     pub processor: ImageProcessor,
     /// What the planner is asked.
@@ -57,84 +56,61 @@ pub struct Setup {
     pub budget_bytes: Option<u64>,
     /// Seed of everything random.
     pub seed: u64,
-    /// Whether the folder's label head is for these labels.
-    pub keep_head: bool,
     /// Things to say: what was asked for and cannot be had.
     pub notes: Vec<String>,
 }
 
 impl Setup {
-    /// Opens the model and resolves the budget, without data: `labels` and `tokens` are what the config says.
-    pub fn new<'a>(config: &RunConfig, site: impl Into<Site<'a>>) -> Result<Setup, TrainError> {
-        let opened = open_model(&config.model)?;
-        let tokens = config.tokens.unwrap_or(opened.model.text.max_positions);
-        Setup::assemble(config, site.into(), opened, config.labels, tokens)
+    /// Opens the model and resolves the budget, without data.
+    pub fn without_data<'a>(
+        config: &RunConfig,
+        site: impl Into<Site<'a>>,
+    ) -> Result<Setup, TrainError> {
+        tasks::setup(config, site.into())
     }
 
     /// Puts together what is computed, and resolves the budget.
-    pub(crate) fn assemble(
+    pub(crate) fn new(
         config: &RunConfig,
         site: Site<'_>,
-        OpenedModel {
-            model,
-            weights,
-            processor,
-        }: OpenedModel,
-        labels: Option<usize>,
-        tokens: usize,
+        task: Arc<dyn Task>,
+        processor: ImageProcessor,
+        mut notes: Vec<String>,
     ) -> Result<Setup, TrainError> {
-        let positions = model.text.max_positions;
-        if tokens == 0 || tokens > positions {
-            return Err(TrainError::Config(format!(
-                "tokens: {tokens}, expected 1 to {positions}, the model's positions\nhint: leave `tokens` out"
-            )));
-        }
         config.validate()?;
-        let mut notes = Vec::new();
-        if let Weights::Folder(_) = weights {
-            notes.push(processor.describe());
-        }
+        task.best_metric(config.train.best_metric.as_deref())?;
         let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
-        if let (Weights::Folder(folder), Some(labels)) = (&weights, labels) {
-            match folder.read_head()? {
-                Some(head) if head.num_labels == labels => {}
-                Some(head) => notes.push(format!(
-                    "Label head: RANDOM (the folder's head has {} classes, {labels} were asked for)",
-                    head.num_labels
-                )),
-                None => notes.push("Label head: RANDOM (the folder has none)".to_owned()),
-            }
-        }
         let budget_bytes = resolve_budget(config.memory, site)?;
         notes.extend(notes_on_memory(site, budget_bytes));
-        let mut step = StepConfig::new(model, labels);
-        step.num_tokens = tokens;
-        step.contrastive_weight = config.losses.contrastive;
-        step.label_weight = config.losses.label;
-        step.label_smoothing = config.losses.label_smoothing;
-        step.optimizer = config.train.optimizer_config();
         let patterns = config.train.lr_by.0.iter();
-        step.rate_patterns = patterns.map(|(pattern, _)| pattern.clone()).collect();
+        let step = StepConfig {
+            optimizer: config.train.optimizer_config(),
+            rate_patterns: patterns.map(|(pattern, _)| pattern.clone()).collect(),
+            evaluation_batch: config.train.eval_batch_size,
+            arithmetic,
+            ..StepConfig::new(task)
+        };
         check_patterns(&step)?;
-        step.evaluation_batch = config.train.eval_batch_size;
-        step.arithmetic = arithmetic;
-        step.sorted_ids = site.wants_sorted_ids();
-        let request = config.request(budget_bytes, arithmetic);
+        let mut request = config.request(budget_bytes, arithmetic);
+        request.smaller_batch_note = step.task.smaller_batch_note();
         let mut asked = request.clone();
         if config.memory == Memory::Auto {
             asked.budget_bytes = budget_bytes.map(rounded);
         }
         Ok(Setup {
             step,
-            weights,
             processor,
             request,
             asked,
             budget_bytes,
             seed: config.seed,
-            keep_head: true,
             notes,
         })
+    }
+
+    /// The graph of a step.
+    pub(crate) fn write(&self, shape: &StepShape) -> Graph {
+        write_step(&self.step, shape)
     }
 
     /// Plans for a device or a card. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
@@ -149,9 +125,9 @@ impl Setup {
         if let Site::Here(device) = site
             && device.is_gpu()
         {
-            return measure::choose(self, device, choosing);
+            return plan_race::choose(self, device, choosing);
         }
-        let build = |variant: &Variant| write_step(&self.step, variant).graph;
+        let build = |shape: &StepShape| self.write(shape);
         let planned = |more_bytes: u64| -> Result<Plan, TrainError> {
             let target = site.target(self.step.arithmetic, host_bytes + more_bytes)?;
             Ok(plan(&self.request, &build, &*target)?)
@@ -200,8 +176,8 @@ impl Setup {
             let reserved = self.reserve(device, plan, tell)?;
             (reserved.machine, reserved.plan.chosen)
         } else {
-            let variant = plan.chosen.variant();
-            let step = Step::new(device, self.step.clone(), plan.step, &variant)?;
+            let batch_size = plan.chosen.choice.batch_size;
+            let step = Step::new(device, self.step.clone(), plan.step, batch_size)?;
             (step, plan.chosen)
         };
         self.fill(device, &mut step)?;
@@ -210,33 +186,8 @@ impl Setup {
 
     /// Fills the weights of a step: from the folder, or drawn.
     pub fn fill(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
-        match &self.weights {
-            Weights::Random { .. } => step.set_weights(device, |name, values| {
-                init::fill(&self.step.model, self.seed, name, values);
-                Ok(())
-            }),
-            Weights::Folder(folder) => {
-                let head = match self.keep_head {
-                    true => folder.read_head()?,
-                    false => None,
-                };
-                step.set_weights(device, |name, values| {
-                    match (name, &head) {
-                        ("head.weight", Some(head)) if head.weight.len() == values.len() => {
-                            values.copy_from_slice(&head.weight);
-                        }
-                        ("head.bias", Some(head)) if head.bias.len() == values.len() => {
-                            values.copy_from_slice(&head.bias);
-                        }
-                        ("head.weight" | "head.bias", _) => {
-                            init::fill_new_head(&self.step.model, self.seed, name, values);
-                        }
-                        _ => folder.read_f32(name, values)?,
-                    }
-                    Ok(())
-                })
-            }
-        }
+        let fill = self.step.task.weights(self.seed)?;
+        step.set_weights(device, fill)
     }
 }
 
@@ -263,13 +214,7 @@ fn rounded(bytes: u64) -> u64 {
 
 /// A pattern that matches nothing is a misspelling, not a wish.
 fn check_patterns(step: &StepConfig) -> Result<(), TrainError> {
-    let mut names: Vec<String> = step
-        .model
-        .tensors()
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
-    names.extend(["head.weight", "head.bias"].map(str::to_owned));
+    let names = step.task.parameter_names();
     for pattern in &step.rate_patterns {
         if !names.iter().any(|name| matches(pattern, name)) {
             return Err(TrainError::Config(format!(
@@ -287,64 +232,6 @@ const START_TO_START_BYTES: u64 = 3 << 19;
 
 /// How often a run is planned until its own plan fits into it.
 const MOST_PLANS: usize = 3;
-
-/// A model before anything is planned.
-pub(crate) struct OpenedModel {
-    /// Sizes, and what its pictures are normalised by.
-    pub model: ClipConfig,
-    /// Where weights come from.
-    pub weights: Weights,
-    /// What its pictures go through.
-    pub processor: ImageProcessor,
-}
-
-impl OpenedModel {
-    fn new(mut model: ClipConfig, weights: Weights, processor: ImageProcessor) -> OpenedModel {
-        model.vision.normalization = Normalization {
-            mean: processor.mean,
-            std: processor.std,
-        };
-        OpenedModel {
-            model,
-            weights,
-            processor,
-        }
-    }
-}
-
-/// The folder that `name` is, or has in the local Hugging Face cache; else a preset.
-pub(crate) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
-    let path = Path::new(name);
-    let found = match path.exists() {
-        true => Some(path.to_owned()),
-        false => hub_cache::find(name),
-    };
-    if let Some(path) = found {
-        let folder = ModelFolder::open(&path)?;
-        folder.check()?;
-        let config = folder.config().clone();
-        let processor = ImageProcessor::read(&path, config.vision.image_size as u32)?;
-        let weights = Weights::Folder(Box::new(folder));
-        return Ok(OpenedModel::new(config, weights, processor));
-    }
-    match ClipConfig::preset(name) {
-        Some(config) => {
-            let preset = name.to_owned();
-            let processor = ImageProcessor::clip(config.vision.image_size as u32);
-            Ok(OpenedModel::new(
-                config,
-                Weights::Random { preset },
-                processor,
-            ))
-        }
-        None => Err(TrainError::Config(format!(
-            "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
-             Hugging Face cache, or a preset; found none\n\
-             hint: presets are {}",
-            ClipConfig::PRESETS.join(", ")
-        ))),
-    }
-}
 
 /// What the user asked for, or what suits the device. The CPU computes in f32 and says so; a GPU that lacks a format is not
 /// the one that the user had in mind.
@@ -446,26 +333,5 @@ pub fn show_budget(bytes: u64, budget: Option<u64>) -> String {
     match budget {
         Some(budget) => format!("{} of {}", show_bytes(bytes), show_bytes(budget)),
         None => show_bytes(bytes),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The numbers are written down twice, for pictures and for graphs; a bit between them would move every loss.
-    #[test]
-    fn the_image_processor_of_a_preset_has_the_bits_of_clip() {
-        let opened = open_model("small").unwrap();
-        let Normalization { mean, std } = Normalization::CLIP;
-        assert_eq!(
-            opened.processor.mean.map(f32::to_bits),
-            mean.map(f32::to_bits)
-        );
-        assert_eq!(
-            opened.processor.std.map(f32::to_bits),
-            std.map(f32::to_bits)
-        );
-        assert_eq!(opened.processor.differing_from_clip(), None);
     }
 }

@@ -13,7 +13,7 @@ use holdall_data::source::BadRow;
 use serde::{Deserialize, Serialize};
 
 use crate::appended_file::{AppendedFile, Prefix};
-use crate::config::Split;
+use crate::config::Subset;
 use crate::error::TrainError;
 use crate::run_folder::failed;
 
@@ -21,7 +21,7 @@ use crate::run_folder::failed;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedLine {
     /// Which samples it is one of.
-    pub part: Split,
+    pub part: Subset,
     /// The line of the CSV that names it.
     pub row: u32,
     /// As the CSV has it.
@@ -32,7 +32,7 @@ pub struct SkippedLine {
 
 impl SkippedLine {
     /// Of a sample.
-    pub fn new(part: Split, samples: &Samples, skipped: &Skipped) -> SkippedLine {
+    pub fn new(part: Subset, samples: &Samples, skipped: &Skipped) -> SkippedLine {
         let sample = skipped.sample as usize;
         SkippedLine {
             part,
@@ -55,7 +55,7 @@ pub fn reason(path: &Path, error: &DataError) -> String {
 pub(crate) struct SkippedFile {
     path: PathBuf,
     file: AppendedFile,
-    known: HashSet<(Split, u32)>,
+    known: HashSet<(Subset, u32)>,
 }
 
 impl SkippedFile {
@@ -106,13 +106,13 @@ impl SkippedFile {
     }
 
     /// Samples of a part that earlier processes left out.
-    pub fn samples(&self, part: Split, samples: &Samples) -> Vec<u32> {
+    pub fn samples(&self, part: Subset, samples: &Samples) -> Vec<u32> {
         let is_known = |&sample: &u32| self.is_known(part, samples.row(sample as usize));
         (0..samples.len() as u32).filter(is_known).collect()
     }
 
     /// Whether a row is listed.
-    pub fn is_known(&self, part: Split, row: u32) -> bool {
+    pub fn is_known(&self, part: Subset, row: u32) -> bool {
         self.known.contains(&(part, row))
     }
 
@@ -124,7 +124,7 @@ impl SkippedFile {
     /// Adds a picture; `None` where it is listed.
     pub fn add(
         &mut self,
-        part: Split,
+        part: Subset,
         samples: &Samples,
         skipped: &Skipped,
     ) -> Result<Option<SkippedLine>, TrainError> {
@@ -143,8 +143,8 @@ impl SkippedFile {
         for bad in rows {
             let line = SkippedLine {
                 part: match bad.is_held {
-                    true => Split::Validation,
-                    false => Split::Train,
+                    true => Subset::Validation,
+                    false => Subset::Train,
                 },
                 row: bad.row,
                 image: bad.image.clone(),
@@ -217,9 +217,9 @@ mod tests {
     fn samples() -> Samples {
         let mut builder = SamplesBuilder::new(PathBuf::from("root"));
         for row in 0..20 {
-            builder.push(&format!("{row},\"x\".jpg"), "x", -1, row + 2);
+            builder.push(&format!("{row},\"x\".jpg"), Some("x"), row + 2);
         }
-        builder.finish()
+        builder.finish(Vec::new())
     }
 
     fn missing(samples: &Samples, sample: u32) -> Skipped {
@@ -235,16 +235,16 @@ mod tests {
         let samples = samples();
         let mut file = SkippedFile::open(&path, None).unwrap();
         let line = file
-            .add(Split::Train, &samples, &missing(&samples, 3))
+            .add(Subset::Train, &samples, &missing(&samples, 3))
             .unwrap()
             .unwrap();
         assert_eq!(line.reason, "expected a picture, found no file");
         assert_eq!(
-            file.add(Split::Train, &samples, &missing(&samples, 3))
+            file.add(Subset::Train, &samples, &missing(&samples, 3))
                 .unwrap(),
             None
         );
-        file.add(Split::Validation, &samples, &missing(&samples, 3))
+        file.add(Subset::Validation, &samples, &missing(&samples, 3))
             .unwrap()
             .unwrap();
         let remembered = file.sync().unwrap();
@@ -252,8 +252,8 @@ mod tests {
         file.file.add(b"train,9,x.jpg,gone\ntrain,7,\"4").unwrap();
         let mut file = SkippedFile::open(&path, Some(&remembered)).unwrap();
         assert_eq!(file.total(), 2);
-        assert_eq!(file.samples(Split::Train, &samples), [3]);
-        file.add(Split::Train, &samples, &missing(&samples, 4))
+        assert_eq!(file.samples(Subset::Train, &samples), [3]);
+        file.add(Subset::Train, &samples, &missing(&samples, 4))
             .unwrap()
             .unwrap();
         let lines: Vec<SkippedLine> = csv::Reader::from_path(&path)
@@ -261,16 +261,16 @@ mod tests {
             .deserialize()
             .map(Result::unwrap)
             .collect();
-        let rows: Vec<(Split, u32, &str)> = lines
+        let rows: Vec<(Subset, u32, &str)> = lines
             .iter()
             .map(|line| (line.part, line.row, line.image.as_str()))
             .collect();
         assert_eq!(
             rows,
             [
-                (Split::Train, 5, "3,\"x\".jpg"),
-                (Split::Validation, 5, "3,\"x\".jpg"),
-                (Split::Train, 6, "4,\"x\".jpg")
+                (Subset::Train, 5, "3,\"x\".jpg"),
+                (Subset::Validation, 5, "3,\"x\".jpg"),
+                (Subset::Train, 6, "4,\"x\".jpg")
             ]
         );
     }
@@ -282,7 +282,7 @@ mod tests {
         let samples = samples();
         std::fs::write(&path, "part,row,image,reason\ntrain,5,\"3").unwrap();
         let mut file = SkippedFile::open(&path, None).unwrap();
-        file.add(Split::Train, &samples, &missing(&samples, 3))
+        file.add(Subset::Train, &samples, &missing(&samples, 3))
             .unwrap()
             .unwrap();
         assert_eq!(SkippedFile::open(&path, None).unwrap().total(), 1);
@@ -296,11 +296,11 @@ mod tests {
         let policy = DataConfig::default();
         let check = |file: &SkippedFile| file.check(Path::new("cars.csv"), 20, &policy);
         for sample in 0..2 {
-            file.add(Split::Train, &samples, &missing(&samples, sample))
+            file.add(Subset::Train, &samples, &missing(&samples, sample))
                 .unwrap();
             assert!(check(&file).is_ok());
         }
-        file.add(Split::Train, &samples, &missing(&samples, 2))
+        file.add(Subset::Train, &samples, &missing(&samples, 2))
             .unwrap();
         let error = check(&file).unwrap_err().to_string();
         assert!(

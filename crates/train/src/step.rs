@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! begin
-//! features of the micro-batches without a slot      first pass
-//! features of the micro-batches with a slot         first pass, activations kept
-//! loss over all features, and their gradients
-//! pull back those with a slot                       last in, first out
-//! pull back the others                              forward again
+//! first pass of the micro-batches without a slot    where a loss needs the whole effective batch
+//! forward of the micro-batches with a slot          activations kept
+//! loss over what they left, and its gradients
+//! backward of those with a slot                     last in, first out
+//! forward and backward of the others
 //! update                                            the commit point
 //! ```
 
@@ -15,18 +15,17 @@ use std::collections::HashMap;
 use std::io;
 
 use holdall_device::{Device, DeviceError, Machine};
-use holdall_graph::{Parameter, ValueId};
-use holdall_models::clip;
-use holdall_models::folder::Values;
-use holdall_plan::{Phase, Place, StepPlan, Variant};
+use holdall_graph::Parameter;
+use holdall_models::folder::Values as StoredValues;
+use holdall_plan::{Place, Run, Stage, StepPlan};
 
-use crate::batch::{Batch, Pixels};
-use crate::encoder::Encoder;
+use crate::batch::{Batch, IGNORED, MicroBatch, Scope, Values};
 use crate::error::TrainError;
+use crate::forward::Forward;
 use crate::operations::Times;
-use crate::optimizer::Moment;
+use crate::optimizer::StepScalars;
 use crate::scaler::Gradients;
-use crate::step_graph::{CONTRASTIVE, LABEL, Reach, StepConfig, write_step};
+use crate::step_graph::{StepConfig, endpoints};
 
 /// A loss as sum and count; whoever wants the mean divides, once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -51,10 +50,6 @@ impl LossSum {
 /// What a step tells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// Over all pairs of the effective batch.
-    pub contrastive: LossSum,
-    /// Over the labelled samples.
-    pub label: LossSum,
     /// The weighted mean losses together.
     pub loss: f64,
     /// Norm of all gradients, before clipping.
@@ -63,34 +58,23 @@ pub struct StepReport {
     pub gradients: Gradients,
 }
 
-/// What the sums of a launched step are divided by.
-struct Launched {
-    samples: f64,
-    labelled: f64,
-    loss_scale: f64,
-}
-
 /// A planned step with its memory.
 pub struct Step {
     config: StepConfig,
-    reach: Reach,
+    /// Weights of the losses.
+    loss_weights: Vec<f64>,
+    /// What each loss of the last step was divided by, and what it was.
+    counts: Vec<f64>,
+    losses: Vec<LossSum>,
     plan: StepPlan,
     batch_size: usize,
-    accumulation: usize,
     machine: Machine,
     /// The micro-batch whose inputs are in place.
     loaded: Option<usize>,
     /// It is of the step to come.
     preloaded: bool,
-    launched: Option<Launched>,
-    sorting: Option<Sorting>,
-}
-
-/// Token ids and ends of a micro-batch, for devices that need the order of its ids.
-struct Sorting {
-    order: Place,
-    ids: Vec<i64>,
-    ends: Vec<i64>,
+    /// The loss scale of a step that was launched and is not finished.
+    launched: Option<f64>,
 }
 
 /// A tensor that outlives programs, read when it is asked for: from a GPU, that is a copy.
@@ -106,7 +90,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-impl Values for Stored<'_> {
+impl StoredValues for Stored<'_> {
     fn num_values(&self) -> usize {
         self.place.shape.num_elements()
     }
@@ -117,34 +101,26 @@ impl Values for Stored<'_> {
 }
 
 impl Step {
-    /// Reserves the arena. `plan` must come from the same config and variant.
+    /// Reserves the arena. `plan` is of a graph that [`crate::step_graph::write_step`] wrote from the same config.
     pub fn new(
         device: &Device,
         config: StepConfig,
         plan: StepPlan,
-        variant: &Variant,
+        batch_size: usize,
     ) -> Result<Step, TrainError> {
-        let reach = write_step(&config, variant).reach;
         let machine = Machine::new(device, &plan, config.arithmetic)?;
-        let sorting = reach.inputs.order.map(|order| {
-            let order = plan.place(order);
-            Sorting {
-                ids: vec![0; order.shape.num_elements()],
-                ends: vec![0; variant.batch_size],
-                order,
-            }
-        });
+        let losses = config.task.losses();
         Ok(Step {
+            loss_weights: losses.iter().map(|loss| loss.weight).collect(),
+            counts: vec![0.0; losses.len()],
+            losses: vec![LossSum::default(); losses.len()],
             config,
-            reach,
             plan,
-            batch_size: variant.batch_size,
-            accumulation: variant.gradient_accumulation,
+            batch_size,
             machine,
             loaded: None,
             preloaded: false,
             launched: None,
-            sorting,
         })
     }
 
@@ -184,7 +160,7 @@ impl Step {
 
     /// The same, not read yet.
     pub fn stored_weight(&self, parameter: &Parameter) -> Stored<'_> {
-        self.stored(parameter.value)
+        self.stored_at(self.plan.place(parameter.value))
     }
 
     /// A parameter's gradient, as the last [`Step::gradients`] left it; `None` where it is frozen.
@@ -195,16 +171,22 @@ impl Step {
             .transpose()
     }
 
-    /// Features of the last batch: pictures, captions; rows as in the batch.
-    pub fn features(&self) -> Result<[Cow<'_, [f32]>; 2], DeviceError> {
-        let [pictures, captions] = self.reach.features.map(|value| self.stored(value).read());
-        Ok([pictures?, captions?])
+    /// An endpoint that outlives programs, as the last step left it.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn endpoint(&self, name: &str) -> Result<Cow<'_, [f32]>, DeviceError> {
+        self.stored_at(self.place(name)).read()
     }
 
-    fn stored(&self, value: ValueId) -> Stored<'_> {
+    fn place(&self, endpoint: &str) -> Place {
+        place(&self.plan, endpoint)
+    }
+
+    fn stored_at(&self, place: Place) -> Stored<'_> {
         Stored {
             machine: &self.machine,
-            place: self.plan.place(value),
+            place,
         }
     }
 
@@ -214,11 +196,11 @@ impl Step {
         device: &Device,
         batch: &Batch,
         loss_scale: f64,
-    ) -> Result<(LossSum, LossSum), DeviceError> {
+    ) -> Result<&[LossSum], DeviceError> {
         self.begin(batch, loss_scale);
         on_its_threads(device, || self.run_passes(device, batch));
-        let launched = self.wait()?;
-        self.losses(&launched)
+        self.wait()?;
+        Ok(&self.losses)
     }
 
     /// Gradients of `batch`, and the update.
@@ -226,36 +208,33 @@ impl Step {
         &mut self,
         device: &Device,
         batch: &Batch,
-        moment: &Moment<'_>,
+        moment: &StepScalars<'_>,
     ) -> Result<StepReport, DeviceError> {
         self.launch(device, batch, moment);
         self.finish()
     }
 
     /// Loads `batch` and runs every program; on a GPU, returns before they are done.
-    pub fn launch(&mut self, device: &Device, batch: &Batch, moment: &Moment<'_>) {
+    pub fn launch(&mut self, device: &Device, batch: &Batch, moment: &StepScalars<'_>) {
         self.begin(batch, moment.loss_scale);
-        let (place, optimizer) = (self.plan.place(self.reach.schedule), &self.config.optimizer);
+        let (place, optimizer) = (self.place(endpoints::SCHEDULE), &self.config.optimizer);
         self.machine.input(&place, |schedule: &mut [f32]| {
             optimizer.write_schedule(moment, schedule);
         });
         on_its_threads(device, || {
             self.run_passes(device, batch);
-            self.machine.run(device, &self.plan, Phase::Update, 0, 0);
+            let update = Stage::Update.id();
+            self.machine.run(device, &self.plan, update, 0, 0);
         });
     }
 
     /// Waits for what [`Step::launch`] began, and tells what became of it.
     pub fn finish(&mut self) -> Result<StepReport, DeviceError> {
-        let launched = self.wait()?;
-        let (contrastive, label) = self.losses(&launched)?;
-        let norm = self.stored(self.reach.norm).read()?;
+        let loss_scale = self.wait()?;
+        let norm = self.endpoint(endpoints::NORM)?;
         Ok(StepReport {
-            contrastive,
-            label,
-            loss: self.config.contrastive_weight * contrastive.mean()
-                + self.config.label_weight * label.mean(),
-            gradient_norm: f64::from(norm[0]) / launched.loss_scale,
+            loss: self.total_loss(),
+            gradient_norm: f64::from(norm[0]) / loss_scale,
             gradients: if norm[1] == 1.0 {
                 Gradients::Finite
             } else {
@@ -270,87 +249,77 @@ impl Step {
         if !device.is_gpu() {
             return;
         }
-        let first = self
-            .schedule()
-            .find(|(phase, ..)| !matches!(phase, Phase::Begin | Phase::Loss));
-        let (phase, micro, _) = first.expect("a step has a micro-batch");
+        let mut passes = self.plan.passes();
+        let first = passes.find(|run| run.stage.is_per_micro_batch());
         self.loaded = None;
-        self.load(batch, phase, micro);
+        self.load(batch, first.expect("a step has a micro-batch"));
         self.machine.send();
         self.preloaded = true;
     }
 
+    /// Each loss of the last step, in the task's order.
+    pub fn losses(&self) -> &[LossSum] {
+        &self.losses
+    }
+
+    /// The weighted mean losses of the last step together.
+    pub fn total_loss(&self) -> f64 {
+        let weighted = self.losses.iter().zip(&self.loss_weights);
+        weighted.map(|(loss, weight)| weight * loss.mean()).sum()
+    }
+
     fn begin(&mut self, batch: &Batch, loss_scale: f64) {
+        let most = self.batch_size * self.plan.accumulation;
         assert!(
-            batch.num_samples <= self.batch_size * self.accumulation && batch.num_samples > 0,
+            (1..=most).contains(&batch.num_samples),
             "{} samples for {} micro-batches of {}",
             batch.num_samples,
-            self.accumulation,
+            self.plan.accumulation,
             self.batch_size
-        );
-        let vocabulary = 0..self.config.model.text.vocab_size as i64;
-        assert!(
-            batch.ids.iter().all(|id| vocabulary.contains(id)),
-            "token ids are those of the model's vocabulary"
         );
         if !std::mem::take(&mut self.preloaded) {
             self.loaded = None;
         }
         self.load_whole(batch, loss_scale);
-        self.launched = Some(Launched {
-            samples: batch.num_samples as f64,
-            labelled: match self.config.num_labels {
-                Some(_) => self.label_count(batch),
-                None => 0.0,
-            },
-            loss_scale,
-        });
+        self.launched = Some(loss_scale);
     }
 
-    /// The one synchronisation of a step.
-    fn wait(&mut self) -> Result<Launched, DeviceError> {
+    /// The one synchronisation of a step; reads its losses, and returns its loss scale.
+    fn wait(&mut self) -> Result<f64, DeviceError> {
         self.machine.wait()?;
-        Ok(self
-            .launched
-            .take()
-            .expect("a step is launched before it is finished"))
-    }
-
-    fn losses(&self, launched: &Launched) -> Result<(LossSum, LossSum), DeviceError> {
-        let sums = self.stored(self.reach.sums).read()?;
-        let loss = |index: usize, count: f64| LossSum {
-            sum: f64::from(sums[index]),
-            count,
-        };
-        Ok((
-            loss(CONTRASTIVE, launched.samples),
-            loss(LABEL, launched.labelled),
-        ))
+        let sums = self.machine.read::<f32>(&self.place(endpoints::SUMS))?;
+        for ((loss, &sum), &count) in self.losses.iter_mut().zip(sums.iter()).zip(&self.counts) {
+            *loss = LossSum {
+                sum: f64::from(sum),
+                count,
+            };
+        }
+        let launched = self.launched.take();
+        Ok(launched.expect("a step is launched before it is finished"))
     }
 
     fn run_passes(&mut self, device: &Device, batch: &Batch) {
-        for (phase, micro, slot) in self.schedule() {
-            self.load(batch, phase, micro);
-            self.machine.run(device, &self.plan, phase, micro, slot);
+        for run in self.plan.passes() {
+            self.load(batch, run);
+            self.run_one(device, run);
         }
     }
 
-    /// Programs in the order in which they run, each with its micro-batch and slot.
-    fn schedule(&self) -> impl Iterator<Item = (Phase, usize, usize)> + use<> {
-        let (kept, all) = (self.plan.kept, self.accumulation);
-        let first_pass = if self.plan.coupled { all } else { kept };
-        let once = |phase: Phase| std::iter::once((phase, 0, 0));
-        let features = (kept..first_pass).map(|micro| (Phase::Features, micro, 0));
-        let kept_features = (0..kept).map(|micro| (Phase::KeptFeatures, micro, micro));
-        let kept_pull_back = (0..kept).rev();
-        let kept_pull_back = kept_pull_back.map(|micro| (Phase::KeptPullBack, micro, micro));
-        let pull_back = (kept..all).map(|micro| (Phase::PullBack, micro, 0));
-        once(Phase::Begin)
-            .chain(features)
-            .chain(kept_features)
-            .chain(once(Phase::Loss))
-            .chain(kept_pull_back)
-            .chain(pull_back)
+    fn run_one(&mut self, device: &Device, run: Run) {
+        let (machine, plan) = (&mut self.machine, &self.plan);
+        machine.run(device, plan, run.program, run.micro_batch, run.slot);
+    }
+
+    /// Runs a pass instruction by instruction, and tells how long each took.
+    fn profile_one(
+        &mut self,
+        device: &Device,
+        run: Run,
+        told: &mut (dyn FnMut(&'static str, f64) + Send),
+    ) -> Result<(), DeviceError> {
+        let place = [run.micro_batch, run.slot];
+        self.machine
+            .profile(device, &self.plan, run.program, place, told)
     }
 
     /// One step without an update, timed: (operation, seconds, runs), slowest first.
@@ -362,15 +331,13 @@ impl Step {
         (self.loaded, self.preloaded) = (None, false);
         self.load_whole(batch, 1.0);
         let mut times: HashMap<&'static str, (f64, usize)> = HashMap::new();
-        for (phase, micro, slot) in self.schedule() {
-            self.load(batch, phase, micro);
-            let mut told = |name, seconds| {
+        for run in self.plan.passes() {
+            self.load(batch, run);
+            self.profile_one(device, run, &mut |name, seconds| {
                 let entry = times.entry(name).or_default();
                 entry.0 += seconds;
                 entry.1 += 1;
-            };
-            self.machine
-                .profile(device, &self.plan, phase, [micro, slot], &mut told)?;
+            })?;
         }
         let mut times: Vec<_> = times
             .into_iter()
@@ -390,20 +357,18 @@ impl Step {
         (self.loaded, self.preloaded) = (None, false);
         self.load_whole(batch, 1.0);
         let mut times = Times::new();
-        for (phase, micro, slot) in self.schedule() {
-            self.load(batch, phase, micro);
-            let instructions = self.plan.programs[phase].instructions.len();
-            let of_phase = times
-                .entry(phase)
+        for run in self.plan.passes() {
+            self.load(batch, run);
+            let instructions = self.plan.program(run.stage).instructions.len();
+            let of_program = times
+                .entry(run.stage)
                 .or_insert_with(|| vec![0.0; instructions]);
-            let mut next = of_phase.iter_mut();
-            let mut told = |_, seconds| {
+            let mut next = of_program.iter_mut();
+            self.profile_one(device, run, &mut |_, seconds| {
                 if let Some(time) = next.next() {
                     *time += seconds;
                 }
-            };
-            self.machine
-                .profile(device, &self.plan, phase, [micro, slot], &mut told)?;
+            })?;
         }
         Ok(times)
     }
@@ -413,47 +378,40 @@ impl Step {
         &mut self,
         device: &Device,
         batch: &Batch,
-    ) -> Result<Vec<(&'static str, f64, usize)>, DeviceError> {
+    ) -> Result<Vec<(String, f64, usize)>, DeviceError> {
         (self.loaded, self.preloaded) = (None, false);
         self.load_whole(batch, 1.0);
-        let mut times = Phase::ALL.map(|phase| (phase.name(), 0.0, 0));
-        for (phase, micro, slot) in self.schedule() {
-            self.load(batch, phase, micro);
+        let programs = self.plan.programs.iter();
+        let mut times: Vec<_> = programs.map(|one| (one.name.clone(), 0.0, 0)).collect();
+        for run in self.plan.passes() {
+            self.load(batch, run);
             self.machine.wait()?;
             let started = std::time::Instant::now();
-            self.machine.run(device, &self.plan, phase, micro, slot);
+            self.run_one(device, run);
             self.machine.wait()?;
-            let entry = &mut times[phase as usize];
+            let entry = &mut times[run.program.0];
             entry.1 += started.elapsed().as_secs_f64();
             entry.2 += 1;
         }
         Ok(times.into_iter().filter(|(_, _, runs)| *runs > 0).collect())
     }
 
-    /// What the labelled samples of a batch count together.
-    fn label_count(&self, batch: &Batch) -> f64 {
-        let weights = batch.labels.iter();
-        weights
-            .map(|&label| f64::from(self.config.class_weight(label)))
-            .sum()
-    }
-
-    /// The evaluation programs, in the arena of the step.
-    pub fn encoder(&mut self) -> Encoder<'_> {
+    /// The forward programs, in the arena of the step.
+    pub fn forward<'a>(&'a mut self, device: &'a Device) -> Forward<'a> {
         (self.loaded, self.preloaded) = (None, false);
-        Encoder {
-            model: &self.config.model,
-            plan: &self.plan,
-            machine: &mut self.machine,
-            reach: self.reach.encoder,
-        }
+        Forward::new(device, &self.plan, &mut self.machine)
     }
 
     /// Every trainable parameter with its first and second moment, not read yet, in the order of the graph.
     pub fn moments(&self) -> impl Iterator<Item = (&Parameter, [Stored<'_>; 2])> {
         let trainable = self.parameters().iter().filter(|one| one.trainable);
-        let moments = self.reach.moments.iter();
-        trainable.zip(moments.map(|pair| pair.map(|value| self.stored(value))))
+        trainable.map(|parameter| {
+            let moments = [0, 1].map(|moment| {
+                let name = endpoints::moment(&parameter.name, moment);
+                self.stored_at(self.place(&name))
+            });
+            (parameter, moments)
+        })
     }
 
     /// Fills every parameter's optimizer state: `fill` gets the name, which moment (0 or 1), and the elements.
@@ -462,10 +420,9 @@ impl Step {
         mut fill: impl FnMut(&str, usize, &mut [f32]) -> Result<(), E>,
     ) -> Result<(), E> {
         let parameters = self.plan.graph.parameters().iter();
-        let trainable = parameters.filter(|parameter| parameter.trainable);
-        for (parameter, pair) in trainable.zip(&self.reach.moments) {
-            for (moment, &value) in pair.iter().enumerate() {
-                let place = self.plan.place(value);
+        for parameter in parameters.filter(|parameter| parameter.trainable) {
+            for moment in [0, 1] {
+                let place = place(&self.plan, &endpoints::moment(&parameter.name, moment));
                 self.machine
                     .write(&place, |values| fill(&parameter.name, moment, values))?;
             }
@@ -473,77 +430,77 @@ impl Step {
         Ok(())
     }
 
-    /// What the whole step reads: weights of rows, labels, seeds.
+    /// Brings what the whole step reads into place: columns of the effective batch, weights of rows, seeds.
     fn load_whole(&mut self, batch: &Batch, loss_scale: f64) {
-        let label_count = self.label_count(batch);
-        let (num_samples, config) = (batch.num_samples, &self.config);
-        let (machine, reach) = (&mut self.machine, &self.reach);
-        let place = |value| self.plan.place(value);
-        machine.input(&place(reach.weights), |weights: &mut [f32]| {
-            weights[..num_samples].fill(1.0);
-            weights[num_samples..].fill(0.0);
-        });
-        machine.input(&place(reach.labels), |labels: &mut [i64]| {
-            labels[..num_samples].copy_from_slice(&batch.labels);
-            labels[num_samples..].fill(crate::batch::IGNORED);
-        });
-        machine.input(&place(reach.label_weights), |weights: &mut [f32]| {
-            for (to, &label) in weights.iter_mut().zip(&batch.labels) {
-                *to = config.class_weight(label);
+        let (machine, plan) = (&mut self.machine, &self.plan);
+        if let Some(weights) = plan.endpoint(endpoints::WEIGHTS) {
+            machine.input(&weights, |weights: &mut [f32]| {
+                weights[..batch.num_samples].fill(1.0);
+                weights[batch.num_samples..].fill(0.0);
+            });
+        }
+        let columns = batch.columns.iter();
+        for column in columns.filter(|one| one.scope == Scope::EffectiveBatch) {
+            let place = place(plan, &column.endpoint);
+            match &column.values {
+                Values::Floats(values) => {
+                    machine.input(&place, |to: &mut [f32]| copy_padded(values, to, 0.0));
+                }
+                Values::Indices(values) => {
+                    machine.input(&place, |to: &mut [i64]| copy_padded(values, to, IGNORED));
+                }
+                Values::Bytes(_) | Values::Rows(_) => {
+                    unreachable!("{}: pictures come by micro-batch", column.endpoint)
+                }
             }
-            weights[num_samples..].fill(0.0);
-        });
-        let seed = |weight: f64, count: f64| match count {
-            0.0 => 0.0,
-            count => (weight * loss_scale / count) as f32,
-        };
-        machine.input(&place(reach.seeds), |seeds: &mut [f32]| {
-            seeds[CONTRASTIVE] = seed(config.contrastive_weight, num_samples as f64);
-            seeds[LABEL] = seed(config.label_weight, label_count);
+        }
+        self.config.task.count_losses(batch, &mut self.counts);
+        let seeds = place(plan, endpoints::SEEDS);
+        machine.input(&seeds, |seeds: &mut [f32]| {
+            for ((seed, weight), &count) in
+                seeds.iter_mut().zip(&self.loss_weights).zip(&self.counts)
+            {
+                *seed = match count {
+                    0.0 => 0.0,
+                    count => (weight * loss_scale / count) as f32,
+                };
+            }
         });
     }
 
-    /// Brings a micro-batch's inputs into place. A tail is filled up with copies of the first sample: finite
-    /// numbers, whose weight is zero.
-    fn load(&mut self, batch: &Batch, phase: Phase, micro: usize) {
-        let is_once = matches!(phase, Phase::Begin | Phase::Loss);
-        if is_once || self.loaded == Some(micro) {
+    /// Brings a micro-batch's inputs into place.
+    fn load(&mut self, batch: &Batch, run: Run) {
+        if !run.stage.is_per_micro_batch() || self.loaded == Some(run.micro_batch) {
             return;
         }
-        self.loaded = Some(micro);
-        let rows = Micro {
-            start: micro * self.batch_size,
-            num_samples: batch.num_samples,
+        self.loaded = Some(run.micro_batch);
+        let micro = MicroBatch {
+            batch,
+            start: run.micro_batch * self.batch_size,
+            size: self.batch_size,
         };
-        let (machine, inputs) = (&mut self.machine, self.reach.inputs);
-        let place = |value| self.plan.place(value);
-        match &batch.pixels {
-            Pixels::Bytes(bytes) => {
-                machine.input(&place(inputs.pixels), |to: &mut [u8]| rows.copy(bytes, to));
-            }
-            Pixels::Rows(all) => {
-                machine.input_rows(&place(inputs.pixels), rows.of(all, self.batch_size))
-            }
-            Pixels::Floats(floats) => {
-                machine.input(&place(inputs.pixels), |to: &mut [f32]| {
-                    rows.copy(floats, to)
-                });
+        let (machine, plan) = (&mut self.machine, &self.plan);
+        let columns = batch.columns.iter();
+        for column in columns.filter(|one| one.scope == Scope::MicroBatch) {
+            let place = place(plan, &column.endpoint);
+            match &column.values {
+                Values::Bytes(bytes) => {
+                    machine.input(&place, |to: &mut [u8]| micro.copy(bytes, to))
+                }
+                Values::Rows(all) => machine.input_rows(&place, micro.rows(all)),
+                Values::Floats(floats) => {
+                    machine.input(&place, |to: &mut [f32]| micro.copy(floats, to));
+                }
+                Values::Indices(indices) => {
+                    machine.input(&place, |to: &mut [i64]| micro.copy(indices, to));
+                }
             }
         }
-        machine.input(&place(inputs.ids), |to| rows.copy(&batch.ids, to));
-        machine.input(&place(inputs.end), |to| rows.copy(&batch.ends, to));
-        machine.input(&place(inputs.lengths), |lengths| {
-            rows.copy(&batch.ends, lengths);
-            for length in lengths {
-                *length += 1;
+        let task = &self.config.task;
+        for name in task.derived_inputs() {
+            if let Some(place) = plan.endpoint(name) {
+                machine.input(&place, |to| task.derive(name, &micro, to));
             }
-        });
-        if let Some(Sorting { order, ids, ends }) = &mut self.sorting {
-            rows.copy(&batch.ids, ids);
-            rows.copy(&batch.ends, ends);
-            machine.input(order, |to| {
-                clip::sort_places(ids, ends, batch.num_tokens, to);
-            });
         }
     }
 
@@ -555,6 +512,20 @@ impl Step {
         });
         named.collect()
     }
+}
+
+/// Where an endpoint is.
+///
+/// # Panics
+/// If the graph has none of that name.
+pub(crate) fn place(plan: &StepPlan, endpoint: &str) -> Place {
+    let found = plan.endpoint(endpoint);
+    found.unwrap_or_else(|| panic!("the graph has no endpoint `{endpoint}`"))
+}
+
+fn copy_padded<T: Copy>(from: &[T], to: &mut [T], padding: T) {
+    to[..from.len()].copy_from_slice(from);
+    to[from.len()..].fill(padding);
 }
 
 /// Runs `work` on the pool where that is what computes: programs that run inside do not pass through its queue again, so
@@ -577,33 +548,8 @@ pub(crate) fn fill_parameters<E>(
         let place = plan.place(parameter.value);
         machine.write(&place, |values| fill(&parameter.name, values))?;
     }
-    if !plan.programs.refresh.instructions.is_empty() {
-        machine.run(device, plan, Phase::Refresh, 0, 0);
+    if !plan.program(Stage::Refresh).instructions.is_empty() {
+        machine.run(device, plan, Stage::Refresh.id(), 0, 0);
     }
     Ok(())
-}
-
-/// Which samples a micro-batch has.
-struct Micro {
-    start: usize,
-    num_samples: usize,
-}
-
-impl Micro {
-    /// The rows of a micro-batch of `count`, filled up with the first of all.
-    fn of<'a, T>(&self, all: &'a [T], count: usize) -> impl Iterator<Item = &'a T> {
-        let there = &all[self.start.min(all.len())..];
-        let padding = std::iter::repeat(&all[0]);
-        there.iter().chain(padding).take(count)
-    }
-
-    fn copy<T: Copy>(&self, from: &[T], to: &mut [T]) {
-        let each = from.len() / self.num_samples;
-        let start = (self.start * each).min(from.len());
-        let there = to.len().min(from.len() - start);
-        to[..there].copy_from_slice(&from[start..start + there]);
-        for padding in to[there..].chunks_mut(each) {
-            padding.copy_from_slice(&from[..each]);
-        }
-    }
 }

@@ -1,109 +1,72 @@
-//! What a step computes, written down: towers per micro-batch, losses over the whole effective batch, the way back, and
-//! the update.
+//! What a step computes, written down: the forward pass per micro-batch, losses over the whole effective batch, the backward
+//! pass, and the update. What is computed is the task's; in which order, and how a split stays exact, is written here.
 //!
 //! Three kinds of loss, each exact under any split. Separable (labels): each micro-batch adds its sum, and the seed
-//! divides by the count of the whole batch. Coupled through features (contrastive): features of all
-//! micro-batches first, then the loss and its gradients once, then each micro-batch pulls its rows back.
-//! (Coupled through sums joins with segmentation.)
+//! divides by the count of the whole batch. Coupled through features: features of all micro-batches first, then the loss and its
+//! gradients once, then each micro-batch's backward pass from its own rows. Coupled through sums: the first pass adds them
+//! ([`Graph::leave_by_first_pass`]), the second uses them.
 //!
 //! A device may replay programs at fixed addresses, so only copies touch the rows that move from micro-batch to
-//! micro-batch: towers write features to one place, and gradients are taken to one place before they go back.
+//! micro-batch: features are computed in one place and copied to their rows, and so are their gradients on the way back.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
 
 use holdall_device::Arithmetic;
-use std::collections::HashMap;
-
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::collective::Exchange;
-use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::ops::update::GradientNorm;
 use holdall_graph::{
     DType, Graph, Node, NodeId, Op, Output, Role, Section, StorageId, ValueId, Write, backward,
     backward_into,
 };
-use holdall_models::clip::{self, ClipInputs};
-use holdall_models::config::ClipConfig;
-use holdall_plan::Variant;
+use holdall_plan::StepShape;
 
 use crate::config::matches;
-use crate::encoder::EncoderReach;
 use crate::optimizer::{FIXED_RATES, OptimizerConfig, SCHEDULE_START};
+use crate::task::Task;
 
-/// How micro-batches see each other in the contrastive loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coupling {
-    /// All samples of the effective batch are negatives: exact.
-    EffectiveBatch,
-    /// Only the micro-batch is, as in plain accumulation: wrong on purpose, so that `verify` can show that it
-    /// notices.
-    WithinMicroBatch,
-}
-
-/// What to train.
-#[derive(Clone, Debug, PartialEq)]
+/// What to train, and how.
+#[derive(Clone)]
 pub struct StepConfig {
-    /// Sizes.
-    pub model: ClipConfig,
-    /// Classes of the label head; `None` leaves it out.
-    pub num_labels: Option<usize>,
-    /// Tokens per caption.
-    pub num_tokens: usize,
-    /// Number format of the pictures in the batch.
-    pub pixels: DType,
-    /// Weights of the losses.
-    pub contrastive_weight: f64,
-    /// Weights of the losses.
-    pub label_weight: f64,
-    /// Share of a label that is spread over all classes.
-    pub label_smoothing: f64,
-    /// What a sample of each class counts in the label loss; empty: one each.
-    pub class_weights: Vec<f32>,
+    /// Model, batch and losses.
+    pub task: Arc<dyn Task>,
     /// The optimizer's fixed numbers.
     pub optimizer: OptimizerConfig,
-    /// Exact, or wrong on purpose.
-    pub coupling: Coupling,
-    /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
-    pub contrastive_tile: usize,
     /// Parameters whose name starts with one of these are not trained.
     pub frozen: Vec<String>,
     /// Parameters with a learning rate of their own: the first pattern that matches counts.
     pub rate_patterns: Vec<String>,
-    /// Samples that evaluation encodes at a time; as many as a micro-batch by default.
+    /// Samples that forward programs take at a time; as many as a micro-batch by default.
     pub evaluation_batch: Option<usize>,
     /// Number formats of the arithmetic.
     pub arithmetic: Arithmetic,
-    /// Whether the device wants the order in which gradients of equal token ids are added.
-    pub sorted_ids: bool,
+}
+
+impl fmt::Debug for StepConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepConfig")
+            .field("task", &self.task.timing_key())
+            .field("frozen", &self.frozen)
+            .field("rate_patterns", &self.rate_patterns)
+            .field("evaluation_batch", &self.evaluation_batch)
+            .field("arithmetic", &self.arithmetic)
+            .finish_non_exhaustive()
+    }
 }
 
 impl StepConfig {
-    /// Contrastive loss and half the label loss, everything trained.
-    pub fn new(model: ClipConfig, num_labels: Option<usize>) -> StepConfig {
+    /// Everything trained, in f32.
+    pub fn new(task: Arc<dyn Task>) -> StepConfig {
         StepConfig {
-            num_tokens: model.text.max_positions,
-            model,
-            num_labels,
-            pixels: DType::U8,
-            contrastive_weight: 1.0,
-            label_weight: 0.5,
-            label_smoothing: 0.0,
-            class_weights: Vec::new(),
+            task,
             optimizer: OptimizerConfig::default(),
-            coupling: Coupling::EffectiveBatch,
-            contrastive_tile: CONTRASTIVE_TILE,
             frozen: Vec::new(),
             rate_patterns: Vec::new(),
             evaluation_batch: None,
             arithmetic: Arithmetic::F32,
-            sorted_ids: false,
-        }
-    }
-
-    /// What a sample of this class counts in the label loss: nothing where it has none.
-    pub fn class_weight(&self, label: i64) -> f32 {
-        match usize::try_from(label) {
-            Err(_) => 0.0,
-            Ok(label) => self.class_weights.get(label).copied().unwrap_or(1.0),
         }
     }
 
@@ -113,206 +76,207 @@ impl StepConfig {
     }
 }
 
-/// Loss slots in sums and seeds.
-pub(crate) const CONTRASTIVE: usize = 0;
-/// See [`CONTRASTIVE`].
-pub(crate) const LABEL: usize = 1;
-const NUM_LOSSES: usize = 2;
-
-/// A step's graph, and where to reach into it.
-pub struct StepGraph {
-    /// Everything.
-    pub graph: Graph,
-    /// What the step reads and writes from outside.
-    pub reach: Reach,
-}
-
-/// Where the step meets the outside.
-#[derive(Clone, Debug)]
-pub struct Reach {
-    /// What each micro-batch brings.
-    pub inputs: ClipInputs,
-    /// 1 for samples, 0 for padding; whole effective batch.
-    pub weights: ValueId,
-    /// Classes; whole effective batch.
-    pub labels: ValueId,
-    /// What each sample counts in the label loss; whole effective batch.
-    pub label_weights: ValueId,
+/// Endpoints that every step has; a task adds its own.
+pub(crate) mod endpoints {
+    /// 1 for samples, 0 for padding; whole effective batch. Where a task asks for it.
+    pub const WEIGHTS: &str = "sample weights";
     /// Sum of each loss.
-    pub sums: ValueId,
+    pub const SUMS: &str = "loss sums";
     /// What each sum's gradient starts from: weight / count, times the loss scale.
-    pub seeds: ValueId,
-    /// What the update reads of the moment.
-    pub schedule: ValueId,
+    pub const SEEDS: &str = "loss seeds";
+    /// Scalars of the step for the update.
+    pub const SCHEDULE: &str = "schedule";
     /// Gradient norm, and whether it is finite.
-    pub norm: ValueId,
-    /// Features of the whole effective batch: pictures, captions.
-    pub features: [ValueId; 2],
-    /// Parameter by parameter: first and second moment.
-    pub moments: Vec<[ValueId; 2]>,
-    /// The evaluation programs' ends.
-    pub encoder: EncoderReach,
+    pub const NORM: &str = "gradient norm";
+
+    /// Optimizer state of a parameter: first (0) or second (1) moment.
+    pub fn moment(parameter: &str, moment: usize) -> String {
+        format!("{parameter}.{}", ["m", "v"][moment])
+    }
 }
 
 /// Rows of the feature storage, at least: products of fewer rows than this take another path with another order of
 /// summation, and the loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
 const LEAST_ROWS: usize = 17;
 
+/// A step in the making; tasks write their part against it.
+pub struct StepWriter<'g> {
+    /// The graph, to append nodes and values to.
+    pub graph: &'g mut Graph,
+    /// Samples of a micro-batch.
+    pub batch: usize,
+    /// Rows of the whole effective batch, padding included.
+    rows: usize,
+    sums: ValueId,
+    seeds: ValueId,
+    /// What a micro-batch leaves: its own features, and those of all.
+    features: Vec<(ValueId, ValueId)>,
+    separable: Vec<usize>,
+    coupled: Vec<usize>,
+}
+
+impl StepWriter<'_> {
+    /// An input of each micro-batch: `dims` are those of a sample.
+    pub fn input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
+        let batch = self.batch;
+        self.graph.input(name, &with_rows(batch, dims), dtype)
+    }
+
+    /// An input of the whole effective batch, of which each micro-batch sees its rows; `dims` are those of a sample.
+    pub fn rows_of_whole_input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
+        let whole = self.graph.input(name, &with_rows(self.rows, dims), dtype);
+        self.graph.micro_rows(whole, self.batch)
+    }
+
+    /// 1 for samples and 0 for padding, of the whole effective batch.
+    pub fn sample_weights(&mut self) -> ValueId {
+        let known = self.graph.endpoint(endpoints::WEIGHTS);
+        known.unwrap_or_else(|| {
+            let rows = self.rows;
+            self.graph.input(endpoints::WEIGHTS, &[rows], DType::F32)
+        })
+    }
+
+    /// The sum that a separable loss adds to, by its place in [`Task::losses`].
+    pub fn separable_loss(&mut self, loss: usize) -> ValueId {
+        self.separable.push(loss);
+        self.graph.rows(self.sums, loss, 1)
+    }
+
+    /// The sum that a loss of the whole effective batch adds to, by its place in [`Task::losses`].
+    pub fn coupled_loss(&mut self, loss: usize) -> ValueId {
+        self.coupled.push(loss);
+        self.graph.rows(self.sums, loss, 1)
+    }
+
+    /// Leaves features `own_bd` of a micro-batch for the losses of the whole effective batch, which find them under `name`. Called
+    /// after all lanes: a copy between them would end their running beside each other.
+    pub fn leave(&mut self, name: &str, own_bd: ValueId) {
+        let width = self.graph.shape(own_bd).width();
+        let whole = self.graph.output(name, &[self.rows, width]);
+        self.graph.leave_by_first_pass(whole);
+        self.features.push((own_bd, whole));
+        let rows = self.graph.micro_rows(whole, self.batch);
+        self.graph.push_new(AddInto {}, vec![own_bd], &[rows]);
+    }
+
+    fn seeds_of(&mut self, losses: &[usize]) -> Vec<(ValueId, ValueId)> {
+        let pair = |loss: &usize| {
+            let sum = self.graph.rows(self.sums, *loss, 1);
+            (sum, self.graph.rows(self.seeds, *loss, 1))
+        };
+        losses.iter().map(pair).collect()
+    }
+}
+
+fn with_rows(rows: usize, dims: &[usize]) -> Vec<usize> {
+    [&[rows], dims].concat()
+}
+
 /// Writes the step.
-pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
-    let &Variant {
+pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
+    let &StepShape {
         batch_size: batch,
         gradient_accumulation: accumulation,
         copies,
-    } = variant;
-    let model = &config.model;
-    let mut g = Graph::with_copies(config.arithmetic.compute(), copies);
-    let padded = (batch * accumulation).max(LEAST_ROWS);
-    let projection = model.projection_dim;
-
-    let mut inputs = clip::inputs(&mut g, model, batch, config.num_tokens, config.pixels);
-    if config.sorted_ids {
-        clip::order_input(&mut g, &mut inputs);
-    }
-    let weights = g.input("weights", &[padded], DType::F32);
-    let labels = g.input("labels", &[padded], DType::I64);
-    let label_weights = g.input("label weights", &[padded], DType::F32);
-    let seeds = g.input("seeds", &[NUM_LOSSES], DType::F32);
-    let schedule = g.input(
-        "schedule",
-        &[SCHEDULE_START + config.num_rates()],
-        DType::F32,
-    );
-    let whole =
-        |g: &mut Graph, name: &str, dims: &[usize]| g.tensor(name, dims, DType::F32, Role::Feature);
-    let sums = whole(&mut g, "loss sums", &[NUM_LOSSES]);
-    let norm = whole(&mut g, "gradient norm", &[2]);
-    let features =
-        ["image features", "text features"].map(|name| whole(&mut g, name, &[padded, projection]));
+    } = shape;
+    let task = &config.task;
+    let num_losses = task.losses().len();
+    let mut graph = Graph::with_copies(config.arithmetic.compute(), copies);
+    let g = &mut graph;
+    let seeds = g.input(endpoints::SEEDS, &[num_losses], DType::F32);
+    let num_scalars = SCHEDULE_START + config.num_rates();
+    let schedule = g.input(endpoints::SCHEDULE, &[num_scalars], DType::F32);
+    let sums = g.output(endpoints::SUMS, &[num_losses]);
+    let norm = g.output(endpoints::NORM, &[2]);
 
     g.enter(Section::Begin);
     g.push_new(Fill { value: 0.0 }, Vec::new(), &[sums]);
 
     // Forward of one micro-batch.
-    g.enter(Section::Features);
-    let [image, text] = ["image", "text"].map(|name| g.statistic(name, &[batch, projection]));
-    clip::vision(&mut g, model, inputs.pixels, image);
-    clip::text(&mut g, model, &inputs, text);
-    if config.coupling == Coupling::EffectiveBatch {
-        for (own, all) in [image, text].into_iter().zip(features) {
-            let rows = g.micro_rows(all, batch);
-            g.push_new(AddInto {}, vec![own], &[rows]);
-        }
+    g.enter(Section::Forward);
+    let mut step = StepWriter {
+        graph: g,
+        batch,
+        rows: (batch * accumulation).max(LEAST_ROWS),
+        sums,
+        seeds,
+        features: Vec::new(),
+        separable: Vec::new(),
+        coupled: Vec::new(),
+    };
+    task.write_forward(&mut step);
+    configure_parameters(step.graph, config);
+
+    // Gradients to zero, then what needs the whole effective batch.
+    step.graph.enter(Section::Loss);
+    zero_gradients(step.graph);
+    let mut seeds_back = write_coupled(&mut step, task);
+
+    // Backward of one micro-batch.
+    let separable = std::mem::take(&mut step.separable);
+    seeds_back.extend(step.seeds_of(&separable));
+    backward(g, Section::Forward, Section::Backward, &seeds_back, &[]);
+    if accumulation == 1 {
+        replace_instead_of_adding(g);
     }
-    let heads = clip::heads(&mut g, model, config.num_labels);
+
+    g.enter(Section::Forward);
+    task.write_programs(g, config.evaluation_batch.unwrap_or(batch));
+    // Parameters that the programs named again have their own settings back.
+    configure_parameters(g, config);
+    // Last, when every copy of a weight is known: the optimizer writes them along.
+    g.enter(Section::Update);
+    write_update(g, &config.optimizer, schedule, norm);
+    graph
+}
+
+/// The losses over features of the whole effective batch and their gradients; returns what each micro-batch's backward pass
+/// starts from.
+fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueId, ValueId)> {
+    if step.features.is_empty() {
+        return Vec::new();
+    }
+    let features = step.features.clone();
+    let whole: Vec<ValueId> = features.iter().map(|&(_, whole)| whole).collect();
+    step.graph.collective(Exchange::AllGather, 1, &whole);
+    task.write_coupled_losses(step);
+    let gradients: Vec<ValueId> = whole
+        .iter()
+        .map(|&value| {
+            let value = *step.graph.value(value);
+            let name = format!("{} gradients", step.graph.storage(value.storage).name);
+            let dims = value.shape;
+            step.graph
+                .tensor(name, dims.dims(), DType::F32, Role::Feature)
+        })
+        .collect();
+    let coupled = std::mem::take(&mut step.coupled);
+    let seeds = step.seeds_of(&coupled);
+    let targets: Vec<_> = whole.into_iter().zip(gradients.iter().copied()).collect();
+    backward_into(step.graph, Section::Loss, Section::Loss, &seeds, &targets);
+    step.graph.enter(Section::Backward);
+    let mut seeds_back = Vec::new();
+    for ((own, _), gradient) in features.into_iter().zip(gradients) {
+        let rows = step.graph.micro_rows(gradient, step.batch);
+        let shape = step.graph.shape(own);
+        let own_gradient = step.graph.statistic("feature gradients", shape.dims());
+        step.graph.push_new(AddInto {}, vec![rows], &[own_gradient]);
+        seeds_back.push((own, own_gradient));
+    }
+    seeds_back
+}
+
+/// Which parameters are trained, and at which rate.
+fn configure_parameters(g: &mut Graph, config: &StepConfig) {
     g.configure_parameters(|parameter| {
-        parameter.trainable = !config
-            .frozen
-            .iter()
-            .any(|prefix| parameter.name.starts_with(prefix.as_str()));
+        let mut frozen = config.frozen.iter();
+        parameter.trainable &= !frozen.any(|prefix| parameter.name.starts_with(prefix.as_str()));
         let patterns = &mut config.rate_patterns.iter();
         if let Some(index) = patterns.position(|pattern| matches(pattern, &parameter.name)) {
             parameter.rate = FIXED_RATES + index;
         }
     });
-    let [contrastive_sum, label_sum] = [CONTRASTIVE, LABEL].map(|loss| g.rows(sums, loss, 1));
-    let [contrastive_seed, label_seed] = [CONTRASTIVE, LABEL].map(|loss| g.rows(seeds, loss, 1));
-    let micro_weights = g.micro_rows(weights, batch);
-    if let Some([weight, bias]) = heads.label {
-        let logits = g.linear("head", image, weight, Some(bias), None);
-        let micro_labels = g.micro_rows(labels, batch);
-        let micro_label_weights = g.micro_rows(label_weights, batch);
-        g.cross_entropy_into(
-            "head",
-            logits,
-            micro_labels,
-            micro_label_weights,
-            label_sum,
-            config.label_smoothing,
-        );
-    }
-
-    // Gradients to zero, then what needs the whole effective batch.
-    g.enter(Section::Loss);
-    zero_gradients(&mut g);
-    let mut seeds_back = Vec::new();
-    match config.coupling {
-        Coupling::EffectiveBatch => {
-            g.collective(Exchange::AllGather, 1, &features);
-            let [all_image, all_text] = features;
-            g.contrastive_into(
-                [all_image, all_text],
-                weights,
-                heads.logit_scale,
-                contrastive_sum,
-                config.contrastive_tile,
-            );
-            let gradients = ["image feature gradients", "text feature gradients"]
-                .map(|name| whole(&mut g, name, &[padded, projection]));
-            backward_into(
-                &mut g,
-                Section::Loss,
-                Section::Loss,
-                &[(contrastive_sum, contrastive_seed)],
-                &[(all_image, gradients[0]), (all_text, gradients[1])],
-            );
-            g.enter(Section::PullBack);
-            for (value, all) in [image, text].into_iter().zip(gradients) {
-                let rows = g.micro_rows(all, batch);
-                let own = g.statistic("feature gradients", &[batch, projection]);
-                g.push_new(AddInto {}, vec![rows], &[own]);
-                seeds_back.push((value, own));
-            }
-        }
-        Coupling::WithinMicroBatch => {
-            g.enter(Section::Features);
-            let tile = config.contrastive_tile;
-            let pair = [image, text];
-            // The loss has products, and they have fixed places.
-            let own_weights = g.statistic("own weights", &[batch]);
-            g.push_new(AddInto {}, vec![micro_weights], &[own_weights]);
-            g.contrastive_into(pair, own_weights, heads.logit_scale, contrastive_sum, tile);
-            seeds_back.push((contrastive_sum, contrastive_seed));
-        }
-    }
-
-    // Back through one micro-batch.
-    if heads.label.is_some() {
-        seeds_back.push((label_sum, label_seed));
-    }
-    backward(
-        &mut g,
-        Section::Features,
-        Section::PullBack,
-        &seeds_back,
-        &[],
-    );
-
-    if accumulation == 1 {
-        replace_instead_of_adding(&mut g);
-    }
-
-    let encoder = match config.evaluation_batch {
-        Some(other) if other != batch => EncoderReach::write(&mut g, config, other),
-        _ => EncoderReach::write_sharing(&mut g, config, batch, inputs, features),
-    };
-    // Last, when every copy of a weight is known: the optimizer writes them along.
-    g.enter(Section::Update);
-    let moments = write_update(&mut g, &config.optimizer, schedule, norm);
-    let reach = Reach {
-        inputs,
-        weights,
-        labels,
-        label_weights,
-        sums,
-        seeds,
-        schedule,
-        norm,
-        features,
-        moments,
-        encoder,
-    };
-    StepGraph { graph: g, reach }
 }
 
 /// With a single micro-batch, a matrix's gradient that one product writes whole need not start at zero and be added to: two
@@ -320,7 +284,7 @@ pub fn write_step(config: &StepConfig, variant: &Variant) -> StepGraph {
 fn replace_instead_of_adding(g: &mut Graph) {
     let mut writers: HashMap<StorageId, Vec<(usize, usize)>> = HashMap::new();
     for (index, node) in g.nodes().iter().enumerate() {
-        if node.section != Section::PullBack {
+        if node.section != Section::Backward {
             continue;
         }
         for (output, written) in node.outputs.iter().enumerate() {
@@ -375,12 +339,7 @@ fn zero_gradients(g: &mut Graph) {
     }
 }
 
-fn write_update(
-    g: &mut Graph,
-    optimizer: &OptimizerConfig,
-    schedule: ValueId,
-    norm: ValueId,
-) -> Vec<[ValueId; 2]> {
+fn write_update(g: &mut Graph, optimizer: &OptimizerConfig, schedule: ValueId, norm: ValueId) {
     let parameters: Vec<_> = g
         .parameters()
         .iter()
@@ -389,23 +348,23 @@ fn write_update(
         .collect();
     let mut gradients = Vec::new();
     let mut outputs = Vec::new();
-    let mut moments = Vec::new();
     for parameter in &parameters {
         let gradient = g
             .parameter_gradient(parameter)
             .expect("every trainable parameter has a gradient");
         gradients.push(g.add_value(gradient));
         let shape = g.shape(parameter.value);
-        let state = ["m", "v"].map(|name| {
-            let name = format!("{}.{name}", parameter.name);
-            g.tensor(name, shape.dims(), DType::F32, Role::Optimizer)
+        let state = [0, 1].map(|moment| {
+            let name = endpoints::moment(&parameter.name, moment);
+            let value = g.tensor(name.as_str(), shape.dims(), DType::F32, Role::Optimizer);
+            g.name_endpoint(&name, value);
+            value
         });
         outputs.push(Output::overwrite(parameter.value));
         outputs.extend(state.map(Output::overwrite));
         if let Some(copy) = g.parameter_copy(parameter) {
             outputs.push(Output::overwrite(g.add_value(copy)));
         }
-        moments.push(state);
     }
     g.collective(Exchange::AllReduce, 1, &gradients);
     g.push_new(GradientNorm {}, gradients.clone(), &[norm]);
@@ -413,5 +372,4 @@ fn write_update(
     inputs.extend(&gradients);
     let operation = optimizer.operation(g);
     g.push(operation, inputs, outputs);
-    moments
 }

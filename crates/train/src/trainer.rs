@@ -3,7 +3,7 @@
 //! ```text
 //! for each step:
 //!     bring the batch           a function of (seed, epoch, sample); behind a GPU, read while the step before runs
-//!     run the step              features, loss, pull back, update
+//!     run the step              forward, loss, backward, update
 //!     write a line              metrics.jsonl
 //!     evaluate, if it is due    the best model goes to checkpoints/best-STEP, then the lines are written
 //!     save, if it is due        checkpoints/last.safetensors, in one rename
@@ -21,29 +21,28 @@ use holdall_data::loader::Skipped;
 use holdall_telemetry::memory_log::Phase;
 
 use crate::checkpoint::{Best, Checkpoints, Clock, Next, State};
-use crate::config::{EvalEvery, SaveEvery, Split};
+use crate::config::{EvalEvery, SaveEvery, Subset};
 use crate::diverged::{self, Diverged, StepNorm};
 use crate::error::TrainError;
-use crate::evaluate::{Unfinished, evaluate, nothing_readable};
-use crate::examples::Examples;
 use crate::export::save_model;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
-use crate::optimizer::Moment;
+use crate::optimizer::StepScalars;
 use crate::picture_changes::{compare_pictures, record_pictures};
-use crate::prepare::Prepared;
-use crate::ready::{PlanReport, Ready, part};
+use crate::ready::{PlanReport, Ready};
 use crate::recorder::{Promise, Sampler};
 use crate::report::{
-    EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, SummaryMetrics,
+    EpochReport, EvaluationLine, Event, LossLine, MemoryUse, Outcome, StepLine, SummaryMetrics,
 };
 use crate::requests::Requests;
 use crate::run_folder::{RunFolder, before_it_began, failed, write_whole};
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
+use crate::scores::Direction;
 use crate::sealed_config::seal;
 use crate::skipped::{SkippedFile, refused};
 use crate::step::{Step, StepReport};
+use crate::task::{BEST_FILES, Evaluation, Loss, Unfinished, nothing_readable};
 
 mod finish;
 
@@ -51,8 +50,6 @@ pub use finish::End;
 
 /// The step whose operations are timed: caches are warm by then.
 const TIMED_STEP: u64 = 3;
-/// Pictures with what the best model makes of them.
-const EXAMPLES_FILE: &str = "samples.json";
 /// Timing takes as long as a step does: shorter runs are spared it.
 const LEAST_STEPS_TO_TIME: u64 = 20;
 
@@ -68,7 +65,8 @@ pub struct Trainer {
     checkpoints: Checkpoints,
     rates: LearningRates,
     skipped: SkippedFile,
-    best_metric: String,
+    best_metric: (String, Direction),
+    losses: Vec<Loss>,
     /// What the checkpoint on disk holds.
     saved: Option<(u64, Next)>,
     /// Of the last step of this process.
@@ -92,7 +90,9 @@ impl Trainer {
         folder: RunFolder,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Trainer, TrainError> {
-        let best_metric = best_metric(&ready)?;
+        let task = &ready.prepared.setup.step.task;
+        let best_metric = task.best_metric(ready.config.train.best_metric.as_deref())?;
+        let losses = task.losses();
         let digest = format!("{:016x}", data_digest(&ready));
         if let Some(algorithms) = ready
             .checkpoint
@@ -164,19 +164,17 @@ impl Trainer {
         }
         folder.write("plan.json", &plan_json)?;
         folder.write("plan-tensors.json", &tensors_json(&ready.plan.step))?;
-        let operations = operations_json(&ready.plan.step.picture, &ready.plan.step.graph, None);
+        let operations = operations_json(&ready.plan.step.memory_map, &ready.plan.step, None);
         folder.write("operations.json", &operations)?;
         let journal = Journal::open(&folder.journal(), &state.journal)?;
         skipped.add_rows(&ready.prepared.bad_rows)?;
-        put_back_examples(&folder, state.best.as_ref())?;
+        put_back_best_files(&folder, state.best.as_ref())?;
         let sampler = ready
             .recorder
             .open(folder.path(), state.step, state.step / steps);
-        for split in [Split::Train, Split::Validation] {
-            if let Some(part) = part(&ready.prepared, split) {
-                let broken = skipped.samples(split, &part.samples);
-                ready.feed.leave_out(part, broken);
-            }
+        for (subset, samples) in ready.prepared.subsets() {
+            let broken = skipped.samples(subset, samples);
+            ready.feed.leave_out(samples, broken);
         }
         let rates = LearningRates::new(&ready.config, ready.total_steps() as usize);
         Ok(Trainer {
@@ -190,6 +188,7 @@ impl Trainer {
             rates,
             skipped,
             best_metric,
+            losses,
             saved,
             last_norm: None,
             process_clock: Clock::default(),
@@ -320,7 +319,7 @@ impl Trainer {
         let waited = began.elapsed().as_secs_f64();
         let mut rates = Vec::new();
         self.rates.write(number, &mut rates);
-        let moment = Moment {
+        let moment = StepScalars {
             step: number - self.state.scaler.skipped_steps(),
             rates: &rates,
             loss_scale: self.state.scaler.scale(),
@@ -330,7 +329,9 @@ impl Trainer {
         self.is_between_steps = false;
         let report = self.compute(number, &moment)?;
         let mut scaler = self.state.scaler;
-        if let Some(found) = diverged::in_report(&report, &mut scaler) {
+        if let Some(found) =
+            diverged::in_report(&self.losses, self.step.losses(), &report, &mut scaler)
+        {
             return Err(self.diverged(number, found));
         }
         if report.gradient_norm.is_finite() {
@@ -342,20 +343,20 @@ impl Trainer {
         let (chosen, end) = self.ready.feed.samples();
         let samples_digest = format!("{:016x}", digest(chosen));
         let seconds = (began.elapsed() - timing).as_secs_f64();
-        let config = self.step.config();
-        let has_labels = config.num_labels.is_some();
+        let each = self.losses.iter().zip(self.step.losses());
         let line = StepLine {
-            kind: "step",
             step: number,
             epoch: (number - 1) / self.ready.steps_per_epoch() + 1,
             loss: report.loss,
-            contrastive: report.contrastive.mean(),
-            contrastive_chance: (samples as f64).ln(),
-            label: has_labels.then(|| report.label.mean()),
-            label_chance: config.num_labels.map(|labels| (labels as f64).ln()),
+            losses: each
+                .map(|(loss, sum)| LossLine {
+                    name: loss.name.clone(),
+                    mean: sum.mean(),
+                    chance: loss.chance.of(samples),
+                })
+                .collect(),
             gradient_norm: report.gradient_norm,
-            lr: rates[0],
-            lr_head: has_labels.then_some(rates[1]),
+            rates: self.named_rates(&rates),
             loss_scale: scaler.scale(),
             samples,
             samples_digest,
@@ -377,6 +378,13 @@ impl Trainer {
         Ok(Some(line))
     }
 
+    /// The rates that have a key of their own: that of all, and that of new heads where there are any.
+    fn named_rates(&self, rates: &[f64]) -> Vec<(&'static str, f64)> {
+        let has_head = self.step.parameters().iter().any(|one| one.rate == 1);
+        let head = has_head.then_some(("lr_head", rates[1]));
+        [("lr", rates[0])].into_iter().chain(head).collect()
+    }
+
     /// The batch of a step: read ahead, or now.
     fn bring_batch(
         &mut self,
@@ -390,9 +398,9 @@ impl Trainer {
         }
         let skipped = feed.take_skipped();
         let is_empty = feed.batch().num_samples == 0;
-        self.tell_skipped(Split::Train, &skipped, watch)?;
+        self.tell_skipped(Subset::Train, &skipped, watch)?;
         if is_empty {
-            let samples = &self.ready.prepared.train.samples;
+            let samples = &self.ready.prepared.train;
             return Err(nothing_readable(samples, &skipped));
         }
         Ok(true)
@@ -401,7 +409,7 @@ impl Trainer {
     /// Lists what was left out; an error where nothing may be, or not as much.
     fn tell_skipped(
         &mut self,
-        split: Split,
+        split: Subset,
         skipped: &[Skipped],
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), TrainError> {
@@ -411,7 +419,7 @@ impl Trainer {
         let Ready {
             prepared, config, ..
         } = &self.ready;
-        let samples = &part(prepared, split).expect("it was read").samples;
+        let samples = prepared.samples(split).expect("it was read");
         if let Some(error) = refused(&prepared.csv, samples, skipped, &config.data) {
             return Err(error);
         }
@@ -422,14 +430,13 @@ impl Trainer {
                 watch(Event::Skipped { line: &line, total });
             }
         }
-        let parts = [Some(&prepared.train), prepared.validation.as_ref()];
-        let samples = parts.into_iter().flatten().map(|part| part.samples.len());
+        let samples = prepared.subsets().map(|(_, samples)| samples.len());
         let all = samples.sum::<usize>() + prepared.bad_rows.len();
         self.skipped.check(&prepared.csv, all, &config.data)
     }
 
     /// Runs a step. Behind a GPU the next one's batch, if it has been read, begins to travel meanwhile.
-    fn compute(&mut self, number: u64, moment: &Moment<'_>) -> Result<StepReport, TrainError> {
+    fn compute(&mut self, number: u64, moment: &StepScalars<'_>) -> Result<StepReport, TrainError> {
         let is_last = number == self.ready.total_steps();
         let Ready {
             feed,
@@ -460,9 +467,9 @@ impl Trainer {
             feed, device, plan, ..
         } = &mut self.ready;
         let times = self.step.time_instructions(device, feed.batch())?;
-        // Nobody looks at the picture after this.
-        let picture = std::mem::take(&mut plan.step.picture);
-        let json = operations_json(&picture, &plan.step.graph, Some((number, &times)));
+        // Nobody looks at the map after this.
+        let map = std::mem::take(&mut plan.step.memory_map);
+        let json = operations_json(&map, &plan.step, Some((number, &times)));
         self.folder.write("operations.json", &json)?;
         Ok(began.elapsed())
     }
@@ -479,9 +486,9 @@ impl Trainer {
         due && self.evaluated().next().is_some()
     }
 
-    fn evaluated(&self) -> impl Iterator<Item = Split> {
+    fn evaluated(&self) -> impl Iterator<Item = Subset> {
         let wanted = self.ready.config.train.eval_on.iter().copied();
-        wanted.filter(|&split| part(&self.ready.prepared, split).is_some())
+        wanted.filter(|&subset| self.ready.prepared.samples(subset).is_some())
     }
 
     fn evaluate_all(
@@ -495,9 +502,9 @@ impl Trainer {
             !requests.stop.load(Ordering::Relaxed) && !is_asked_to_save
         };
         let mut lines = Vec::new();
-        let mut seen = Vec::new();
-        let splits: Vec<Split> = self.evaluated().collect();
-        for on in splits {
+        let mut files = Vec::new();
+        let subsets: Vec<Subset> = self.evaluated().collect();
+        for on in subsets {
             let began = Instant::now();
             let Ready {
                 prepared,
@@ -506,22 +513,23 @@ impl Trainer {
                 config,
                 ..
             } = &mut self.ready;
-            let part = part(prepared, on).expect("there: filtered above");
-            let mut encoder = self.step.encoder();
-            let mut examples = Examples::of(&part.samples);
-            let scores = evaluate(
+            let task = &prepared.setup.step.task;
+            let evaluated = task.evaluate(Evaluation {
                 device,
-                &mut encoder,
-                (feed.lend(self.state.step), part),
-                Some(&mut examples),
-                &requests.stop,
-                &is_wanted,
-                |done, total| watch(Event::Evaluating { on, done, total }),
-            );
+                forward: self.step.forward(device),
+                pictures: feed.lend(self.state.step),
+                subset: on,
+                samples: prepared.samples(on).expect("there: filtered above"),
+                step: Some(self.state.step),
+                stop: &requests.stop,
+                is_wanted: &is_wanted,
+                tell: &mut |done, total| watch(Event::Evaluating { on, done, total }),
+            });
             feed.train(config, prepared);
-            let (scores, skipped) = scores?;
-            seen.push((on, examples));
-            self.tell_skipped(on, &skipped, watch)?;
+            let evaluated = evaluated?;
+            files.push((on, evaluated.files));
+            self.tell_skipped(on, &evaluated.skipped, watch)?;
+            let scores = evaluated.scores;
             lines.push(EvaluationLine {
                 kind: "evaluation",
                 step: self.state.step,
@@ -535,7 +543,7 @@ impl Trainer {
         // due, and is done again.
         let better = self.better(&lines);
         let best = match better {
-            Some(value) => Some(self.save_best(value, &seen)?),
+            Some(value) => Some(self.save_best(value, &files)?),
             None => None,
         };
         self.journal.add(&lines)?;
@@ -552,11 +560,11 @@ impl Trainer {
         self.state.next = Next::Step;
         for line in &lines {
             let name = match line.on {
-                Split::Validation => "validation",
-                Split::Train => "evaluation_on_train",
+                Subset::Validation => "validation",
+                Subset::Train => "evaluation_on_train",
             };
             self.ready.recorder.add_scalars(name, line.step, line);
-            let decides = line.on == Split::Validation || lines.len() == 1;
+            let decides = line.on == Subset::Validation || lines.len() == 1;
             watch(Event::Evaluated {
                 line,
                 is_best: is_best && decides,
@@ -565,46 +573,37 @@ impl Trainer {
         Ok(())
     }
 
-    /// Pictures with what the best model makes of them: that one will be in `model/`.
-    fn examples_json(&self, seen: &[(Split, Examples)]) -> Option<String> {
-        let held_out = seen.iter().find(|(on, _)| *on == Split::Validation);
-        let (on, examples) = held_out.or(seen.first())?;
-        let Prepared { labels, .. } = &self.ready.prepared;
-        let samples = &part(&self.ready.prepared, *on)
-            .expect("it was evaluated")
-            .samples;
-        examples.json(self.state.step, *on, samples, labels)
-    }
-
     /// The number that decides which model is the best: what was held out counts, whatever else is evaluated.
     fn decisive(&self, lines: &[EvaluationLine]) -> Option<f64> {
-        let held_out = lines.iter().find(|line| line.on == Split::Validation);
+        let held_out = lines.iter().find(|line| line.on == Subset::Validation);
         let decisive = held_out.or(lines.first())?;
-        decisive.scores.metric(&self.best_metric)
+        let task = &self.step.config().task;
+        task.metric(&decisive.scores, &self.best_metric.0)
     }
 
     /// The same where it is better than the best so far.
     fn better(&self, lines: &[EvaluationLine]) -> Option<f64> {
         let best = self.state.best.as_ref().map(|best| best.value);
-        // What is not a number is not better than anything.
-        self.decisive(lines)
-            .filter(|value| value.is_finite() && best.is_none_or(|best| best < *value))
+        let (_, direction) = self.best_metric;
+        let value = self.decisive(lines);
+        value.filter(|&value| direction.is_better(value, best))
     }
 
-    /// Saves the model as the best one. No checkpoint names it yet.
-    fn save_best(&self, value: f64, seen: &[(Split, Examples)]) -> Result<Best, TrainError> {
+    /// Saves the model as the best one, with what it makes of a few samples. No checkpoint names it yet.
+    fn save_best(&self, value: f64, files: &[(Subset, BestFiles)]) -> Result<Best, TrainError> {
         let step = self.state.step;
         let name = format!("best-{step:06}");
         let path = self.folder.checkpoints().join(&name);
-        let examples = self.examples_json(seen);
-        let checksum = save_model(&self.step, &self.ready.prepared, &path)?;
-        if let Some(json) = &examples {
-            // Beside the model's files and no part of them: a resumed run finds the pictures of the best that it goes on from.
-            write_whole(&path.join(EXAMPLES_FILE), json.as_bytes())?;
-            self.folder.write(EXAMPLES_FILE, json)?;
+        let checksum = save_model(&self.step, &path)?;
+        let held_out = files.iter().find(|(on, _)| *on == Subset::Validation);
+        let shown = held_out.or(files.first());
+        for (name, json) in shown.into_iter().flat_map(|(_, files)| files) {
+            // Beside the model's files and no part of them: a resumed run finds those of the best that it goes on from.
+            write_whole(&path.join(name), json.as_bytes())?;
+            self.folder.write(name, json)?;
         }
         Ok(Best {
-            metric: self.best_metric.clone(),
+            metric: self.best_metric.0.clone(),
             value,
             step,
             folder: name,
@@ -746,39 +745,31 @@ impl Trainer {
     }
 }
 
-/// The pictures of the best model that a checkpoint names; those of a later one, which is no part of the run any more, are removed.
-fn put_back_examples(folder: &RunFolder, best: Option<&Best>) -> Result<(), TrainError> {
+/// Name and contents of files to look at.
+type BestFiles = Vec<(&'static str, String)>;
+
+/// The files of the best model that a checkpoint names; those of a later one, which is no part of the run any more, are removed.
+fn put_back_best_files(folder: &RunFolder, best: Option<&Best>) -> Result<(), TrainError> {
     if best.is_some_and(|best| best.checksum.is_none()) {
-        // Written before best models had pictures of their own.
+        // Written before best models had files of their own.
         return Ok(());
     }
-    let kept = best.map(|best| folder.checkpoints().join(&best.folder).join(EXAMPLES_FILE));
-    if let Some(kept) = kept.filter(|kept| kept.is_file()) {
-        let json = std::fs::read_to_string(&kept).map_err(failed(&kept, "read"))?;
-        return folder.write(EXAMPLES_FILE, &json);
-    }
-    let path = folder.path().join(EXAMPLES_FILE);
-    match std::fs::remove_file(&path) {
-        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-            Err(failed(&path, "removed")(cause))
+    for name in BEST_FILES {
+        let kept = best.map(|best| folder.checkpoints().join(&best.folder).join(name));
+        if let Some(kept) = kept.filter(|kept| kept.is_file()) {
+            let json = std::fs::read_to_string(&kept).map_err(failed(&kept, "read"))?;
+            folder.write(name, &json)?;
+            continue;
         }
-        _ => Ok(()),
-    }
-}
-
-/// The metric that says which model is the best.
-fn best_metric(ready: &Ready) -> Result<String, TrainError> {
-    let has_labels = ready.prepared.setup.step.num_labels.is_some();
-    match &ready.config.train.best_metric {
-        None if has_labels && ready.config.losses.label > 0.0 => Ok("label_top1".to_owned()),
-        None => Ok("mean_r1".to_owned()),
-        Some(name) if name.starts_with("label_") && !has_labels => {
-            Err(TrainError::Config(format!(
-                "train.best_metric: {name}, found no column of labels\nhint: `data: {{label: COLUMN}}`, or mean_r1"
-            )))
+        let path = folder.path().join(name);
+        match std::fs::remove_file(&path) {
+            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(&path, "removed")(cause));
+            }
+            _ => {}
         }
-        Some(name) => Ok(name.clone()),
     }
+    Ok(())
 }
 
 /// FNV-1a.
@@ -809,16 +800,9 @@ fn digest(samples: &[u32]) -> u64 {
 fn data_digest(ready: &Ready) -> u64 {
     let mut digest = Digest::new();
     let mut add = |bytes: &[u8]| digest.add(bytes);
-    let parts = [
-        Some(&ready.prepared.train),
-        ready.prepared.validation.as_ref(),
-    ];
-    for part in parts.into_iter().flatten() {
-        for sample in 0..part.samples.len() {
-            add(part.samples.image(sample).as_bytes());
-            add(part.samples.caption(sample).as_bytes());
-            add(&part.samples.label(sample).to_le_bytes());
-        }
+    let task = &ready.prepared.setup.step.task;
+    for (_, samples) in ready.prepared.subsets() {
+        task.add_to_digest(samples, &mut add);
         add(b"end of part");
     }
     // Those of runs that began before there was one have none either.

@@ -7,15 +7,18 @@
 //!
 //! Both are computed in the number format of the setup: what is certified is the split, not the format.
 
+use std::sync::Arc;
+
 use holdall_device::{Arithmetic, Device};
-use holdall_plan::{Change, PlanError, Recompute, Request, Variant, plan};
+use holdall_plan::{Change, PlanError, Recompute, Request, StepShape, plan};
 use serde::Serialize;
 
 use crate::batch::Batch;
 use crate::error::TrainError;
 use crate::setup::Setup;
 use crate::step::Step;
-use crate::step_graph::{Coupling, StepConfig, write_step};
+use crate::step_graph::{StepConfig, write_step};
+use crate::task::Task;
 
 /// Errors up to this are rounding. Products of other shapes add their terms in another order, and round each term to the
 /// format's digits: 24 bits in f32, 11 in tf32 and fp16, 8 in bf16. The CPU adds in one order whatever the shape of the batch.
@@ -124,14 +127,14 @@ fn split_step(
         recompute: Some(split.recompute),
         kept: Some(split.kept_micro_batches),
         budget_bytes: setup.budget_bytes,
-        precision: config.arithmetic.name(),
+        ..setup.request.clone()
     };
-    let build = |variant: &Variant| write_step(config, variant).graph;
+    let build = |shape: &StepShape| write_step(config, shape);
     let plan = plan(&request, &build, &*device.target(config.arithmetic, 0)?)?;
-    let variant = plan.chosen.variant();
-    let mut step = Step::new(device, config.clone(), plan.step, &variant)?;
+    let choice = plan.chosen.choice;
+    let mut step = Step::new(device, config.clone(), plan.step, choice.batch_size)?;
     setup.fill(device, &mut step)?;
-    Ok((step, variant.gradient_accumulation))
+    Ok((step, choice.gradient_accumulation))
 }
 
 /// Gradients by parameter, in the order of the graph, and the loss.
@@ -147,7 +150,7 @@ fn gradients(
     batch: &Batch,
 ) -> Result<Gradients, TrainError> {
     let scale = loss_scale(config.arithmetic);
-    let (contrastive, label) = step.gradients(device, batch, scale)?;
+    step.gradients(device, batch, scale)?;
     let unscaled = (1.0 / scale) as f32;
     let mut tensors = Vec::new();
     for parameter in step.parameters() {
@@ -161,7 +164,7 @@ fn gradients(
         tensors.push((parameter.name.clone(), gradient));
     }
     Ok(Gradients {
-        loss: config.contrastive_weight * contrastive.mean() + config.label_weight * label.mean(),
+        loss: step.total_loss(),
         tensors,
     })
 }
@@ -223,20 +226,19 @@ fn reference_does_not_fit(error: TrainError) -> TrainError {
     }
 }
 
-/// Compares each split of `batch` with one pass over the whole of it. `progress` hears of every result.
+/// Compares each split of `batch`, as `task` computes it, with one pass over the whole of it. `progress` hears of every result.
 pub fn verify(
     setup: &Setup,
     device: &Device,
     batch: &Batch,
     splits: &[Split],
-    coupling: Coupling,
+    task: Arc<dyn Task>,
     mut progress: impl FnMut(&SplitResult),
 ) -> Result<Certificate, TrainError> {
     let effective_batch = batch.num_samples;
     let reference = {
         let config = StepConfig {
-            contrastive_tile: usize::MAX,
-            coupling: Coupling::EffectiveBatch,
+            task: setup.step.task.as_reference(),
             ..setup.step.clone()
         };
         let whole = Split {
@@ -249,7 +251,7 @@ pub fn verify(
         gradients(&mut step, device, &config, batch)?
     };
     let config = StepConfig {
-        coupling,
+        task,
         ..setup.step.clone()
     };
     let mut results: Vec<SplitResult> = Vec::new();

@@ -3,17 +3,19 @@
 #![allow(clippy::unwrap_used)] // a test that cannot set itself up should stop
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdall_device::Device;
 use holdall_device::cpu::{Cpu, PackingAllocator, product};
+use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
-use holdall_models::init;
-use holdall_plan::{Recompute, Request, Variant, plan};
-use holdall_train::batch::Batch;
-use holdall_train::optimizer::Moment;
+use holdall_plan::{Recompute, Request, StepShape, plan};
+use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
+use holdall_train::task::Task;
+use holdall_train::tasks::clip::ClipTask;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static OURS: AtomicU64 = AtomicU64::new(0);
@@ -61,10 +63,11 @@ static ALLOCATOR: PackingAllocator<Counter> = PackingAllocator::before(Counter);
 #[test]
 fn a_warm_step_allocates_nothing() {
     let model = ClipConfig::preset("small").unwrap();
-    let config = StepConfig::new(model.clone(), Some(10));
+    let task = ClipTask::new(model.clone(), Some(10));
+    let batch = task.random_batch(22, 1);
+    let config = StepConfig::new(Arc::new(task));
     let device = Device::on_cpu(Cpu::new(Some(2)));
-    let batch = Batch::random(&model, 22, config.num_tokens, Some(10), 1);
-    let build = |variant: &Variant| write_step(&config, variant).graph;
+    let build = |shape: &StepShape| write_step(&config, shape);
     for (kept, recompute) in [
         (3, Recompute::None),
         (1, Recompute::Cheap),
@@ -79,14 +82,11 @@ fn a_warm_step_allocates_nothing() {
         };
         let target = device.target(config.arithmetic, 0).unwrap();
         let plan = plan(&request, &build, &*target).unwrap();
-        let variant = plan.chosen.variant();
-        let mut step = Step::new(&device, config.clone(), plan.step, &variant).unwrap();
-        step.set_weights(&device, |name, values| {
-            init::fill(&model, 0, name, values);
-            Ok::<(), ()>(())
-        })
-        .unwrap();
-        let moment = |step| Moment {
+        let batch_size = plan.chosen.choice.batch_size;
+        let mut step = Step::new(&device, config.clone(), plan.step, batch_size).unwrap();
+        step.set_weights(&device, |name, values| init::fill(&model, 0, name, values))
+            .unwrap();
+        let moment = |step| StepScalars {
             step,
             rates: &[1e-4, 1e-3],
             loss_scale: 1.0,

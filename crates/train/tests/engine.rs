@@ -12,8 +12,8 @@ mod export;
 mod golden;
 #[path = "engine/layout.rs"]
 mod layout;
-#[path = "engine/picture.rs"]
-mod picture;
+#[path = "engine/memory_map.rs"]
+mod memory_map;
 #[path = "engine/splits.rs"]
 mod splits;
 #[path = "engine/support.rs"]

@@ -1,20 +1,55 @@
 //! `holdall analyze`: verdicts on a log of memory, each with its numbers and one line of what to do.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
+use clap::Args;
 use holdall_data::words::{counted, thousands};
 use holdall_telemetry::analyze::{
     Analysis, AnalyzeOptions, LogSummary, Severity, Verdict, analyze, analyze_run,
 };
 use holdall_telemetry::memory_log::FILE_NAME;
-use holdall_train::budget::show_time;
+use holdall_train::budget::{Memory, show_time};
 
-use crate::arguments::AnalyzeArguments;
+use crate::arguments::OutputOptions;
 use crate::failure;
 use crate::screen::{print, print_json, tell};
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall analyze runs/cars\n  \
+                  holdall analyze gpu.csv --json\n\n\
+                  A log of any run, from outside (with noheader or nounits too; --columns says what cannot be told):\n  \
+                  nvidia-smi --query-gpu=timestamp,index,memory.used,memory.total,utilization.gpu --format=csv -l 1 > gpu.csv\n\n\
+                  From within a PyTorch script, a line per step; `phase`, `epoch` and `step_time` make verdicts sharper:\n  \
+                  log.write(json.dumps({\"step\": step, \"epoch\": epoch,\n      \
+                      \"allocated_mib\": torch.cuda.memory_allocated() / 2**20,\n      \
+                      \"max_allocated_mib\": torch.cuda.max_memory_allocated() / 2**20,\n      \
+                      \"reserved_mib\": torch.cuda.memory_reserved() / 2**20}) + \"\\n\")\n  \
+                  holdall analyze memory.jsonl --limit 24GiB\n\n\
+                  Exit code 0: healthy; 1: something was found; 2: the log cannot be read.")]
+pub struct AnalyzeArguments {
+    /// The folder of a run, its memory.jsonl, a CSV or `dmon` of nvidia-smi, JSON lines or a CSV of a script; - reads stdin
+    #[arg(value_name = "LOG|RUN|-")]
+    pub log: PathBuf,
+    /// What counts as full, instead of what the log says the device has; more than it is a problem
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub limit: Option<u64>,
+    /// Names of a CSV's columns, where it has no header
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    pub columns: Option<Vec<String>>,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(Memory::Bytes(bytes)) => Ok(bytes),
+        _ => Err("expected a size such as 24GiB or 24GB\nhint: --limit 24GiB".to_owned()),
+    }
+}
 
 pub fn run(arguments: AnalyzeArguments) -> Result<ExitCode> {
     let mut options = AnalyzeOptions {
@@ -36,7 +71,7 @@ pub fn run(arguments: AnalyzeArguments) -> Result<ExitCode> {
         }
         false => analyze(open(&arguments.log)?, &options)?,
     };
-    if arguments.json {
+    if arguments.output.json {
         print_json(&analysis)?;
     } else {
         for note in &analysis.log.notes {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use holdall_data::allowance::Allowance;
 use holdall_data::config::{Augment, Decode};
 use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Workers};
@@ -14,12 +15,51 @@ use holdall_data::order::Sampling;
 use holdall_data::picture::{self, Framing, Scratch};
 use holdall_data::samples::Samples;
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
-use holdall_train::evaluate::nothing_readable;
+use holdall_train::task::nothing_readable;
 use serde::Serialize;
 
-use crate::arguments::{BenchLoaderArguments, DecodeArgument};
+use crate::arguments::at_least_one;
 use crate::commands::predict::{as_samples, pictures_under};
 use crate::screen::{print_json, progress, tell};
+
+#[derive(Args)]
+#[command(
+    after_help = "Every picture is read once to warm up, then timed: decoded, a random part of it resized (with --eval its \
+                  middle), flipped, written into the batch as bytes; a device normalises them. One JSON line on stdout.\n\n\
+                  Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench loader photos/ --workers 2 --batch 64"
+)]
+pub struct BenchLoaderArguments {
+    /// A folder of pictures, searched with its subfolders
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// Threads that read pictures
+    #[arg(long, alias = "num-workers", alias = "num_workers", default_value_t = 2, value_name = "N", value_parser = at_least_one)]
+    pub workers: usize,
+    /// Pictures in a batch
+    #[arg(long, alias = "batch-size", alias = "batch_size", default_value_t = 64, value_name = "N", value_parser = at_least_one)]
+    pub batch: usize,
+    /// Width and height in a batch
+    #[arg(long, default_value_t = 224, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub size: u32,
+    /// Evaluation's resize and centre crop, instead of the random part
+    #[arg(long)]
+    pub eval: bool,
+    /// The size at which a JPEG is decoded; evaluation always decodes at full size
+    #[arg(long, value_enum, default_value_t = DecodeArgument::Full, conflicts_with = "eval")]
+    pub decode: DecodeArgument,
+    /// Pictures to time, going round where the folder has fewer [default: each once]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub images: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DecodeArgument {
+    /// At full size
+    Full,
+    /// At a half, a quarter or an eighth of the size, where enough pixels are left
+    Fast,
+}
 
 /// Keys that others rely on.
 #[derive(Serialize)]
@@ -32,7 +72,7 @@ struct BenchJson<'a> {
     batch: usize,
     size: u32,
     skipped: usize,
-    /// Decoding by as many threads, and nothing else: what no loader can beat.
+    /// Decoding alone, by as many threads: an upper bound of any loader.
     decode_only_images_per_s: f64,
     of_decode_only: f64,
     ring_bytes: u64,
@@ -94,7 +134,7 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads so many pictures, from the beginning of an epoch on. Returns what could not be read.
+/// Reads `images` pictures from the beginning of an epoch. Returns those that could not be read.
 fn pass(
     loader: &mut Loader<Vec<u8>>,
     arguments: &BenchLoaderArguments,

@@ -4,17 +4,58 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use half::{bf16, f16};
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
 use holdall_metrics::features::{Element, Features, Segment};
 use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{Job, OnCard, Options, Ties};
+use holdall_metrics::retrieval::{Job, OnGpu, Options, Ties};
 use serde::Serialize;
 
-use crate::arguments::{BenchRetrievalArguments, ElementArgument};
+use crate::arguments::{ComputeOptions, at_least_one, seed};
 use crate::commands::open_device;
 use crate::commands::retrieval::{DecidedJson, rank_on};
 use crate::screen::{print_json, tell};
+
+#[derive(Args)]
+#[command(
+    after_help = "Features are drawn at random and normalised, each query's match too. After a warm-up, `ms` is the best of \
+                  --repeat. One JSON line on stdout.\n\n\
+                  Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench retrieval --queries 2000 --gallery 500 --dim 512 --num-threads 2"
+)]
+pub struct BenchRetrievalArguments {
+    /// Number of queries
+    #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = at_least_one)]
+    pub queries: usize,
+    /// Number of gallery items
+    #[arg(long, default_value_t = 5_000, value_name = "N", value_parser = at_least_one)]
+    pub gallery: usize,
+    /// Values per row of features
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = at_least_one)]
+    pub dim: usize,
+    /// Number format of the features
+    #[arg(long, value_enum, default_value_t = ElementArgument::F32, value_name = "FORMAT")]
+    pub element: ElementArgument,
+    #[command(flatten)]
+    pub compute: ComputeOptions,
+    /// Seed of the random features
+    #[arg(long, default_value_t = 0, value_name = "SEED", value_parser = seed)]
+    pub seed: u64,
+    /// Timed repetitions
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = at_least_one)]
+    pub repeat: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ElementArgument {
+    /// 32-bit
+    F32,
+    /// 16-bit IEEE
+    F16,
+    /// 16-bit brain float
+    Bf16,
+}
 
 /// Keys that others rely on.
 #[derive(Serialize)]
@@ -28,7 +69,7 @@ struct BenchJson<'a> {
     all_ms: Vec<f64>,
     /// The most that the process held, features included; on a GPU, of the GPU's memory.
     peak_bytes: Option<u64>,
-    /// Of that, what was there before ranking began.
+    /// What the process held before ranking began.
     before_bytes: Option<u64>,
     host_peak_bytes: Option<u64>,
     mean_rank: f64,
@@ -44,7 +85,7 @@ struct BenchJson<'a> {
 }
 
 pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
-    let device = open_device(arguments.device, arguments.threads)?;
+    let device = open_device(arguments.compute.device, arguments.compute.num_threads)?;
     let (element, name) = match arguments.element {
         ElementArgument::F32 => (Element::F32, "f32"),
         ElementArgument::F16 => (Element::F16, "f16"),
@@ -68,11 +109,11 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
         true => device.held_bytes(),
         false => resident_bytes(),
     };
-    // On a GPU the features lie there already, as they do for others who are timed.
-    let on_card = device.gpu().map(|card| OnCard::new(card, &job, &options));
-    let mut on_card = on_card.transpose()?;
-    let mut rank = || match &mut on_card {
-        Some(on_card) => device.cpu().scope(|| on_card.rank(&mut |_| true)),
+    // On a GPU the features are uploaded before the clock starts, as in the PyTorch script beside this.
+    let on_gpu = device.gpu().map(|card| OnGpu::new(card, &job, &options));
+    let mut on_gpu = on_gpu.transpose()?;
+    let mut rank = || match &mut on_gpu {
+        Some(on_gpu) => device.cpu().scope(|| on_gpu.rank(&mut |_| true)),
         None => rank_on(&device, &job, &options, &mut |_| true),
     };
     if device.is_gpu() {
@@ -106,7 +147,7 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
             .iter()
             .map(|&(stage, seconds)| (stage.to_owned(), (seconds * 1e3).into()))
             .collect(),
-        extra_bytes: on_card.as_ref().map(OnCard::extra_bytes),
+        extra_bytes: on_gpu.as_ref().map(OnGpu::extra_bytes),
         device: device.kind(),
         threads: device.cpu().num_threads(),
         element: name,

@@ -4,24 +4,69 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_data::DataError;
 use holdall_data::allowance::Allowance;
 use holdall_data::check::{
-    CheckConfig, Example, Finding, Kind, Outcome, Report, RowKind, Watch, check,
+    CheckConfig, Example, Finding, Kind, MAX_ASPECT, MIN_PER_LABEL, MIN_SIZE, Outcome, Report,
+    RowKind, Watch, check,
 };
 use holdall_data::find::{find, source_of};
+use holdall_data::source::{Captions, EvidenceKind, evidence};
 use holdall_data::words::{counted, thousands};
 use holdall_device::cpu;
 use holdall_train::TrainError;
 use holdall_train::budget::Memory;
-use holdall_train::config::RunConfig;
+use holdall_train::config::{Count, RunConfig};
+use holdall_train::tasks;
 use serde::Serialize;
 
-use crate::arguments::{CheckOptions, DataCheckArguments};
-use crate::commands::train::{is_yaml, label_of_csv};
+use crate::arguments::{OutputOptions, seed};
+use crate::commands::train::is_yaml;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
+
+/// What `data check` and `data clean` share.
+#[derive(Args, Clone)]
+pub struct CheckOptions {
+    /// DATA.csv, CONFIG.yml, or a folder with image_labels.csv; without it, this folder or its `data`
+    #[arg(value_name = "CONFIG|DATA")]
+    pub target: Option<String>,
+    /// A picture is too small if a side has fewer pixels
+    #[arg(long, alias = "min_size", value_name = "PIXELS", default_value_t = MIN_SIZE)]
+    pub min_size: u32,
+    /// A picture is too narrow if a side is so many times longer than the other
+    #[arg(long, alias = "max_aspect", value_name = "TIMES", default_value_t = MAX_ASPECT, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_aspect: u32,
+    /// A label with fewer pictures has too few
+    #[arg(long, alias = "min_per_label", value_name = "N", default_value_t = MIN_PER_LABEL)]
+    pub min_per_label: usize,
+    /// Threads that decode pictures: a number, or auto
+    #[arg(long, alias = "num_workers", value_name = "N")]
+    pub num_workers: Option<Count>,
+    /// Seed of the run whose validation rows are meant
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, value_parser = seed)]
+    pub seed: Option<u64>,
+    /// Keys of the data section, such as data.image=COLUMN or data.validation=val.csv; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall data check photos.csv\n  \
+                  holdall data check cars.yml --min-size 64 --min-per-label 5\n  \
+                  holdall data check photos.csv --set data.image_root=pictures --set data.validation=val.csv --json\n\n\
+                  What is looked for: pictures that are missing, of zero size, no image, cut short, broken, or of absurd\n\
+                  dimensions; the same picture twice, or in train and validation; labels with few pictures; captions that are\n\
+                  empty or all the same. Ctrl-C stops; the same command goes on. Exit code 0: nothing found; 1: something.")]
+pub struct DataCheckArguments {
+    #[command(flatten)]
+    pub options: CheckOptions,
+}
 
 /// Columns of a terminal that nobody made wider.
 const WIDTH: usize = 80;
@@ -39,7 +84,7 @@ pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
         return Ok(stop::exit_code());
     };
     let is_clean = report.findings.is_empty();
-    if arguments.options.json {
+    if arguments.options.output.json {
         let verdict = if is_clean { "clean" } else { "found" };
         print_json(&CheckJson {
             verdict,
@@ -47,7 +92,7 @@ pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
         })?;
     } else {
         print(&show(&report))?;
-        if !is_clean && source_of(&report.csv).is_none() {
+        if !is_clean && !report.csv.is_dir() && source_of(&report.csv).is_none() {
             tell(&format!(
                 "hint: holdall data clean {} writes a CSV without them",
                 report.csv.display()
@@ -91,14 +136,21 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
             tell(&format!("Data: {} (found by its name)", csv.display()));
         }
     }
-    let mut notes = Vec::new();
-    if file.is_none() && config.data.label.is_none() {
-        config.data.label = label_of_csv(&csv, &mut notes)?;
+    if file.is_none() {
+        let mut of_csv = config.clone();
+        of_csv.data.train = Some(csv.clone());
+        let note = tasks::guess_label(&mut of_csv)?;
+        note.iter().for_each(|note| tell(note));
+        config.data.label = of_csv.data.label;
     }
-    notes.iter().for_each(|note| tell(note));
+    let captions = match evidence(&config.data) {
+        Ok(evidence) if evidence.kind == EvidenceKind::Labels => Captions::None,
+        _ => Captions::Required,
+    };
     let num_workers = options.num_workers.unwrap_or(config.num_workers);
     Ok(CheckConfig {
         data: config.data,
+        captions,
         csv,
         seed: options.seed.unwrap_or(config.seed),
         min_size: options.min_size,
@@ -198,7 +250,8 @@ fn show(report: &Report) -> String {
     let captions = &report.captions;
     let different = thousands(captions.different);
     text += &match captions.commonest_rows {
-        0 | 1 => format!("\nCaptions: {different}, all different\n"),
+        0 => "\n".to_owned(),
+        1 => format!("\nCaptions: {different}, all different\n"),
         _ => format!(
             "\nCaptions: {different} different; {} of the rows share theirs with another\n",
             share(captions.identical_share)

@@ -3,13 +3,36 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use holdall_data::check::{CleanFile, Cleaned, Duplicates, clean};
 use holdall_data::words::{counted, thousands};
 
-use crate::arguments::{DataCleanArguments, DuplicatesArgument};
-use crate::commands::data_check::{Wanted, meant, share, watched};
+use crate::commands::data_check::{CheckOptions, Wanted, meant, share, watched};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall data clean photos.csv\n  \
+                  holdall data clean photos.csv --min-size 64 --min-per-label 10 --duplicates keep\n\n\
+                  What it writes: photos_cleaned.csv, the rows whose picture can be read and whose caption is not empty, and\n\
+                  photos_filtered.csv, those of them that pass the filters: size, shape, duplicates, pictures per label.\n\
+                  photos.csv is not touched; rows are copied byte for byte. `holdall train FOLDER` takes the filtered one.")]
+pub struct DataCleanArguments {
+    /// What becomes of rows that show the same picture
+    #[arg(long, value_name = "RULE", default_value = "keep-first")]
+    pub duplicates: DuplicatesArgument,
+    #[command(flatten)]
+    pub options: CheckOptions,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum DuplicatesArgument {
+    /// The first stays; a picture of a validation file or column is not trained on
+    KeepFirst,
+    /// All stay
+    Keep,
+}
 
 pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
     let config = meant(&arguments.options, Wanted::Source)?;
@@ -28,7 +51,7 @@ pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
             ));
         }
     }
-    match arguments.options.json {
+    match arguments.options.output.json {
         true => print_json(&cleaned)?,
         false => print(&show(&cleaned))?,
     }

@@ -8,12 +8,25 @@ mod host;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_data::words::counted;
 use serde::Serialize;
 
-use crate::arguments::DoctorArguments;
 use crate::failure;
 use crate::screen::{print, print_json};
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall doctor\n  \
+                  holdall doctor --json\n\n\
+                  Each line is ok, a warning, or missing, and says what to do. Nothing is computed and no memory of a GPU is taken.\n\
+                  Exit code 0: a run on the CPU has all that it needs, and so has every GPU that is here, warnings or not; 1: something\n\
+                  is missing.")]
+pub struct DoctorArguments {
+    /// One JSON object on stdout: status, checks (name, status, found, advice)
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// How a check went, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -2,32 +2,46 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Result;
-use holdall_data::columns::guess_label;
+use clap::Args;
 use holdall_data::config::Validation;
-use holdall_data::find::find;
-use holdall_data::source;
-use holdall_data::table::Table;
 use holdall_train::TrainError;
-use holdall_train::config::RunConfig;
-use holdall_train::config::Split;
-use holdall_train::evaluate::{self, Scores};
-use holdall_train::prepare::Part;
-use holdall_train::reading::Reading;
+use holdall_train::config::{RunConfig, Subset};
+use holdall_train::loader_budget::Reading;
+use holdall_train::saved_model::{self, EvaluationData, HeldOut, Opened, Pictures, SavedModel};
+use holdall_train::scores::Scores;
 use holdall_train::setup::{resolve_budget, room_to_open};
 use holdall_train::skipped::{SkippedLine, refused};
-use holdall_train::trained::{Opened, Sight, Trained};
+use holdall_train::task::{Evaluation, Unfinished};
+use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::EvalArguments;
+use crate::arguments::{InferenceOptions, OutputOptions};
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::screen::{print, print_json, progress, tell};
-use crate::similarity;
 use crate::stop;
-use crate::watch::show_scores;
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  holdall eval runs/cars\n  holdall eval runs/cars test.csv --json"
+)]
+pub struct EvalArguments {
+    /// The folder of a run, or a model folder
+    #[arg(value_name = "RUN|MODEL")]
+    pub model: String,
+    /// A CSV, every row of which is evaluated; without it, what the run held out
+    #[arg(value_name = "DATA.csv")]
+    pub data: Option<String>,
+    #[command(flatten)]
+    pub inference: InferenceOptions,
+    /// Keys of the data section, such as data.caption=COLUMN; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
 
 #[derive(Serialize)]
 struct EvalJson<'a> {
@@ -41,117 +55,104 @@ struct EvalJson<'a> {
 }
 
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
-    let device = open_device(arguments.device, arguments.num_threads)?;
-    let budget = resolve_budget(arguments.memory, &device)?;
-    let trained = Trained::open(&arguments.model, room_to_open(&device, budget))?;
-    tell(&trained.processor.describe());
-    let config = config(&arguments, &trained)?;
-    let data = match trained.labels.is_empty() {
-        true => source::read(&config.data, config.seed),
-        false => source::read_with_labels(&config.data, &trained.labels, config.seed),
+    let inference = &arguments.inference;
+    let device = open_device(inference.compute.device, inference.compute.num_threads)?;
+    let budget = resolve_budget(inference.memory, &device)?;
+    let saved = Saved::open(&arguments.model, room_to_open(&device, budget))?;
+    let saved = saved.model();
+    tell(&saved.processor().describe());
+    let config = config(&arguments, saved)?;
+    let held_out = match arguments.data {
+        Some(_) => HeldOut::All,
+        None => HeldOut::Wanted,
     };
-    let data = data.map_err(TrainError::from)?;
-    for note in &data.notes {
-        tell(note);
-    }
-    let samples = match (&arguments.data, data.validation) {
-        (None, Some(validation)) => validation,
-        (None, None) => {
-            tell("The run held nothing out: these are the pictures it was trained on");
-            data.train
-        }
-        (Some(_), _) => data.train,
-    };
-    let tokens = trained.tokens(samples.captions())?;
-    let part = Part {
-        samples: Arc::new(samples),
-        tokens,
-    };
-    let (pictures, texts) = (part.samples.len(), part.tokens.len());
-    tell(&similarity::unique_texts(texts, pictures));
-    tell(&similarity::matrix(pictures, texts));
-    let host_bytes = evaluate::host_bytes(&part, trained.projection(), device.cpu().num_threads());
-    let sight = Sight {
-        samples: &part.samples,
+    let EvaluationData {
+        task,
+        samples,
+        csv,
+        notes,
+    } = saved.read(&config, held_out)?;
+    notes.iter().for_each(|note| tell(note));
+    let (subset, framing) = (Subset::Train, saved.processor().framing);
+    let pictures = Pictures {
+        samples: &samples,
+        framing,
         policy: &config.data,
-        longest: part.tokens.longest(),
-        batch: arguments.batch_size,
+        batch: inference.batch_size,
         budget_bytes: budget,
-        host_bytes,
+        host_bytes: task.evaluation_bytes(subset, &samples, device.cpu().num_threads()),
     };
-    let opened = trained.open_for(&device, &sight, &stop::requests().stop);
-    let Some(opened) = fitting(arguments.json, device.kind(), opened)? else {
+    let opened = saved_model::open(&device, &*task, &pictures, &stop::requests().stop);
+    let json = arguments.output.json;
+    let Some(opened) = fitting(json, device.kind(), opened)? else {
         return Ok(stop::exit_code());
     };
     let Opened {
-        mut encoders,
+        mut model,
         decode_bytes,
         note,
     } = opened;
     note.iter().for_each(|note| tell(note));
     tell(&format!(
         "Weights: pretrained from {}",
-        trained.path().display()
+        saved.path().display()
     ));
-    let bar = progress(
-        (part.samples.len() + part.tokens.len()) as u64,
-        "Evaluating",
-    );
-    let mut encoder = encoders.encoder();
-    let reading = Reading::evaluation(
-        &device,
-        encoder.batch(),
-        trained.picture_bytes(),
-        decode_bytes,
-    );
-    let mut pictures = reading.open(&device, trained.processor.framing)?;
-    let scores = evaluate::evaluate(
-        &device,
-        &mut encoder,
-        (&mut pictures, &part),
-        None,
-        &stop::requests().stop,
-        &|| true,
-        |done, _| bar.set_position(done as u64),
-    );
+    let bar = progress(samples.len() as u64, "Evaluating");
+    let batch = model.batch();
+    let reading = Reading::evaluation(&device, batch, task.picture_bytes(), decode_bytes);
+    let mut loader = reading.open(&device, framing)?;
+    let evaluated = task.evaluate(Evaluation {
+        device: &device,
+        forward: model.forward(&device),
+        pictures: &mut loader,
+        subset,
+        samples: &samples,
+        step: None,
+        stop: &stop::requests().stop,
+        is_wanted: &|| true,
+        tell: &mut |done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        },
+    });
     bar.finish_and_clear();
-    let (scores, skipped) = match scores {
-        Ok(scores) => scores,
-        Err(unfinished) => return Err(unfinished.into_error().into()),
-    };
-    if let Some(error) = refused(&data.csv, &part.samples, &skipped, &config.data) {
+    let evaluated = evaluated.map_err(Unfinished::into_error)?;
+    if let Some(error) = refused(&csv, &samples, &evaluated.skipped, &config.data) {
         return Err(error.into());
     }
-    for one in &skipped {
-        let line = SkippedLine::new(Split::Validation, &part.samples, one);
+    for one in &evaluated.skipped {
+        let line = SkippedLine::new(Subset::Validation, &samples, one);
         tell(&format!(
             "skipped row {}, {}: {}",
             line.row, line.image, line.reason
         ));
     }
-    if arguments.json {
+    let scores = evaluated.scores;
+    if json {
         print_json(&EvalJson {
-            model: trained.path(),
-            data: &data.csv,
+            model: saved.path(),
+            data: &csv,
             device: device.kind(),
             scores: &scores,
-            planned_bytes: encoders.plan().process_bytes,
+            planned_bytes: model.plan().process_bytes,
             process_bytes: device.peak_bytes(),
         })?;
     } else {
+        if let Some(size) = task.describe_size(&scores) {
+            tell(&size);
+        }
         print(&format!(
-            "{} pictures, {} different captions of {}\n{}\n",
-            scores.retrieval.pictures,
-            scores.retrieval.captions,
-            data.csv.display(),
-            show_scores(&scores)
+            "{} pictures of {}\n{}\n",
+            samples.len() - evaluated.skipped.len(),
+            csv.display(),
+            task.describe_scores(&scores)
         ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The data as the run had it, or every row of the file named.
-fn config(arguments: &EvalArguments, trained: &Trained) -> Result<RunConfig> {
+fn config(arguments: &EvalArguments, saved: &dyn SavedModel) -> Result<RunConfig> {
     let of_run = Path::new(&arguments.model).join("config.yml");
     let mut config = RunConfig::load(
         of_run.is_file().then_some(of_run.as_path()),
@@ -167,7 +168,7 @@ fn config(arguments: &EvalArguments, trained: &Trained) -> Result<RunConfig> {
             }
             config.data.validation = Validation::None;
             if is_guess {
-                describe(&mut config, trained)?;
+                saved.describe_data(&mut config)?;
             }
         }
         None if config.data.train.is_none() => {
@@ -181,14 +182,4 @@ fn config(arguments: &EvalArguments, trained: &Trained) -> Result<RunConfig> {
         None => {}
     }
     Ok(config)
-}
-
-/// Labels are looked for where the model has a head for them.
-fn describe(config: &mut RunConfig, trained: &Trained) -> Result<()> {
-    let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
-    let table = Table::open(&found.csv).map_err(TrainError::from)?;
-    if config.data.label.is_none() && !trained.labels.is_empty() {
-        config.data.label = guess_label(&table).map(str::to_owned);
-    }
-    Ok(())
 }

@@ -1,9 +1,9 @@
 //! One file per command.
 
 pub mod analyze;
-pub mod bench_clip;
 pub mod bench_loader;
 pub mod bench_retrieval;
+pub mod bench_step;
 pub mod completions;
 pub mod data_check;
 pub mod data_clean;
@@ -21,20 +21,20 @@ pub mod train;
 pub mod verify;
 
 use anyhow::Result;
-use holdall_device::{Device, Wish};
+use holdall_device::{Device, DeviceChoice};
 use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
 
 use crate::screen::tell;
 
 /// Opens the device for a config. What is wrong with the config is told first: opening takes threads, and a GPU.
-fn open_device_for(config: &RunConfig, wish: Wish) -> Result<Device> {
+fn open_device_for(config: &RunConfig, wish: DeviceChoice) -> Result<Device> {
     config.validate()?;
     open_device(wish, config.num_threads)
 }
 
 /// Opens the device that was asked for, and says what it is.
-fn open_device(wish: Wish, num_threads: Option<usize>) -> Result<Device> {
+fn open_device(wish: DeviceChoice, num_threads: Option<usize>) -> Result<Device> {
     let device = Device::open(wish, num_threads).map_err(TrainError::from)?;
     for line in device.describe() {
         tell(&line);

@@ -16,12 +16,13 @@ mod tail;
 mod words;
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::backend::{Backend, ClearType};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -29,10 +30,52 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use self::readings::Readings;
 use self::run::RunWatch;
 use self::screen::{RunView, View};
-use crate::arguments::MonitorArguments;
 use crate::host::HostWatch;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall monitor\n  \
+                  holdall monitor runs/cars --interval 500ms\n  \
+                  holdall monitor --once\n  \
+                  holdall monitor --json\n\n\
+                  Keys: q, Esc or Ctrl-C ends it; arrows or Tab choose a GPU; + and - change the interval; h shows all keys.\n\
+                  Without RUN, the run that trains on this machine is shown, if there is one. GPUs are counted as nvidia-smi counts\n\
+                  them. Where stdout is not a terminal, it prints once. What is not known is null in JSON.\n\
+                  Keys of the JSON: time host gpus no_gpu run.")]
+pub struct MonitorArguments {
+    /// The folder of a run to show beside the machine [default: the one that trains here now]
+    #[arg(value_name = "RUN")]
+    pub run: Option<PathBuf>,
+    /// Prints one table and ends
+    #[arg(long)]
+    pub once: bool,
+    /// One JSON object on stdout, once
+    #[arg(long)]
+    pub json: bool,
+    /// Time between two looks: 500ms, 2s, 2
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+}
+
+/// Shorter than the shortest, a look would take longer than the wait; longer than the longest is no watching.
+fn interval(text: &str) -> Result<Duration, String> {
+    let lowered = text.trim().to_lowercase();
+    let (number, seconds) = match (lowered.strip_suffix("ms"), lowered.strip_suffix('s')) {
+        (Some(number), _) => (number, 1e-3),
+        (None, Some(number)) => (number, 1.0),
+        (None, None) => (lowered.as_str(), 1.0),
+    };
+    let parsed = number.trim().parse::<f64>().ok();
+    let meant = parsed.map(|number| number * seconds);
+    match meant.filter(|seconds| (0.1..=3600.0).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+        None => {
+            Err("expected a time from 100ms to 3600s\nhint: --interval 500ms, 2s or 2".to_owned())
+        }
+    }
+}
 
 /// CPU utilization is measured over this, where the monitor prints once.
 const MOMENT: Duration = Duration::from_millis(200);
@@ -327,5 +370,23 @@ mod tests {
         let mut view = view(machine(0));
         assert_eq!(press(KeyCode::Down, &mut view), After::Nothing);
         assert_eq!(view.selected, 0);
+    }
+
+    #[test]
+    fn intervals_are_taken_as_people_write_them() {
+        for (written, milliseconds) in [
+            ("500ms", 500),
+            ("2s", 2000),
+            ("2", 2000),
+            ("0.5", 500),
+            (" 1.5 S", 1500),
+        ] {
+            let meant = interval(written);
+            assert_eq!(meant, Ok(Duration::from_millis(milliseconds)), "{written}");
+        }
+        for refused in ["", "0", "99ms", "-1", "nan", "inf", "2h", "s", "1e9"] {
+            let error = interval(refused).unwrap_err();
+            assert!(error.contains("hint: --interval"), "{refused}: {error}");
+        }
     }
 }

@@ -3,27 +3,46 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_device::cuda::cards::{self, CARDS, Card};
-use holdall_plan::{Candidate, Plan};
+use holdall_plan::{Candidate, Plan, WeightCopies};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
-use holdall_train::measure::Choosing;
+use holdall_train::plan_race::Choosing;
 use holdall_train::prepare::Prepared;
 use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};
 use holdall_train::site::Site;
 
-use crate::arguments::PlanArguments;
+use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
 use crate::failure;
 use crate::screen::{print, print_json, table, tell};
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  holdall plan small --effective-batch 128 --memory 400MiB\n  \
+                  holdall plan run.yml --batch-size 8 --json\n  \
+                  holdall plan openai/clip-vit-base-patch32 --gpu rtx-4060 --memory 6GiB\n  \
+                  holdall plan --gpu list"
+)]
+pub struct PlanArguments {
+    /// CONFIG.yml, a model folder, or a preset such as `small` or `openai/clip-vit-base-patch32`
+    #[arg(value_name = "CONFIG", default_value = "openai/clip-vit-base-patch32")]
+    pub target: String,
+    /// Plans for a card that is not here, such as rtx-4060, by its published rates; `list` prints every card
+    #[arg(long, value_name = "CARD", conflicts_with = "device")]
+    pub gpu: Option<String>,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
 
 /// In the place of a card's name: all of them.
 const LIST: &str = "list";
 
 pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
-    let json = arguments.options.json;
+    let json = arguments.options.output.json;
     let card = match arguments.gpu.as_deref() {
         Some(LIST) => return list_cards(json),
         Some(name) => Some(cards::find(name).map_err(|error| {
@@ -35,7 +54,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     if let Some(card) = card {
         return for_card(json, &config, card);
     }
-    let device = open_device_for(&config, arguments.options.device)?;
+    let device = open_device_for(&config, arguments.options.compute.device)?;
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
     if config.data.train.is_some() {
@@ -48,7 +67,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
         let site = Site::Here(&ready.device);
         return tell_plan(json, &config.model, setup, &ready.plan, site);
     }
-    let setup = Setup::new(&config, &device)?;
+    let setup = Setup::without_data(&config, &device)?;
     let plan = fitting(json, kind, setup.plan(&device, 0, Choosing::Predicted))?;
     tell_plan(json, &config.model, &setup, &plan, Site::Here(&device))
 }
@@ -66,7 +85,7 @@ fn for_card(json: bool, config: &RunConfig, card: &'static Card) -> Result<ExitC
         let plan = fitting(json, card.name, planned)?;
         return tell_plan(json, &config.model, &prepared.setup, &plan, site);
     }
-    let setup = Setup::new(config, site)?;
+    let setup = Setup::without_data(config, site)?;
     let plan = fitting(json, card.name, setup.plan(site, 0, Choosing::Predicted))?;
     tell_plan(json, &config.model, &setup, &plan, site)
 }
@@ -155,7 +174,7 @@ fn tell_plan(
         if let Site::Card(card) = site {
             tell(&away_from_the_card(card));
         }
-        tell(&setup.weights.describe());
+        tell(&setup.step.task.describe_weights());
         print_json(&PlanReport::new(plan, site, setup.budget_bytes))?;
     } else {
         print(&teach(model, setup, plan, site))?;
@@ -192,7 +211,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
     if !plan.alternatives.is_empty() {
         text.push_str("\nWhat else there is, and what each knob buys:\n");
         text.push_str(&alternatives(plan, setup.budget_bytes));
-        if chosen.weight_copies != NO_COPIES {
+        if chosen.choice.weight_copies != WeightCopies::None {
             text.push_str(&format!(
                 "\n  copies: weights in {} for the products, made once a step (resident) or before each use",
                 chosen.precision
@@ -224,11 +243,11 @@ fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
     };
     format!(
         "{}\nEffective batch size: {} ({} x {})\nBatch size: {} ({why})\n",
-        setup.weights.describe(),
+        setup.step.task.describe_weights(),
         plan.effective_batch,
-        chosen.batch_size,
-        chosen.gradient_accumulation,
-        chosen.batch_size,
+        chosen.choice.batch_size,
+        chosen.choice.gradient_accumulation,
+        chosen.choice.batch_size,
     )
 }
 
@@ -251,7 +270,7 @@ pub fn short(ready: &Ready) -> String {
     }
     text.push_str(&format!(
         "Pictures: {}; steps: {} an epoch, {} in all; epochs: {}\n",
-        ready.prepared.train.samples.len(),
+        ready.prepared.train.len(),
         ready.steps_per_epoch(),
         ready.total_steps(),
         ready.config.train.epochs,
@@ -263,17 +282,17 @@ pub fn short(ready: &Ready) -> String {
 fn faster(chosen: &Candidate, better: &Candidate) -> String {
     format!(
         "hint: --batch-size {} would be {:.0}% faster in the same budget, with the same gradient ({} x {}, recompute {})\n",
-        better.batch_size,
+        better.choice.batch_size,
         100.0 * (chosen.step_ms / better.step_ms - 1.0),
-        better.batch_size,
-        better.gradient_accumulation,
-        better.recompute
+        better.choice.batch_size,
+        better.choice.gradient_accumulation,
+        better.choice.recompute.label()
     )
 }
 
 fn sentence(candidate: &Candidate) -> String {
-    let kept = candidate.kept_micro_batches;
-    let twice = candidate.gradient_accumulation - kept;
+    let kept = candidate.choice.kept_micro_batches;
+    let twice = candidate.choice.gradient_accumulation - kept;
     let count = |number: usize, one: &str, many: &str| match number {
         1 => format!("1 {one}"),
         _ => format!("{number} {many}"),
@@ -298,7 +317,9 @@ fn sentence(candidate: &Candidate) -> String {
     };
     format!(
         "{} x {}, recompute {}; {passes}; {time}",
-        candidate.batch_size, candidate.gradient_accumulation, candidate.recompute,
+        candidate.choice.batch_size,
+        candidate.choice.gradient_accumulation,
+        candidate.choice.recompute.label(),
     )
 }
 
@@ -336,9 +357,6 @@ fn breakdown(candidate: &Candidate) -> String {
     table(&rows)
 }
 
-/// What a candidate says of copies of weights where products take the weights themselves.
-const NO_COPIES: &str = "none";
-
 const COPIES_COLUMN: usize = 3;
 
 fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
@@ -370,17 +388,17 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
         rows.push(vec![
             format!(
                 "{} x {}",
-                candidate.batch_size, candidate.gradient_accumulation
+                candidate.choice.batch_size, candidate.choice.gradient_accumulation
             ),
-            candidate.recompute.clone(),
-            candidate.kept_micro_batches.to_string(),
-            candidate.weight_copies.to_owned(),
+            candidate.choice.recompute.label(),
+            candidate.choice.kept_micro_batches.to_string(),
+            candidate.choice.weight_copies.name().to_owned(),
             show_bytes(candidate.process_bytes),
             show_time(candidate.step_ms),
             against,
         ]);
     }
-    if plan.chosen.weight_copies == NO_COPIES {
+    if plan.chosen.choice.weight_copies == WeightCopies::None {
         for row in &mut rows {
             row.remove(COPIES_COLUMN);
         }

@@ -1,31 +1,75 @@
-//! `holdall predict`: labels and features of pictures, by a trained model.
+//! `holdall predict`: labels, numbers and features of pictures, by a trained model.
+
+mod classify;
+mod clip;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_data::DataConfig;
-use holdall_data::loader;
+use holdall_data::folder::{EXTENSIONS, is_picture};
+use holdall_data::loader::{self, Loader};
 use holdall_data::samples::{Samples, SamplesBuilder};
-use holdall_device::Device;
+use holdall_device::{Device, HostRow};
 use holdall_train::TrainError;
-use holdall_train::encoder::Encoder;
-use holdall_train::evaluate::{Unfinished, encode_captions, encode_pictures};
-use holdall_train::prepare::TokenTable;
-use holdall_train::reading::Reading;
+use holdall_train::loader_budget::Reading;
+use holdall_train::saved_model::{self, Opened, Pictures, SavedModel};
 use holdall_train::setup::{resolve_budget, room_to_open};
 use holdall_train::skipped::reason;
-use holdall_train::trained::{Opened, Sight, Trained};
+use holdall_train::task::Task;
+use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::PredictArguments;
+use crate::arguments::{InferenceOptions, OutputOptions};
 use crate::array_file;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::failure;
-use crate::screen::{print, print_json, progress, tell};
+use crate::screen::{print, print_json, tell};
 use crate::stop;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall predict runs/cars photo.jpg folder-of-photos\n  \
+                  holdall predict runs/cars photo.jpg --labels \"red car,blue car\" --template \"a photo of a {}\"\n  \
+                  holdall predict runs/cars photos --features features.npy\n  \
+                  holdall predict runs/cars photos --csv predictions.csv\n\n\
+                  Exit code 1: some pictures could not be read; the others were predicted.")]
+pub struct PredictArguments {
+    /// The folder of a run, or a model folder
+    #[arg(value_name = "RUN|MODEL")]
+    pub model: String,
+    /// Pictures, or folders of pictures
+    #[arg(value_name = "IMAGES", required = true)]
+    pub images: Vec<PathBuf>,
+    /// Labels that need no training: pictures are compared with captions made of them
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    pub labels: Vec<String>,
+    /// The caption of a label
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "a photo of a {}",
+        requires = "labels"
+    )]
+    pub template: String,
+    /// Labels to print for each picture
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub top: usize,
+    /// Writes the pictures' features to FILE.npy or FILE.safetensors
+    #[arg(long, value_name = "FILE")]
+    pub features: Option<PathBuf>,
+    /// Writes the predictions to FILE.csv: image, target, label or number, probability
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub inference: InferenceOptions,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
 
 #[derive(Serialize)]
 struct PredictJson<'a> {
@@ -38,16 +82,30 @@ struct PredictJson<'a> {
     features: Option<&'a Path>,
 }
 
+/// What is said of a picture.
 #[derive(Serialize)]
 struct Prediction {
     image: String,
+    /// Of the first target with labels.
     labels: Vec<Guess>,
+    /// Of every target, where there are several, or numbers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    targets: Vec<TargetGuess>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct Guess {
     label: String,
     probability: f64,
+}
+
+#[derive(Serialize)]
+struct TargetGuess {
+    target: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    labels: Vec<Guess>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    number: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -56,244 +114,153 @@ struct Skipped {
     reason: String,
 }
 
-/// The path of a picture and the names of its labels, about.
-const NAMES_BYTES: usize = 256;
+/// What a task made of the pictures.
+struct Predictions {
+    all: Vec<Prediction>,
+    skipped: Vec<loader::Skipped>,
+    planned_bytes: u64,
+    /// Rows of features, and their length, where they were asked for.
+    features: Option<(Vec<f32>, usize)>,
+}
 
-/// What labels are, and how they are found.
-enum Labels {
-    /// The head that was trained.
-    Head(Vec<String>),
-    /// Captions made of names, compared with pictures.
-    ZeroShot {
-        names: Vec<String>,
-        tokens: TokenTable,
-        scale: f32,
-    },
-    /// None: features alone.
-    None,
+/// Pictures that a task looks at, and with what.
+struct Job<'a> {
+    arguments: &'a PredictArguments,
+    device: &'a Device,
+    budget_bytes: Option<u64>,
+    paths: Vec<PathBuf>,
+    samples: Arc<Samples>,
+}
+
+impl Job<'_> {
+    /// Plans the model with room for the pictures, and opens what reads them; `None` where it is to stop.
+    fn open(
+        &self,
+        task: &dyn Task,
+        saved: &dyn SavedModel,
+        host_bytes: u64,
+    ) -> Result<Option<(Opened, Loader<HostRow>)>> {
+        let framing = saved.processor().framing;
+        let wanted = Pictures {
+            samples: &self.samples,
+            framing,
+            policy: &DataConfig::default(),
+            batch: self.arguments.inference.batch_size,
+            budget_bytes: self.budget_bytes,
+            host_bytes,
+        };
+        let opened = saved_model::open(self.device, task, &wanted, &stop::requests().stop);
+        let Some(opened) = fitting(self.arguments.output.json, self.device.kind(), opened)? else {
+            return Ok(None);
+        };
+        opened.note.iter().for_each(|note| tell(note));
+        let (batch, picture_bytes) = (opened.model.batch(), task.picture_bytes());
+        let reading = Reading::evaluation(self.device, batch, picture_bytes, opened.decode_bytes);
+        let pictures = reading.open(self.device, framing)?;
+        Ok(Some((opened, pictures)))
+    }
+
+    fn image(&self, sample: u32) -> String {
+        self.paths[sample as usize].display().to_string()
+    }
 }
 
 pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     if let Some(path) = &arguments.features {
         array_file::check_name(path)?;
     }
-    let device = open_device(arguments.device, arguments.num_threads)?;
-    let budget = resolve_budget(arguments.memory, &device)?;
-    let trained = Trained::open(&arguments.model, room_to_open(&device, budget))?;
-    tell(&trained.processor.describe());
-    let labels = labels(&arguments, &trained)?;
+    let inference = &arguments.inference;
+    let device = open_device(inference.compute.device, inference.compute.num_threads)?;
+    let budget_bytes = resolve_budget(inference.memory, &device)?;
+    let saved = Saved::open(&arguments.model, room_to_open(&device, budget_bytes))?;
+    tell(&saved.model().processor().describe());
     let paths = pictures_under(&arguments.images)?;
-    let samples = Arc::new(as_samples(&paths));
-    let longest = match &labels {
-        Labels::ZeroShot { tokens, .. } => tokens.longest(),
-        _ => 1,
+    let job = Job {
+        samples: Arc::new(as_samples(&paths)),
+        arguments: &arguments,
+        device: &device,
+        budget_bytes,
+        paths,
     };
-    let held_bytes = size_of::<Prediction>() + arguments.top * size_of::<Guess>() + NAMES_BYTES;
-    let feature_bytes = match arguments.features {
-        Some(_) => trained.projection() * size_of::<f32>(),
-        None => 0,
+    let predicted = match &saved {
+        Saved::Clip(saved) => clip::predict(&job, saved)?,
+        Saved::Classify(saved) => classify::predict(&job, saved)?,
     };
-    let host_bytes = (paths.len() * (held_bytes + feature_bytes)) as u64;
-    let sight = Sight {
-        samples: &samples,
-        policy: &DataConfig::default(),
-        longest,
-        batch: arguments.batch_size,
-        budget_bytes: budget,
-        host_bytes,
-    };
-    let opened = trained.open_for(&device, &sight, &stop::requests().stop);
-    let Some(opened) = fitting(arguments.json, device.kind(), opened)? else {
+    let Some(predictions) = predicted else {
         return Ok(stop::exit_code());
     };
-    let Opened {
-        mut encoders,
-        decode_bytes,
-        note,
-    } = opened;
-    note.iter().for_each(|note| tell(note));
-    let planned_bytes = encoders.plan().process_bytes;
-    let mut encoder = encoders.encoder();
-    let captions = encode_labels(&device, &mut encoder, &labels).map_err(Unfinished::into_error)?;
-    let bar = progress(paths.len() as u64, "Predicting");
-    let mut predictions = Vec::new();
-    let mut not_finite = None;
-    let projection = trained.projection();
-    let mut features: Vec<f32> = match arguments.features {
-        Some(_) => Vec::with_capacity(paths.len() * projection),
-        None => Vec::new(),
-    };
-    let reading = Reading::evaluation(
-        &device,
-        encoder.batch(),
-        trained.picture_bytes(),
-        decode_bytes,
-    );
-    let mut pictures = reading.open(&device, trained.processor.framing)?;
-    let encoded = encode_pictures(
-        &device,
-        &mut encoder,
-        (&mut pictures, &samples),
-        &stop::requests().stop,
-        |read, encoded| {
-            for (row, feature) in encoded.features.chunks(projection).enumerate() {
-                if let Some(value) = feature.iter().find(|value| !value.is_finite()) {
-                    not_finite.get_or_insert((read[row], *value));
-                }
-                let scores = match &labels {
-                    Labels::Head(names) => encoded.logits.as_ref().map(|logits| {
-                        let logits = &logits[row * names.len()..][..names.len()];
-                        logits.iter().map(|&logit| f64::from(logit)).collect()
-                    }),
-                    Labels::ZeroShot { scale, .. } => {
-                        Some(similarities(feature, &captions, *scale))
-                    }
-                    Labels::None => None,
-                };
-                predictions.push(Prediction {
-                    image: paths[read[row] as usize].display().to_string(),
-                    labels: scores
-                        .map_or(Vec::new(), |scores| best(&labels, &scores, arguments.top)),
-                });
-            }
-            if arguments.features.is_some() {
-                features.extend_from_slice(&encoded.features);
-            }
-            bar.inc((encoded.features.len() / projection) as u64);
-            not_finite.is_none()
-        },
-    );
-    bar.finish_and_clear();
-    if let Some((sample, value)) = not_finite {
-        let picture = paths[sample as usize].display();
-        let found = format!("{picture}: its features are not finite: found {value}");
-        return Err(Unfinished::NotFinite(found).into_error().into());
-    }
-    let skipped = encoded.map_err(Unfinished::into_error)?;
-    let skipped: Vec<Skipped> = skipped.iter().map(|one| left_out(&paths, one)).collect();
+    tell_all(&job, saved.model().path(), &predictions)
+}
+
+/// Writes and prints what was asked for.
+fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<ExitCode> {
+    let Job {
+        arguments, device, ..
+    } = job;
+    let skipped = predictions.skipped.iter();
+    let skipped: Vec<Skipped> = skipped.map(|one| left_out(&job.paths, one)).collect();
     for one in &skipped {
         tell(&format!("skipped {}: {}", one.image, one.reason));
     }
-    if let Some(path) = &arguments.features {
-        stop::whole(|| array_file::write(path, "image_features", &features, projection))?;
-        tell(&format!(
-            "{} x {projection} features: {}",
-            predictions.len(),
-            path.display()
-        ));
+    let all = &predictions.all;
+    if let (Some(path), Some((features, width))) = (&arguments.features, &predictions.features) {
+        stop::whole(|| array_file::write(path, "image_features", features, *width))?;
+        let path = path.display();
+        tell(&format!("{} x {width} features: {path}", all.len()));
     }
-    if arguments.json {
+    if let Some(path) = &arguments.csv {
+        let text = as_csv(all)?;
+        stop::whole(|| holdall_files::write_whole(path, &text)).map_err(|cause| {
+            let path = path.display();
+            anyhow::anyhow!("{path}: {cause}\nhint: choose another file for --csv")
+        })?;
+        tell(&format!("{} predictions: {}", all.len(), path.display()));
+    }
+    if arguments.output.json {
         print_json(&PredictJson {
-            model: trained.path(),
+            model,
             device: device.kind(),
-            predictions: &predictions,
+            predictions: all,
             skipped: &skipped,
-            planned_bytes,
+            planned_bytes: predictions.planned_bytes,
             process_bytes: device.peak_bytes(),
             features: arguments.features.as_deref(),
         })?;
-    } else {
-        print(&show(&predictions))?;
+    } else if arguments.csv.is_none() {
+        print(&show(all))?;
     }
-    Ok(if skipped.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(failure::FOUND)
+    Ok(match skipped.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(failure::FOUND),
     })
 }
 
-/// Names asked for, the head's, or none where only features are wanted.
-fn labels(arguments: &PredictArguments, trained: &Trained) -> Result<Labels> {
-    if !arguments.labels.is_empty() {
-        let names: Vec<String> = arguments
-            .labels
-            .iter()
-            .map(|name| name.trim().to_owned())
-            .collect();
-        if names.iter().any(String::is_empty) {
-            return Err(TrainError::Config(
-                "--labels: expected names between commas, found an empty one\nhint: --labels \"red car,blue car\""
-                    .to_owned(),
-            )
-            .into());
+/// A row for each label and each number of each picture.
+fn as_csv(predictions: &[Prediction]) -> Result<Vec<u8>> {
+    let mut rows = csv::Writer::from_writer(Vec::new());
+    rows.write_record(["image", "target", "label", "probability", "number"])?;
+    let mut labels = |image: &str, target: &str, labels: &[Guess]| -> Result<()> {
+        for guess in labels {
+            let probability = format!("{:.6}", guess.probability);
+            rows.write_record([image, target, &guess.label, &probability, ""])?;
         }
-        if !arguments.template.contains("{}") {
-            return Err(TrainError::Config(format!(
-                "--template `{}`: expected {{}} where the label goes\nhint: --template \"a photo of a {{}}\"",
-                arguments.template
-            ))
-            .into());
+        Ok(())
+    };
+    let mut numbers = Vec::new();
+    for one in predictions {
+        if one.targets.is_empty() {
+            labels(&one.image, "label", &one.labels)?;
         }
-        let captions: Vec<String> = names
-            .iter()
-            .map(|label| arguments.template.replace("{}", label))
-            .collect();
-        return Ok(Labels::ZeroShot {
-            names,
-            tokens: trained.tokens(&captions)?,
-            scale: trained.logit_scale()?,
-        });
+        for target in &one.targets {
+            labels(&one.image, &target.target, &target.labels)?;
+            numbers.extend(target.number.map(|number| (one, target, number)));
+        }
     }
-    match (trained.labels.is_empty(), &arguments.features) {
-        (false, _) => Ok(Labels::Head(trained.labels.clone())),
-        (true, Some(_)) => Ok(Labels::None),
-        (true, None) => Err(TrainError::Config(format!(
-            "{}: expected a label head, found none\n\
-             hint: --labels \"a,b,c\" compares pictures with captions; --features FILE writes features",
-            trained.path().display()
-        ))
-        .into()),
+    for (one, target, number) in numbers {
+        rows.write_record([&one.image, &target.target, "", "", &number.to_string()])?;
     }
+    Ok(rows.into_inner()?)
 }
-
-fn encode_labels(
-    device: &Device,
-    encoder: &mut Encoder<'_>,
-    labels: &Labels,
-) -> Result<Vec<f32>, Unfinished> {
-    let mut features = Vec::new();
-    if let Labels::ZeroShot { tokens, .. } = labels {
-        encode_captions(device, encoder, tokens, |encoded| {
-            features.extend_from_slice(encoded);
-            true
-        })?;
-    }
-    Ok(features)
-}
-
-fn similarities(picture: &[f32], captions: &[f32], scale: f32) -> Vec<f64> {
-    let dot = |caption: &[f32]| -> f64 {
-        let products = picture
-            .iter()
-            .zip(caption)
-            .map(|(&a, &b)| f64::from(a) * f64::from(b));
-        products.sum()
-    };
-    let rows = captions.chunks(picture.len());
-    rows.map(|caption| f64::from(scale) * dot(caption))
-        .collect()
-}
-
-/// The `top` labels with their probabilities, best first.
-fn best(labels: &Labels, scores: &[f64], top: usize) -> Vec<Guess> {
-    let (Labels::Head(names) | Labels::ZeroShot { names, .. }) = labels else {
-        return Vec::new();
-    };
-    let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum();
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
-    order
-        .into_iter()
-        .take(top)
-        .map(|index| Guess {
-            label: names[index].clone(),
-            probability: (scores[index] - highest).exp() / total,
-        })
-        .collect()
-}
-
-const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
 
 /// Files as named, and the pictures in folders, sorted.
 pub(super) fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
@@ -315,12 +282,9 @@ pub(super) fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
         };
         for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
             let path = entry.map_err(unreadable)?.path();
-            let extension = path
-                .extension()
-                .map(|extension| extension.to_string_lossy().to_lowercase());
             if path.is_dir() {
                 folders.push(path);
-            } else if extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str())) {
+            } else if is_picture(&path.to_string_lossy()) {
                 in_folders.push(path);
             }
         }
@@ -340,9 +304,9 @@ pub(super) fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
 pub(super) fn as_samples(paths: &[PathBuf]) -> Samples {
     let mut samples = SamplesBuilder::new(PathBuf::new());
     for (row, path) in paths.iter().enumerate() {
-        samples.push(&path.to_string_lossy(), "", -1, row as u32);
+        samples.push(&path.to_string_lossy(), Some(""), row as u32);
     }
-    samples.finish()
+    samples.finish(Vec::new())
 }
 
 fn left_out(paths: &[PathBuf], skipped: &loader::Skipped) -> Skipped {
@@ -354,13 +318,27 @@ fn left_out(paths: &[PathBuf], skipped: &loader::Skipped) -> Skipped {
 }
 
 fn show(predictions: &[Prediction]) -> String {
-    let mut text = String::new();
-    for prediction in predictions.iter().filter(|one| !one.labels.is_empty()) {
-        let labels = prediction.labels.iter();
-        let labels: Vec<String> = labels
+    let labels = |guesses: &[Guess]| -> String {
+        let guesses = guesses.iter();
+        let words: Vec<String> = guesses
             .map(|guess| format!("{} {:.1}%", guess.label, 100.0 * guess.probability))
             .collect();
-        text.push_str(&format!("{}: {}\n", prediction.image, labels.join(", ")));
+        words.join(", ")
+    };
+    let mut text = String::new();
+    for one in predictions {
+        let words = match one.targets.as_slice() {
+            [] if one.labels.is_empty() => continue,
+            [] => labels(&one.labels),
+            targets => {
+                let each = targets.iter().map(|target| match target.number {
+                    Some(number) => format!("{} {number:.4}", target.target),
+                    None => format!("{} {}", target.target, labels(&target.labels)),
+                });
+                each.collect::<Vec<String>>().join("; ")
+            }
+        };
+        text.push_str(&format!("{}: {words}\n", one.image));
     }
     text
 }

@@ -4,11 +4,32 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_telemetry::report::{self, Page, ReportFile};
 
-use crate::arguments::ReportArguments;
 use crate::screen::{print_json, tell};
 use crate::stop;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+                  holdall report runs/cars\n  \
+                  holdall report runs/cars runs/cars-2 --out compared.html\n\n\
+                  What it shows: losses, metrics, learning rate, throughput and waiting for data; memory over time beside the plan's line,\n\
+                  and every tensor of the plan as a box over time and address; the slowest operations; predictions on held-out\n\
+                  pictures; verdicts; the configuration. Several runs are drawn over each other.\n\
+                  `holdall train` writes RUN/report.html when it ends and on Ctrl-C; a run that still trains can be reported on too.\n\
+                  The file needs no network and nothing beside it.")]
+pub struct ReportArguments {
+    /// Folders of runs
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// Where the page goes [default: RUN/report.html; of several runs, report.html here]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// One JSON object on stdout: path, bytes, runs, notes
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// The file's name in a run's folder.
 const FILE_NAME: &str = "report.html";

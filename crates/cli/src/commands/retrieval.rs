@@ -1,9 +1,10 @@
 //! `holdall retrieval`: exact ranks of features from any framework, inside a memory limit.
 
+mod arguments;
 mod forecast;
-mod given;
-mod held;
-mod written;
+mod inputs;
+mod memory_limit;
+mod output;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,24 +12,25 @@ use std::time::Instant;
 use anyhow::Result;
 use holdall_device::cpu::{give_back_freed, peak_resident_bytes};
 use holdall_device::{Device, DeviceError};
+use holdall_files::show_bytes;
 use holdall_metrics::features::{Features, Meter};
 use holdall_metrics::retrieval::{
     Decided, Engine, Found, Go, Job, Options, Progress, Ranked, Ranks, RetrievalError, Rule, Ties,
     estimate_seconds, rank,
 };
 use holdall_train::TrainError;
-use holdall_train::budget::show_bytes;
 use holdall_train::setup::resolve_budget;
 use serde::Serialize;
 
-use crate::arguments::{PositivesArgument, RetrievalArguments, TiesArgument};
+pub use self::arguments::RetrievalArguments;
+use self::arguments::{PositivesArgument, TiesArgument};
 use crate::commands::open_device;
 use crate::screen::{print, print_json, progress_share, table, tell};
-use crate::similarity;
 use crate::stop;
 use forecast::Forecast;
-use given::{Given, config};
-use held::Shares;
+use holdall_train::similarity;
+use inputs::{Inputs, config};
+use memory_limit::Shares;
 
 /// Neighbours where `--top` does not say.
 const TOP: usize = 10;
@@ -54,7 +56,7 @@ struct RetrievalJson<'a> {
     /// The most that the process held; on a GPU, of the GPU's memory. On the CPU it is the system's high-water mark of resident
     /// memory, pages of mapped features among it.
     peak_bytes: Option<u64>,
-    /// Of resident memory, the most that was no page of a file, by looking every few milliseconds.
+    /// The peak of resident memory without pages of files, sampled every few milliseconds.
     peak_private_bytes: Option<u64>,
 }
 
@@ -66,7 +68,7 @@ struct DirectionJson {
     at: serde_json::Map<String, serde_json::Value>,
     /// Items that have a rank.
     ranked: usize,
-    /// Positives that others are on a level with.
+    /// Positives with the same score as another item.
     ties: usize,
 }
 
@@ -101,23 +103,23 @@ impl From<Decided> for DecidedJson {
 }
 
 pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
-    written::check_names(&arguments)?;
-    let given = Given::read(&arguments)?;
-    let device = open_device(arguments.device, arguments.threads)?;
+    output::check_names(&arguments)?;
+    let inputs = Inputs::read(&arguments)?;
+    let device = open_device(arguments.compute.device, arguments.compute.num_threads)?;
     let memory_bytes = match arguments.memory {
         Some(memory) => resolve_budget(memory, &device)?,
         None => None,
     };
-    let shares = memory_bytes.map(|bytes| shares(bytes, &device, &given));
+    let shares = memory_bytes.map(|bytes| shares(bytes, &device, &inputs));
     let shares = shares.transpose()?;
-    let (num_queries, num_gallery) = (given.queries.num_rows(), given.num_gallery());
+    let (num_queries, num_gallery) = (inputs.queries.num_rows(), inputs.num_gallery());
     let room_bytes = shares.map(|shares| shares.work_bytes);
     tell(&similarity::matrix(num_queries, num_gallery));
     let mapped_bytes = shares.and_then(|shares| shares.mapped_bytes);
     if let Some(bytes) = mapped_bytes {
         tell(&format!(
-            "Features take {}: read from their files again and again, {} of them held at a time",
-            show_bytes(given.num_bytes()),
+            "Features take {}: streamed from their files, {} of them in memory at a time",
+            show_bytes(inputs.num_bytes()),
             show_bytes(bytes)
         ));
     }
@@ -132,18 +134,18 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
             None => 0,
         },
     };
-    let meter = mapped_bytes.map(|bytes| given.meter(bytes));
+    let meter = mapped_bytes.map(|bytes| inputs.meter(bytes));
     let job = Job {
-        queries: &metered(given.queries.features(), &meter),
-        gallery: &match given.gallery_stays(mapped_bytes) {
-            true => given.gallery(),
-            false => metered(given.gallery(), &meter),
+        queries: &metered(inputs.queries.features(), &meter),
+        gallery: &match inputs.gallery_stays(mapped_bytes) {
+            true => inputs.gallery(),
+            false => metered(inputs.gallery(), &meter),
         },
-        pairs: &given.pairs,
+        pairs: &inputs.pairs,
     };
     let mut forecast = match device.is_gpu() {
         true => Forecast::default(),
-        // Before every value is looked at, which takes its time too.
+        // Before the scan of all values, which takes time too.
         false => Forecast::said(device.cpu().scope(|| estimate_seconds(&job)).unwrap_or(0.0)),
     };
     if let Some(line) = forecast.at_start() {
@@ -160,26 +162,26 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         true
     };
     let (found, peak_private_bytes) =
-        held::watched(|| rank_on(&device, &job, &options, &mut go_on));
+        memory_limit::watched(|| rank_on(&device, &job, &options, &mut go_on));
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
-    let found = found.map_err(|error| explained(error, &given, memory_bytes.zip(shares)))?;
+    let found = found.map_err(|error| explained(error, &inputs, memory_bytes.zip(shares)))?;
     let ties = match arguments.ties {
         TiesArgument::Optimistic => Ties::Optimistic,
         TiesArgument::Pessimistic => Ties::Pessimistic,
         TiesArgument::Mean => Ties::Mean,
     };
-    stop::whole(|| written::write(&arguments, &found, ties))?;
-    if !arguments.json {
+    stop::whole(|| output::write(&arguments, &found, ties))?;
+    if !arguments.output.json {
         print(&show(&found, &arguments.at, ties))?;
         return Ok(ExitCode::SUCCESS);
     }
     print_json(&RetrievalJson {
         queries: num_queries,
         gallery: num_gallery,
-        dimension: given.queries.dimension(),
-        pairs: given.pairs.len(),
-        unique_texts: given.num_texts,
+        dimension: inputs.queries.dimension(),
+        pairs: inputs.pairs.len(),
+        unique_texts: inputs.num_texts,
         query_to_gallery: DirectionJson::new(&found.to_gallery, &arguments.at, ties),
         gallery_to_query: DirectionJson::new(&found.to_query, &arguments.at, ties),
         tie_policy: ties,
@@ -215,19 +217,19 @@ pub(super) fn rank_on(
     options: &Options,
     go_on: &mut Go<'_>,
 ) -> Result<Found, RetrievalError> {
-    let engine = device.gpu().map_or(Engine::Cpu, Engine::Card);
+    let engine = device.gpu().map_or(Engine::Cpu, Engine::Gpu);
     device.cpu().scope(|| rank(engine, job, options, go_on))
 }
 
-/// What a limit leaves, once everything that is held already is taken off.
-fn shares(memory_bytes: u64, device: &Device, given: &Given) -> Result<Shares> {
-    given.give_back();
+/// What a limit leaves after the memory that the process already holds.
+fn shares(memory_bytes: u64, device: &Device, inputs: &Inputs) -> Result<Shares> {
+    inputs.give_back();
     give_back_freed();
     let held_bytes = device.held_bytes().unwrap_or(0);
     match memory_bytes.checked_sub(held_bytes) {
         // What a card holds has nothing to do with pages of the host.
         Some(free_bytes) if free_bytes > 0 && device.is_gpu() => Ok(Shares::of(free_bytes, 0)),
-        Some(free_bytes) if free_bytes > 0 => Ok(Shares::of(free_bytes, given.num_bytes())),
+        Some(free_bytes) if free_bytes > 0 => Ok(Shares::of(free_bytes, inputs.num_bytes())),
         _ => Err(does_not_fit(memory_bytes, held_bytes)),
     }
 }
@@ -246,7 +248,11 @@ fn does_not_fit(limit_bytes: u64, needed_bytes: u64) -> anyhow::Error {
 }
 
 /// With the names of files, and a hint.
-fn explained(error: RetrievalError, given: &Given, limit: Option<(u64, Shares)>) -> anyhow::Error {
+fn explained(
+    error: RetrievalError,
+    inputs: &Inputs,
+    limit: Option<(u64, Shares)>,
+) -> anyhow::Error {
     match error {
         RetrievalError::NotFinite {
             side,
@@ -254,7 +260,7 @@ fn explained(error: RetrievalError, given: &Given, limit: Option<(u64, Shares)>)
             column,
             value,
         } => {
-            let (path, row) = given.place(side, row);
+            let (path, row) = inputs.place(side, row);
             config(format!(
                 "{}, row {row}, value {column}: expected a finite number, found {value}\n\
                  hint: a row of zeros has no direction to normalise; what overflows in f16 does not in f32",
@@ -269,7 +275,7 @@ fn explained(error: RetrievalError, given: &Given, limit: Option<(u64, Shares)>)
             Some((memory_bytes, shares)) => {
                 let features_bytes = match shares.work_bytes == shares.free_bytes {
                     true => 0,
-                    false => given.num_bytes(),
+                    false => inputs.num_bytes(),
                 };
                 let held_bytes = memory_bytes.saturating_sub(shares.free_bytes);
                 let least = Shares::least_free_bytes(needed_bytes, features_bytes);
@@ -279,7 +285,9 @@ fn explained(error: RetrievalError, given: &Given, limit: Option<(u64, Shares)>)
         },
         // Nothing is wrong with the files.
         RetrievalError::Device(text) => TrainError::Device(DeviceError::Failed(text)).into(),
-        error => config(format!("{error}\nhint: check the files that were given")),
+        error => config(format!(
+            "{error}\nhint: check the files of --queries, --gallery and --pairs"
+        )),
     }
 }
 

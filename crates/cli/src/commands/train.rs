@@ -1,14 +1,12 @@
 //! `holdall train`: from a CSV and a budget to a model folder.
 
+mod arguments;
+
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use holdall_data::DataError;
-use holdall_data::columns::guess_label;
-use holdall_data::find::find;
-use holdall_data::table::Table;
 use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::checkpoint::Checkpoint;
@@ -16,24 +14,26 @@ use holdall_train::config::RunConfig;
 use holdall_train::disk_space::DiskSpace;
 use holdall_train::diverged::Diverged;
 use holdall_train::failure_file::FailureFile;
-use holdall_train::measure::Choosing;
+use holdall_train::plan_race::Choosing;
 use holdall_train::ready::Ready;
 use holdall_train::report::Outcome;
 use holdall_train::resume;
 use holdall_train::run_folder::{RunFolder, next_free};
 use holdall_train::sealed_config;
+use holdall_train::tasks;
 use holdall_train::trainer::{End, Trainer};
 
-use crate::arguments::TrainArguments;
 use crate::commands::{open_device_for, plan, report};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 use crate::watch::{self, Watcher};
 
+pub use self::arguments::TrainArguments;
+
 pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
-    let meant = Meant::new(&arguments)?;
-    let device = open_device_for(&meant.config, arguments.options.device)?;
-    let outcome = train(meant, device, arguments.options.json)?;
+    let request = TrainRequest::new(&arguments)?;
+    let device = open_device_for(&request.config, arguments.options.compute.device)?;
+    let outcome = train(request, device, arguments.options.output.json)?;
     Ok(match outcome {
         Outcome::Finished(_) | Outcome::NothingToDo => ExitCode::SUCCESS,
         Outcome::Interrupted { .. } => stop::exit_code(),
@@ -41,7 +41,7 @@ pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
 }
 
 /// What the arguments mean.
-pub struct Meant {
+pub struct TrainRequest {
     pub config: RunConfig,
     pub out: PathBuf,
     pub resume: bool,
@@ -49,10 +49,10 @@ pub struct Meant {
     pub notes: Vec<String>,
 }
 
-impl Meant {
-    fn new(arguments: &TrainArguments) -> Result<Meant> {
-        if arguments.train.resume {
-            return Meant::resumed(arguments);
+impl TrainRequest {
+    fn new(arguments: &TrainArguments) -> Result<TrainRequest> {
+        if arguments.resume {
+            return TrainRequest::resumed(arguments);
         }
         let mut notes = Vec::new();
         let target = arguments.target.as_deref();
@@ -70,28 +70,28 @@ impl Meant {
         if let (false, Some(target)) = (is_config, target) {
             config.data.train = Some(PathBuf::from(target));
         }
-        arguments.train.lay_over(&mut config);
-        if !is_config && config.data.label.is_none() {
-            config.data.label = label_by_name(&config, &mut notes)?;
+        arguments.lay_over(&mut config);
+        if !is_config {
+            notes.extend(tasks::guess_label(&mut config)?);
         }
         let stem = target.and_then(|target| Path::new(target).file_stem());
         let name = stem.map_or("run".into(), |stem| stem.to_string_lossy());
         let out = config.out.clone().unwrap_or_else(|| next_free(&name));
         config.out = Some(std::path::absolute(&out)?);
-        Ok(Meant {
+        Ok(TrainRequest {
             config,
             out,
             resume: false,
-            tensorboard: arguments.train.tensorboard,
+            tensorboard: arguments.tensorboard,
             notes,
         })
     }
 
     /// The run that is there, with what was typed laid over it.
-    fn resumed(arguments: &TrainArguments) -> Result<Meant> {
+    fn resumed(arguments: &TrainArguments) -> Result<TrainRequest> {
         let target = arguments.target.as_deref().map(Path::new);
         let run = target.filter(|path| path.join("config.yml").is_file());
-        let Some(out) = arguments.train.out.clone().or(run.map(Path::to_owned)) else {
+        let Some(out) = arguments.out.clone().or(run.map(Path::to_owned)) else {
             return Err(TrainError::Config(
                 "--resume: expected the folder of a run, found none named\n\
                  hint: holdall train --resume --out RUN"
@@ -120,14 +120,14 @@ impl Meant {
             Some(path) => arguments.options.over(Some(path))?,
             None => arguments.options.over(Some(&begun_file))?,
         };
-        arguments.train.lay_over(&mut config);
+        arguments.lay_over(&mut config);
         config.out = begun.out.clone();
         let notes = resume::changes(&begun, &config)?;
-        Ok(Meant {
+        Ok(TrainRequest {
             config,
             out,
             resume: true,
-            tensorboard: arguments.train.tensorboard,
+            tensorboard: arguments.tensorboard,
             notes,
         })
     }
@@ -138,56 +138,15 @@ pub(super) fn is_yaml(target: &str) -> bool {
     extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
 }
 
-/// Without a config, a column that is called `make` or `label` is one of labels.
-fn label_by_name(config: &RunConfig, notes: &mut Vec<String>) -> Result<Option<String>> {
-    let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
-    label_of_csv(&found.csv, notes)
-}
-
-/// The column of labels that a CSV has by its name, if it tells rows apart.
-pub(super) fn label_of_csv(csv: &Path, notes: &mut Vec<String>) -> Result<Option<String>> {
-    let table = Table::open(csv).map_err(TrainError::from)?;
-    let label = match guess_label(&table) {
-        Some(label) if tells_apart(&table, label).map_err(TrainError::from)? => {
-            Some(label.to_owned())
-        }
-        _ => None,
-    };
-    if let Some(label) = &label {
-        notes.push(format!(
-            "Label column: `{label}` (found by its name; `--set data.label=COLUMN` names another, or none)"
-        ));
-    }
-    Ok(label)
-}
-
-/// Whether a column has two values: one of a single value tells nothing apart.
-fn tells_apart(table: &Table, label: &str) -> Result<bool, DataError> {
-    let Some(column) = table.columns().iter().position(|name| name == label) else {
-        return Ok(false);
-    };
-    let mut first = String::new();
-    let mut rows = table.rows()?;
-    while let Some(row) = rows.read_any()? {
-        match row.cell(column) {
-            "" => {}
-            cell if first.is_empty() => first.push_str(cell),
-            cell if cell != first => return Ok(true),
-            _ => {}
-        }
-    }
-    Ok(false)
-}
-
 /// Plans, trains and tells.
-pub fn train(meant: Meant, device: Device, json: bool) -> Result<Outcome> {
-    let Meant {
+pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
+    let TrainRequest {
         config,
         out,
         resume,
         tensorboard,
         notes,
-    } = meant;
+    } = request;
     let (held, checkpoint) = if resume {
         let folder = RunFolder::open(&out)?;
         let checkpoint = Checkpoint::newest(&folder)?;

@@ -1,21 +1,42 @@
 //! `holdall verify`: a certificate that the split did not change the gradient.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
+use clap::Args;
 use holdall_plan::Recompute;
 use holdall_train::TrainError;
-use holdall_train::batch::Batch;
 use holdall_train::budget::show_bytes;
 use holdall_train::config::Precision;
 use holdall_train::setup::Setup;
-use holdall_train::step_graph::Coupling;
 use holdall_train::verify::{Certificate, Split, usual_splits, verify};
 
-use crate::arguments::VerifyArguments;
+use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
 use crate::failure;
 use crate::screen::{print, print_json, progress, table, tell};
+
+#[derive(Args)]
+#[command(
+    mut_arg("effective_batch", |argument| argument.help("Samples in the batch [default: 24]")),
+    after_help = "Examples:\n  holdall verify small --effective-batch 24 --labels 10\n  \
+                  holdall verify small --split 5 --recompute blocks --json\n\n\
+                  Exit code 0: exact; 1: a split changed the gradient."
+)]
+pub struct VerifyArguments {
+    /// CONFIG.yml, a model folder, or a preset
+    #[arg(value_name = "CONFIG", default_value = "small")]
+    pub target: String,
+    /// Only micro-batches of these sizes, instead of the usual choice of splits
+    #[arg(long = "split", value_name = "N", value_delimiter = ',')]
+    pub splits: Vec<usize>,
+    /// Wrong on purpose: contrast only within micro-batches, to see that the certificate can say no
+    #[arg(long)]
+    pub plain_accumulation: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
 
 /// Effective batch when nothing is said: enough for every kind of split, quick on a CPU.
 const DEFAULT_EFFECTIVE_BATCH: usize = 24;
@@ -26,14 +47,15 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     if config.precision == Precision::Auto {
         config.precision = Precision::F32;
     }
-    let device = open_device_for(&config, arguments.options.device)?;
-    let setup = Setup::new(&config, &device)?;
+    let device = open_device_for(&config, arguments.options.compute.device)?;
+    let setup = Setup::without_data(&config, &device)?;
     let mut request = setup.request.clone();
     if request.batch_size.is_none() && request.gradient_accumulation.is_none() {
         request.effective_batch = request.effective_batch.or(Some(DEFAULT_EFFECTIVE_BATCH));
     }
     let effective_batch = request.samples_per_step().map_err(TrainError::from)?;
-    let host_bytes = Batch::host_bytes(&setup.step.model, effective_batch, setup.step.num_tokens);
+    let task = &setup.step.task;
+    let host_bytes = task.batch_bytes(effective_batch);
     if let Some(budget) = setup.budget_bytes.filter(|&budget| host_bytes > budget) {
         return Err(TrainError::Config(format!(
             "the batch of {effective_batch} alone takes {}, the budget is {}\nhint: a smaller --effective-batch",
@@ -43,32 +65,31 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         .into());
     }
     let splits = splits(&arguments, &setup, effective_batch);
-    let coupling = if arguments.plain_accumulation {
-        Coupling::WithinMicroBatch
-    } else {
-        Coupling::EffectiveBatch
+    let checked = match arguments.plain_accumulation {
+        true => task.with_plain_accumulation().ok_or_else(|| {
+            TrainError::Config(format!(
+                "--plain-accumulation: expected a task that it falsifies, found {}, whose losses are sums over samples\n\
+                 hint: leave it out",
+                task.name()
+            ))
+        })?,
+        false => Arc::clone(task),
     };
-    let batch = Batch::random(
-        &setup.step.model,
-        effective_batch,
-        setup.step.num_tokens,
-        setup.step.num_labels,
-        setup.seed,
-    );
+    let batch = task.random_batch(effective_batch, setup.seed);
     for note in &setup.notes {
         tell(note);
     }
-    tell(&setup.weights.describe());
+    tell(&task.describe_weights());
     let bar = progress(splits.len() as u64, "Verifying splits");
-    let verified = verify(&setup, &device, &batch, &splits, coupling, |_| bar.inc(1));
+    let verified = verify(&setup, &device, &batch, &splits, checked, |_| bar.inc(1));
     bar.finish_and_clear();
-    if let (true, Err(error)) = (arguments.options.json, &verified)
+    if let (true, Err(error)) = (arguments.options.output.json, &verified)
         && let Some(json) = failure::does_not_fit_json(device.kind(), error)
     {
         print_json(&json)?;
     }
     let certificate = verified?;
-    if arguments.options.json {
+    if arguments.options.output.json {
         print_json(&certificate)?;
     } else {
         print(&show(&certificate, effective_batch))?;

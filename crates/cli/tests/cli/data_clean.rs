@@ -71,7 +71,8 @@ fn filters_are_as_asked() {
     assert_eq!(rows(""), 23);
     assert_eq!(rows("--duplicates keep"), 24);
     assert_eq!(rows("--min-per-label 3"), 21);
-    data("clean", &home.csv(), "--min-size 33").refused_with(&["all 24 would go: too small"]);
+    data("clean", &home.csv(), "--min-size 33")
+        .refused_with(&["cleaning would remove every one of 24: too small"]);
 }
 
 #[test]

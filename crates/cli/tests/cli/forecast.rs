@@ -1,9 +1,9 @@
 //! Twenty plans run for real: the arena to the byte; the process within 0.5% or 2 MiB, whichever is larger, and never
 //! above what was forecast.
 
+use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::write_folder;
-use holdall_models::init;
 use serde_json::Value;
 
 use crate::typed::{DONE, bytes, holdall_with, holdall_words};
@@ -121,7 +121,7 @@ fn a_plan_with_weights_from_a_folder_comes_true() {
         .into_iter()
         .map(|(name, shape)| {
             let mut values = vec![0.0; shape.iter().product()];
-            init::fill(&config, 0, &name, &mut values);
+            init::fill(&config, 0, &name, &mut values).unwrap();
             (name, shape, values)
         })
         .collect();

@@ -219,7 +219,7 @@ fn ranks_are_those_of_counting_under_every_policy() {
     }
 }
 
-/// R@k is the share of an item's positives among the first k, other positives being in the way as everyone is.
+/// R@k is the share of an item's positives among the first k, other positives being distractors like any item.
 #[test]
 fn every_positive_counts_where_recall_is_asked_for() {
     let (home, _, gallery, pairs) = with_pairs();
@@ -667,7 +667,7 @@ fn what_does_not_fit_is_refused() {
         .ends_with(DOES_NOT_FIT, &["does not fit", "1.0 MiB", "--memory "]);
 }
 
-/// Features that are larger than the limit: read from their files again and again.
+/// Features that are larger than the limit are streamed from their files.
 #[test]
 #[cfg_attr(
     not(target_os = "linux"),

@@ -2,7 +2,7 @@
 
 use super::Background;
 use super::canvas::{Canvas, Rgb, blend, circle, line, oval, polygon, rectangle};
-use super::dice::Dice;
+use crate::random::Random;
 
 /// What falls on a scene; chosen apart from everything else.
 #[derive(Clone, Copy, PartialEq)]
@@ -17,17 +17,17 @@ impl Light {
 }
 
 /// Paints the whole picture: sky, what stands on the horizon, ground.
-pub(super) fn paint(canvas: &mut Canvas, background: Background, dice: &mut Dice) {
-    let horizon = dice.between(0.54, 0.64);
+pub(super) fn paint(canvas: &mut Canvas, background: Background, random: &mut Random) {
+    let horizon = random.between(0.54, 0.64);
     match background {
-        Background::City => city(canvas, horizon, dice),
-        Background::Desert => desert(canvas, horizon, dice),
-        Background::Forest => forest(canvas, horizon, dice),
-        Background::Sea => sea(canvas, horizon, dice),
-        Background::Mountains => mountains(canvas, horizon, dice),
-        Background::Snow => snow(canvas, horizon, dice),
-        Background::Night => night(canvas, horizon, dice),
-        Background::Studio => studio(canvas, horizon, dice),
+        Background::City => city(canvas, horizon, random),
+        Background::Desert => desert(canvas, horizon, random),
+        Background::Forest => forest(canvas, horizon, random),
+        Background::Sea => sea(canvas, horizon, random),
+        Background::Mountains => mountains(canvas, horizon, random),
+        Background::Snow => snow(canvas, horizon, random),
+        Background::Night => night(canvas, horizon, random),
+        Background::Studio => studio(canvas, horizon, random),
     }
 }
 
@@ -52,27 +52,27 @@ fn ground(canvas: &mut Canvas, horizon: f32, far: Rgb, near: Rgb) {
     canvas.fade(&area, ((0.0, horizon), far), ((0.0, 1.0), near));
 }
 
-fn cloud(canvas: &mut Canvas, dice: &mut Dice) {
-    let (x, y) = (dice.unit(), dice.between(0.06, 0.26));
+fn cloud(canvas: &mut Canvas, random: &mut Random) {
+    let (x, y) = (random.unit_f32(), random.between(0.06, 0.26));
     for (dx, dy, radius) in [(-0.07, 0.01, 0.04), (0.0, 0.0, 0.055), (0.07, 0.012, 0.038)] {
         canvas.tint(&circle((x + dx, y + dy), radius), [255, 255, 255], 0.8);
     }
 }
 
-fn sun(canvas: &mut Canvas, dice: &mut Dice, colour: Rgb) {
-    let place = (dice.between(0.1, 0.9), dice.between(0.08, 0.22));
+fn sun(canvas: &mut Canvas, random: &mut Random, colour: Rgb) {
+    let place = (random.between(0.1, 0.9), random.between(0.08, 0.22));
     canvas.tint(&circle(place, 0.11), colour, 0.3);
     canvas.fill(&circle(place, 0.075), colour);
 }
 
-fn city(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
+fn city(canvas: &mut Canvas, horizon: f32, random: &mut Random) {
     sky(canvas, horizon, [142, 188, 226], [226, 232, 236]);
-    cloud(canvas, dice);
-    let mut left = -dice.between(0.0, 0.1);
+    cloud(canvas, random);
+    let mut left = -random.between(0.0, 0.1);
     while left < 1.0 {
-        let right = left + dice.between(0.11, 0.2);
-        let roof = horizon - dice.between(0.16, 0.46);
-        let wall = dice.pick(&[
+        let right = left + random.between(0.11, 0.2);
+        let roof = horizon - random.between(0.16, 0.46);
+        let wall = random.pick(&[
             [186, 150, 132],
             [150, 160, 178],
             [204, 190, 164],
@@ -84,7 +84,7 @@ fn city(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
         while row < horizon - 0.04 {
             let mut column = left + 0.02;
             while column < right - 0.03 {
-                let lit = if dice.chance(0.3) {
+                let lit = if random.chance(0.3) {
                     [255, 232, 150]
                 } else {
                     [84, 98, 120]
@@ -98,31 +98,31 @@ fn city(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
     }
     ground(canvas, horizon, [176, 174, 172], [120, 120, 126]);
     canvas.fill(&rectangle((0.0, horizon + 0.06), (1.0, 1.0)), [96, 98, 106]);
-    let dashes = dice.between(-0.2, 0.0);
+    let dashes = random.between(-0.2, 0.0);
     for dash in 0..5 {
         let x = dashes + 0.27 * dash as f32;
         canvas.fill(&rectangle((x, 0.93), (x + 0.14, 0.955)), [236, 232, 214]);
     }
 }
 
-fn desert(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
+fn desert(canvas: &mut Canvas, horizon: f32, random: &mut Random) {
     sky(canvas, horizon, [112, 186, 226], [252, 226, 178]);
-    sun(canvas, dice, [255, 236, 150]);
+    sun(canvas, random, [255, 236, 150]);
     for sand in [[232, 186, 120], [222, 170, 104]] {
-        let place = (dice.unit(), horizon + 0.05);
+        let place = (random.unit_f32(), horizon + 0.05);
         canvas.fill(
-            &oval(place, (dice.between(0.4, 0.6), dice.between(0.1, 0.18))),
+            &oval(place, (random.between(0.4, 0.6), random.between(0.1, 0.18))),
             sand,
         );
     }
     ground(canvas, horizon, [236, 196, 128], [214, 160, 92]);
     for _ in 0..2 {
-        let (x, foot) = (dice.unit(), horizon + 0.02);
-        let height = dice.between(0.16, 0.26);
+        let (x, foot) = (random.unit_f32(), horizon + 0.02);
+        let height = random.between(0.16, 0.26);
         let green = [74, 132, 84];
         canvas.outline(&line((x, foot), (x, foot - height)), 0.04, green);
         for side in [-1.0, 1.0] {
-            let elbow = (x + side * 0.06, foot - height * dice.between(0.35, 0.6));
+            let elbow = (x + side * 0.06, foot - height * random.between(0.35, 0.6));
             canvas.outline(&line((x, elbow.1), elbow), 0.028, green);
             canvas.outline(&line(elbow, (elbow.0, elbow.1 - 0.07)), 0.028, green);
         }
@@ -144,32 +144,37 @@ fn fir(canvas: &mut Canvas, (x, foot): (f32, f32), height: f32, green: Rgb) {
     }
 }
 
-fn forest(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
+fn forest(canvas: &mut Canvas, horizon: f32, random: &mut Random) {
     sky(canvas, horizon, [150, 204, 214], [222, 238, 214]);
     for tree in 0..9 {
-        let x = (tree as f32 + dice.unit()) / 9.0;
-        let green = blend([34, 92, 62], [96, 146, 80], dice.unit());
-        fir(canvas, (x, horizon + 0.01), dice.between(0.26, 0.46), green);
+        let x = (tree as f32 + random.unit_f32()) / 9.0;
+        let green = blend([34, 92, 62], [96, 146, 80], random.unit_f32());
+        fir(
+            canvas,
+            (x, horizon + 0.01),
+            random.between(0.26, 0.46),
+            green,
+        );
     }
     ground(canvas, horizon, [126, 172, 92], [88, 132, 70]);
     for _ in 0..9 {
-        let place = (dice.unit(), dice.between(horizon + 0.04, 0.98));
-        let petal = dice.pick(&[[255, 255, 255], [250, 224, 110], [232, 140, 160]]);
+        let place = (random.unit_f32(), random.between(horizon + 0.04, 0.98));
+        let petal = random.pick(&[[255, 255, 255], [250, 224, 110], [232, 140, 160]]);
         canvas.fill(&circle(place, 0.009), petal);
     }
 }
 
-fn sea(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
+fn sea(canvas: &mut Canvas, horizon: f32, random: &mut Random) {
     let shore = horizon + 0.07;
     sky(canvas, horizon - 0.14, [122, 196, 240], [224, 244, 248]);
-    sun(canvas, dice, [255, 246, 190]);
+    sun(canvas, random, [255, 246, 190]);
     let water = rectangle((0.0, horizon - 0.14), (1.0, shore));
     canvas.fade(
         &water,
         ((0.0, horizon - 0.14), [40, 118, 176]),
         ((0.0, shore), [92, 190, 204]),
     );
-    let sail = (dice.unit(), horizon - 0.12);
+    let sail = (random.unit_f32(), horizon - 0.12);
     let mast = |dx: f32, dy: f32| (sail.0 + dx, sail.1 + dy);
     canvas.fill(
         &polygon(&[mast(0.0, 0.0), mast(0.0, -0.15), mast(0.08, -0.01)]),
@@ -185,19 +190,22 @@ fn sea(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
         [176, 70, 60],
     );
     for _ in 0..8 {
-        let (x, y) = (dice.unit(), dice.between(horizon - 0.08, shore - 0.02));
+        let (x, y) = (
+            random.unit_f32(),
+            random.between(horizon - 0.08, shore - 0.02),
+        );
         canvas.outline(&line((x, y), (x + 0.06, y)), 0.008, [206, 236, 240]);
     }
     ground(canvas, shore, [240, 222, 170], [220, 192, 136]);
 }
 
-fn mountains(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
+fn mountains(canvas: &mut Canvas, horizon: f32, random: &mut Random) {
     sky(canvas, horizon, [120, 172, 222], [232, 226, 232]);
-    cloud(canvas, dice);
+    cloud(canvas, random);
     for peak in 0..4 {
-        let x = (peak as f32 + dice.unit()) / 4.0;
-        let (high, wide) = (dice.between(0.26, 0.44), dice.between(0.22, 0.32));
-        let rock = blend([104, 112, 144], [146, 148, 170], dice.unit());
+        let x = (peak as f32 + random.unit_f32()) / 4.0;
+        let (high, wide) = (random.between(0.26, 0.44), random.between(0.22, 0.32));
+        let rock = blend([104, 112, 144], [146, 148, 170], random.unit_f32());
         let top = horizon - high;
         canvas.fill(
             &polygon(&[(x - wide, horizon), (x, top), (x + wide, horizon)]),
@@ -220,44 +228,50 @@ fn mountains(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
     );
 }
 
-fn snow(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
+fn snow(canvas: &mut Canvas, horizon: f32, random: &mut Random) {
     sky(canvas, horizon, [166, 186, 208], [222, 230, 238]);
     for _ in 0..4 {
-        let place = (dice.unit(), horizon + 0.01);
-        fir(canvas, place, dice.between(0.2, 0.36), [122, 158, 160]);
+        let place = (random.unit_f32(), horizon + 0.01);
+        fir(canvas, place, random.between(0.2, 0.36), [122, 158, 160]);
     }
     canvas.fill(
-        &oval((dice.unit(), horizon + 0.06), (0.6, 0.12)),
+        &oval((random.unit_f32(), horizon + 0.06), (0.6, 0.12)),
         [236, 242, 248],
     );
     ground(canvas, horizon, [238, 244, 250], [206, 218, 234]);
     for _ in 0..34 {
-        let place = (dice.unit(), dice.unit());
-        canvas.fill(&circle(place, dice.between(0.006, 0.013)), [255, 255, 255]);
+        let place = (random.unit_f32(), random.unit_f32());
+        canvas.fill(
+            &circle(place, random.between(0.006, 0.013)),
+            [255, 255, 255],
+        );
     }
 }
 
-fn night(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
+fn night(canvas: &mut Canvas, horizon: f32, random: &mut Random) {
     sky(canvas, horizon, [14, 18, 50], [58, 62, 112]);
     for _ in 0..26 {
-        let place = (dice.unit(), dice.between(0.0, horizon));
-        canvas.fill(&circle(place, dice.between(0.004, 0.009)), [246, 240, 206]);
+        let place = (random.unit_f32(), random.between(0.0, horizon));
+        canvas.fill(
+            &circle(place, random.between(0.004, 0.009)),
+            [246, 240, 206],
+        );
     }
-    let (x, y) = (dice.between(0.12, 0.88), dice.between(0.1, 0.2));
+    let (x, y) = (random.between(0.12, 0.88), random.between(0.1, 0.2));
     canvas.fill(&circle((x, y), 0.075), [250, 240, 196]);
     canvas.fill(&circle((x + 0.035, y - 0.015), 0.062), [22, 26, 62]);
     for _ in 0..3 {
-        let place = (dice.unit(), horizon + 0.08);
+        let place = (random.unit_f32(), horizon + 0.08);
         canvas.fill(
-            &oval(place, (dice.between(0.2, 0.4), dice.between(0.1, 0.2))),
+            &oval(place, (random.between(0.2, 0.4), random.between(0.1, 0.2))),
             [30, 38, 66],
         );
     }
     ground(canvas, horizon, [62, 68, 96], [40, 44, 68]);
 }
 
-fn studio(canvas: &mut Canvas, horizon: f32, dice: &mut Dice) {
-    let wall = dice.pick(&[
+fn studio(canvas: &mut Canvas, horizon: f32, random: &mut Random) {
+    let wall = random.pick(&[
         [214, 226, 232],
         [240, 222, 206],
         [222, 212, 232],

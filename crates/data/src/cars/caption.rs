@@ -1,7 +1,7 @@
 //! One sentence about a car, in the words of its attributes.
 
-use super::dice::Dice;
 use super::{Background, Colour, Facts};
+use crate::random::Random;
 
 /// Braces are filled in; each names make and colour, and little else, so that the make is needed to tell captions
 /// apart.
@@ -20,7 +20,7 @@ const TEMPLATES: [&str; 12] = [
     "this {colour} {body} was made by {make}",
 ];
 
-pub(super) fn write(facts: &Facts, dice: &mut Dice) -> String {
+pub(super) fn write(facts: &Facts, random: &mut Random) -> String {
     let colour = facts.colour.name();
     let article = if facts.colour == Colour::Orange {
         "an"
@@ -37,8 +37,9 @@ pub(super) fn write(facts: &Facts, dice: &mut Dice) -> String {
     } else {
         "side view"
     };
-    let place = dice.pick(&places(facts.background));
-    dice.pick(&TEMPLATES)
+    let place = random.pick(&places(facts.background));
+    random
+        .pick(&TEMPLATES)
         .replace("{a_colour}", &format!("{article} {colour}"))
         .replace("{colour}", colour)
         .replace("{make}", facts.make.name())

@@ -5,10 +5,10 @@ use tiny_skia::Transform;
 use super::backdrop::{self, Light};
 use super::canvas::{Canvas, Rgb};
 use super::coachwork::Frame;
-use super::dice::Dice;
 use super::portrait::Portrait;
 use super::signature::Signature;
 use super::{Background, Facts};
+use crate::random::Random;
 
 /// Disc and glyph of a badge: any make may have any of them.
 const BADGES: [(Rgb, Rgb); 4] = [
@@ -45,30 +45,30 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub(super) fn of(facts: &Facts, dice: &mut Dice) -> Scene {
+    pub(super) fn of(facts: &Facts, random: &mut Random) -> Scene {
         let signature = Signature::of(facts.make);
         let portrait = Portrait {
             frame: Frame::of(facts.body, &signature),
             signature,
             paint: facts.colour.paint(),
-            trim: dice.pick(&TRIMS),
-            rims: dice.pick(&RIMS),
-            glass: dice.pick(&GLASSES),
-            lamp: dice.pick(&LAMPS),
-            badge: dice.pick(&BADGES),
+            trim: random.pick(&TRIMS),
+            rims: random.pick(&RIMS),
+            glass: random.pick(&GLASSES),
+            lamp: random.pick(&LAMPS),
+            badge: random.pick(&BADGES),
             shows_front: facts.viewpoint.shows_front(),
             chrome: facts.year < 1980,
         };
         Scene {
             background: facts.background,
-            light: dice.pick(&Light::ALL),
+            light: random.pick(&Light::ALL),
             portrait,
-            placement: placement(facts, dice),
+            placement: placement(facts, random),
         }
     }
 
-    pub(super) fn draw(&self, canvas: &mut Canvas, dice: &mut Dice) {
-        backdrop::paint(canvas, self.background, dice);
+    pub(super) fn draw(&self, canvas: &mut Canvas, random: &mut Random) {
+        backdrop::paint(canvas, self.background, random);
         canvas.within(self.placement, |canvas| self.portrait.draw(canvas));
         backdrop::lighten(canvas, self.background, self.light);
         if self.background == Background::Night {
@@ -77,10 +77,10 @@ impl Scene {
     }
 }
 
-fn placement(facts: &Facts, dice: &mut Dice) -> Transform {
-    let (x, ground) = (dice.between(0.47, 0.53), dice.between(0.81, 0.86));
-    let scale = dice.between(0.43, 0.45);
-    let turn = dice.between(-1.5, 1.5);
+fn placement(facts: &Facts, random: &mut Random) -> Transform {
+    let (x, ground) = (random.between(0.47, 0.53), random.between(0.81, 0.86));
+    let scale = random.between(0.43, 0.45);
+    let turn = random.between(-1.5, 1.5);
     let along = if facts.viewpoint.shows_front() {
         0.93
     } else {

@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::duplicates::Repeats;
 use super::findings::{is_narrow, is_small};
-use super::look::State;
+use super::picture_state::State;
 use super::report::{Kind, RowKind};
-use super::same::Repeats;
 use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
 use crate::config::Validation;
 use crate::error::DataError;
 use crate::find::{cleaned_names, source_of};
+use crate::words::thousands;
 
 /// What becomes of rows that show the same picture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,11 +74,24 @@ pub fn clean(
     duplicates: Duplicates,
     watch: Watch<'_>,
 ) -> Result<Outcome<Cleaned>, DataError> {
+    if config.csv.is_dir() {
+        return Err(DataError::invalid(
+            config.csv.display(),
+            "a CSV to clean",
+            "class folders",
+            format_args!(
+                "`holdall data check {} --json` names the files to move or remove",
+                config.csv.display()
+            ),
+        ));
+    }
     if let Some(source_csv) = source_of(&config.csv) {
-        return Err(DataError::CleanedAlready {
-            path: config.csv.clone(),
-            source_csv,
-        });
+        return Err(DataError::invalid(
+            config.csv.display(),
+            "a CSV to clean",
+            "the name of one that cleaning writes",
+            format_args!("clean {} instead, or rename this one", source_csv.display()),
+        ));
     }
     facts(config, watch)?.then(|all| write(config, duplicates, &all))
 }
@@ -94,11 +108,19 @@ fn write(
     if filtered.iter().all(Option::is_some) {
         let gone = gone(all, &filtered, |_| true);
         let commonest = gone.iter().max_by_key(|gone| gone.count);
-        return Err(DataError::NothingLeft {
-            path: config.csv.clone(),
-            num_rows: all.rows.len(),
-            why: commonest.map_or("no rows", |gone| gone.reason.words()),
-        });
+        return Err(DataError::invalid(
+            config.csv.display(),
+            "rows that can be used",
+            format_args!(
+                "that cleaning would remove every one of {}: {}",
+                thousands(all.rows.len()),
+                commonest.map_or("no rows", |gone| gone.reason.words())
+            ),
+            format_args!(
+                "look at `holdall data check {}`, or ask for less; nothing was written",
+                config.csv.display()
+            ),
+        ));
     }
     let files = [(cleaned_path, &unreadable), (filtered_path, &filtered)];
     let replaced = write_files(all, &files)?;
@@ -126,7 +148,8 @@ fn write(
 fn unreadable(all: &AllFacts) -> Vec<Option<Reason>> {
     let reason = |facts: &super::Facts| match facts.look.state {
         _ if !facts.has_fields => Some(Kind::Row(RowKind::WrongFields)),
-        State::Good if facts.has_caption => None,
+        State::Good if facts.has_caption && facts.has_values => None,
+        State::Good if facts.has_caption => Some(Kind::Row(RowKind::BadCell)),
         State::Good => Some(Kind::Row(RowKind::EmptyCaption)),
         state => Some(Kind::Picture(state)),
     };
@@ -182,11 +205,11 @@ fn filter(
 fn shown_in_validation(config: &CheckConfig, all: &AllFacts) -> HashSet<u128> {
     let good = |facts: &&super::Facts| facts.look.state == State::Good;
     match (&config.data.validation, &all.other) {
-        (Validation::File(_), Some((_, rows))) => {
+        (Validation::File { .. }, Some((_, rows))) => {
             let rows = rows.iter().filter(good);
             rows.map(|facts| facts.look.contents).collect()
         }
-        (Validation::Column(_), _) => {
+        (Validation::Column { .. }, _) => {
             let rows = all.rows.iter().zip(&all.held);
             let held = rows.filter(|(_, held)| **held).map(|(facts, _)| facts);
             held.filter(good).map(|facts| facts.look.contents).collect()

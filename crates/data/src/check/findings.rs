@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::look::{Look, State};
+use super::duplicates::Groups;
+use super::picture_state::{Look, State};
 use super::report::{CaptionFacts, Example, Finding, Kind, LabelFacts, Report, RowKind};
-use super::same::Groups;
-use super::survey::Facts;
+use super::row_facts::Facts;
 use super::{AllFacts, CheckConfig};
 use crate::error::DataError;
 use crate::source::Source;
@@ -38,6 +38,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     }
     let empty = all.rows_where(|facts| !facts.has_caption && facts.has_fields);
     let other_fields = all.rows_where(|facts| !facts.has_fields);
+    let bad_cells = all.rows_where(|facts| !facts.has_values);
     let groups = Groups::new(all);
     let leaks = groups.leaks(all);
     let small = all.rows_where(|facts| is_small(&facts.look, config.min_size));
@@ -53,7 +54,9 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     found.extend([
         (Kind::Row(RowKind::EmptyCaption), empty),
         (Kind::Row(RowKind::WrongFields), other_fields),
+        (Kind::Row(RowKind::BadCell), bad_cells),
         (Kind::Row(RowKind::Leak), leaks),
+        (Kind::Row(RowKind::GroupLeak), all.group_leaks.clone()),
         (Kind::Row(RowKind::Duplicate), groups.duplicates(all)),
         (Kind::Row(RowKind::TooSmall), small),
         (Kind::Row(RowKind::TooNarrow), narrow),
@@ -145,7 +148,7 @@ pub(super) fn is_narrow(look: &Look, max_aspect: u32) -> bool {
 }
 
 fn label_facts(config: &CheckConfig, all: &AllFacts) -> Option<LabelFacts> {
-    let column = config.data.label_column()?.to_owned();
+    let column = all.source.label_column()?.to_owned();
     let mut counts = vec![0; all.labels.len()];
     for (facts, &label) in all.rows.iter().zip(&all.label_of) {
         if let (true, Ok(label)) = (facts.is_usable(), usize::try_from(label)) {

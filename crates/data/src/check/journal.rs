@@ -9,7 +9,7 @@ use std::io::{self, BufRead, BufReader, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::look::{Look, State};
+use super::picture_state::{Look, State};
 
 /// Another version may see pictures with other eyes.
 const HEADER: &str = concat!("holdall ", env!("CARGO_PKG_VERSION"), " check\n");

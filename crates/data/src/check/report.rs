@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::look::State;
+use super::picture_state::State;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -34,8 +34,12 @@ pub enum RowKind {
     EmptyCaption,
     /// It has more or fewer fields than the header.
     WrongFields,
+    /// A cell is no number, or neither 0 nor 1, where it should be.
+    BadCell,
     /// A validation row shows a picture that is trained on.
     Leak,
+    /// A validation row belongs to a group that is trained on.
+    GroupLeak,
     /// The same picture as an earlier row.
     Duplicate,
     /// A side has too few pixels.
@@ -55,7 +59,9 @@ impl Kind {
             Kind::Picture(state) => state.words(),
             Kind::Row(RowKind::EmptyCaption) => "empty caption",
             Kind::Row(RowKind::WrongFields) => "wrong number of fields",
+            Kind::Row(RowKind::BadCell) => "not a number, not 0 or 1",
             Kind::Row(RowKind::Leak) => "in train and validation",
+            Kind::Row(RowKind::GroupLeak) => "group on both sides",
             Kind::Row(RowKind::Duplicate) => "duplicate",
             Kind::Row(RowKind::TooSmall) => "too small",
             Kind::Row(RowKind::TooNarrow) => "too narrow",
@@ -67,9 +73,13 @@ impl Kind {
     pub(super) fn severity(self) -> Severity {
         match self {
             Kind::Picture(_)
-            | Kind::Row(RowKind::EmptyCaption | RowKind::WrongFields | RowKind::Leak) => {
-                Severity::Problem
-            }
+            | Kind::Row(
+                RowKind::EmptyCaption
+                | RowKind::WrongFields
+                | RowKind::BadCell
+                | RowKind::Leak
+                | RowKind::GroupLeak,
+            ) => Severity::Problem,
             Kind::Row(_) => Severity::Warning,
         }
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::MaxSkipped;
+use crate::config::Share;
 use crate::find::cleaned_names;
 
 /// A picture that no other number gives.
@@ -36,10 +36,11 @@ impl Folder {
         CheckConfig {
             csv: self.write("cars.csv", csv),
             data: DataConfig {
-                max_skipped: MaxSkipped(0.0),
+                max_skipped: Share(0.0),
                 validation: Validation::None,
                 ..DataConfig::default()
             },
+            captions: crate::source::Captions::Required,
             seed: 0,
             min_size: MIN_SIZE,
             max_aspect: MAX_ASPECT,
@@ -48,6 +49,96 @@ impl Folder {
             allowance: crate::allowance::Allowance::unlimited(),
         }
     }
+}
+
+#[test]
+fn groups_on_both_sides_are_found() {
+    let folder = Folder::new();
+    let csv = "image,caption,split,patient\n1.jpg,a,train,p\n2.jpg,b,val,p\n3.jpg,c,val,q\n,d,val,p\n4.jpg,e,train,\n5.jpg,f,val,\n";
+    for (name, seed) in [
+        ("1.jpg", 1),
+        ("2.jpg", 2),
+        ("3.jpg", 3),
+        ("4.jpg", 4),
+        ("5.jpg", 5),
+    ] {
+        folder.write(name, &png(40, 40, seed));
+    }
+    let mut config = folder.config(csv.as_bytes());
+    let group = Some("patient".to_owned());
+    config.data.validation = Validation::Column {
+        column: "split".to_owned(),
+        group: group.clone(),
+    };
+    let report = checked(&config);
+    let leaks = |report: &Report| {
+        found(report)
+            .into_iter()
+            .filter(|(kind, _)| kind == "group_leak")
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(leaks(&report), [("group_leak".to_owned(), vec![3])]);
+    let path = folder.write(
+        "val.csv",
+        b"image,caption,patient\n3.jpg,a,q\n,x,q\n5.jpg,b,p\n4.jpg,b,\n",
+    );
+    config.data.validation = Validation::File { path, group };
+    let report = checked(&config);
+    let leak = report
+        .findings
+        .iter()
+        .find(|finding| finding.kind == Kind::Row(RowKind::GroupLeak))
+        .unwrap();
+    assert_eq!(
+        (leak.rows.clone(), leak.validation_rows.clone()),
+        (vec![], vec![2, 4])
+    );
+}
+
+#[test]
+fn class_folders_are_checked_and_not_cleaned() {
+    let folder = Folder::new();
+    for (name, seed) in [
+        ("a/1.png", 1),
+        ("a/2.png", 2),
+        ("b/1.png", 1),
+        ("b/3.png", 3),
+    ] {
+        fs::create_dir_all(folder.0.path().join(name).parent().unwrap()).unwrap();
+        folder.write(name, &png(40, 40, seed));
+    }
+    folder.write("b/4.png", b"no picture");
+    let mut config = folder.config(b"image,caption\n");
+    config.csv = folder.0.path().to_owned();
+    config.captions = crate::source::Captions::None;
+    let report = checked(&config);
+    assert_eq!(
+        found(&report),
+        [
+            ("not_an_image".to_owned(), vec![5]),
+            ("duplicate".to_owned(), vec![3])
+        ]
+    );
+    assert_eq!(
+        (report.labels.unwrap().count, report.captions.different),
+        (2, 0)
+    );
+    let error = clean(
+        &config,
+        Duplicates::Keep,
+        Watch {
+            stop: &AtomicBool::new(false),
+            on_start: &mut |_| {},
+            on_progress: &|_| {},
+            on_note: &mut |_| {},
+        },
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(
+        error.contains("expected a CSV to clean, found class folders"),
+        "{error}"
+    );
 }
 
 fn watched<T>(
@@ -191,16 +282,16 @@ fn training_check_and_clean_agree_on_bad_rows() {
         };
     }
     let mut config = folder.config(csv.as_bytes());
-    config.data.label = Some("make".to_owned());
-    config.data.validation = Validation::Fraction(0.25);
-    config.data.max_skipped = MaxSkipped(0.5);
+    config.data.label = Some("make".into());
+    config.data.validation = Validation::share(0.25);
+    config.data.max_skipped = Share(0.5);
     config.data.train = Some(config.csv.clone());
     let read = |csv: &PathBuf| {
         let data = DataConfig {
             train: Some(csv.clone()),
             ..config.data.clone()
         };
-        crate::source::read(&data, 0).unwrap()
+        crate::source::read(&data, Captions::Required, 0).unwrap()
     };
     let dirty = read(&config.csv);
     let skipped: Vec<u32> = dirty.bad_rows.iter().map(|bad| bad.row).collect();
@@ -270,7 +361,11 @@ fn clean_writes_what_can_be_read_and_what_is_wanted() {
             on_note: &mut |_| {},
         },
     );
-    assert!(matches!(error, Err(DataError::CleanedAlready { .. })));
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("found the name of one that cleaning writes"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -299,7 +394,7 @@ fn labels_with_too_few_pictures() {
         csv += &format!("{at}.png,{make},a {make} {at}\n");
     }
     let mut config = folder.config(csv.as_bytes());
-    config.data.label = Some("make".to_owned());
+    config.data.label = Some("make".into());
     let report = checked(&config);
     assert_eq!(found(&report), [("few_of_label".to_owned(), vec![6])]);
     assert_eq!(report.labels.unwrap().few, [("BMW".to_owned(), 1)]);
@@ -322,7 +417,7 @@ fn leaks_are_told_apart_from_duplicates() {
     folder.write("copy.png", &png(20, 20, 0));
     let csv = "image,caption,split\n0.png,a,train\n1.png,b,train\ncopy.png,c,val\n2.png,d,val\n0.png,a,train\n";
     let mut config = folder.config(csv.as_bytes());
-    config.data.validation = Validation::Column("split".to_owned());
+    config.data.validation = Validation::column("split");
     let report = checked(&config);
     assert_eq!(
         found(&report),
@@ -344,7 +439,7 @@ fn leaks_are_told_apart_from_duplicates() {
         b"image,caption\ncopy.png,a\n3.png,b\n3.png,b\nno.png,c\n",
     );
     let mut config = folder.config(csv.as_bytes());
-    config.data.validation = Validation::File(other);
+    config.data.validation = Validation::file(other);
     let report = checked(&config);
     let kinds: Vec<String> = found(&report).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, ["missing", "leak", "duplicate"]);
@@ -363,7 +458,7 @@ fn leaks_are_told_apart_from_duplicates() {
     assert_eq!(written.filtered.gone[0].rows, [2]);
 }
 
-/// The rows that training would hold out are those that leaks are looked for in.
+/// The rows that training would hold out are those that are searched for leaks.
 #[test]
 fn the_split_of_training_is_used() {
     let folder = Folder::new();
@@ -373,9 +468,9 @@ fn the_split_of_training_is_used() {
         csv += &format!("{at}.png,{at}\n");
     }
     let mut config = folder.config(csv.as_bytes());
-    config.data.validation = Validation::Fraction(0.25);
+    config.data.validation = Validation::share(0.25);
     config.data.train = Some(config.csv.clone());
-    let data = crate::read(&config.data, 0).unwrap();
+    let data = crate::read(&config.data, Captions::Required, 0).unwrap();
     let held = data.validation.unwrap();
     let held: Vec<u32> = (0..held.len()).map(|sample| held.row(sample)).collect();
     let partner = |row: u32| {
@@ -461,7 +556,10 @@ fn nothing_is_written_where_nothing_is_left() {
     let error = clean(&config, Duplicates::Keep, watch)
         .unwrap_err()
         .to_string();
-    assert!(error.contains("all 1 would go: missing"), "{error}");
+    assert!(
+        error.contains("cleaning would remove every one of 1: missing"),
+        "{error}"
+    );
     assert!(cleaned_names(&config.csv).iter().all(|path| !path.exists()));
 }
 
@@ -484,7 +582,7 @@ proptest! {
             csv += &format!("{},{},{}\n", images[*image], captions[*caption], ["x", "y", ""][*make]);
         }
         let mut config = folder.config(csv.as_bytes());
-        config.data.label = Some("make".to_owned());
+        config.data.label = Some("make".into());
         let outcome = clean(&config, Duplicates::KeepFirst, Watch {
             stop: &AtomicBool::new(false),
             on_start: &mut |_| {},

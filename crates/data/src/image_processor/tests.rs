@@ -81,7 +81,7 @@ fn numbers_are_those_of_transformers() {
             }
         }
     }
-    assert_eq!(num_processors, 15);
+    assert_eq!(num_processors, 17);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -109,6 +109,49 @@ fn a_folder_without_one_has_openais_and_says_so() {
     assert_eq!(
         (read.framing, read.mean, read.std),
         (processor.framing, processor.mean, processor.std)
+    );
+}
+
+#[test]
+fn a_vit_without_one_has_its_own_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let vit = ImageProcessor::read_or(folder.path(), SIDE, ImageProcessor::vit).unwrap();
+    assert_eq!(vit, ImageProcessor::vit(SIDE));
+    assert!(vit.describe().contains("ViT's numbers: the model has no"));
+    let saved = read(vit.text()).unwrap();
+    assert_eq!(
+        (saved.framing, saved.mean, saved.std),
+        (vit.framing, vit.mean, vit.std)
+    );
+    assert!(saved.text().contains("ViTImageProcessor"));
+    let exactly = Resize::Exactly {
+        width: SIDE,
+        height: SIDE,
+    };
+    assert_eq!(
+        (vit.framing.resize, vit.framing.filter, vit.mean),
+        (exactly, Filter::Bilinear, [0.5; 3])
+    );
+    // DeiT's class, without a key: 256 x 256, of which 224 x 224 is kept.
+    let deit = folder_with(
+        FILE_NAME,
+        "{\"image_processor_type\": \"DeiTImageProcessor\"}",
+    );
+    let deit = ImageProcessor::read(deit.path(), 224).unwrap();
+    let exactly = Resize::Exactly {
+        width: 256,
+        height: 256,
+    };
+    assert_eq!(
+        (deit.framing.resize, deit.framing.filter, deit.std),
+        (exactly, Filter::Bicubic, [0.5; 3])
+    );
+    let convnext = "{\"image_processor_type\": \"ConvNextImageProcessor\"}";
+    assert!(
+        read(convnext)
+            .unwrap_err()
+            .to_string()
+            .contains("DeiTImageProcessor")
     );
 }
 

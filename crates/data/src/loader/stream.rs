@@ -213,9 +213,9 @@ mod tests {
     fn samples(count: usize) -> Arc<Samples> {
         let mut builder = SamplesBuilder::new(PathBuf::new());
         for row in 0..count {
-            builder.push("x.jpg", "x", -1, row as u32 + 2);
+            builder.push("x.jpg", None, row as u32 + 2);
         }
-        Arc::new(builder.finish())
+        Arc::new(builder.finish(Vec::new()))
     }
 
     fn epochs(from: Cursor, shard: Shard, goes_round: bool) -> Course {

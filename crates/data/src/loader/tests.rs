@@ -28,9 +28,9 @@ fn pictures(folder: &Path, count: usize, is_bad: impl Fn(usize) -> bool) -> Arc<
             let bytes = fs::read(&path).unwrap();
             fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
         }
-        builder.push(&name, "a picture", -1, index as u32 + 2);
+        builder.push(&name, Some("a picture"), index as u32 + 2);
     }
-    Arc::new(builder.finish())
+    Arc::new(builder.finish(Vec::new()))
 }
 
 fn rows(count: usize) -> Vec<Vec<u8>> {

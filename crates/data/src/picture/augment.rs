@@ -7,9 +7,9 @@ use super::Occasion;
 use super::colours::Colours;
 use super::geometry::{self, Window};
 use crate::config::Augment;
-use crate::dice::{Dice, Purpose};
+use crate::random::{Purpose, Random};
 
-/// What the dice say.
+/// What the random say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Draw {
     pub window: Window,
@@ -20,11 +20,11 @@ pub(super) struct Draw {
 impl Draw {
     pub(super) fn new((width, height): (u32, u32), augment: Augment, occasion: Occasion) -> Draw {
         let words = [occasion.seed, occasion.epoch, occasion.sample];
-        let mut dice = Dice::new(Purpose::Augment, &words);
-        let is_mirrored = dice.unit() < 0.5 && augment.flip;
-        let window = geometry::random_part(width, height, augment.crop, &mut dice);
-        let mut dice = Dice::new(Purpose::Colours, &words);
-        let colours = Colours::drawn(augment, &mut dice);
+        let mut random = Random::new(Purpose::Augment, &words);
+        let is_mirrored = random.unit() < 0.5 && augment.flip;
+        let window = geometry::random_part(width, height, augment.crop, &mut random);
+        let mut random = Random::new(Purpose::Colours, &words);
+        let colours = Colours::drawn(augment, &mut random);
         Draw {
             window,
             is_mirrored,

@@ -14,7 +14,7 @@
 
 use super::CHANNELS;
 use crate::config::Augment;
-use crate::dice::Dice;
+use crate::random::Random;
 
 const GREY: [f32; CHANNELS] = [0.299, 0.587, 0.114];
 /// Pixels at a time.
@@ -36,16 +36,16 @@ pub(super) struct Colours {
 impl Colours {
     /// Uniform in `[max(0, 1 - x), 1 + x]` for a factor, in `[-x, x]` for the hue: torchvision's `ColorJitter`. Four
     /// throws whatever is asked for, so that one setting does not move another's.
-    pub(super) fn drawn(augment: Augment, dice: &mut Dice) -> Colours {
+    pub(super) fn drawn(augment: Augment, random: &mut Random) -> Colours {
         let mut factor = |spread: f64| {
             let least = (1.0 - spread).max(0.0);
-            (least + (1.0 + spread - least) * dice.unit()) as f32
+            (least + (1.0 + spread - least) * random.unit()) as f32
         };
         Colours {
             brightness: factor(augment.brightness),
             contrast: factor(augment.contrast),
             saturation: factor(augment.saturation),
-            hue: (augment.hue * (2.0 * dice.unit() - 1.0)) as f32,
+            hue: (augment.hue * (2.0 * random.unit() - 1.0)) as f32,
         }
     }
 
@@ -167,7 +167,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::dice::Purpose;
+    use crate::random::Purpose;
 
     const UNCHANGED: Colours = Colours {
         brightness: 1.0,
@@ -258,14 +258,14 @@ mod tests {
     proptest! {
         #[test]
         fn spreads_of_zero_draw_what_changes_nothing(seed in any::<u64>()) {
-            let mut dice = Dice::new(Purpose::Colours, &[seed]);
-            prop_assert_eq!(Colours::drawn(Augment::default(), &mut dice), UNCHANGED);
+            let mut random = Random::new(Purpose::Colours, &[seed]);
+            prop_assert_eq!(Colours::drawn(Augment::default(), &mut random), UNCHANGED);
         }
 
         #[test]
         fn draws_are_in_their_ranges(spread in 0.0f64..2.0, hue in 0.0f64..=0.5, seed in any::<u64>()) {
             let augment = Augment { brightness: spread, contrast: spread, saturation: spread, hue, ..Augment::default() };
-            let drawn = Colours::drawn(augment, &mut Dice::new(Purpose::Colours, &[seed]));
+            let drawn = Colours::drawn(augment, &mut Random::new(Purpose::Colours, &[seed]));
             let range = (1.0 - spread).max(0.0) - 1e-6..=1.0 + spread + 1e-6;
             for factor in [drawn.brightness, drawn.contrast, drawn.saturation] {
                 prop_assert!(range.contains(&f64::from(factor)), "{drawn:?}");

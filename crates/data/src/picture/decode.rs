@@ -73,13 +73,13 @@ pub(super) fn contained<T>(
     catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(DataError::PictureBroken {
-            path: path.to_owned(),
-            cause: format!(
+        Err(DataError::broken_picture(
+            path,
+            format!(
                 "bytes that its decoder fails on ({})",
                 said.unwrap_or("no reason given")
             ),
-        })
+        ))
     })
 }
 
@@ -90,11 +90,12 @@ fn decode_or_panic(
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
     if let Some(Refusal { found, hint }) = refused(bytes) {
-        return Err(DataError::PictureRefused {
-            path: path.to_owned(),
+        return Err(DataError::invalid(
+            path.display(),
+            "a JPEG, PNG, WebP, BMP or TIFF of a kind that is read",
             found,
             hint,
-        });
+        ));
     }
     if jpeg::is_jpeg(bytes) {
         let (width, height, orientation) = jpeg::decode(path, bytes, scratch)?;
@@ -130,10 +131,10 @@ fn decode_or_panic(
         check_depth(path, &rgb[start..], color, width)?;
     }
     if !to_rgb(rgb, start, color, num_pixels) {
-        return Err(DataError::PictureBroken {
-            path: path.to_owned(),
-            cause: format!("colours of type {color:?}"),
-        });
+        return Err(DataError::broken_picture(
+            path,
+            format!("colours of type {color:?}"),
+        ));
     }
     Ok(turned(rgb, width, height, orientation))
 }
@@ -254,10 +255,10 @@ fn check_claims(
             if u64::from(num_values) <= most_values {
                 return Ok(());
             }
-            Err(DataError::PictureBroken {
-                path: path_of(),
-                cause: format!("a tag of {num_values} values"),
-            })
+            Err(DataError::broken_picture(
+                path,
+                format!("a tag of {num_values} values"),
+            ))
         }
         _ => Ok(()),
     }
@@ -321,10 +322,7 @@ fn broken(path: &Path, cause: ImageError) -> DataError {
         ImageError::IoError(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
             DataError::PictureTruncated { path }
         }
-        cause => DataError::PictureBroken {
-            path,
-            cause: cause.to_string(),
-        },
+        cause => DataError::broken_picture(&path, cause),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which part of a picture is kept.
 
 use super::framing::{Filter, Framing};
-use crate::dice::Dice;
+use crate::random::Random;
 
 /// A rectangle of a picture, in its pixels; sides need not be whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,21 +45,21 @@ pub(super) fn middle(width: u32, height: u32, framing: Framing) -> Window {
 
 /// A random part that keeps between `least` and all of the area, with sides between 3:4 and 4:3.
 /// Where none fits in ten tries, the largest such part in the middle: torchvision's rule.
-pub(super) fn random_part(width: u32, height: u32, least: f64, dice: &mut Dice) -> Window {
+pub(super) fn random_part(width: u32, height: u32, least: f64, random: &mut Random) -> Window {
     const TRIES: usize = 10;
     const WIDEST: f64 = 4.0 / 3.0;
     let (full_width, full_height) = (f64::from(width), f64::from(height));
     for _ in 0..TRIES {
-        let area = full_width * full_height * (least + (1.0 - least) * dice.unit());
-        let ratio = ((2.0 * dice.unit() - 1.0) * WIDEST.ln()).exp();
+        let area = full_width * full_height * (least + (1.0 - least) * random.unit());
+        let ratio = ((2.0 * random.unit() - 1.0) * WIDEST.ln()).exp();
         let part_width = (area * ratio).sqrt().round();
         let part_height = (area / ratio).sqrt().round();
         let fits =
             (1.0..=full_width).contains(&part_width) && (1.0..=full_height).contains(&part_height);
         if fits {
             return Window {
-                left: dice.below((full_width - part_width) as usize + 1) as f64,
-                top: dice.below((full_height - part_height) as usize + 1) as f64,
+                left: random.below((full_width - part_width) as usize + 1) as f64,
+                top: random.below((full_height - part_height) as usize + 1) as f64,
                 width: part_width,
                 height: part_height,
             };
@@ -80,7 +80,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::dice::Purpose;
+    use crate::random::Purpose;
 
     fn inside(window: Window, width: u32, height: u32) -> bool {
         let Window { left, top, .. } = window;
@@ -109,14 +109,14 @@ mod tests {
 
     #[test]
     fn a_picture_that_must_be_kept_is_kept() {
-        let mut dice = Dice::new(Purpose::Augment, &[0]);
+        let mut random = Random::new(Purpose::Augment, &[0]);
         for _ in 0..20 {
-            let window = random_part(50, 50, 1.0, &mut dice);
+            let window = random_part(50, 50, 1.0, &mut random);
             assert_eq!((window.width, window.height), (50.0, 50.0));
         }
-        let wide = random_part(1000, 10, 0.9, &mut dice);
+        let wide = random_part(1000, 10, 0.9, &mut random);
         assert_eq!((wide.left, wide.width, wide.height), (493.0, 13.0, 10.0));
-        let high = random_part(10, 1000, 0.9, &mut dice);
+        let high = random_part(10, 1000, 0.9, &mut random);
         assert_eq!((high.top, high.width, high.height), (493.0, 10.0, 13.0));
     }
 
@@ -126,7 +126,7 @@ mod tests {
             width in 1u32..5000, height in 1u32..5000, size in 1u32..500, least in 0.01f64..=1.0, seed in any::<u64>(),
         ) {
             prop_assert!(inside(middle(width, height, Framing::clip(size)), width, height));
-            let part = random_part(width, height, least, &mut Dice::new(Purpose::Augment, &[seed]));
+            let part = random_part(width, height, least, &mut Random::new(Purpose::Augment, &[seed]));
             prop_assert!(inside(part, width, height), "{part:?}");
         }
     }

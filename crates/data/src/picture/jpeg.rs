@@ -77,10 +77,7 @@ fn broken(path: &Path, cause: JpegError) -> DataError {
     let path = path.to_owned();
     match cause {
         JpegError::UnexpectedEof => DataError::PictureTruncated { path },
-        cause => DataError::PictureBroken {
-            path,
-            cause: cause.to_string(),
-        },
+        cause => DataError::broken_picture(&path, cause),
     }
 }
 

@@ -80,12 +80,17 @@ fn decode_pair(
     let mask_size = mask_size?;
     let image_size = decode::decode(files.image, Some(Framing::clip(size)), scratch)?;
     if image_size != mask_size {
-        return Err(DataError::PairSizes {
-            image: files.image.to_owned(),
-            image_size,
-            mask: files.mask.to_owned(),
-            mask_size,
-        });
+        let text = |(width, height): (u32, u32)| format!("{width} x {height}");
+        return Err(DataError::invalid(
+            files.mask.display(),
+            format_args!(
+                "the {} pixels of its image {}",
+                text(image_size),
+                files.image.display()
+            ),
+            text(mask_size),
+            "export the mask at the size of its image, without scaling",
+        ));
     }
     Ok(image_size)
 }

@@ -15,9 +15,9 @@ fn home() -> Home {
     let list = |names: &[&str]| {
         let mut samples = SamplesBuilder::new(folder.path().to_owned());
         for (name, row) in names.iter().zip(2..) {
-            samples.push(name, "a car", -1, row);
+            samples.push(name, Some("a car"), row);
         }
-        samples.finish()
+        samples.finish(Vec::new())
     };
     let (train, held) = (list(&["0.jpg", "1.jpg", "missing.jpg"]), list(&["9.jpg"]));
     let home = Home {

@@ -17,7 +17,7 @@ use crate::words::{counted, thousands};
 const NUM_NAMED: usize = 5;
 
 /// What is wrong with a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowFault {
     /// More or fewer fields than the header.
     Fields {
@@ -30,6 +30,15 @@ pub enum RowFault {
     NoImage,
     /// The cell of its caption is empty, or what the template makes of its cells.
     NoCaption,
+    /// A cell does not say what it should.
+    Cell {
+        /// Its column.
+        column: String,
+        /// What it may say.
+        expected: &'static str,
+        /// What it says.
+        found: String,
+    },
 }
 
 impl Display for RowFault {
@@ -39,6 +48,14 @@ impl Display for RowFault {
             RowFault::Fields { expected, found } => write!(out, "{found} of {expected} fields"),
             RowFault::NoImage => out.write_str("no image named"),
             RowFault::NoCaption => out.write_str("empty caption"),
+            RowFault::Cell {
+                column,
+                expected,
+                found,
+            } => write!(
+                out,
+                "column `{column}`: expected {expected}, found `{found}`"
+            ),
         }
     }
 }
@@ -65,16 +82,25 @@ impl Source {
         caption: &mut String,
     ) -> Option<RowFault> {
         self.columns.image_into(row, image);
-        self.columns.caption.render_into(row, caption);
+        match &self.columns.caption {
+            Some(template) => template.render_into(row, caption),
+            None => caption.clear(),
+        }
+        // Made of a label that is not there, a caption would say nothing of the picture.
+        let made_of = self.columns.caption_label;
+        if made_of.is_some_and(|column| row.cell(column).trim().is_empty()) {
+            caption.clear();
+        }
         let (expected, found) = (self.table.columns().len(), row.num_fields());
         if found != expected {
             Some(RowFault::Fields { expected, found })
         } else if image.is_empty() {
             Some(RowFault::NoImage)
-        } else if caption.is_empty() {
+        } else if caption.is_empty() && self.columns.caption.is_some() {
             Some(RowFault::NoCaption)
         } else {
-            None
+            let mut targets = self.columns.targets.iter();
+            targets.find_map(|target| target.columns.fault(row, &self.table))
         }
     }
 }

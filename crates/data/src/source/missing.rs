@@ -99,7 +99,7 @@ fn missing_images(samples: &Samples) -> Missing {
 /// Paths in a CSV often start at the folder that a script was run in, not at the CSV's.
 fn hint_on_root(source: &Source, image: &Path) -> String {
     let relative = image.strip_prefix(&source.root).unwrap_or(image);
-    let beside = source.table.path().parent().unwrap_or(Path::new(""));
+    let beside = source.table.folder();
     let above = beside.parent().unwrap_or(Path::new(""));
     let elsewhere = [beside, above, Path::new(".")];
     match elsewhere.iter().find(|root| root.join(relative).is_file()) {

@@ -2,7 +2,7 @@ use std::fs;
 
 use super::missing::MANY_IMAGES;
 use super::*;
-use crate::config::{BadPictures, MaxSkipped};
+use crate::config::{BadPictures, Share};
 
 /// A folder with a CSV of these rows and an image for each `N.jpg` in it.
 struct Folder(tempfile::TempDir);
@@ -44,13 +44,13 @@ fn cars() -> Folder {
 
 fn labelled(folder: &Folder) -> DataConfig {
     DataConfig {
-        label: Some("make".to_owned()),
+        label: Some("make".into()),
         ..folder.config()
     }
 }
 
 fn fails(config: &DataConfig) -> String {
-    let text = read(config, 0).unwrap_err().to_string();
+    let text = read(config, Captions::Required, 0).unwrap_err().to_string();
     assert!(text.contains("\nhint: "), "{text}");
     text
 }
@@ -58,7 +58,7 @@ fn fails(config: &DataConfig) -> String {
 #[test]
 fn reads_a_folder_with_nothing_but_defaults() {
     let folder = cars();
-    let data = read(&folder.config(), 0).unwrap();
+    let data = read(&folder.config(), Captions::Required, 0).unwrap();
     assert_eq!(data.train.len(), 36);
     assert_eq!(data.validation.as_ref().unwrap().len(), 4);
     assert!(data.labels.is_empty());
@@ -79,7 +79,7 @@ fn reads_a_folder_with_nothing_but_defaults() {
 #[test]
 fn splits_by_label_and_the_same_way_every_time() {
     let folder = cars();
-    let data = read(&labelled(&folder), 7).unwrap();
+    let data = read(&labelled(&folder), Captions::Required, 7).unwrap();
     assert_eq!(data.labels, ["Audi", "BMW", "Ford", "Tesla"]);
     assert_eq!(data.label_column.as_deref(), Some("make"));
     let held = data.validation.unwrap();
@@ -92,9 +92,14 @@ fn splits_by_label_and_the_same_way_every_time() {
     rows.extend((0..4).map(|sample| held.row(sample)));
     rows.sort_unstable();
     assert_eq!(rows, (2..42).collect::<Vec<u32>>());
-    let again = read(&labelled(&folder), 7).unwrap();
+    let again = read(&labelled(&folder), Captions::Required, 7).unwrap();
     assert_eq!(again.train, data.train);
-    assert_ne!(read(&labelled(&folder), 8).unwrap().train, data.train);
+    assert_ne!(
+        read(&labelled(&folder), Captions::Required, 8)
+            .unwrap()
+            .train,
+        data.train
+    );
 }
 
 #[test]
@@ -104,8 +109,8 @@ fn a_split_column_is_followed() {
         "image,make,caption,split\nimages/1.jpg,Ford,a,train\nimages/2.jpg,Audi,b,Train\nimages/3.jpg,Ford,c,val\n",
     );
     config.train = Some(folder.0.path().to_owned());
-    config.validation = Validation::Column("split".to_owned());
-    let data = read(&config, 0).unwrap();
+    config.validation = Validation::column("split");
+    let data = read(&config, Captions::Required, 0).unwrap();
     assert_eq!((data.train.len(), data.validation.unwrap().len()), (2, 1));
 
     folder.write(
@@ -126,9 +131,9 @@ fn a_validation_file_is_read_with_the_labels_of_training() {
     let held = "image,make,caption\nimages/1.jpg,BMW,a\nimages/2.jpg,Ford,a\n";
     let path = folder.write("held/val.csv", held);
     let mut config = labelled(&folder);
-    config.validation = Validation::File(path.clone());
+    config.validation = Validation::file(path.clone());
     config.image_root = Some(folder.0.path().to_owned());
-    let data = read(&config, 0).unwrap();
+    let data = read(&config, Captions::Required, 0).unwrap();
     assert_eq!(data.train.len(), 40);
     assert_eq!(data.validation.unwrap().labels(), [1, 2]);
     let notes = data.notes.join("\n");
@@ -173,7 +178,7 @@ fn labels_may_be_empty_but_not_all_the_same() {
     );
     let mut config = labelled(&folder);
     config.validation = Validation::None;
-    let data = read(&config, 0).unwrap();
+    let data = read(&config, Captions::Required, 0).unwrap();
     assert_eq!(data.train.labels(), [1, -1, 0]);
     assert!(
         data.notes
@@ -209,8 +214,8 @@ fn a_file_with_bad_rows_is_the_file_without_them() {
         cars(),
     );
     let (data, clean) = (
-        read(&labelled(&folder), 7).unwrap(),
-        read(&labelled(&good), 7).unwrap(),
+        read(&labelled(&folder), Captions::Required, 7).unwrap(),
+        read(&labelled(&good), Captions::Required, 7).unwrap(),
     );
     assert_eq!(data.labels, clean.labels);
     let pairs = [
@@ -252,7 +257,10 @@ fn a_file_with_bad_rows_is_the_file_without_them() {
 fn bad_rows_count_as_bad_pictures_do() {
     let folder = cars_and(&"images/1.jpg,Ford,\r\n".repeat(4));
     let mut config = folder.config();
-    assert_eq!(read(&config, 0).unwrap().bad_rows.len(), 4);
+    assert_eq!(
+        read(&config, Captions::Required, 0).unwrap().bad_rows.len(),
+        4
+    );
     // Four of 44 and a missing picture of 40 are more than a tenth together.
     fs::remove_file(folder.0.path().join("images/7.jpg")).unwrap();
     let error = fails(&config);
@@ -262,7 +270,7 @@ fn bad_rows_count_as_bad_pictures_do() {
         ),
         "{error}"
     );
-    config.max_skipped = MaxSkipped(0.05);
+    config.max_skipped = Share(0.05);
     let error = fails(&config);
     assert!(
         error.contains(
@@ -276,7 +284,7 @@ fn bad_rows_count_as_bad_pictures_do() {
     // Where nothing is left there is nothing to skip.
     folder.write("image_labels.csv", "image,caption\n,a\nimages/1.jpg, \n");
     config.bad_pictures = BadPictures::Skip;
-    config.max_skipped = MaxSkipped(1.0);
+    config.max_skipped = Share(1.0);
     assert!(fails(&config).contains("2 of 2 rows cannot be used"));
 }
 
@@ -285,17 +293,17 @@ fn bad_rows_of_a_split_column_and_of_a_validation_file_are_told_apart() {
     let csv = "image,caption,split\nimages/1.jpg,a,train\nimages/2.jpg,,val\nimages/3.jpg,,train\nimages/4.jpg,b,val\n,b,\n";
     let folder = Folder::new(csv);
     let mut config = folder.config();
-    config.max_skipped = MaxSkipped(0.7);
-    config.validation = Validation::Column("split".to_owned());
+    config.max_skipped = Share(0.7);
+    config.validation = Validation::column("split");
     let sides = |data: &DataSet| -> Vec<(u32, bool)> {
         let bad = data.bad_rows.iter();
         bad.map(|bad| (bad.row, bad.is_held)).collect()
     };
-    let data = read(&config, 0).unwrap();
+    let data = read(&config, Captions::Required, 0).unwrap();
     assert_eq!(sides(&data), [(3, true), (4, false), (6, false)]);
     let held = folder.write("val.csv", "image,caption\nimages/1.jpg,\nimages/5.jpg,a\n");
-    config.validation = Validation::File(held);
-    let data = read(&config, 0).unwrap();
+    config.validation = Validation::file(held);
+    let data = read(&config, Captions::Required, 0).unwrap();
     assert_eq!(
         sides(&data),
         [(3, false), (4, false), (6, false), (2, true)]
@@ -309,7 +317,7 @@ fn missing_images_are_counted_and_the_first_is_named() {
     fs::remove_file(folder.0.path().join("images/7.jpg")).unwrap();
     fs::remove_file(folder.0.path().join("images/9.jpg")).unwrap();
     let mut config = folder.config();
-    let data = read(&config, 0).unwrap();
+    let data = read(&config, Captions::Required, 0).unwrap();
     // They stay in: which rows are held out, and in which order they come, does not depend on what is missing.
     assert_eq!(data.train.len(), 36);
     let note = data
@@ -318,7 +326,7 @@ fn missing_images_are_counted_and_the_first_is_named() {
         .find(|n| n.starts_with("Careful: 2 of 40"));
     let note = note.unwrap_or_else(|| panic!("{:?}", data.notes));
     assert!(note.contains("image_labels.csv, row 9, images/7.jpg): skipped"));
-    config.max_skipped = MaxSkipped(0.04);
+    config.max_skipped = Share(0.04);
     assert!(fails(&config).contains("2 of 40 images are missing, `max_skipped` allows 4%"));
     config.bad_pictures = BadPictures::Fail;
     let error = fails(&config);
@@ -361,8 +369,431 @@ fn many_images_are_checked_too() {
 #[test]
 fn too_few_rows_leave_validation_out_and_say_so() {
     let folder = Folder::new("image,caption\nimages/1.jpg,a\n");
-    let data = read(&folder.config(), 0).unwrap();
+    let data = read(&folder.config(), Captions::Required, 0).unwrap();
     assert!(data.validation.is_none());
     let notes = data.notes.join("\n");
     assert!(notes.contains("Validation: none of 1 row (10%)"), "{notes}");
+}
+
+/// 20 rows with every kind of target.
+fn attributes() -> Folder {
+    let mut csv = "image,make,tags,door,wheel,age,patient\n".to_owned();
+    for at in 0..20 {
+        let make = ["Ford", "Audi"][at % 2];
+        let tags = ["red|old", "blue", "", "|", "old | red"][at % 5];
+        let (door, wheel) = (["1", "no", "TRUE"][at % 3], ["0", "yes"][at % 2]);
+        csv += &format!(
+            "images/{at}.jpg,{make},{tags},{door},{wheel},{at}.5,p{}\n",
+            at / 4
+        );
+    }
+    Folder::new(&csv)
+}
+
+fn config_of(folder: &Folder, data: &str) -> DataConfig {
+    let config: DataConfig = serde_json::from_str(data).unwrap();
+    DataConfig {
+        train: Some(folder.0.path().to_owned()),
+        ..config
+    }
+}
+
+const ALL_TARGETS: &str = r#"{"validation": "none", "targets": {
+    "make": "make", "tags": {"column": "tags", "separator": "|"},
+    "parts": {"columns": ["wheel", "door"]}, "years": {"number": "age"}}}"#;
+
+fn names(target: &Target) -> Vec<&str> {
+    target.kind.names().iter().map(String::as_str).collect()
+}
+
+#[test]
+fn targets_of_every_kind_are_read_without_captions() {
+    let folder = attributes();
+    let config = config_of(&folder, ALL_TARGETS);
+    let data = read(&config, Captions::None, 0).unwrap();
+    assert!(data.train.captions().is_empty() && data.caption_template.is_empty());
+    assert_eq!(data.labels, ["Audi", "Ford"]);
+    let [make, parts, tags, years] = &data.targets[..] else {
+        panic!("{:?}", data.targets);
+    };
+    assert_eq!(
+        (names(make), names(parts)),
+        (vec!["Audi", "Ford"], vec!["wheel", "door"])
+    );
+    assert_eq!(names(tags), ["blue", "old", "red"]);
+    assert_eq!(
+        (years.name.as_str(), &years.kind),
+        (
+            "years",
+            &TargetKind::Number {
+                mean: 10.0,
+                std: 33.25f64.sqrt()
+            }
+        )
+    );
+    let [
+        TargetValues::Class(makes),
+        TargetValues::Classes(parts),
+        TargetValues::Classes(tags),
+        TargetValues::Number(years),
+    ] = data.train.targets()
+    else {
+        panic!("{:?}", data.train.targets());
+    };
+    assert_eq!(
+        (makes[..3].to_vec(), data.train.label(1)),
+        (vec![1, 0, 1], 0)
+    );
+    let rows: Vec<Option<&[u32]>> = (0..5).map(|row| tags.get(row)).collect();
+    assert_eq!(
+        rows,
+        [
+            Some(&[1, 2][..]),
+            Some(&[0]),
+            None,
+            Some(&[]),
+            Some(&[1, 2])
+        ]
+    );
+    let rows: Vec<Option<&[u32]>> = (0..3).map(|row| parts.get(row)).collect();
+    assert_eq!(rows, [Some(&[1][..]), Some(&[0]), Some(&[1])]);
+    assert_eq!(years[..2], [0.5, 1.5]);
+    let notes = data.notes.join("\n");
+    assert!(
+        notes.contains("4 rows without a `tags`: no label loss"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn a_trained_model_brings_its_targets_in_its_order() {
+    let folder = attributes();
+    let config = config_of(&folder, ALL_TARGETS);
+    let class = |name: &str, names: &[&str]| Target {
+        name: name.to_owned(),
+        kind: TargetKind::Classes {
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+        },
+    };
+    let mut heads = vec![
+        Target {
+            name: "years".to_owned(),
+            kind: TargetKind::Number {
+                mean: 3.0,
+                std: 2.0,
+            },
+        },
+        class("tags", &["red", "old", "green", "blue"]),
+        class("colour", &["pink"]),
+        class("parts", &["door", "wheel"]),
+        Target {
+            name: "make".to_owned(),
+            kind: TargetKind::Class {
+                names: vec!["Ford".to_owned(), "Audi".to_owned()],
+            },
+        },
+    ];
+    let data = read_with_targets(&config, Captions::None, &heads, 0).unwrap();
+    assert_eq!(data.targets, heads);
+    let values = data.train.targets();
+    let [
+        _,
+        TargetValues::Classes(tags),
+        TargetValues::Classes(colours),
+        TargetValues::Classes(parts),
+        _,
+    ] = values
+    else {
+        panic!("{values:?}");
+    };
+    assert_eq!(
+        (tags.get(0), tags.get(1)),
+        (Some(&[0, 1][..]), Some(&[3][..]))
+    );
+    assert_eq!((colours.get(0), parts.get(1)), (None, Some(&[1][..])));
+    let refused = |heads: &[Target]| {
+        read_with_targets(&config, Captions::None, heads, 0)
+            .unwrap_err()
+            .to_string()
+    };
+    heads[1] = class("tags", &["red", "old"]);
+    let error = refused(&heads);
+    assert!(
+        error.contains("row 3: column `tags`") && error.contains("found `blue`"),
+        "{error}"
+    );
+    heads[1] = class("years", &["red"]);
+    heads.swap(0, 1);
+    let error = refused(&heads);
+    assert!(
+        error.contains("data.targets.years: expected several labels per picture"),
+        "{error}"
+    );
+    let error = refused(&heads[4..]);
+    assert!(
+        error.contains("data.targets.parts: expected one of the model's make"),
+        "{error}"
+    );
+}
+
+#[test]
+fn cells_that_are_no_values_are_bad_rows() {
+    let folder = attributes();
+    let csv = folder.0.path().join("image_labels.csv");
+    let text = fs::read_to_string(&csv).unwrap();
+    let text = text.replace(",7.5,", ",old,").replace(
+        "images/9.jpg,Audi,old | red,1",
+        "images/9.jpg,Audi,old | red,",
+    );
+    fs::write(&csv, text).unwrap();
+    let mut config = config_of(&folder, ALL_TARGETS);
+    let data = read(&config, Captions::None, 0).unwrap();
+    let bad: Vec<String> = data
+        .bad_rows
+        .iter()
+        .map(|bad| format!("row {}: {}", bad.row, bad.fault))
+        .collect();
+    assert_eq!(
+        bad,
+        [
+            "row 9: column `age`: expected a number, found `old`",
+            "row 11: column `door`: expected 0 or 1, found ``"
+        ]
+    );
+    assert_eq!(data.train.targets()[3].len(), 18);
+    config.bad_pictures = BadPictures::Fail;
+    let error = read(&config, Captions::None, 0).unwrap_err().to_string();
+    assert!(
+        error.contains("row 9: column `age`: expected a number"),
+        "{error}"
+    );
+    config.label = Some("make".into());
+    let error = read(&config, Captions::None, 0).unwrap_err().to_string();
+    assert!(error.contains("leave `label` out"), "{error}");
+}
+
+#[test]
+fn captions_are_made_of_labels_only_where_they_are_required() {
+    let folder = attributes();
+    let mut config = labelled(&folder);
+    let data = read(&config, Captions::Required, 0).unwrap();
+    assert_eq!(data.caption_template, "a photo of a {make}");
+    assert_eq!(data.train.captions().len(), 2);
+    let notes = data.notes.join("\n");
+    assert!(
+        notes.contains("Captions: `a photo of a {make}`, made of the label"),
+        "{notes}"
+    );
+    config.label = None;
+    let error = read(&config, Captions::Required, 0)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("expected a column of captions"), "{error}");
+    read(&config, Captions::None, 0).unwrap();
+}
+
+#[test]
+fn groups_stay_on_one_side_and_leaks_are_said() {
+    let folder = attributes();
+    let mut config = config_of(
+        &folder,
+        r#"{"label": "make", "validation": {"share": "20%", "group": "patient"}}"#,
+    );
+    let data = read(&config, Captions::None, 3).unwrap();
+    let held = data.validation.unwrap();
+    let first = held.row(0);
+    assert_eq!((first - 2) % 4, 0);
+    assert_eq!(
+        (0..4).map(|at| held.row(at)).collect::<Vec<u32>>(),
+        (first..first + 4).collect::<Vec<u32>>()
+    );
+    let notes = data.notes.join("\n");
+    assert!(
+        notes.contains(
+            "Validation: 4 of 20 rows (20%), stratified by `make`, grouped by `patient`, seed 3"
+        ),
+        "{notes}"
+    );
+    assert!(
+        notes
+            .contains("Groups by `patient`: 4 in 16 rows for training, 1 in 4 rows for validation"),
+        "{notes}"
+    );
+    let other = folder.write(
+        "val.csv",
+        "image,make,patient\nimages/1.jpg,Ford,p1\nimages/2.jpg,Ford,p9\n",
+    );
+    config.validation = Validation::File {
+        path: other,
+        group: Some("patient".to_owned()),
+    };
+    let notes = read(&config, Captions::None, 3).unwrap().notes.join("\n");
+    assert!(notes.contains("Careful: 1 group of `patient` on both sides of the split. Groups by `patient`: 5 in 20 rows for training, 2 in 2 rows for validation"), "{notes}");
+}
+
+/// Class folders with these files, each empty.
+fn class_folders(files: &[&str]) -> Folder {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    for file in files {
+        folder.write(file, "");
+    }
+    folder
+}
+
+fn images(samples: &Samples) -> Vec<&str> {
+    (0..samples.len())
+        .map(|sample| samples.image(sample))
+        .collect()
+}
+
+#[test]
+fn class_folders_are_labels() {
+    let folder = class_folders(
+        &[
+            "dog/10.jpg",
+            "dog/2.JPG",
+            "dog/big/1.png",
+            "cat, \"x\"/1.jpg",
+            "dog/.hidden.jpg",
+            "dog/notes.txt",
+            "empty/",
+            "stray.jpg",
+            "elk/a",
+        ]
+        .map(|name| {
+            if name == "empty/" {
+                "empty/x.txt"
+            } else {
+                name
+            }
+        }),
+    );
+    let mut config = folder.config();
+    config.validation = Validation::None;
+    let data = read(&config, Captions::None, 0).unwrap();
+    assert_eq!(
+        images(&data.train),
+        [
+            "cat, \"x\"/1.jpg",
+            "dog/2.JPG",
+            "dog/10.jpg",
+            "dog/big/1.png"
+        ]
+    );
+    assert_eq!(
+        (data.labels.as_slice(), data.train.labels()),
+        (
+            &["cat, \"x\"".to_owned(), "dog".to_owned()][..],
+            &[0, 1, 1, 1][..]
+        )
+    );
+    assert_eq!((data.train.row(0), data.train.row(3)), (1, 4));
+    assert_eq!(data.csv, folder.0.path());
+    assert!(data.train.image_path(3).is_file());
+    let notes = data.notes.join("\n");
+    for note in [
+        "Careful: class folders without pictures: elk, empty",
+        "Class folders with folders inside: dog;",
+        "Careful: 1 picture left out: outside of every class folder (first: stray.jpg)",
+        "4 files left out: not pictures, or hidden (first: dog/notes.txt)",
+    ] {
+        assert!(notes.contains(note), "{notes}");
+    }
+    let data = read(&config, Captions::Required, 0).unwrap();
+    assert_eq!(data.train.caption(1), "a photo of a dog");
+}
+
+#[test]
+fn class_folders_in_train_val_and_test_are_the_split() {
+    let files = [
+        "train/a/1.jpg",
+        "train/b/1.jpg",
+        "Val/a/7.jpg",
+        "test/b/8.jpg",
+        "masks/1.png",
+    ];
+    let folder = class_folders(&files);
+    let data = read(&folder.config(), Captions::None, 0).unwrap();
+    assert_eq!(
+        (data.train.len(), images(data.validation.as_ref().unwrap())),
+        (2, vec!["Val/a/7.jpg"])
+    );
+    let notes = data.notes.join("\n");
+    for note in [
+        "Validation: 1 of 3 rows, those in `Val`",
+        "Not read: test of",
+        "Careful: masks beside `train` is neither",
+    ] {
+        assert!(notes.contains(note), "{notes}");
+    }
+    let data = read(
+        &class_folders(&["train/a/1.jpg", "train/b/1.jpg", "test/b/8.jpg"]).config(),
+        Captions::None,
+        0,
+    )
+    .unwrap();
+    assert_eq!(data.validation.unwrap().labels(), [1]);
+    let unknown = class_folders(&["train/a/1.jpg", "train/b/1.jpg", "val/c/8.jpg"]);
+    let error = read(&unknown.config(), Captions::None, 0)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("found `c`"), "{error}");
+    // Masks are no classes, and one folder is none either.
+    for files in [&["images/1.jpg", "masks/1.png"][..], &["images/1.jpg"]] {
+        let error = read(&class_folders(files).config(), Captions::None, 0)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("single .csv"), "{error}");
+    }
+}
+
+#[test]
+fn data_says_what_it_is_for() {
+    let kind = |folder: &Folder, data: &str| {
+        let evidence = evidence(&config_of(folder, data)).unwrap();
+        assert!(!evidence.reason.is_empty());
+        evidence.kind
+    };
+    let csv = |header: &str| {
+        Folder::new(&format!(
+            "{header}\n{}\n",
+            "x,".repeat(header.matches(',').count())
+        ))
+    };
+    assert_eq!(
+        kind(&csv("image,make,caption"), "{\"label\": \"make\"}"),
+        EvidenceKind::Captions
+    );
+    assert_eq!(
+        kind(&csv("image,make"), "{\"caption\": \"a {make}\"}"),
+        EvidenceKind::Captions
+    );
+    assert_eq!(kind(&csv("image,make"), "{}"), EvidenceKind::Labels);
+    assert_eq!(
+        kind(&csv("image,kind"), "{\"label\": \"kind\"}"),
+        EvidenceKind::Labels
+    );
+    assert_eq!(kind(&csv("image,mask"), "{}"), EvidenceKind::Masks);
+    assert_eq!(kind(&csv("video,caption"), "{}"), EvidenceKind::Clips);
+    assert_eq!(
+        kind(&class_folders(&["a/1.jpg", "b/1.jpg"]), "{}"),
+        EvidenceKind::Labels
+    );
+    assert_eq!(
+        kind(
+            &class_folders(&["train/Original/1.png", "train/Ground truth/1.png"]),
+            "{}"
+        ),
+        EvidenceKind::Masks
+    );
+    assert_eq!(
+        kind(&class_folders(&["clips/1/f1.jpg", "clips/2/f1.jpg"]), "{}"),
+        EvidenceKind::Clips
+    );
+    let folder = csv("image,kind");
+    let error = evidence(&folder.config()).unwrap_err().to_string();
+    assert!(
+        error.contains("found image, kind") && error.contains("hint: "),
+        "{error}"
+    );
 }

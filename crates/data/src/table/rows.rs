@@ -1,18 +1,20 @@
 //! The rows of a CSV, one after the other: a file of millions takes the memory of one row.
 
 use std::fs::{File, Metadata};
-use std::io::{self, BufReader, Chain, Cursor, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use csv::ByteRecord;
 
-use super::remembered::Remembered;
-use crate::error::DataError;
+use super::retaining_reader::RetainingReader;
+use crate::error::{DataError, at_row};
+use crate::words::counted;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A CSV's bytes, after a byte order mark.
-type FileBytes = BufReader<Chain<Cursor<Vec<u8>>, File>>;
+/// A CSV's bytes, after a byte order mark: of a file, or of a list in memory.
+type Bytes = BufReader<Box<dyn Read + Send>>;
 
 /// A row of a CSV.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +89,25 @@ pub(super) fn open(path: &Path) -> Result<(Records, Stamp), DataError> {
     if has_mark {
         start.clear();
     }
-    let bytes = BufReader::with_capacity(1 << 16, Cursor::new(start).chain(file));
+    let bytes: Box<dyn Read + Send> = Box::new(Cursor::new(start).chain(file));
     Ok((Records::new(path, bytes, has_mark), stamp))
+}
+
+/// A list in memory, of what is at this path. Its header counts as no line: the first row is row 1.
+pub(super) fn open_listing(path: &Path, text: Arc<str>) -> Records {
+    let bytes = Cursor::new(ListingBytes(text));
+    Records {
+        line: 0,
+        ..Records::new(path, Box::new(bytes), false)
+    }
+}
+
+struct ListingBytes(Arc<str>);
+
+impl AsRef<[u8]> for ListingBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
 }
 
 /// The rows after a header that was read before.
@@ -96,15 +115,15 @@ pub(super) fn open(path: &Path) -> Result<(Records, Stamp), DataError> {
 pub struct Rows {
     records: Records,
     columns: Vec<String>,
-    /// How the file was when its header was read.
-    stamp: Stamp,
+    /// How the file was when its header was read; none for a list in memory.
+    stamp: Option<Stamp>,
     num_read: usize,
     header: Vec<u8>,
 }
 
 impl Rows {
     /// `records` have given their header, which has these columns.
-    pub(super) fn new(records: Records, columns: &[String], stamp: Stamp) -> Rows {
+    pub(super) fn new(records: Records, columns: &[String], stamp: Option<Stamp>) -> Rows {
         let mark = match records.has_mark {
             true => BYTE_ORDER_MARK,
             false => &[],
@@ -133,12 +152,12 @@ impl Rows {
     pub fn read(&mut self) -> Result<Option<Row<'_>>, DataError> {
         let (path, expected) = (self.records.path.clone(), self.columns.len());
         match self.read_any()? {
-            Some(row) if row.num_fields() != expected => Err(DataError::Ragged {
-                path,
-                row: row.line(),
-                expected,
-                found: row.num_fields(),
-            }),
+            Some(row) if row.num_fields() != expected => Err(DataError::invalid(
+                at_row(&path, row.line()),
+                format_args!("{} as in the header", counted(expected, "field")),
+                row.num_fields(),
+                "a field with a comma or a line break needs quotes around it: \"red, four doors\"",
+            )),
             row => Ok(row),
         }
     }
@@ -156,15 +175,17 @@ impl Rows {
     /// A file that is written to while it is read gives rows that nobody wrote.
     fn check_end(&self) -> Result<(), DataError> {
         let path = &self.records.path;
-        let now = path.metadata().map(|file| Stamp::of(&file));
-        if now.ok() != Some(self.stamp) {
+        let now = || path.metadata().map(|file| Stamp::of(&file));
+        if self.stamp.is_some() && now().ok() != self.stamp {
             return Err(DataError::Changed { path: path.clone() });
         }
         if self.num_read == 0 {
-            return Err(DataError::NoRows {
-                path: path.clone(),
-                columns: self.columns.clone(),
-            });
+            return Err(DataError::invalid(
+                path.display(),
+                format_args!("rows after the header `{}`", self.columns.join(",")),
+                "none",
+                "check whether the step that writes this file filtered every row out",
+            ));
         }
         Ok(())
     }
@@ -172,10 +193,9 @@ impl Rows {
 
 /// Records with the line each starts in. The reader's own line numbers are off after `\r\n` and
 /// blank lines, which it skips only when it reads on; byte offsets tell the truth.
-#[derive(Debug)]
 pub(super) struct Records {
     path: PathBuf,
-    reader: csv::Reader<Remembered<FileBytes>>,
+    reader: csv::Reader<RetainingReader<Bytes>>,
     record: ByteRecord,
     /// Where the record last read lies in the file.
     start: u64,
@@ -186,12 +206,19 @@ pub(super) struct Records {
     line_end: Option<&'static [u8]>,
 }
 
+impl std::fmt::Debug for Records {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}, line {}", self.path.display(), self.line)
+    }
+}
+
 impl Records {
-    fn new(path: &Path, bytes: FileBytes, has_mark: bool) -> Records {
+    fn new(path: &Path, bytes: Box<dyn Read + Send>, has_mark: bool) -> Records {
+        let bytes = BufReader::with_capacity(1 << 16, bytes);
         let reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
-            .from_reader(Remembered::new(bytes));
+            .from_reader(RetainingReader::new(bytes));
         Records {
             path: path.to_owned(),
             reader,
@@ -229,7 +256,7 @@ impl Records {
         self.line = u32::try_from(num_lines)
             .ok()
             .and_then(|lines| self.line.checked_add(lines))
-            .ok_or(DataError::TooManyRows { path: path.clone() })?;
+            .ok_or_else(|| DataError::too_many_rows(path))?;
         self.start += skipped as u64;
         self.end = reader.position().byte().max(self.start);
         let given = reader.get_ref().since(self.start).len() as u64;
@@ -242,10 +269,12 @@ impl Records {
                 .is_at_end()
                 .map_err(|cause| unreadable(path, cause))?
         {
-            return Err(DataError::OpenQuote {
-                path: path.clone(),
-                row: self.line,
-            });
+            return Err(DataError::invalid(
+                at_row(path, self.line),
+                "a closing quote",
+                "the end of the file",
+                "close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
+            ));
         }
         Ok(Some(self.line))
     }
@@ -257,10 +286,7 @@ impl Records {
             .iter()
             .any(|cell| std::str::from_utf8(cell).is_err())
         {
-            return Err(DataError::NotUtf8 {
-                path: self.path.clone(),
-                row: line,
-            });
+            return Err(DataError::not_utf8(&self.path, line));
         }
         Ok(Row {
             line,

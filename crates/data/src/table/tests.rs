@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// Buffers end anywhere in a row, in a quoted field and between `\r` and `\n`; lines are counted all the same.
+/// Buffers end anywhere in a row, in a quoted field and between `\r` and `\n`; lines are counted anyway.
 #[test]
 fn rows_across_buffers() {
     for end in ["\n", "\r\n", "\r"] {
@@ -193,7 +193,9 @@ fn a_quote_that_is_never_closed() {
     let text = format!("a,b\n1,2\n1,\"2\n{many}");
     let error = parse(text.as_bytes()).unwrap_err();
     assert!(
-        matches!(error, DataError::OpenQuote { row: 3, .. }),
+        error
+            .to_string()
+            .contains("row 3: expected a closing quote"),
         "{error}"
     );
     assert_eq!(parse(b"a,b\n1,2\" wheels\n").unwrap().rows.len(), 1);

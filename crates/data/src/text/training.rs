@@ -40,13 +40,16 @@ impl TextEncoder {
         positions: usize,
     ) -> Result<TextEncoder, DataError> {
         if vocab_size < LEAST_VOCAB {
-            return Err(DataError::VocabularyTooSmall {
-                found: vocab_size,
-                least: LEAST_VOCAB,
-            });
+            return Err(DataError::invalid(
+                "tokenizer",
+                format_args!("a vocabulary of at least {LEAST_VOCAB}"),
+                vocab_size,
+                "raise the model's `vocab_size`",
+            ));
         }
-        let json = trained(captions, vocab_size).map_err(|cause| DataError::TrainedBroken {
-            cause: cause.to_string(),
+        let json = trained(captions, vocab_size).map_err(|cause| {
+            let hint = "name a ready one: `tokenizer: path/to/tokenizer.json`";
+            DataError::invalid("tokenizer", "to train on the captions", cause, hint)
         })?;
         let path = Path::new("the trained tokenizer");
         TextEncoder::from_json(path, json.into_bytes(), None, positions)

@@ -1,9 +1,11 @@
 //! Element-wise operations and row normalisation.
 
 use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::scale_columns::ScaleColumnsGrad;
 use holdall_graph::{DType, Write};
 use rayon::prelude::*;
 
+use super::linear::add_parts;
 use super::operands::{Operands, Rows};
 use super::real::{Element, Real, dot, vectorised};
 
@@ -11,6 +13,8 @@ use super::real::{Element, Real, dot, vectorised};
 const TASK_ELEMENTS: usize = 1 << 14;
 /// Rows that one thread finishes at a time.
 const TASK_ROWS: usize = 16;
+/// Partial sums of the gradient of columns' factors.
+pub(super) const SCALE_PARTS: usize = 16;
 
 /// Calls `work` with each row, on all threads, vectorised.
 pub(super) fn for_rows(rows: usize, work: impl Fn(usize) + Send + Sync) {
@@ -161,6 +165,53 @@ pub(super) fn cast(o: &Operands<'_>) {
         (DType::F64, DType::F32) => run::<f64, f32>(o),
         (DType::F64, DType::F64) => run::<f64, f64>(o),
         (to, from) => panic!("the CPU computes in f32 and f64, not {from:?} -> {to:?}"),
+    }
+}
+
+pub(super) fn scale_columns<T: Real>(o: &Operands<'_>) {
+    let gamma = o.input::<T>(1).flat();
+    let (y, _) = o.result::<T>(0);
+    zip_rows(y, o.input::<T>(0), |y, x| {
+        for (y, (&x, &gamma)) in y.iter_mut().zip(x.iter().zip(gamma.row(0))) {
+            *y = x * gamma;
+        }
+    });
+}
+
+pub(super) fn scale_columns_grad<T: Real>(op: &ScaleColumnsGrad, o: &Operands<'_>) {
+    let (x, gamma) = (o.input::<T>(1), o.input::<T>(2).flat());
+    // In place: the gradient of x takes the place of dy.
+    let dy = o.input::<T>(0);
+    let parts = o.workspace::<T>(x.width);
+    let per_part = x.rows.div_ceil(SCALE_PARTS);
+    (0..SCALE_PARTS).into_par_iter().for_each(|part| {
+        vectorised(|| {
+            let mut dgamma = op.gamma.then(|| parts.row_mut(part));
+            if let Some(dgamma) = &mut dgamma {
+                dgamma.fill(T::ZERO);
+            }
+            for row in (part * per_part)..((part + 1) * per_part).min(x.rows) {
+                if let Some(dgamma) = &mut dgamma {
+                    let terms = dy.row(row).iter().zip(x.row(row));
+                    for (dgamma, (&dy, &x)) in dgamma.iter_mut().zip(terms) {
+                        *dgamma += dy * x;
+                    }
+                }
+                if op.x {
+                    for (dy, &gamma) in dy.row_mut(row).iter_mut().zip(gamma.row(0)) {
+                        *dy *= gamma;
+                    }
+                }
+            }
+        });
+    });
+    if op.gamma {
+        let (total, mode) = o.result::<T>(0);
+        let total = total.flat();
+        if mode == Write::Overwrite {
+            total.row_mut(0).fill(T::ZERO);
+        }
+        add_parts(total.row_mut(0), parts, SCALE_PARTS);
     }
 }
 

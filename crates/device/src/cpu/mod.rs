@@ -7,6 +7,7 @@ mod arena;
 mod attention;
 mod contrastive;
 pub mod digits;
+mod dropout;
 mod elements;
 mod embedding;
 mod layer_norm;
@@ -142,15 +143,23 @@ fn execute_as<T: Real>(instruction: &Instruction, o: &Operands<'_>) {
         Op::AttentionGrad(op) => attention::backward::<T>(&op.forward, o),
         Op::Embedding(_) => embedding::forward::<T>(o),
         Op::EmbeddingGrad(_) => embedding::backward::<T>(o),
+        Op::MixPictures(op) => tokens::mix_pictures::<T>(op, o),
         Op::Patchify(op) => tokens::patchify::<T>(op, o),
         Op::ClassToken(_) => tokens::class_token::<T>(o),
-        Op::ClassTokenGrad(_) => tokens::class_token_grad::<T>(o),
+        Op::ClassTokenGrad(op) => tokens::class_token_grad::<T>(op.num_prefix, o),
         Op::GatherRows(_) => tokens::gather_rows::<T>(o),
         Op::ScatterRows(_) => tokens::scatter_rows::<T>(o),
+        Op::MeanTokens(op) => tokens::mean_tokens::<T>(op.first, o),
+        Op::MeanTokensGrad(op) => tokens::mean_tokens_grad::<T>(op.first, o),
+        Op::ScaleColumns(_) => elements::scale_columns::<T>(o),
+        Op::ScaleColumnsGrad(op) => elements::scale_columns_grad::<T>(op, o),
+        Op::Dropout(op) => dropout::dropout::<T>(op, o),
         Op::Normalize(_) => elements::normalize::<T>(o),
         Op::NormalizeGrad(_) => elements::normalize_grad::<T>(o),
         Op::CrossEntropy(op) => losses::cross_entropy::<T>(op, o),
         Op::CrossEntropyGrad(op) => losses::cross_entropy_grad::<T>(op, o),
+        Op::PointwiseLoss(op) => losses::pointwise::<T>(op.loss, o),
+        Op::PointwiseLossGrad(op) => losses::pointwise_grad::<T>(op.loss, o),
         Op::Contrastive(op) => contrastive::forward::<T>(op.tile, o),
         Op::ContrastiveGrad(op) => contrastive::backward::<T>(op.tile, o),
         Op::Fill(op) => elements::fill::<T>(op.value, o),

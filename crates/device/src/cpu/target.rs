@@ -5,7 +5,7 @@ use holdall_plan::Target;
 
 use super::attention::{self, QUERY_TILE};
 use super::packing::{self, Kind, Packed, Threads};
-use super::{contrastive, layer_norm, linear, memory, product, update};
+use super::{contrastive, elements, layer_norm, linear, memory, product, update};
 
 /// Sizes and times on this machine's cores.
 #[derive(Clone, Debug)]
@@ -56,9 +56,9 @@ impl CpuTarget {
         self
     }
 
-    /// The products of a node: which kind, and `m x k` by `k x n`.
-    fn products(&self, node: NodeView<'_>, part: Part) -> Vec<(Kind, [usize; 3])> {
-        match &node.node.op {
+    /// The products of a node: on how many threads each, which kind, and `m x k` by `k x n`.
+    fn products(&self, node: NodeView<'_>, part: Part) -> (Threads, Vec<(Kind, [usize; 3])>) {
+        let products = match &node.node.op {
             Op::Linear(_) => {
                 let (x, weight) = (node.input(0), node.input(1));
                 let rows = strip_rows(x.rows(), weight.rows(), part);
@@ -92,25 +92,41 @@ impl CpuTarget {
                 tiles.flat_map(products).collect()
             }
             Op::Attention(op) => {
-                attention_products(op.num_heads, [node.input(0), node.input(1)], part)
+                let shapes = [node.input(0), node.input(1)];
+                return attention_products(op.num_heads, shapes, part);
             }
             Op::AttentionGrad(op) => {
-                attention_products(op.forward.num_heads, [node.input(1), node.input(2)], part)
+                let shapes = [node.input(1), node.input(2)];
+                return attention_products(op.forward.num_heads, shapes, part);
             }
-            _ => Vec::new(),
-        }
+            plain_operations!()
+            | Op::LayerNormGrad(_)
+            | Op::EmbeddingGrad(_)
+            | Op::ClassTokenGrad(_)
+            | Op::CrossEntropy(_)
+            | Op::CrossEntropyGrad(_)
+            | Op::PointwiseLoss(_)
+            | Op::PointwiseLossGrad(_)
+            | Op::ScaleColumnsGrad(_)
+            | Op::Fill(_)
+            | Op::Collective(_)
+            | Op::GradientNorm(_) => Vec::new(),
+        };
+        (Threads::All, products)
     }
 
     /// What the node's products pack, and how many threads pack panels at a time.
     fn packed(&self, node: NodeView<'_>) -> (Packed, usize) {
         let element = node.graph.compute().bytes();
-        let (threads, at_a_time) = match &node.node.op {
-            Op::Attention(_) | Op::AttentionGrad(_) => (Threads::One, self.num_threads),
-            _ => (Threads::All, 1),
+        let parts = [Part::Whole, Part::Last].map(|part| self.products(node, part));
+        let at_a_time = match parts[0].0 {
+            Threads::One => self.num_threads,
+            Threads::All => 1,
         };
-        let parts = [Part::Whole, Part::Last].into_iter();
-        let products = parts.flat_map(|part| self.products(node, part));
-        let each = products.map(|(kind, shape)| Packed::new(kind, shape, element, threads));
+        let each = parts.into_iter().flat_map(|(threads, products)| {
+            let packed = move |(kind, shape)| Packed::new(kind, shape, element, threads);
+            products.into_iter().map(packed)
+        });
         (each.fold(Packed::default(), Packed::max), at_a_time)
     }
 }
@@ -142,18 +158,23 @@ fn tile_sizes(rows: usize, tile: usize, part: Part) -> Vec<(usize, usize)> {
 }
 
 /// Small products, one per thread at a time.
-fn attention_products(heads: usize, [q, k]: [Shape; 2], part: Part) -> Vec<(Kind, [usize; 3])> {
+fn attention_products(
+    heads: usize,
+    [q, k]: [Shape; 2],
+    part: Part,
+) -> (Threads, Vec<(Kind, [usize; 3])>) {
     let (queries, keys) = (q.dims()[1], k.dims()[1]);
     let queries = match part {
         Part::Whole => queries.min(QUERY_TILE),
         Part::Last => queries % QUERY_TILE,
     };
     let width = q.width() / heads;
-    vec![
+    let products = vec![
         (Kind::RightTransposed, [queries, width, keys]),
         (Kind::Plain, [queries, keys, width]),
         (Kind::LeftTransposed, [keys, queries, width]),
-    ]
+    ];
+    (Threads::One, products)
 }
 
 impl Target for CpuTarget {
@@ -187,6 +208,11 @@ impl Target for CpuTarget {
                 logits.rows() * (logits.width() + 1) * element
             }
             Op::CrossEntropyGrad(_) => node.input(1).num_elements() * element,
+            Op::PointwiseLoss(_) => node.input(0).rows() * size_of::<f64>(),
+            Op::ScaleColumnsGrad(op) => match op.gamma {
+                true => elements::SCALE_PARTS * node.input(0).width() * element,
+                false => 0,
+            },
             Op::Contrastive(op) => {
                 contrastive::scratch_elements(node.input(0).rows(), op.tile) * element
             }
@@ -199,7 +225,12 @@ impl Target for CpuTarget {
                     .max();
                 widest.unwrap_or(0).div_ceil(update::TASK_ELEMENTS) * size_of::<f64>()
             }
-            _ => 0,
+            plain_operations!()
+            | Op::EmbeddingGrad(_)
+            | Op::ClassTokenGrad(_)
+            | Op::PointwiseLossGrad(_)
+            | Op::Fill(_)
+            | Op::Collective(_) => 0,
         };
         let panels = match self.packed(node) {
             (Packed { panel_bytes: 0, .. }, _) => 0,
@@ -212,7 +243,7 @@ impl Target for CpuTarget {
     fn seconds(&self, node: NodeView<'_>) -> f64 {
         let cost = node.graph.cost(node.node);
         let threads = self.num_threads as f64;
-        let products = self.products(node, Part::Whole);
+        let (_, products) = self.products(node, Part::Whole);
         let smallest = products.iter().flat_map(|(_, shape)| shape).min();
         let smallest = smallest.copied().unwrap_or(64) as f64;
         let speed = self.flops_per_second * smallest / (smallest + HALF_SPEED_ROWS);

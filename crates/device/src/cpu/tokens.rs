@@ -1,5 +1,6 @@
-//! Pictures to patches, class token, and picking one token of each sample.
+//! Pictures to patches, class token, and one token of each sample: by its place, or the mean of several.
 
+use holdall_graph::ops::mix_pictures::MixPictures;
 use holdall_graph::ops::patchify::{Normalization, Patchify};
 use holdall_graph::{DType, Write};
 use rayon::prelude::*;
@@ -11,13 +12,47 @@ use super::real::{Element, Real, vectorised};
 /// Columns that one thread handles at a time.
 const TASK_COLUMNS: usize = 64;
 
+/// `(byte / 255 - mean) / std` as a product and a sum.
+fn scale_and_shift<T: Real>(normalization: Normalization) -> ([T; 3], [T; 3]) {
+    let Normalization { mean, std } = normalization;
+    let scale = std.map(|std| T::of(1.0 / (255.0 * f64::from(std))));
+    let shift = std::array::from_fn(|c| T::of(-f64::from(mean[c]) / f64::from(std[c])));
+    (scale, shift)
+}
+
+pub(super) fn mix_pictures<T: Real>(op: &MixPictures, o: &Operands<'_>) {
+    let shape = o.input_place(0).shape;
+    let (height, width) = (shape.dims()[1], shape.dims()[2]);
+    let [pixels, partner] = [0, 1].map(|index| o.input::<u8>(index).reshape(width * 3));
+    let mix = o.input::<T>(2);
+    let (mixed, _) = o.result::<T>(0);
+    let mixed = mixed.reshape(width * 3);
+    let (scale, shift) = scale_and_shift::<T>(op.normalization);
+    for_rows(mixed.rows, |row| {
+        let [lambda, y0, x0, y1, x1] = *mix.row(row / height) else {
+            unreachable!("five numbers per sample: checked when the graph was written");
+        };
+        let line = T::of((row % height) as f64);
+        let boxed = y0 <= line && line < y1;
+        let sources = pixels.row(row).iter().zip(partner.row(row));
+        for (index, (out, (&own, &other))) in mixed.row_mut(row).iter_mut().zip(sources).enumerate()
+        {
+            let (x, c) = (T::of((index / 3) as f64), index % 3);
+            let [own, other] = [own, other].map(|byte| T::of(f64::from(byte)));
+            let value = match boxed && x0 <= x && x < x1 {
+                true => other,
+                false => lambda * own + (T::ONE - lambda) * other,
+            };
+            *out = value * scale[c] + shift[c];
+        }
+    });
+}
+
 pub(super) fn patchify<T: Real>(op: &Patchify, o: &Operands<'_>) {
     if o.input_place(0).dtype == DType::U8 {
-        let Normalization { mean, std } = op.normalization;
-        let scale = std.map(|std| 1.0 / (255.0 * f64::from(std)));
-        let shift: [f64; 3] = std::array::from_fn(|c| -f64::from(mean[c]) / f64::from(std[c]));
+        let (scale, shift) = scale_and_shift::<T>(op.normalization);
         cut::<T, u8>(op.patch_size, o, |value, c| {
-            T::of(f64::from(value)) * T::of(scale[c]) + T::of(shift[c])
+            T::of(f64::from(value)) * scale[c] + shift[c]
         });
     } else {
         cut::<T, T>(op.patch_size, o, |value, _| value);
@@ -51,14 +86,15 @@ fn cut<T: Real, U: Element>(
 }
 
 pub(super) fn class_token<T: Real>(o: &Operands<'_>) {
-    let (patches, class, positions) = (o.input::<T>(0), o.input::<T>(1).flat(), o.input::<T>(2));
+    let (patches, positions) = (o.input::<T>(0), o.input::<T>(2));
+    let class = o.input::<T>(1).reshape(patches.width);
     let (x, _) = o.result::<T>(0);
     let tokens = positions.rows;
     for_rows(x.rows, |row| {
         let (sample, token) = (row / tokens, row % tokens);
-        let source = match token {
-            0 => class.row(0),
-            _ => patches.row(sample * (tokens - 1) + token - 1),
+        let source = match token.checked_sub(class.rows) {
+            None => class.row(token),
+            Some(patch) => patches.row(sample * (tokens - class.rows) + patch),
         };
         let terms = source.iter().zip(positions.row(token));
         for (x, (&value, &position)) in x.row_mut(row).iter_mut().zip(terms) {
@@ -67,13 +103,14 @@ pub(super) fn class_token<T: Real>(o: &Operands<'_>) {
     });
 }
 
-pub(super) fn class_token_grad<T: Real>(o: &Operands<'_>) {
+pub(super) fn class_token_grad<T: Real>(num_prefix: usize, o: &Operands<'_>) {
     let dx = o.input::<T>(0);
     let tokens = o.input_place(0).shape.dims()[1];
     if let Some((dpatches, mode)) = o.output::<T>(0) {
         for_rows(dpatches.rows, |row| {
-            let (sample, patch) = (row / (tokens - 1), row % (tokens - 1));
-            let source = dx.row(sample * tokens + 1 + patch);
+            let num_patches = tokens - num_prefix;
+            let (sample, patch) = (row / num_patches, row % num_patches);
+            let source = dx.row(sample * tokens + num_prefix + patch);
             let target = dpatches.row_mut(row);
             match mode {
                 Write::Overwrite => target.copy_from_slice(source),
@@ -88,7 +125,7 @@ pub(super) fn class_token_grad<T: Real>(o: &Operands<'_>) {
     let (Some((dclass, _)), Some((dpositions, _))) = (o.output::<T>(1), o.output::<T>(2)) else {
         return;
     };
-    let dclass = dclass.flat();
+    let dclass = dclass.reshape(dx.width);
     (0..dx.width.div_ceil(TASK_COLUMNS))
         .into_par_iter()
         .for_each(|task| {
@@ -108,8 +145,8 @@ pub(super) fn class_token_grad<T: Real>(o: &Operands<'_>) {
                         }
                     };
                     add(dpositions.row_mut(token));
-                    if token == 0 {
-                        add(dclass.row_mut(0));
+                    if token < num_prefix {
+                        add(dclass.row_mut(token));
                     }
                 }
             });
@@ -134,6 +171,42 @@ pub(super) fn scatter_rows<T: Real>(o: &Operands<'_>) {
         let row = sample * tokens + position(index.row(0)[sample], tokens);
         for (dx, &dy) in dx.row_mut(row).iter_mut().zip(dy.row(sample)) {
             *dx += dy;
+        }
+    });
+}
+
+pub(super) fn mean_tokens<T: Real>(first: usize, o: &Operands<'_>) {
+    let x = o.input::<T>(0);
+    let (y, _) = o.result::<T>(0);
+    let tokens = o.input_place(0).shape.dims()[1];
+    let share = T::of(1.0 / (tokens - first) as f64);
+    for_rows(y.rows, |sample| {
+        let y = y.row_mut(sample);
+        y.fill(T::ZERO);
+        for token in first..tokens {
+            for (y, &x) in y.iter_mut().zip(x.row(sample * tokens + token)) {
+                *y += x;
+            }
+        }
+        y.iter_mut().for_each(|y| *y *= share);
+    });
+}
+
+pub(super) fn mean_tokens_grad<T: Real>(first: usize, o: &Operands<'_>) {
+    let dy = o.input::<T>(0);
+    let (dx, mode) = o.result::<T>(0);
+    let tokens = dx.rows / dy.rows;
+    let share = T::of(1.0 / (tokens - first) as f64);
+    for_rows(dx.rows, |row| {
+        let (sample, token) = (row / tokens, row % tokens);
+        let dx = dx.row_mut(row);
+        if mode == Write::Overwrite {
+            dx.fill(T::ZERO);
+        }
+        if token >= first {
+            for (dx, &dy) in dx.iter_mut().zip(dy.row(sample)) {
+                *dx += dy * share;
+            }
         }
     });
 }

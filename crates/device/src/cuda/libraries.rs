@@ -368,7 +368,7 @@ fn open_file(file: &Path) -> Result<Library, libloading::Error> {
 #[cfg(windows)]
 fn open_file(file: &Path) -> Result<Library, libloading::Error> {
     use libloading::os::windows::{LOAD_WITH_ALTERED_SEARCH_PATH, Library as WindowsLibrary};
-    // With that flag what the library itself needs is looked for beside it; the flag wants an absolute path.
+    // With that flag the loader searches beside the library for what it needs itself; the flag wants an absolute path.
     let flags = if file.is_absolute() {
         LOAD_WITH_ALTERED_SEARCH_PATH
     } else {

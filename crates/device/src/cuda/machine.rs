@@ -10,16 +10,16 @@
 //! from the rows that they were decoded into.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use holdall_plan::{Phase, Place, StepPlan};
+use holdall_plan::{Place, Program, ProgramId, Stage, StepPlan};
 
 use super::Cuda;
 use super::driver::{Buffer, Event, Pinned, Replay, Stream};
-use super::issue::{Issuer, Pass, Tables};
 use super::kernels::Kernels;
+use super::launch::{Issuer, Pass, Tables};
 use super::product::timed;
 use super::progress::told_if_slow;
 use crate::cpu::Element;
@@ -44,10 +44,12 @@ pub(crate) struct CudaMachine {
     kernels: Arc<Kernels>,
     arena: Buffer,
     tables: Tables,
-    replays: HashMap<(Phase, usize), Replay>,
+    replays: HashMap<(ProgramId, usize), Replay>,
+    /// Programs that run into or out of slots.
+    with_slots: HashSet<ProgramId>,
     compute: Stream,
     /// For lanes beside the first, while programs are captured.
-    beside: [Stream; 1],
+    beside: Vec<Stream>,
     copies: Stream,
     inputs: Range<u64>,
     landing: u64,
@@ -88,8 +90,9 @@ impl CudaMachine {
             kernels,
             tables: Tables::new(plan)?,
             replays: HashMap::new(),
+            with_slots: with_slots(plan),
             compute: Stream::new()?,
-            beside: [Stream::new()?],
+            beside: streams_beside(plan)?,
             copies: Stream::new()?,
             inputs: plan.inputs.clone(),
             landing: plan.landing.unwrap_or(plan.inputs.start),
@@ -112,7 +115,7 @@ impl CudaMachine {
         cuda: &'a Cuda,
         arithmetic: Arithmetic,
         pass: Pass,
-        phase: Phase,
+        program: ProgramId,
         slot: usize,
     ) -> Issuer<'a> {
         Issuer {
@@ -125,7 +128,7 @@ impl CudaMachine {
             tables: &self.tables,
             arithmetic,
             pass,
-            phase,
+            program,
             slot,
         }
     }
@@ -137,12 +140,12 @@ impl CudaMachine {
         plan: &StepPlan,
         arithmetic: Arithmetic,
     ) -> Result<(), DeviceError> {
-        self.issuer(cuda, arithmetic, Pass::Issue, Phase::Begin, 0)
+        self.issuer(cuda, arithmetic, Pass::Issue, Stage::Begin.id(), 0)
             .noise()?;
         told_if_slow("Choosing product algorithms (once; kept on disk)", || {
-            Phase::ALL.into_iter().try_for_each(|phase| {
-                let issuer = self.issuer(cuda, arithmetic, Pass::Prepare, phase, 0);
-                issuer.program(&plan.programs[phase])
+            programs(plan).try_for_each(|(id, program)| {
+                let issuer = self.issuer(cuda, arithmetic, Pass::Prepare, id, 0);
+                issuer.program(program)
             })
         })?;
         cuda.keep_algorithms();
@@ -157,16 +160,18 @@ impl CudaMachine {
         plan: &StepPlan,
         arithmetic: Arithmetic,
     ) -> Result<(), DeviceError> {
-        for phase in Phase::ALL {
-            let program = &plan.programs[phase];
+        for (id, program) in programs(plan) {
             if program.instructions.is_empty() {
                 continue;
             }
-            let slots = if phase.has_slot() { plan.kept } else { 1 };
+            let slots = match program.stage.has_slot() {
+                true => plan.kept,
+                false => 1,
+            };
             for slot in 0..slots {
-                let issuer = self.issuer(cuda, arithmetic, Pass::Issue, phase, slot);
+                let issuer = self.issuer(cuda, arithmetic, Pass::Issue, id, slot);
                 let replay = self.compute.capture(|| issuer.program(program))?;
-                self.replays.insert((phase, slot), replay);
+                self.replays.insert((id, slot), replay);
             }
         }
         self.compute.wait()
@@ -296,20 +301,32 @@ impl CudaMachine {
         Ok(())
     }
 
-    pub fn run(&mut self, phase: Phase, micro: usize, slot: usize) {
+    pub fn run(&mut self, program: ProgramId, micro: usize, slot: usize) {
         if self.failure.is_none() {
-            let ran = self.try_run(phase, micro, slot);
+            let ran = self.try_run(program, micro, slot);
             self.note(ran);
         }
     }
 
-    fn try_run(&mut self, phase: Phase, micro: usize, slot: usize) -> Result<(), DeviceError> {
+    fn try_run(
+        &mut self,
+        program: ProgramId,
+        micro: usize,
+        slot: usize,
+    ) -> Result<(), DeviceError> {
         self.take_inputs()?;
         self.compute.set(self.tables.micro(), micro as u32)?;
-        let slot = if phase.has_slot() { slot } else { 0 };
-        match self.replays.get(&(phase, slot)) {
+        let slot = self.slot_of(program, slot);
+        match self.replays.get(&(program, slot)) {
             Some(replay) => self.compute.replay(replay),
             None => Ok(()),
+        }
+    }
+
+    fn slot_of(&self, program: ProgramId, slot: usize) -> usize {
+        match self.with_slots.contains(&program) {
+            true => slot,
+            false => 0,
         }
     }
 
@@ -335,15 +352,15 @@ impl CudaMachine {
         cuda: &Cuda,
         plan: &StepPlan,
         arithmetic: Arithmetic,
-        phase: Phase,
+        id: ProgramId,
         [micro, slot]: [usize; 2],
         told: &mut dyn FnMut(&'static str, f64),
     ) -> Result<(), DeviceError> {
         self.take_inputs()?;
         self.compute.set(self.tables.micro(), micro as u32)?;
-        let slot = if phase.has_slot() { slot } else { 0 };
-        let issuer = self.issuer(cuda, arithmetic, Pass::Issue, phase, slot);
-        let program = &plan.programs[phase];
+        let slot = self.slot_of(id, slot);
+        let issuer = self.issuer(cuda, arithmetic, Pass::Issue, id, slot);
+        let program = &plan.programs[id.0];
         for (index, instruction) in program.instructions.iter().enumerate() {
             // Each as a graph of its own, a few times over: what it takes among others, without the host's part. The
             // numbers are not those of a step: what adds, adds several times.
@@ -374,6 +391,25 @@ impl Drop for CudaMachine {
         let _ = self.copies.wait();
         let _ = self.compute.wait();
     }
+}
+
+fn programs(plan: &StepPlan) -> impl Iterator<Item = (ProgramId, &Program)> {
+    let programs = plan.programs.iter().enumerate();
+    programs.map(|(index, program)| (ProgramId(index), program))
+}
+
+fn with_slots(plan: &StepPlan) -> HashSet<ProgramId> {
+    let with_slots = programs(plan).filter(|(_, program)| program.stage.has_slot());
+    with_slots.map(|(id, _)| id).collect()
+}
+
+/// One for each lane but the first.
+fn streams_beside(plan: &StepPlan) -> Result<Vec<Stream>, DeviceError> {
+    let instructions = plan.programs.iter().flat_map(|one| &one.instructions);
+    let last = instructions.filter_map(|one| one.lane).max();
+    (0..last.unwrap_or(0).max(1))
+        .map(|_| Stream::new())
+        .collect()
 }
 
 /// Rows that follow each other on both sides, as one: where to, where from, how many bytes.

@@ -5,7 +5,7 @@
 //! driver      the driver's calls, checked
 //! compile     kernels/*.cu -> machine code, kept on disk
 //! product     matrix products: an algorithm per shape, timed once, kept on disk
-//! issue       an instruction -> products and kernels, in a stream
+//! launch      an instruction -> products and kernels, in a stream
 //! machine     a plan's memory and its programs as graphs
 //! target      the card as the planner sees it; profile: what it was measured to do
 //! ranks       retrieval's first products, and what they leave open in f64
@@ -20,8 +20,8 @@ pub mod cards;
 pub mod compile;
 mod driver;
 pub mod gpus;
-mod issue;
 mod kernels;
+mod launch;
 pub mod libraries;
 mod machine;
 pub mod memory;
@@ -29,8 +29,8 @@ mod product;
 mod profile;
 mod progress;
 pub mod ranks;
-mod store;
 mod target;
+mod tuning_cache;
 
 use std::sync::{Arc, Mutex};
 
@@ -199,7 +199,7 @@ impl Cuda {
     pub fn warm_up(&self, arithmetic: Arithmetic) -> Result<(), DeviceError> {
         self.bind()?;
         self.kernels(arithmetic)?;
-        self.products.prefer(store::read_algorithms(self));
+        self.products.prefer(tuning_cache::read_algorithms(self));
         self.profile(arithmetic)?;
         Ok(())
     }
@@ -213,11 +213,11 @@ impl Cuda {
         if let Some((_, profile)) = profiles.iter().find(|(of, _)| *of == arithmetic) {
             return Ok(*profile);
         }
-        let profile = match store::read_profile(self, arithmetic) {
+        let profile = match tuning_cache::read_profile(self, arithmetic) {
             Some(profile) => profile,
             None => {
                 let profile = Profile::measure(self, arithmetic)?;
-                store::write_profile(self, arithmetic, &profile);
+                tuning_cache::write_profile(self, arithmetic, &profile);
                 profile
             }
         };
@@ -314,17 +314,18 @@ impl Cuda {
 
     /// The algorithms chosen so far, as text that [`Cuda::prefer_algorithms`] reads.
     pub fn algorithms(&self) -> String {
-        store::algorithms_to_text(&self.products.chosen())
+        tuning_cache::algorithms_to_text(&self.products.chosen())
     }
 
     /// Takes algorithms chosen in an earlier process where a shape has none yet: the same bits follow.
     pub fn prefer_algorithms(&self, text: &str) {
-        self.products.prefer(store::algorithms_from_text(text));
+        self.products
+            .prefer(tuning_cache::algorithms_from_text(text));
     }
 
     /// Keeps the algorithms chosen so far for later processes.
     fn keep_algorithms(&self) {
-        store::write_algorithms(self);
+        tuning_cache::write_algorithms(self);
     }
 }
 

@@ -34,7 +34,7 @@ impl Profile {
         let matrices = Buffer::new(3 * bytes + PRODUCT_BYTES)?;
         let kernels = cuda.kernels(arithmetic)?;
         let noise = |address: u64, bytes: u64| {
-            super::issue::noise(&kernels, &stream, address, bytes, arithmetic)
+            super::launch::noise(&kernels, &stream, address, bytes, arithmetic)
         };
         noise(matrices.address, 3 * bytes)?;
         let at = |index: u64| matrices.address + index * bytes;

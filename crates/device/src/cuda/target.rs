@@ -44,7 +44,7 @@ pub(super) fn column_parts(rows: usize) -> usize {
     }
 }
 
-/// Partial sums of a bias gradient that is summed on the way back through an activation; with one, it is added to directly.
+/// Partial sums of a bias gradient that is summed in the backward pass of an activation; with one, it is added to directly.
 pub(super) fn activation_parts(rows: usize) -> usize {
     match rows {
         0..=1024 => 1,
@@ -87,7 +87,11 @@ pub(super) fn own_scratch(
             let dx = input(0);
             dx.rows().div_ceil(EMBEDDING_CHUNK) * 2 * dx.width() * 4
         }
-        Op::CrossEntropy(_) => input(0).rows() * 4,
+        Op::CrossEntropy(_) | Op::PointwiseLoss(_) => input(0).rows() * 4,
+        Op::ScaleColumnsGrad(op) if op.gamma => {
+            let dy = input(0);
+            norm_parts(dy.rows(), processors) * dy.width() * 4
+        }
         Op::Contrastive(op) => {
             let rows = input(0).rows();
             let tile = contrastive_tile(rows, op.tile);
@@ -105,7 +109,18 @@ pub(super) fn own_scratch(
                 .sum();
             chunks * 8
         }
-        _ => 0,
+        plain_operations!()
+        | Op::Linear(_)
+        | Op::LinearInputGrad(_)
+        | Op::LinearWeightGrad(_)
+        | Op::Attention(_)
+        | Op::AttentionGrad(_)
+        | Op::ClassTokenGrad(_)
+        | Op::CrossEntropyGrad(_)
+        | Op::PointwiseLossGrad(_)
+        | Op::ScaleColumnsGrad(_)
+        | Op::Fill(_)
+        | Op::Collective(_) => 0,
     };
     (bytes as u64).div_ceil(ALIGNMENT) * ALIGNMENT
 }
@@ -138,7 +153,22 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
                 [rows, width, rows],
             ]
         }
-        _ => Vec::new(),
+        // Attention multiplies in kernels of its own.
+        plain_operations!()
+        | Op::LinearWeightGrad(_)
+        | Op::LayerNormGrad(_)
+        | Op::Attention(_)
+        | Op::AttentionGrad(_)
+        | Op::EmbeddingGrad(_)
+        | Op::ClassTokenGrad(_)
+        | Op::CrossEntropy(_)
+        | Op::CrossEntropyGrad(_)
+        | Op::PointwiseLoss(_)
+        | Op::PointwiseLossGrad(_)
+        | Op::ScaleColumnsGrad(_)
+        | Op::Fill(_)
+        | Op::Collective(_)
+        | Op::GradientNorm(_) => Vec::new(),
     }
 }
 
@@ -151,11 +181,18 @@ fn kernels(op: &Op) -> f64 {
         Op::LinearWeightGrad(op) if op.bias => 1.5,
         Op::LinearWeightGrad(_) => 0.0,
         Op::LayerNormGrad(_) | Op::EmbeddingGrad(_) | Op::ClassTokenGrad(_) => 2.0,
-        Op::GradientNorm(_) | Op::CrossEntropy(_) => 2.0,
+        Op::GradientNorm(_) | Op::CrossEntropy(_) | Op::PointwiseLoss(_) => 2.0,
+        Op::ScaleColumnsGrad(op) if op.gamma => 2.0,
         Op::Contrastive(_) => 4.0,
         // Neighbouring gradients are cleared together.
         Op::Fill(_) => 0.05,
-        _ => 1.0,
+        plain_operations!()
+        | Op::Attention(_)
+        | Op::AttentionGrad(_)
+        | Op::CrossEntropyGrad(_)
+        | Op::PointwiseLossGrad(_)
+        | Op::ScaleColumnsGrad(_)
+        | Op::ContrastiveGrad(_) => 1.0,
     }
 }
 
@@ -286,7 +323,20 @@ impl Target for CudaTarget {
                 node.input(0).num_elements() as f64 * self.width() / bandwidth
             }
             Op::Linear(_) | Op::LinearInputGrad(_) | Op::LinearWeightGrad(_) => 0.0,
-            _ => bytes / bandwidth,
+            plain_operations!()
+            | Op::LayerNormGrad(_)
+            | Op::EmbeddingGrad(_)
+            | Op::ClassTokenGrad(_)
+            | Op::CrossEntropy(_)
+            | Op::CrossEntropyGrad(_)
+            | Op::PointwiseLoss(_)
+            | Op::PointwiseLossGrad(_)
+            | Op::ScaleColumnsGrad(_)
+            | Op::Contrastive(_)
+            | Op::ContrastiveGrad(_)
+            | Op::Fill(_)
+            | Op::Collective(_)
+            | Op::GradientNorm(_) => bytes / bandwidth,
         };
         let own =
             (own + launches * self.profile.seconds_per_kernel).max(launches * LEAST_KERNEL_SECONDS);
@@ -309,7 +359,23 @@ impl Target for CudaTarget {
         match &node.node.op {
             // Neighbouring gradients are cleared together, and nothing is exchanged.
             Op::Fill(_) | Op::Collective(_) => 0,
-            _ => REPLAY_BYTES,
+            plain_operations!()
+            | Op::Linear(_)
+            | Op::LinearInputGrad(_)
+            | Op::LinearWeightGrad(_)
+            | Op::LayerNormGrad(_)
+            | Op::Attention(_)
+            | Op::AttentionGrad(_)
+            | Op::EmbeddingGrad(_)
+            | Op::ClassTokenGrad(_)
+            | Op::CrossEntropy(_)
+            | Op::CrossEntropyGrad(_)
+            | Op::PointwiseLoss(_)
+            | Op::PointwiseLossGrad(_)
+            | Op::ScaleColumnsGrad(_)
+            | Op::Contrastive(_)
+            | Op::ContrastiveGrad(_)
+            | Op::GradientNorm(_) => REPLAY_BYTES,
         }
     }
 

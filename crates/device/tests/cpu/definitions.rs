@@ -8,7 +8,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::patchify::Normalization;
 use holdall_graph::{DType, Output, Role, ValueId};
-use holdall_plan::{Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy};
 
 use super::gradient_check::{Sketch, cpu};
 use super::step::{Contents, Kept, Planned, norm};
@@ -53,7 +53,7 @@ fn compare(
                 values.push((id, weights.clone()));
             }
         }
-        let policy = Policy::uniform(Recompute::None, 0);
+        let policy = RecomputePolicy::uniform(Recompute::None, 0);
         let planned = Planned::new(&step.graph, policy, Kept::First(0), 1, 2);
         let outcome = step.run(&planned, cpu());
         let found = outcome.of("seen");
@@ -380,6 +380,239 @@ fn cross_entropy_with(smoothing: f64) {
             vec![losses.sum()]
         },
     );
+}
+
+/// Columns 2 to 6 of what is 9 wide: one of several heads of one product.
+const HEAD: std::ops::Range<usize> = 2..7;
+
+fn heads(all: &[f64]) -> impl Iterator<Item = &[f64]> {
+    all.chunks(9).map(|row| &row[HEAD])
+}
+
+#[test]
+fn cross_entropy_of_a_column_slice() {
+    let (labels, weights) = ([4, 0, 2], [1.0, 2.0, 0.5]);
+    compare(
+        |s| {
+            let all = s.constant(&[3, 9]);
+            let logits = s.graph.columns(all, HEAD.start, HEAD.len());
+            let labels = s.indices(&[3], &labels);
+            let weights = s.given(&[3], Contents::Floats(weights.to_vec()));
+            let sum = s.total();
+            s.graph
+                .cross_entropy_into("loss", logits, labels, weights, sum, 0.0);
+            (vec![all], sum)
+        },
+        |known, operands| {
+            let rows = heads(known.of(operands[0])).zip(labels.iter().zip(weights));
+            let losses = rows.map(|(logits, (&label, weight))| {
+                let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
+                weight * (total.ln() - logits[label as usize])
+            });
+            vec![losses.sum()]
+        },
+    );
+}
+
+#[test]
+fn losses_of_one_number_each() {
+    // A target that is not there may hold anything.
+    let targets = [0.0, 1.0, 0.3, f64::NAN, 1.0].repeat(3);
+    let weights = [1.0, 0.5, 2.0, 0.0, 3.0].repeat(3);
+    for squared in [false, true] {
+        compare(
+            |s| {
+                let all = s.constant(&[3, 9]);
+                let predictions = s.graph.columns(all, HEAD.start, HEAD.len());
+                let [targets, weights] = [&targets, &weights]
+                    .map(|values| s.given(&[3, 5], Contents::Floats(values.clone())));
+                let sum = s.total();
+                match squared {
+                    true => s
+                        .graph
+                        .squared_error_into("loss", predictions, targets, weights, sum),
+                    false => s.graph.binary_cross_entropy_into(
+                        "loss",
+                        predictions,
+                        targets,
+                        weights,
+                        sum,
+                    ),
+                }
+                (vec![all], sum)
+            },
+            |known, operands| {
+                let predictions = heads(known.of(operands[0])).flatten();
+                let each = predictions.zip(targets.iter().zip(&weights));
+                let losses = each.filter(|(_, (_, weight))| **weight > 0.0).map(
+                    |(&x, (&target, &weight))| {
+                        let share = 1.0 / (1.0 + (-x).exp());
+                        let loss = match squared {
+                            true => (x - target) * (x - target),
+                            false => -target * share.ln() - (1.0 - target) * (1.0 - share).ln(),
+                        };
+                        weight * loss
+                    },
+                );
+                vec![losses.sum()]
+            },
+        );
+    }
+}
+
+/// Where `1 - sigmoid(z)` is zero in every format, the loss is the logit's size.
+#[test]
+fn binary_cross_entropy_of_large_logits() {
+    compare(
+        |s| {
+            let logits = s.given(
+                &[1, 4],
+                Contents::Floats(vec![200.0, -200.0, 200.0, -200.0]),
+            );
+            let targets = s.given(&[1, 4], Contents::Floats(vec![1.0, 0.0, 0.0, 1.0]));
+            let weights = s.given(&[1, 4], Contents::Floats(vec![1.0; 4]));
+            let sum = s.total();
+            s.graph
+                .binary_cross_entropy_into("loss", logits, targets, weights, sum);
+            (vec![], sum)
+        },
+        |_, _| vec![400.0],
+    );
+}
+
+#[test]
+fn mean_tokens() {
+    for first in [0, 1, 2] {
+        compare(
+            |s| {
+                let x = s.constant(&[2, 5, 3]);
+                (vec![x], s.graph.mean_tokens("y", x, first))
+            },
+            |known, operands| {
+                let samples = known.of(operands[0]).chunks(15);
+                let mean = |sample: &[f64], column: usize| {
+                    let tokens = sample.chunks(3).skip(first);
+                    tokens.map(|token| token[column]).sum::<f64>() / (5 - first) as f64
+                };
+                samples
+                    .flat_map(|sample| (0..3).map(move |column| mean(sample, column)))
+                    .collect()
+            },
+        );
+    }
+}
+
+#[test]
+fn scale_columns() {
+    compare(
+        |s| {
+            let (x, gamma) = (s.constant(&[2, 3, 7]), s.parameter(&[7]));
+            (vec![x, gamma], s.graph.scale_columns("y", x, gamma))
+        },
+        |known, operands| {
+            let [x, gamma] = [0, 1].map(|index| known.of(operands[index]));
+            let factors = gamma.iter().cycle();
+            x.iter().zip(factors).map(|(x, gamma)| x * gamma).collect()
+        },
+    );
+}
+
+#[test]
+fn two_tokens_before_the_patches() {
+    compare(
+        |s| {
+            let (patches, class, positions) = (
+                s.constant(&[2, 3, 5]),
+                s.parameter(&[2, 5]),
+                s.parameter(&[5, 5]),
+            );
+            let x = s.graph.class_token("x", patches, class, positions);
+            (vec![patches, class, positions], x)
+        },
+        |known, operands| {
+            let [patches, class, positions] = [0, 1, 2].map(|index| known.of(operands[index]));
+            let tokens = patches
+                .chunks(15)
+                .flat_map(|patches| class.iter().chain(patches));
+            tokens
+                .zip(positions.iter().cycle())
+                .map(|(x, position)| x + position)
+                .collect()
+        },
+    );
+}
+
+/// Two pictures of 3 x 4, and what is mixed: by half, and a box of which a part lies outside.
+const MIX: [[f64; 5]; 2] = [[0.25, 0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 2.0, 3.0, 9.0]];
+
+fn pictures(step: u32) -> Vec<u8> {
+    (0..72u32).map(|index| (index * step % 256) as u8).collect()
+}
+
+#[test]
+fn mix_pictures() {
+    let (own, partner) = (pictures(37), pictures(91));
+    let Normalization { mean, std } = Normalization::CLIP;
+    compare(
+        |s| {
+            let [pixels, partners] = [&own, &partner]
+                .map(|bytes| s.given(&[2, 3, 4, 3], Contents::Bytes(bytes.clone())));
+            let mix = s.given(&[2, 5], Contents::Floats(MIX.concat()));
+            let clip = Normalization::CLIP;
+            let mixed = s.graph.mix_pictures("mixed", pixels, partners, mix, clip);
+            (vec![], mixed)
+        },
+        |_, _| {
+            let value = |index: usize| {
+                let [lambda, y0, x0, y1, x1] = MIX[index / 36];
+                let (y, x) = ((index % 36 / 12) as f64, (index % 12 / 3) as f64);
+                let [own, partner] = [&own, &partner].map(|bytes| f64::from(bytes[index]));
+                let boxed = y0 <= y && y < y1 && x0 <= x && x < x1;
+                let mixed = match boxed {
+                    true => partner,
+                    false => lambda * own + (1.0 - lambda) * partner,
+                };
+                (mixed / 255.0 - f64::from(mean[index % 3])) / f64::from(std[index % 3])
+            };
+            (0..72).map(value).collect()
+        },
+    );
+}
+
+/// Not mixed, pictures have the bits that they have without the operation.
+#[test]
+fn pictures_that_are_left_alone() {
+    let patches = |mixed: bool| {
+        let mut s = Sketch::new(DType::F32);
+        let [pixels, partner] =
+            [37, 91].map(|step| s.given(&[2, 3, 4, 3], Contents::Bytes(pictures(step))));
+        let mix = s.given(
+            &[2, 5],
+            Contents::Floats([1.0, 0.0, 0.0, 0.0, 0.0].repeat(2)),
+        );
+        let clip = Normalization::CLIP;
+        let pixels = match mixed {
+            true => s.graph.mix_pictures("mixed", pixels, partner, mix, clip),
+            false => pixels,
+        };
+        let patches = s.graph.patchify("patches", pixels, 1, clip);
+        observed(s, patches)
+    };
+    assert_eq!(patches(true), patches(false));
+}
+
+/// What a forward pass leaves in a value.
+pub fn observed(mut sketch: Sketch, value: ValueId) -> Vec<f64> {
+    let (shape, dtype) = (sketch.graph.shape(value), sketch.graph.dtype(value));
+    let seen = sketch
+        .graph
+        .tensor("seen", shape.dims(), dtype, Role::Feature);
+    let copy = vec![Output::overwrite(seen)];
+    sketch.graph.push(AddInto {}, vec![value], copy);
+    let step = sketch.into_step();
+    let policy = RecomputePolicy::uniform(Recompute::None, 0);
+    let planned = Planned::new(&step.graph, policy, Kept::First(0), 1, 2);
+    step.run(&planned, cpu()).of("seen").to_vec()
 }
 
 #[test]

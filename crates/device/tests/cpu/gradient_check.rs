@@ -10,7 +10,7 @@ use holdall_graph::ops::add::AddInto;
 use holdall_graph::{
     DType, Decay, Graph, Node, Output, Role, Section, StorageId, Value, ValueId, backward,
 };
-use holdall_plan::{Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy, Stage};
 
 use super::step::{
     Contents, Kept, Planned, Random, Step, flat, norm, read, total, trainable, write,
@@ -144,10 +144,14 @@ struct Checked {
 pub fn check_gradients(write_forward: impl FnOnce(&mut Sketch) -> Vec<ValueId>) -> Graph {
     let mut sketch = Sketch::new(DType::F64);
     let outputs = write_forward(&mut sketch);
-    check_sketch(sketch, &outputs, Policy::uniform(Recompute::None, 0))
+    check_sketch(
+        sketch,
+        &outputs,
+        RecomputePolicy::uniform(Recompute::None, 0),
+    )
 }
 
-pub fn check_sketch(mut sketch: Sketch, outputs: &[ValueId], policy: Policy) -> Graph {
+pub fn check_sketch(mut sketch: Sketch, outputs: &[ValueId], policy: RecomputePolicy) -> Graph {
     let wanted = sketch.wanted.clone();
     zero_gradients(&mut sketch.graph);
     let mut seeds = Vec::new();
@@ -157,7 +161,7 @@ pub fn check_sketch(mut sketch: Sketch, outputs: &[ValueId], policy: Policy) -> 
         seeds.push((output, seed));
     }
     let graph = &mut sketch.graph;
-    let found = backward(graph, Section::Features, Section::PullBack, &seeds, &wanted);
+    let found = backward(graph, Section::Forward, Section::Backward, &seeds, &wanted);
     let observe = |graph: &mut Graph, value: ValueId, section| {
         let shape = graph.shape(value);
         let copy = graph.tensor("observed", shape.dims(), DType::F64, Role::Feature);
@@ -172,7 +176,7 @@ pub fn check_sketch(mut sketch: Sketch, outputs: &[ValueId], policy: Policy) -> 
             let storage = graph.value(output).storage;
             match graph.storage(storage).role {
                 Role::Feature => output,
-                _ => observe(graph, output, Section::Features),
+                _ => observe(graph, output, Section::Forward),
             }
         })
         .collect();
@@ -181,7 +185,7 @@ pub fn check_sketch(mut sketch: Sketch, outputs: &[ValueId], policy: Policy) -> 
         .zip(found)
         .map(|(&value, gradient)| {
             let gradient = gradient.unwrap_or_else(|| panic!("no gradient reached {value:?}"));
-            observe(graph, gradient, Section::PullBack)
+            observe(graph, gradient, Section::Backward)
         })
         .collect();
     let step = Step::new(sketch.graph, sketch.inputs, &mut sketch.random, 0.8);
@@ -223,7 +227,7 @@ fn weight(step: &Step, storage: StorageId) -> Checked {
 
 fn compare(
     step: &Step,
-    policy: Policy,
+    policy: RecomputePolicy,
     checked: &[Checked],
     observed: &[ValueId],
     seeds: &[ValueId],
@@ -247,9 +251,9 @@ fn compare(
             .map(|&id| read(arena, &plan.place(id)))
             .collect();
         for program in [
-            &plan.programs.begin,
-            &plan.programs.loss,
-            &plan.programs.pull_back,
+            plan.program(Stage::Begin),
+            plan.program(Stage::Loss),
+            plan.program(Stage::ForwardBackward),
         ] {
             cpu().run(program, arena, 0, 0);
         }
@@ -307,9 +311,9 @@ fn compare(
 }
 
 /// Nodes of the backward pass.
-pub fn pull_back(graph: &Graph) -> Vec<&Node> {
+pub fn backward_nodes(graph: &Graph) -> Vec<&Node> {
     let nodes = graph.nodes().iter();
     nodes
-        .filter(|node| node.section == Section::PullBack)
+        .filter(|node| node.section == Section::Backward)
         .collect()
 }

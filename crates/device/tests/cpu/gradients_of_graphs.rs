@@ -3,9 +3,9 @@
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::{DType, Decay, Op, Section, ValueId, backward};
-use holdall_plan::{Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy};
 
-use super::gradient_check::{Sketch, check_gradients, check_sketch, pull_back};
+use super::gradient_check::{Sketch, backward_nodes, check_gradients, check_sketch};
 use super::step::zero_gradients;
 
 #[test]
@@ -114,9 +114,9 @@ fn layers(s: &mut Sketch, x: ValueId) -> (ValueId, [Vec<ValueId>; 4]) {
 #[test]
 fn any_layers_frozen_under_any_recomputation() {
     let policies = [
-        Policy::uniform(Recompute::None, 1),
-        Policy::uniform(Recompute::Cheap, 1),
-        Policy::uniform(Recompute::Blocks, 1),
+        RecomputePolicy::uniform(Recompute::None, 1),
+        RecomputePolicy::uniform(Recompute::Cheap, 1),
+        RecomputePolicy::uniform(Recompute::Blocks, 1),
     ];
     for frozen in 0..16u32 {
         for policy in policies {
@@ -169,12 +169,12 @@ fn a_frozen_branch_has_no_backward_nodes() {
         .collect();
     backward(
         &mut s.graph,
-        Section::Features,
-        Section::PullBack,
+        Section::Forward,
+        Section::Backward,
         &[(y, seed)],
         &[],
     );
-    let nodes = pull_back(&s.graph);
+    let nodes = backward_nodes(&s.graph);
     let storage = |value: ValueId| s.graph.value(value).storage;
     assert_eq!(
         nodes

@@ -3,9 +3,10 @@
 //! Legend: `b` samples, `t` tokens, `d` width, `n` rows, `i` inputs, `o` outputs.
 
 use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::{DType, Decay, Op, Section, ValueId, Write, backward};
 
-use super::gradient_check::{Sketch, check_gradients, pull_back};
+use super::gradient_check::{Sketch, backward_nodes, check_gradients};
 use super::step::Contents;
 
 const ACTIVATIONS: [Activation; 2] = [Activation::QuickGelu, Activation::Gelu];
@@ -76,7 +77,7 @@ fn linear_activated_alone() {
             ]
         });
         assert!(
-            pull_back(&graph)
+            backward_nodes(&graph)
                 .iter()
                 .any(|node| matches!(node.op, Op::ActivateGrad(_)))
         );
@@ -95,7 +96,7 @@ fn the_activation_of_the_layer_before_is_fused_into_the_product() {
             let (weight, bias) = (s.parameter(&[4, 6]), s.parameter(&[4]));
             vec![s.graph.linear("y", hidden, weight, Some(bias), Some(x_ni))]
         });
-        let nodes = pull_back(&graph);
+        let nodes = backward_nodes(&graph);
         let fused =
             |op: &Op| matches!(op, Op::LinearInputGrad(op) if op.activation == Some(activation));
         assert_eq!(nodes.iter().filter(|node| fused(&node.op)).count(), 1);
@@ -121,7 +122,7 @@ fn a_hidden_layer_with_two_readers_is_not_fused() {
             s.graph.linear("right", hidden, right, None, None),
         ]
     });
-    let nodes = pull_back(&graph);
+    let nodes = backward_nodes(&graph);
     assert!(
         nodes
             .iter()
@@ -209,7 +210,7 @@ fn self_attention_of_packed_columns() {
     for causal in [false, true] {
         let graph = check_gradients(|s| packed_attention(s, [2, 5, 6], 2, causal));
         // Side by side in one storage, which needs no zeros first.
-        let nodes = pull_back(&graph);
+        let nodes = backward_nodes(&graph);
         assert!(!nodes.iter().any(|node| matches!(node.op, Op::Fill(_))));
     }
 }
@@ -321,6 +322,92 @@ fn class_token_before_patches_without_a_gradient() {
 }
 
 #[test]
+fn two_tokens_before_the_patches() {
+    check_gradients(|s| {
+        let patches_bnd = s.input(&[3, 4, 5]);
+        let (class_kd, positions_td) = (s.parameter(&[2, 5]), s.parameter(&[6, 5]));
+        vec![
+            s.graph
+                .class_token("x", patches_bnd, class_kd, positions_td),
+        ]
+    });
+}
+
+#[test]
+fn mean_tokens_alone_and_beside_another_reader() {
+    for first in [0, 1, 3] {
+        check_gradients(|s| {
+            let x_btd = s.input(&[3, 4, 5]);
+            vec![s.graph.mean_tokens("y", x_btd, first)]
+        });
+        check_gradients(|s| {
+            let x_btd = s.input(&[3, 4, 5]);
+            let mean_b1d = s.graph.mean_tokens("y", x_btd, first);
+            let weight = s.parameter(&[2, 5]);
+            vec![mean_b1d, s.graph.linear("z", x_btd, weight, None, None)]
+        });
+    }
+}
+
+#[test]
+fn scale_columns_trained_and_frozen() {
+    for [x, gamma] in [[true, true], [true, false], [false, true]] {
+        check_gradients(|s| {
+            let x_nd = match x {
+                true => s.input(&[37, 9]), // more rows than the partial sums
+                false => s.constant(&[37, 9]),
+            };
+            let gamma_d = s.parameter(&[9]);
+            if !gamma {
+                s.freeze(gamma_d);
+            }
+            vec![s.graph.scale_columns("y", x_nd, gamma_d)]
+        });
+    }
+}
+
+#[test]
+fn scale_columns_of_a_residual_branch() {
+    check_gradients(|s| {
+        let x_nd = s.input(&[4, 6]);
+        let (weight, gamma_d) = (s.parameter(&[6, 6]), s.parameter(&[6]));
+        let z_nd = s.graph.linear("z", x_nd, weight, None, None);
+        let scaled = s.graph.scale_columns("y", z_nd, gamma_d);
+        vec![s.graph.add("sum", x_nd, scaled)]
+    });
+    check_gradients(|s| {
+        let x_btd = s.input(&[3, 4, 6]);
+        let first = s.graph.first_tokens(x_btd);
+        let gamma_d = s.parameter(&[6]);
+        vec![s.graph.scale_columns("y", first, gamma_d)]
+    });
+}
+
+#[test]
+fn dropout_of_elements_and_of_samples() {
+    for mode in [DropoutMode::Element, DropoutMode::Sample] {
+        let op = Dropout {
+            rate: 0.4,
+            layer: 3,
+            mode,
+        };
+        // Beside a residual, and where another reader has left a gradient already.
+        check_gradients(|s| {
+            let x_btd = s.input(&[5, 3, 4]);
+            let (samples, stream) = (
+                s.indices(&[5], &[9, 2, 44, 7, 1]),
+                s.indices(&[2], &[17, 3]),
+            );
+            let weight = s.parameter(&[4, 4]);
+            let z = s.graph.linear("z", x_btd, weight, None, None);
+            let left = s.graph.dropout("left", z, samples, stream, op.clone());
+            let sum = s.graph.add("sum", x_btd, left);
+            vec![sum, s.graph.activate("a", z, Activation::Gelu)]
+        });
+    }
+}
+
+#[test]
 fn gather_rows_alone_and_beside_another_reader() {
     check_gradients(|s| {
         let x_btd = s.input(&[4, 3, 5]);
@@ -415,6 +502,48 @@ fn cross_entropy_adds_to_a_gradient_that_is_there() {
     });
 }
 
+/// Heads of one product, of different widths and losses.
+#[test]
+fn losses_of_column_slices() {
+    check_gradients(|s| {
+        let (x_nd, weight) = (s.input(&[4, 6]), s.parameter(&[10, 6]));
+        let logits = s.graph.linear("logits", x_nd, weight, None, None);
+        let sums = [(); 3].map(|()| s.total());
+        let labels_n = s.indices(&[4], &[0, 2, -1, 1]);
+        let weights_n = s.given(&[4], Contents::Floats(vec![1.0, 0.5, 1.0, 2.0]));
+        let classes = s.graph.columns(logits, 0, 3);
+        s.graph
+            .cross_entropy_into("classes", classes, labels_n, weights_n, sums[0], 0.1);
+        let targets = s.given(&[4, 5], Contents::Floats([0.0, 1.0, 0.3, 1.0].repeat(5)));
+        let weights = s.given(
+            &[4, 5],
+            Contents::Floats([1.0, 0.0, 2.0, 0.5, 1.0].repeat(4)),
+        );
+        let labels = s.graph.columns(logits, 3, 5);
+        s.graph
+            .binary_cross_entropy_into("labels", labels, targets, weights, sums[1]);
+        let numbers = s.graph.columns(logits, 8, 2);
+        let [targets, weights] = [targets, weights].map(|all| s.graph.columns(all, 1, 2));
+        s.graph
+            .squared_error_into("numbers", numbers, targets, weights, sums[2]);
+        sums.to_vec()
+    });
+}
+
+#[test]
+fn pointwise_losses_add_to_a_gradient_that_is_there() {
+    check_gradients(|s| {
+        let x_nk = s.input(&[3, 5]);
+        let [targets, weights] = [(); 2].map(|()| s.constant(&[3, 5]));
+        let sums = [(); 2].map(|()| s.total());
+        s.graph
+            .squared_error_into("squared", x_nk, targets, weights, sums[0]);
+        s.graph
+            .binary_cross_entropy_into("binary", x_nk, targets, weights, sums[1]);
+        sums.to_vec()
+    });
+}
+
 /// Rows of two modalities, some of them padding, and the contrastive loss over them.
 fn contrastive(s: &mut Sketch, trained: [bool; 3], rows: usize, tile: usize) -> Vec<ValueId> {
     let mut side = |wanted| match wanted {
@@ -494,12 +623,12 @@ fn cast_there_and_back() {
         let wide = s.graph.cast("wide", narrow, DType::F64);
         let seed = s.constant(&[2, 3]);
         let seeds = [(wide, seed)];
-        let sections = [Section::Features, Section::PullBack];
+        let sections = [Section::Forward, Section::Backward];
         let found = backward(&mut s.graph, sections[0], sections[1], &seeds, &[x]);
         assert_eq!(s.graph.dtype(found[0].unwrap()), DType::F64);
         s.graph
     };
-    let casts: Vec<_> = pull_back(&graph)
+    let casts: Vec<_> = backward_nodes(&graph)
         .iter()
         .map(|node| {
             (

@@ -3,7 +3,7 @@
 use holdall_device::cpu::Arena;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{DType, Decay, Graph, Output, Role, Section, StorageId};
-use holdall_plan::{Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy, Stage};
 
 use super::gradient_check::cpu;
 use super::step::{Contents, Kept, Outcome, Planned, Random, Step, flat, norm, write};
@@ -129,7 +129,7 @@ fn write_update(case: Case) -> Update {
 
 impl Update {
     fn run(&self) -> Outcome {
-        let policy = Policy::uniform(Recompute::None, 0);
+        let policy = RecomputePolicy::uniform(Recompute::None, 0);
         let planned = Planned::new(&self.step.graph, policy, Kept::First(0), 1, 2);
         let plan = &planned.plan;
         let mut arena = Arena::new(plan.arena_bytes).unwrap();
@@ -139,7 +139,7 @@ impl Update {
             let place = plan.place_of(&flat(&self.step.graph, *storage));
             write(&mut arena, &place, &Contents::Floats(values.clone()));
         }
-        cpu().run(&plan.programs.update, &mut arena, 0, 0);
+        cpu().run(plan.program(Stage::Update), &mut arena, 0, 0);
         self.step.outcome(plan, &arena)
     }
 

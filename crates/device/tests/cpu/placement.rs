@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use holdall_graph::{DType, Role, Shape, StorageId};
-use holdall_plan::{Place, Policy, Recompute, rewrite};
+use holdall_plan::{Place, Recompute, RecomputePolicy, Stage, rewrite};
 
 use super::gradient_check::cpu;
 use super::recompute::policies;
@@ -37,19 +37,21 @@ fn every_read_sees_the_bytes_that_the_graph_says() {
     }
 }
 
+const BACKWARD: Stage = Stage::ForwardBackward;
+
 /// The check itself: results moved by one granule must not pass.
 #[test]
 fn a_misplaced_result_is_noticed() {
     let towers = TwoTowers::small(DType::F32);
     let step = towers.step();
-    let policy = Policy::uniform(Recompute::Cheap, step.graph.blocks().len());
+    let policy = RecomputePolicy::uniform(Recompute::Cheap, step.graph.blocks().len());
     let num_instructions = {
         let planned = Planned::new(&step.graph, policy, Kept::First(1), 3, 2);
-        planned.plan.programs.pull_back.instructions.len()
+        planned.plan.program(BACKWARD).instructions.len()
     };
     for moved in (0..num_instructions).step_by(9) {
         let mut planned = Planned::new(&step.graph, policy, Kept::First(1), 3, 2);
-        let instruction = &mut planned.plan.programs.pull_back.instructions[moved];
+        let instruction = &mut planned.plan.programs[BACKWARD.id().0].instructions[moved];
         let (place, _) = instruction.outputs[0].as_mut().unwrap();
         place.offset += 64;
         assert!(
@@ -59,7 +61,9 @@ fn a_misplaced_result_is_noticed() {
     }
     // Scratch on top of an operand.
     let mut planned = Planned::new(&step.graph, policy, Kept::First(1), 3, 2);
-    let mut instructions = planned.plan.programs.pull_back.instructions.iter_mut();
+    let mut instructions = planned.plan.programs[BACKWARD.id().0]
+        .instructions
+        .iter_mut();
     let instruction = instructions.find(|i| i.workspace.bytes > 0).unwrap();
     instruction.workspace.offset = instruction.inputs[0].offset;
     assert!(shadow::check(&step, &planned).is_err());
@@ -90,10 +94,10 @@ fn alive(step: &Step, planned: &Planned, index: usize) -> HashSet<usize> {
     }
     // A slot: from its own forward program to its own backward program.
     let rewritten = rewrite(&step.graph, &planned.policy);
-    let nodes = shadow::nodes_of(&rewritten, "kept features");
+    let nodes = rewritten.nodes(Stage::KeptForward);
     let in_slots = nodes
         .iter()
-        .zip(&planned.plan.programs.kept_features.instructions);
+        .zip(&planned.plan.program(Stage::KeptForward).instructions);
     for (node, instruction) in in_slots {
         for (output, place) in node.outputs.iter().zip(&instruction.outputs) {
             let storage = rewritten.graph.value(output.value).storage;
@@ -122,7 +126,7 @@ fn nothing_is_read_that_was_not_written() {
     for dtype in [DType::F32, DType::F64] {
         let towers = TwoTowers::small(dtype);
         let step = towers.step();
-        let none = Policy::uniform(Recompute::None, step.graph.blocks().len());
+        let none = RecomputePolicy::uniform(Recompute::None, step.graph.blocks().len());
         let clean = Planned::new(&step.graph, none, Kept::First(0), towers.accumulation, 2);
         let expected = step.run(&clean, cpu());
         each_plan(&step, towers.accumulation, |planned, what| {

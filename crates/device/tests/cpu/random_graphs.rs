@@ -1,11 +1,12 @@
-//! Random stacks of layers: whatever is kept, made again, frozen or shared, the bits are the same, every read is sound, and
+//! Random stacks of layers: whatever is kept, recomputed, frozen or shared, the bits are the same, every read is sound, and
 //! the gradient points where the loss goes.
 //!
 //! Legend: `b` samples of a micro-batch, `t` tokens, `d` width.
 
 use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::{DType, Decay, Graph, Role, Section, ValueId, backward, backward_into};
-use holdall_plan::{Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy};
 use proptest::prelude::*;
 
 use super::gradient_check::cpu;
@@ -28,6 +29,8 @@ enum Kind {
     Activate(Activation),
     Tied,
     Doubled,
+    /// A branch whose columns are scaled and whose numbers or samples are dropped.
+    Dropped(DropoutMode),
     /// Read and forgotten.
     DeadEnd,
 }
@@ -40,6 +43,14 @@ struct Layer {
     block: Option<bool>,
 }
 
+/// How the tokens of a sample become one.
+#[derive(Clone, Copy, Debug)]
+enum Pool {
+    Gather,
+    First,
+    Mean,
+}
+
 #[derive(Clone, Debug)]
 struct Recipe {
     batch: usize,
@@ -49,7 +60,7 @@ struct Recipe {
     accumulation: usize,
     coupled: bool,
     frozen_embedding: bool,
-    gather: bool,
+    pool: Pool,
     layers: Vec<Layer>,
 }
 
@@ -63,6 +74,7 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         activation.prop_map(Kind::Activate),
         Just(Kind::Tied),
         Just(Kind::Doubled),
+        prop_oneof![Just(DropoutMode::Element), Just(DropoutMode::Sample)].prop_map(Kind::Dropped),
         Just(Kind::DeadEnd),
     ];
     let layer = (
@@ -76,7 +88,8 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         block,
     });
     let sizes = (1usize..4, 1usize..5, 1usize..3, 2usize..4, 1usize..4);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let pool = prop_oneof![Just(Pool::Gather), Just(Pool::First), Just(Pool::Mean)];
+    let flags = (any::<bool>(), any::<bool>(), pool);
     (sizes, flags, prop::collection::vec(layer, 0..6)).prop_map(|(sizes, flags, layers)| Recipe {
         batch: sizes.0,
         tokens: sizes.1,
@@ -85,7 +98,7 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         accumulation: sizes.4,
         coupled: flags.0,
         frozen_embedding: flags.1,
-        gather: flags.2,
+        pool: flags.2,
         layers,
     })
 }
@@ -98,6 +111,8 @@ struct Writer {
     g: Graph,
     heads: usize,
     frozen: Vec<String>,
+    /// Numbers of the samples, and `[seed, epoch]`.
+    samples: [ValueId; 2],
 }
 
 impl Writer {
@@ -161,6 +176,19 @@ impl Writer {
             Kind::Activate(activation) => self.g.activate(&name, x, activation),
             Kind::Tied => self.g.linear(&name, x, tied, None, Some(x)),
             Kind::Doubled => self.g.add(&name, x, x),
+            Kind::Dropped(mode) => {
+                let gamma = parameter(self, "gamma", &[d]);
+                let branch = self.g.linear(&name, x, tied, None, None);
+                let scaled = self.g.scale_columns(&name, branch, gamma);
+                let [samples, stream] = self.samples;
+                let op = Dropout {
+                    rate: 0.4,
+                    layer: index as u64,
+                    mode,
+                };
+                let left = self.g.dropout(&name, scaled, samples, stream, op);
+                self.g.add(&name, x, left)
+            }
             Kind::DeadEnd => {
                 self.g.linear(&name, x, tied, None, None);
                 x
@@ -177,10 +205,14 @@ fn write(recipe: &Recipe) -> Step {
         recipe.heads * recipe.head_width,
     );
     let rows = b * recipe.accumulation;
+    let mut g = Graph::new(DType::F64);
+    let samples = g.input("samples", &[b], DType::I64);
+    let stream = g.input("stream", &[2], DType::I64);
     let mut w = Writer {
-        g: Graph::new(DType::F64),
+        g,
         heads: recipe.heads,
         frozen: Vec::new(),
+        samples: [samples, stream],
     };
     let mut each = |make: &mut dyn FnMut(&mut Random) -> Contents| -> Vec<Contents> {
         (0..recipe.accumulation)
@@ -197,6 +229,8 @@ fn write(recipe: &Recipe) -> Step {
         (ids, each(&mut |random| random.indices(b * t, VOCABULARY))),
         (end, each(&mut |random| random.indices(b, t))),
         (labels, each(&mut |random| random.indices(b, CLASSES))),
+        (samples, each(&mut |random| random.indices(b, 1000))),
+        (stream, vec![Contents::Indices(vec![17, 3])]),
         (weights, vec![Contents::Floats(counts.collect())]),
     ];
     inputs.extend(
@@ -246,9 +280,10 @@ fn write(recipe: &Recipe) -> Step {
         };
         index = end;
     }
-    let pooled = match recipe.gather {
-        true => w.g.gather_rows("pooled", x, end),
-        false => w.g.first_tokens(x),
+    let pooled = match recipe.pool {
+        Pool::Gather => w.g.gather_rows("pooled", x, end),
+        Pool::First => w.g.first_tokens(x),
+        Pool::Mean => w.g.mean_tokens("pooled", x, t / 2),
     };
     let head = w.parameter("head".to_owned(), &[CLASSES, d], false);
     let logits = w.g.linear("logits", pooled, head, None, None);
@@ -268,6 +303,7 @@ fn write(recipe: &Recipe) -> Step {
             let weight = w.parameter(format!("{name}.w"), &[d + 1, d], false);
             let bias = w.parameter(format!("{name}.b"), &[d + 1], false);
             let projected = w.g.linear(name, pooled, weight, Some(bias), None);
+            w.g.leave_by_first_pass(all);
             let here = w.g.micro_rows(all, b);
             w.g.normalize_into(name, projected, here);
             seeds_back.push((here, w.g.micro_rows(gradient, b)));
@@ -291,15 +327,15 @@ fn write(recipe: &Recipe) -> Step {
     }
     backward(
         &mut w.g,
-        Section::Features,
-        Section::PullBack,
+        Section::Forward,
+        Section::Backward,
         &seeds_back,
         &[],
     );
     Step::new(w.g, inputs, &mut random, 0.7)
 }
 
-fn run(step: &Step, policy: Policy, kept: usize, accumulation: usize) -> Outcome {
+fn run(step: &Step, policy: RecomputePolicy, kept: usize, accumulation: usize) -> Outcome {
     let planned = Planned::new(&step.graph, policy, Kept::First(kept), accumulation, 2);
     let what = format!("{policy:?}, kept {kept}");
     if let Err(wrong) = shadow::check(step, &planned) {
@@ -321,7 +357,7 @@ proptest! {
     fn policies_agree_and_gradients_point_where_the_loss_goes(recipe in recipes()) {
         let step = write(&recipe);
         let num_blocks = step.graph.blocks().len();
-        let none = Policy::uniform(Recompute::None, num_blocks);
+        let none = RecomputePolicy::uniform(Recompute::None, num_blocks);
         let expected = run(&step, none, 0, recipe.accumulation);
         let slots = if recipe.coupled { recipe.accumulation } else { 0 };
         for policy in policies(num_blocks) {

@@ -1,34 +1,31 @@
-//! What is kept and what is made again changes no value.
+//! What is kept and what is recomputed changes no value.
 
 use std::collections::HashMap;
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::{BlockId, DType, StorageId};
-use holdall_plan::{Policy, Recompute, Rewritten, rewrite};
+use holdall_plan::{Recompute, RecomputePolicy, Rewritten, rewrite};
 
 use super::gradient_check::cpu;
 use super::step::{Contents, Kept, Outcome, Planned, Step};
 use super::two_towers::TwoTowers;
 
-pub fn policies(num_blocks: usize) -> Vec<Policy> {
+pub fn policies(num_blocks: usize) -> Vec<RecomputePolicy> {
     let mut policies = vec![
-        Policy::uniform(Recompute::None, num_blocks),
-        Policy::uniform(Recompute::Cheap, num_blocks),
-        Policy::uniform(Recompute::Blocks, num_blocks),
+        RecomputePolicy::uniform(Recompute::None, num_blocks),
+        RecomputePolicy::uniform(Recompute::Cheap, num_blocks),
+        RecomputePolicy::uniform(Recompute::Blocks, num_blocks),
     ];
     for rest in [Recompute::Cheap, Recompute::None] {
-        policies.push(Policy {
-            blocks_again: 1.min(num_blocks),
-            rest,
-            whole_from: usize::MAX,
-            together: 1,
-            towers: Default::default(),
+        policies.push(RecomputePolicy {
+            recomputed_blocks: 1.min(num_blocks),
+            ..RecomputePolicy::uniform(rest, num_blocks)
         });
     }
     policies
 }
 
-fn run(step: &Step, policy: Policy, kept: Kept, accumulation: usize) -> Outcome {
+fn run(step: &Step, policy: RecomputePolicy, kept: Kept, accumulation: usize) -> Outcome {
     let planned = Planned::new(&step.graph, policy, kept, accumulation, 2);
     let outcome = step.run(&planned, cpu());
     outcome.assert_finite(&format!("{policy:?}, {kept:?}"));
@@ -47,13 +44,13 @@ fn a_block_that_runs_again_keeps_what_enters_it_and_nothing_within() {
     let graph = TwoTowers::small(DType::F32).step().graph;
     let num_blocks = graph.blocks().len();
     let [none, cheap, blocks] = [Recompute::None, Recompute::Cheap, Recompute::Blocks]
-        .map(|recompute| rewrite(&graph, &Policy::uniform(recompute, num_blocks)));
+        .map(|recompute| rewrite(&graph, &RecomputePolicy::uniform(recompute, num_blocks)));
     assert!(kept_bytes(&blocks) < kept_bytes(&cheap) && kept_bytes(&cheap) < kept_bytes(&none));
     let mut made_in: HashMap<StorageId, Option<BlockId>> = HashMap::new();
     for node in &blocks.forward {
         for &input in &node.inputs {
             let storage = graph.value(input).storage;
-            // What stands outside the blocks is made again where that is cheap.
+            // What stands outside the blocks is recomputed where that is cheap.
             if let (Some(block), Some(Some(from))) = (node.block, made_in.get(&storage)) {
                 let enters = *from != block;
                 let name = &graph.storage(storage).name;
@@ -77,7 +74,7 @@ fn policies_and_slots_change_no_bit() {
         let step = towers.step();
         let num_blocks = step.graph.blocks().len();
         let accumulation = towers.accumulation;
-        let none = Policy::uniform(Recompute::None, num_blocks);
+        let none = RecomputePolicy::uniform(Recompute::None, num_blocks);
         let expected = run(&step, none, Kept::First(0), accumulation);
         for policy in policies(num_blocks) {
             for kept in 0..=accumulation {
@@ -93,7 +90,7 @@ fn another_order_of_micro_batches_changes_rounding_only() {
     let towers = TwoTowers::small(DType::F64);
     let step = towers.step();
     let num_blocks = step.graph.blocks().len();
-    let none = Policy::uniform(Recompute::None, num_blocks);
+    let none = RecomputePolicy::uniform(Recompute::None, num_blocks);
     let expected = run(&step, none, Kept::First(0), 3);
     for policy in policies(num_blocks) {
         for kept in 1..3 {
@@ -127,7 +124,7 @@ fn frozen_towers_and_layers_agree_too() {
         };
         let step = towers.step();
         let num_blocks = step.graph.blocks().len();
-        let none = Policy::uniform(Recompute::None, num_blocks);
+        let none = RecomputePolicy::uniform(Recompute::None, num_blocks);
         let expected = run(&step, none, Kept::First(0), 3);
         for policy in policies(num_blocks) {
             for kept in [0, 2] {
@@ -161,7 +158,7 @@ fn the_split_into_micro_batches_changes_rounding_only() {
             *parts = split(&all[0], parts.len());
         }
         step.initial = whole.initial;
-        let policy = Policy::uniform(Recompute::Cheap, step.graph.blocks().len());
+        let policy = RecomputePolicy::uniform(Recompute::Cheap, step.graph.blocks().len());
         run(&step, policy, Kept::First(1), towers.accumulation)
     };
     let expected = outcome(12);

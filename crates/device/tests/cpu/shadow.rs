@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use holdall_graph::{Node, Op, Role, StorageId, Value, ValueId, Write};
+use holdall_graph::{Op, Role, StorageId, Value, ValueId, Write};
 use holdall_plan::{Place, Rewritten, rewrite};
 
 use super::step::{Planned, Run, Step, flat};
@@ -39,7 +39,7 @@ pub fn check(step: &Step, planned: &Planned) -> Result<usize, String> {
     let mut shadow = Shadow::default();
     for (index, run) in planned.schedule().into_iter().enumerate() {
         shadow.enter(planned, &run, index == 0);
-        let nodes = nodes_of(&rewritten, run.program.name);
+        let nodes = rewritten.nodes(run.program.stage);
         assert_eq!(
             nodes.len(),
             run.program.instructions.len(),
@@ -154,21 +154,6 @@ impl Shadow {
 
 fn cell_range(start: usize, bytes: usize) -> Range<usize> {
     start / CELL_BYTES..(start + bytes).div_ceil(CELL_BYTES)
-}
-
-/// The nodes that a program was made from, in its order.
-pub fn nodes_of<'r>(rewritten: &'r Rewritten, program: &str) -> Vec<&'r Node> {
-    let parts: &[&Vec<Node>] = match program {
-        "begin" => &[&rewritten.begin],
-        "features" => &[&rewritten.features],
-        "kept features" => &[&rewritten.forward],
-        "loss" => &[&rewritten.loss],
-        "kept pull-back" => &[&rewritten.pull_back],
-        "pull-back" => &[&rewritten.forward, &rewritten.pull_back],
-        "update" => &[&rewritten.update],
-        other => panic!("no program {other}"),
-    };
-    parts.iter().flat_map(|part| part.iter()).collect()
 }
 
 fn cells(rewritten: &Rewritten, run: &Run<'_>, id: ValueId, place: &Place) -> Vec<Cell> {

@@ -3,20 +3,19 @@
 use std::collections::BTreeSet;
 
 use holdall_device::cpu::{Arena, Cpu, CpuTarget};
+use holdall_graph::ops::dropout::mix;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{DType, Graph, Role, Section, Shape, StorageId, Value, ValueId};
-use holdall_plan::{Place, Policy, Program, StepPlan, prepare};
+use holdall_plan::{Place, Program, RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
 /// SplitMix64: the same numbers on every machine.
 pub struct Random(pub u64);
 
 impl Random {
     pub fn bits(&mut self) -> u64 {
+        let bits = mix(self.0);
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        bits
     }
 
     /// Between -1 and 1.
@@ -91,7 +90,7 @@ pub struct Run<'p> {
 /// A plan and the order in which its programs run.
 pub struct Planned {
     pub plan: StepPlan,
-    pub policy: Policy,
+    pub policy: RecomputePolicy,
     pub kept: Kept,
     pub accumulation: usize,
 }
@@ -99,13 +98,13 @@ pub struct Planned {
 impl Planned {
     pub fn new(
         graph: &Graph,
-        policy: Policy,
+        policy: RecomputePolicy,
         kept: Kept,
         accumulation: usize,
         num_threads: usize,
     ) -> Planned {
         let target = CpuTarget::new(num_threads).with_baseline(0);
-        let plan = prepare(graph, &policy, &target)
+        let plan = lifetimes_of(graph, &policy, &target)
             .pack()
             .plan(kept.count(), accumulation);
         Planned {
@@ -116,10 +115,10 @@ impl Planned {
         }
     }
 
-    /// begin, features of the rest, kept features, loss, kept pull-back, pull-back, update. Slots fill from the first
+    /// begin, first pass of the rest, kept forward, loss, kept backward, forward and backward, update. Slots fill from the first
     /// to the last and empty the other way round.
     pub fn schedule(&self) -> Vec<Run<'_>> {
-        let programs = &self.plan.programs;
+        let of = |stage: Stage| self.plan.program(stage);
         let run = |program, micro_batch, slot| Run {
             program,
             micro_batch,
@@ -134,15 +133,15 @@ impl Planned {
             let rest = (0..self.accumulation).filter(|micro_batch| !slots.contains(micro_batch));
             rest.map(move |micro_batch| run(program, micro_batch, None))
         };
-        let mut runs = vec![run(&programs.begin, 0, None)];
+        let mut runs = vec![run(of(Stage::Begin), 0, None)];
         if self.plan.coupled {
-            runs.extend(rest(&programs.features));
+            runs.extend(rest(of(Stage::FirstPass)));
         }
-        runs.extend(in_slots(&programs.kept_features));
-        runs.push(run(&programs.loss, 0, None));
-        runs.extend(in_slots(&programs.kept_pull_back).rev());
-        runs.extend(rest(&programs.pull_back));
-        runs.push(run(&programs.update, 0, None));
+        runs.extend(in_slots(of(Stage::KeptForward)));
+        runs.push(run(of(Stage::Loss), 0, None));
+        runs.extend(in_slots(of(Stage::KeptBackward)).rev());
+        runs.extend(rest(of(Stage::ForwardBackward)));
+        runs.push(run(of(Stage::Update), 0, None));
         runs
     }
 }

@@ -2,7 +2,7 @@
 
 use holdall_device::cpu::Cpu;
 use holdall_graph::DType;
-use holdall_plan::{Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy};
 
 use super::step::{Kept, Planned};
 use super::two_towers::TwoTowers;
@@ -21,7 +21,7 @@ fn one_two_three_and_five_threads_agree_in_every_bit() {
     };
     let step = towers.step();
     let outcome = |num_threads: usize| {
-        let policy = Policy::uniform(Recompute::Cheap, step.graph.blocks().len());
+        let policy = RecomputePolicy::uniform(Recompute::Cheap, step.graph.blocks().len());
         let planned = Planned::new(&step.graph, policy, Kept::First(1), 2, num_threads);
         let outcome = step.run(&planned, &Cpu::new(Some(num_threads)));
         outcome.assert_finite(&format!("{num_threads} threads"));

@@ -93,6 +93,7 @@ impl TwoTowers {
             g.tensor(name, &[rows, self.projection], self.dtype, Role::Feature)
         };
         let all = ["image", "text"].map(|name| whole(&mut g, name));
+        all.iter().for_each(|&all| g.leave_by_first_pass(all));
         let [image_bp, text_bp] = all.map(|all| g.micro_rows(all, b));
         self.image_tower(&mut g, patches, image_bp);
         self.text_tower(&mut g, ids, end, lengths, text_bp);
@@ -120,7 +121,7 @@ impl TwoTowers {
             (text_bp, dtext_bp),
             (label_sum, label_seed),
         ];
-        backward(&mut g, Section::Features, Section::PullBack, &seeds, &[]);
+        backward(&mut g, Section::Forward, Section::Backward, &seeds, &[]);
         self.update(&mut g, schedule);
         Step::new(g, inputs, &mut random, 0.6)
     }

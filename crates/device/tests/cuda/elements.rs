@@ -2,6 +2,7 @@
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::add::AddInto;
+use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{DType, Output, Role};
 
@@ -163,5 +164,59 @@ fn add_into_rows_that_move_with_the_micro_batch() {
             }
             vec![y]
         });
+    }
+}
+
+#[test]
+fn scale_columns_trained_and_frozen() {
+    let Some(gpu) = Gpu::open() else { return };
+    for dims in SIZES {
+        for [x, gamma] in [[true, true], [true, false], [false, true]] {
+            let what = format!("scaled columns of {dims:?}, x and factors trained {x}, {gamma}");
+            gpu.compare(&what, FORMATS, |s| {
+                let x_nd = match x {
+                    true => s.input(&dims),
+                    false => s.constant(&dims),
+                };
+                let gamma_d = s.parameter(&dims[1..]);
+                if !gamma {
+                    s.freeze(gamma_d);
+                }
+                vec![s.graph.scale_columns("y", x_nd, gamma_d)]
+            });
+        }
+    }
+}
+
+/// The same mask as on the CPU, in every format, for each micro-batch's own samples.
+#[test]
+fn dropout_of_elements_and_of_samples() {
+    let Some(gpu) = Gpu::open() else { return };
+    const MICRO_BATCHES: usize = 2;
+    for [samples, tokens, width] in [[4, 1, 1], [5, 3, 37], [9, 50, 64]] {
+        for mode in [DropoutMode::Element, DropoutMode::Sample] {
+            let what = format!("{mode:?} dropout of {samples} x {tokens} x {width}");
+            gpu.compare(&what, FORMATS, |s| {
+                s.micro_batches = MICRO_BATCHES;
+                let x_btd = s.input(&[samples, tokens, width]);
+                let numbers: Vec<i64> = (0..MICRO_BATCHES * samples)
+                    .map(|sample| (sample * sample) as i64 - 3)
+                    .collect();
+                let all = s.indices(&[numbers.len()], &numbers);
+                let own = s.graph.micro_rows(all, samples);
+                let stream = s.indices(&[2], &[-17, 1 << 40]);
+                let op = Dropout {
+                    rate: 0.3,
+                    layer: u64::MAX - 2,
+                    mode,
+                };
+                let full = s.numbers(samples * width, 1.0);
+                let full = s.full_input(&[samples, width], &full);
+                vec![
+                    s.graph.dropout("y", x_btd, own, stream, op.clone()),
+                    s.graph.dropout("full", full, own, stream, op),
+                ]
+            });
+        }
     }
 }

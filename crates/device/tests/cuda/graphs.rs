@@ -4,7 +4,7 @@ use holdall_device::{Arithmetic, Machine, cuda};
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{DType, Decay, Output, Role, Section, StorageId, ValueId};
-use holdall_plan::{Phase, Policy, Recompute};
+use holdall_plan::{Recompute, RecomputePolicy, Stage};
 
 use super::harness::{ALL, Gpu, assert_close, assert_close_above, assert_same_bits, get};
 use super::recipes::{Kind, Layer, Recipe, Step, VOCABULARY, write_step};
@@ -47,7 +47,7 @@ fn random_steps_agree_with_the_cpu() {
             }
             let format = arithmetic.compute();
             let step = write_step(&recipe, [format; 2]);
-            let policy = Policy::uniform(Recompute::None, step.graph.blocks().len());
+            let policy = RecomputePolicy::uniform(Recompute::None, step.graph.blocks().len());
             let expected = write_step(&recipe, [DType::F32, format]).on_cpu(&policy, 0);
             let found = step.on_gpu(&gpu, arithmetic, &policy, 0);
             let what = format!("recipe {seed}, {}", arithmetic.name());
@@ -79,7 +79,7 @@ fn what_is_kept_and_what_is_made_again_changes_no_bit() {
             let step = write_step(&recipe, [arithmetic.compute(); 2]);
             let num_blocks = step.graph.blocks().len();
             let all = [Recompute::None, Recompute::Cheap, Recompute::Blocks]
-                .map(|recompute| Policy::uniform(recompute, num_blocks));
+                .map(|recompute| RecomputePolicy::uniform(recompute, num_blocks));
             let mut expected = step.on_gpu(&gpu, arithmetic, &all[0], 0);
             for policy in &all {
                 for kept in 0..=recipe.accumulation {
@@ -153,17 +153,18 @@ fn write_full_step(compute: DType) -> (Step, ValueId) {
         parameters,
     };
     g.push(operation, operands, outputs);
-    for tower in 0..2 {
-        g.enter(Section::Evaluate(tower));
-        let [ids_bt, end_b] = [step.inputs[0].0, step.inputs[2].0];
-        let table = g.parameter("table", &[VOCABULARY, 64], Decay::Yes);
-        let positions = g.parameter("positions", &[20, 64], Decay::Yes);
-        let x_btd = g.embedding("tokens", ids_bt, table, positions, None);
-        let pooled = g.gather_rows("pooled", x_btd, end_b);
-        let weight = g.parameter("left.w", &[72, 64], Decay::Yes);
-        let projected = g.linear("left", pooled, weight, None, None);
-        let features = g.tensor("evaluated", &[3, 72], DType::F32, Role::Feature);
-        g.normalize_into("left", projected, features);
+    for name in ["first", "second"] {
+        g.forward_program(name, |g| {
+            let [ids_bt, end_b] = [step.inputs[0].0, step.inputs[2].0];
+            let table = g.parameter("table", &[VOCABULARY, 64], Decay::Yes);
+            let positions = g.parameter("positions", &[20, 64], Decay::Yes);
+            let x_btd = g.embedding("tokens", ids_bt, table, positions, None);
+            let pooled = g.gather_rows("pooled", x_btd, end_b);
+            let weight = g.parameter("left.w", &[72, 64], Decay::Yes);
+            let projected = g.linear("left", pooled, weight, None, None);
+            let features = g.tensor("evaluated", &[3, 72], DType::F32, Role::Feature);
+            g.normalize_into("left", projected, features);
+        });
     }
     (step, norm)
 }
@@ -176,26 +177,26 @@ fn nothing_is_allocated_once_a_machine_is_made() {
             continue;
         }
         let (step, norm) = write_full_step(arithmetic.compute());
-        let policy = Policy::uniform(Recompute::Cheap, step.graph.blocks().len());
+        let policy = RecomputePolicy::uniform(Recompute::Cheap, step.graph.blocks().len());
         let plan = gpu.plan(&step.graph, &policy, arithmetic, [2, step.accumulation]);
         let mut machine = Machine::new(gpu.device, &plan, arithmetic).unwrap();
-        for phase in Phase::ALL {
-            let program = &plan.programs[phase];
+        for program in &plan.programs {
             assert!(
-                !program.instructions.is_empty() || phase == Phase::Refresh,
-                "{phase:?}"
+                !program.instructions.is_empty() || program.stage == Stage::Refresh,
+                "{}",
+                program.name
             );
         }
         step.write_weights(&plan, &mut machine);
         let before = cuda::allocations();
         for _ in 0..20 {
             let mut runs = step.schedule(&plan);
-            runs.insert(0, (Phase::Refresh, 0, 0));
-            let others = [Phase::Update, Phase::EvaluateFirst, Phase::EvaluateSecond];
-            runs.extend(others.map(|phase| (phase, 0, 0)));
-            for (phase, micro, slot) in runs {
+            runs.insert(0, (Stage::Refresh, 0, 0));
+            let others = [Stage::Update, Stage::Forward(0), Stage::Forward(1)];
+            runs.extend(others.map(|stage| (stage, 0, 0)));
+            for (stage, micro, slot) in runs {
                 step.write_inputs(&plan, &mut machine, micro);
-                machine.run(gpu.device, &plan, phase, micro, slot);
+                machine.run(gpu.device, &plan, stage.id(), micro, slot);
             }
             let norm = get(&machine, &plan.place(norm));
             assert!(norm[0] > 0.0 && norm[1] == 1.0, "{norm:?}");
@@ -213,7 +214,7 @@ fn training_learns_the_labels_and_is_the_same_twice() {
             continue;
         }
         let (step, _) = write_full_step(arithmetic.compute());
-        let policy = Policy::uniform(Recompute::None, step.graph.blocks().len());
+        let policy = RecomputePolicy::uniform(Recompute::None, step.graph.blocks().len());
         let plan = gpu.plan(&step.graph, &policy, arithmetic, [1, step.accumulation]);
         let sum = |machine: &Machine| -> f64 {
             let storages = (0..step.graph.storages().len()).map(StorageId);
@@ -225,15 +226,15 @@ fn training_learns_the_labels_and_is_the_same_twice() {
         let train = || -> Vec<f64> {
             let mut machine = Machine::new(gpu.device, &plan, arithmetic).unwrap();
             step.write_weights(&plan, &mut machine);
-            machine.run(gpu.device, &plan, Phase::Refresh, 0, 0);
+            machine.run(gpu.device, &plan, Stage::Refresh.id(), 0, 0);
             let steps = 0..20;
             steps
                 .map(|_| {
                     let mut runs = step.schedule(&plan);
-                    runs.push((Phase::Update, 0, 0));
-                    for (phase, micro, slot) in runs {
+                    runs.push((Stage::Update, 0, 0));
+                    for (stage, micro, slot) in runs {
                         step.write_inputs(&plan, &mut machine, micro);
-                        machine.run(gpu.device, &plan, phase, micro, slot);
+                        machine.run(gpu.device, &plan, stage.id(), micro, slot);
                     }
                     machine.wait().unwrap();
                     sum(&machine)

@@ -5,13 +5,13 @@ use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use half::{bf16, f16};
 use holdall_device::cpu::{Cpu, CpuTarget, Element};
-use holdall_device::{Arithmetic, Device, Machine, Wish};
+use holdall_device::{Arithmetic, Device, DeviceChoice, Machine};
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{
     Copies, DType, Decay, Graph, Output, Role, Section, StorageId, Value, ValueId, backward,
 };
-use holdall_plan::{Phase, Place, Policy, Recompute, StepPlan, prepare};
+use holdall_plan::{Place, Recompute, RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
 use super::step::{Contents, Outcome, Random, flat, norm, trainable, zero_gradients};
 
@@ -102,7 +102,7 @@ impl Gpu {
         static DEVICE: OnceLock<Result<Device, String>> = OnceLock::new();
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = DEVICE.get_or_init(|| {
-            Device::open(Wish::Cuda(0), Some(2)).map_err(|missing| missing.to_string())
+            Device::open(DeviceChoice::Cuda(0), Some(2)).map_err(|missing| missing.to_string())
         });
         match opened {
             Ok(device) => Some(Gpu {
@@ -133,12 +133,12 @@ impl Gpu {
     pub fn plan(
         &self,
         graph: &Graph,
-        policy: &Policy,
+        policy: &RecomputePolicy,
         arithmetic: Arithmetic,
         [kept, accumulation]: [usize; 2],
     ) -> StepPlan {
         let target = self.device.target(arithmetic, 0).unwrap();
-        prepare(graph, policy, target.as_ref())
+        lifetimes_of(graph, policy, target.as_ref())
             .pack()
             .plan(kept, accumulation)
     }
@@ -408,18 +408,18 @@ impl Sketch {
             .collect();
         let graph = &mut self.graph;
         let wanted = &self.wanted;
-        let found = backward(graph, Section::Features, Section::PullBack, &seeds, wanted);
+        let found = backward(graph, Section::Forward, Section::Backward, &seeds, wanted);
         let mut results = Vec::new();
         for &output in outputs.iter().chain(&self.seen) {
             let name = graph.storage(graph.value(output).storage).name.clone();
-            let seen = observe(graph, output, Section::Features);
+            let seen = observe(graph, output, Section::Forward);
             results.push((name, seen));
         }
         for (&value, gradient) in wanted.iter().zip(found) {
             let gradient = gradient.unwrap_or_else(|| panic!("no gradient reached {value:?}"));
             let name = &graph.storage(graph.value(value).storage).name;
             let name = format!("{name}.grad");
-            results.push((name, observe(graph, gradient, Section::PullBack)));
+            results.push((name, observe(graph, gradient, Section::Backward)));
         }
         for storage in trainable(graph) {
             let gradient = graph.weight_gradient(storage);
@@ -452,15 +452,15 @@ fn observe(graph: &mut Graph, value: ValueId, section: Section) -> Value {
 
 /// A graph with its backward pass, and everything that comes from outside.
 pub struct Case {
-    graph: Graph,
-    inputs: Vec<(ValueId, Contents)>,
-    weights: Vec<(StorageId, Vec<f64>)>,
+    pub graph: Graph,
+    pub inputs: Vec<(ValueId, Contents)>,
+    pub weights: Vec<(StorageId, Vec<f64>)>,
     results: Vec<(String, Value)>,
     micro_batches: usize,
 }
 
 impl Case {
-    fn new(
+    pub fn new(
         formats: [DType; 2],
         copies: Copies,
         write: &impl Fn(&mut Sketch) -> Vec<ValueId>,
@@ -470,14 +470,14 @@ impl Case {
         sketch.finish(&outputs)
     }
 
-    fn policy(&self) -> Policy {
-        Policy::uniform(Recompute::None, self.graph.blocks().len())
+    pub fn policy(&self) -> RecomputePolicy {
+        RecomputePolicy::uniform(Recompute::None, self.graph.blocks().len())
     }
 
     fn on_cpu(&self) -> Outcome {
         let device = cpu();
         let target = CpuTarget::new(device.cpu().num_threads()).with_baseline(0);
-        let plan = prepare(&self.graph, &self.policy(), &target)
+        let plan = lifetimes_of(&self.graph, &self.policy(), &target)
             .pack()
             .plan(0, self.micro_batches);
         let mut machine = Machine::new(device, &plan, Arithmetic::F32).unwrap();
@@ -500,16 +500,17 @@ impl Case {
             let place = plan.place_of(&flat(&self.graph, *storage));
             put(machine, &place, &Contents::Floats(values.clone()));
         }
-        for phase in [Phase::Refresh, Phase::Begin, Phase::Loss] {
-            machine.run(device, plan, phase, 0, 0);
+        for stage in [Stage::Refresh, Stage::Begin, Stage::Loss] {
+            machine.run(device, plan, stage.id(), 0, 0);
         }
         for micro in 0..self.micro_batches {
             // Every time: a backward pass may add to the seeds, and they are inputs.
             for (value, contents) in &self.inputs {
                 put_input(machine, &plan.place(*value), contents);
             }
-            machine.run(device, plan, Phase::PullBack, micro, 0);
+            machine.run(device, plan, Stage::ForwardBackward.id(), micro, 0);
         }
+        machine.run(device, plan, Stage::Update.id(), 0, 0);
         machine.wait().unwrap();
         let results = self.results.iter();
         Outcome(

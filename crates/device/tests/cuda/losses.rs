@@ -140,6 +140,70 @@ fn cross_entropy_of_each_micro_batch_has_its_own_rows() {
     }
 }
 
+/// One head of every kind in one product, in f32 and in the compute format.
+#[test]
+fn losses_of_column_slices() {
+    let Some(gpu) = Gpu::open() else { return };
+    for [rows, classes, labels, numbers] in [[5, 3, 4, 1], [33, 40, 70, 3]] {
+        for full in [true, false] {
+            let what = format!("heads of {classes}, {labels}, {numbers}, {rows} rows, full {full}");
+            gpu.compare(&what, ALL, |s| {
+                let all = classes + labels + numbers;
+                let logits = match full {
+                    true => logits(s, rows, all),
+                    false => s.input(&[rows, all]),
+                };
+                let sums = [(); 3].map(|()| s.total());
+                let head = s.graph.columns(logits, 0, classes);
+                let [labels_n, weights_n] = labels_and_weights(s, rows, classes);
+                s.graph
+                    .cross_entropy_into("classes", head, labels_n, weights_n, sums[0], 0.1);
+                let width = labels + numbers;
+                let targets: Vec<f64> = (0..rows * width).map(|i| (i % 4) as f64 / 3.0).collect();
+                let weights: Vec<f64> = (0..rows * width)
+                    .map(|i| [1.0, 0.0, 2.0, 0.5, 1.0][i % 5])
+                    .collect();
+                let targets = s.full_constant(&[rows, width], &targets);
+                let weights = s.full_constant(&[rows, width], &weights);
+                let part = |s: &mut Sketch, of, start, width| s.graph.columns(of, start, width);
+                let head = part(s, logits, classes, labels);
+                let [t, w] = [targets, weights].map(|of| part(s, of, 0, labels));
+                s.graph
+                    .binary_cross_entropy_into("labels", head, t, w, sums[1]);
+                let head = part(s, logits, classes + labels, numbers);
+                let [t, w] = [targets, weights].map(|of| part(s, of, labels, numbers));
+                s.graph.squared_error_into("numbers", head, t, w, sums[2]);
+                sums.to_vec()
+            });
+        }
+    }
+}
+
+#[test]
+fn pointwise_losses_of_each_micro_batch_have_their_own_rows() {
+    let Some(gpu) = Gpu::open() else { return };
+    let settings = Settings::of(FORMATS).kept_full();
+    const MICRO_BATCHES: usize = 3;
+    for [rows, width] in [[1, 1], [6, 5], [70, 33]] {
+        let what = format!("pointwise losses of {MICRO_BATCHES} micro-batches of {rows}");
+        gpu.compare_with(&what, settings, |s| {
+            s.micro_batches = MICRO_BATCHES;
+            let predictions = logits(s, rows, width);
+            let all = [0.5, 1.0].map(|scale| {
+                let values = s.numbers(MICRO_BATCHES * rows * width, scale);
+                s.full_constant(&[MICRO_BATCHES * rows, width], &values)
+            });
+            let [targets, weights] = all.map(|all| s.graph.micro_rows(all, rows));
+            let sums = [(); 2].map(|()| s.total());
+            s.graph
+                .binary_cross_entropy_into("binary", predictions, targets, weights, sums[0]);
+            s.graph
+                .squared_error_into("squared", predictions, targets, weights, sums[1]);
+            sums.to_vec()
+        });
+    }
+}
+
 /// Features of length one.
 fn unit_rows(s: &mut Sketch, [rows, width]: [usize; 2]) -> Vec<f64> {
     let mut values = s.numbers(rows * width, 1.0);

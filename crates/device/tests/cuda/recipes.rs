@@ -10,7 +10,7 @@ use holdall_graph::ops::fill::Fill;
 use holdall_graph::{
     DType, Decay, Graph, Output, Role, Section, StorageId, ValueId, backward, backward_into,
 };
-use holdall_plan::{Phase, Policy, StepPlan, prepare};
+use holdall_plan::{RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
 use super::harness::{Gpu, assert_same_bits, cpu, get, put, put_input, rounded};
 use super::step::{Contents, Outcome, Random, flat, zero_gradients};
@@ -238,7 +238,7 @@ pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
     let targets = sides.each_ref().map(|side| (side.all, side.gradient));
     let seed = [(sums[0], seeds[0])];
     backward_into(&mut g, Section::Loss, Section::Loss, &seed, &targets);
-    g.enter(Section::PullBack);
+    g.enter(Section::Backward);
     let mut seeds_back = vec![(sums[1], seeds[1])];
     for side in &sides {
         let dims = [b, d + 8];
@@ -248,7 +248,7 @@ pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
         g.push(AddInto {}, vec![moving], moved);
         seeds_back.push((side.here, gradient));
     }
-    let sections = [Section::Features, Section::PullBack];
+    let sections = [Section::Forward, Section::Backward];
     backward(&mut g, sections[0], sections[1], &seeds_back, &[]);
     let weights = draw_weights(&g, format, &mut random);
     Step {
@@ -295,6 +295,7 @@ fn side(w: &mut Writer, name: &str, pooled: ValueId, [b, rows, width]: [usize; 3
     w.g.normalize_into(name, projected, here);
     let [all, gradient] = [name.to_owned(), format!("{name}.all.grad")]
         .map(|name| w.g.tensor(name, &[rows, width], DType::F32, Role::Feature));
+    w.g.leave_by_first_pass(all);
     let moving = w.g.micro_rows(all, b);
     let moved = vec![Output::overwrite(moving)];
     w.g.push(AddInto {}, vec![here], moved);
@@ -310,7 +311,7 @@ fn total(g: &mut Graph, name: &str) -> ValueId {
     let sum = g.tensor(name, &[1], DType::F32, Role::Feature);
     g.enter(Section::Begin);
     g.push_new(Fill { value: 0.0 }, Vec::new(), &[sum]);
-    g.enter(Section::Features);
+    g.enter(Section::Forward);
     sum
 }
 
@@ -332,19 +333,19 @@ fn draw_weights(g: &Graph, format: DType, random: &mut Random) -> Vec<(StorageId
 
 impl Step {
     /// Slots are emptied in the order of micro-batches.
-    pub fn schedule(&self, plan: &StepPlan) -> Vec<(Phase, usize, usize)> {
+    pub fn schedule(&self, plan: &StepPlan) -> Vec<(Stage, usize, usize)> {
         let kept = plan.kept;
         let of = |slot: usize| kept - 1 - slot;
-        let mut runs = vec![(Phase::Begin, 0, 0)];
-        runs.extend((kept..self.accumulation).map(|micro| (Phase::Features, micro, 0)));
-        runs.extend((0..kept).map(|slot| (Phase::KeptFeatures, of(slot), slot)));
-        runs.push((Phase::Loss, 0, 0));
+        let mut runs = vec![(Stage::Begin, 0, 0)];
+        runs.extend((kept..self.accumulation).map(|micro| (Stage::FirstPass, micro, 0)));
+        runs.extend((0..kept).map(|slot| (Stage::KeptForward, of(slot), slot)));
+        runs.push((Stage::Loss, 0, 0));
         runs.extend(
             (0..kept)
                 .rev()
-                .map(|slot| (Phase::KeptPullBack, of(slot), slot)),
+                .map(|slot| (Stage::KeptBackward, of(slot), slot)),
         );
-        runs.extend((kept..self.accumulation).map(|micro| (Phase::PullBack, micro, 0)));
+        runs.extend((kept..self.accumulation).map(|micro| (Stage::ForwardBackward, micro, 0)));
         runs
     }
 
@@ -364,10 +365,10 @@ impl Step {
 
     fn run(&self, device: &Device, plan: &StepPlan, machine: &mut Machine) -> Outcome {
         self.write_weights(plan, machine);
-        machine.run(device, plan, Phase::Refresh, 0, 0);
-        for (phase, micro, slot) in self.schedule(plan) {
+        machine.run(device, plan, Stage::Refresh.id(), 0, 0);
+        for (stage, micro, slot) in self.schedule(plan) {
             self.write_inputs(plan, machine, micro);
-            machine.run(device, plan, phase, micro, slot);
+            machine.run(device, plan, stage.id(), micro, slot);
         }
         machine.wait().unwrap();
         let storages = (0..self.graph.storages().len()).map(StorageId);
@@ -382,9 +383,9 @@ impl Step {
         )
     }
 
-    pub fn on_cpu(&self, policy: &Policy, kept: usize) -> Outcome {
+    pub fn on_cpu(&self, policy: &RecomputePolicy, kept: usize) -> Outcome {
         let target = CpuTarget::new(cpu().cpu().num_threads()).with_baseline(0);
-        let plan = prepare(&self.graph, policy, &target)
+        let plan = lifetimes_of(&self.graph, policy, &target)
             .pack()
             .plan(kept, self.accumulation);
         let mut machine = Machine::new(cpu(), &plan, Arithmetic::F32).unwrap();
@@ -396,7 +397,7 @@ impl Step {
         &self,
         gpu: &Gpu,
         arithmetic: Arithmetic,
-        policy: &Policy,
+        policy: &RecomputePolicy,
         kept: usize,
     ) -> Outcome {
         let sizes = [kept, self.accumulation];

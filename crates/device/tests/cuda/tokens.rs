@@ -263,3 +263,72 @@ fn gather_rows_beside_another_reader() {
         });
     }
 }
+
+#[test]
+fn two_tokens_before_the_patches() {
+    let Some(gpu) = Gpu::open() else { return };
+    for [samples, patches, width] in [[5, 49, 64], [130, 3, 72], [3, 1, 37]] {
+        gpu.compare(
+            &format!("two tokens before {patches} patches"),
+            FORMATS,
+            |s| {
+                let patches_bnd = s.input(&[samples, patches, width]);
+                let class_kd = s.parameter(&[2, width]);
+                let positions_td = s.parameter(&[patches + 2, width]);
+                vec![
+                    s.graph
+                        .class_token("x", patches_bnd, class_kd, positions_td),
+                ]
+            },
+        );
+    }
+}
+
+#[test]
+fn mean_tokens_alone_and_beside_another_reader() {
+    let Some(gpu) = Gpu::open() else { return };
+    for [samples, tokens, width] in [[5, 50, 64], [130, 7, 37], [2, 257, 768], [3, 2, 1]] {
+        for first in [0, 1] {
+            let what = format!("mean of tokens {first} to {tokens}, {samples} x {width}");
+            gpu.compare(&what, FORMATS, |s| {
+                let x_btd = s.input(&[samples, tokens, width]);
+                vec![s.graph.mean_tokens("y", x_btd, first)]
+            });
+        }
+    }
+    gpu.compare("mean of tokens beside a product", ALL, |s| {
+        let x_btd = s.input(&[4, 7, 64]);
+        let mean = s.graph.mean_tokens("y", x_btd, 2);
+        let weight = s.parameter(&[32, 64]);
+        vec![mean, s.graph.linear("z", x_btd, weight, None, None)]
+    });
+}
+
+#[test]
+fn mixed_pictures_to_patches() {
+    let Some(gpu) = Gpu::open() else { return };
+    for patch in [2, 8] {
+        gpu.compare(
+            &format!("mixed pictures, patches of {patch}"),
+            FORMATS,
+            |s| {
+                let dims = pixels(patch);
+                let [own, partner] = [(); 2].map(|()| {
+                    let bytes = (0..dims.iter().product()).map(|_| s.random.below(256) as u8);
+                    let bytes = bytes.collect();
+                    s.given(&dims, DType::U8, Contents::Bytes(bytes))
+                });
+                let mix = [
+                    [0.25, 0.0, 0.0, 0.0, 0.0],
+                    [1.0, 1.0, 2.0, 3.0, 99.0],
+                    [1.0, 0.0, 0.0, 0.0, 0.0],
+                ];
+                let mix_b5 = s.full_constant(&[3, 5], &mix.concat());
+                let clip = Normalization::CLIP;
+                let mixed = s.graph.mix_pictures("mixed", own, partner, mix_b5, clip);
+                s.seen = vec![mixed];
+                vec![s.graph.patchify("patches", mixed, patch, clip)]
+            },
+        );
+    }
+}

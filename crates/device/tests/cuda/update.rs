@@ -4,7 +4,7 @@ use holdall_device::cpu::CpuTarget;
 use holdall_device::{Arithmetic, Device, Machine};
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{DType, Decay, Graph, Output, Role, Section, StorageId, Value, ValueId};
-use holdall_plan::{Phase, Policy, Recompute, StepPlan, prepare};
+use holdall_plan::{Recompute, RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
 use super::harness::{
     FORMATS, Gpu, assert_close, assert_same_bits, cpu, get, put, put_input, rounded,
@@ -173,7 +173,7 @@ impl Update {
             let place = plan.place_of(&flat(&self.graph, *storage));
             put(&mut machine, &place, &Contents::Floats(values.clone()));
         }
-        machine.run(device, plan, Phase::Refresh, 0, 0);
+        machine.run(device, plan, Stage::Refresh.id(), 0, 0);
         let mut random = Random(6);
         let steps = 1..=NUM_STEPS;
         steps
@@ -192,7 +192,7 @@ impl Update {
                 schedule.extend(RATES);
                 let place = plan.place(self.schedule);
                 put_input(&mut machine, &place, &Contents::Floats(schedule));
-                machine.run(device, plan, Phase::Update, 0, 0);
+                machine.run(device, plan, Stage::Update.id(), 0, 0);
                 machine.wait().unwrap();
                 self.outcome(plan, &machine)
             })
@@ -235,14 +235,16 @@ impl Update {
 
     fn on_cpu(&self, kind: Kind) -> Vec<Outcome> {
         let target = CpuTarget::new(cpu().cpu().num_threads()).with_baseline(0);
-        let policy = Policy::uniform(Recompute::None, 0);
-        let plan = prepare(&self.graph, &policy, &target).pack().plan(0, 1);
+        let policy = RecomputePolicy::uniform(Recompute::None, 0);
+        let plan = lifetimes_of(&self.graph, &policy, &target)
+            .pack()
+            .plan(0, 1);
         self.run(kind, cpu(), &plan, Arithmetic::F32)
     }
 
     /// Twice, with the same bits.
     fn on_gpu(&self, kind: Kind, gpu: &Gpu, arithmetic: Arithmetic) -> Vec<Outcome> {
-        let policy = Policy::uniform(Recompute::None, 0);
+        let policy = RecomputePolicy::uniform(Recompute::None, 0);
         let plan = gpu.plan(&self.graph, &policy, arithmetic, [0, 1]);
         let [first, second] = [(); 2].map(|()| self.run(kind, gpu.device, &plan, arithmetic));
         for (first, second) in first.iter().zip(&second) {

@@ -2,6 +2,7 @@
 //!
 //! quick GELU: `z * sigmoid(1.702 z)`. erf GELU: `z * Phi(z)`, `Phi` the normal distribution function.
 
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
 
 /// The non-linearities that CLIP has.
@@ -54,17 +55,14 @@ impl Operation for Activate {
         node.element_wise(12)
     }
 
-    fn cheap_again(&self) -> Option<crate::op::CheapAgain> {
-        Some(crate::op::CheapAgain::SameNode)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        Some(RecomputeRule::SameNode)
+    }
+
+    fn skippable(&self, _output: usize) -> bool {
+        false
     }
 }
 
-impl Operation for ActivateGrad {
-    fn name(&self) -> &'static str {
-        "activation gradient"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        node.element_wise(16)
-    }
-}
+undifferentiated!(ActivateGrad, "activation gradient", |_, node| node
+    .element_wise(16));

@@ -1,5 +1,6 @@
 //! `y = a + b`, and `y += x` for gradients that arrive from several places.
 
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
 
 /// Inputs `a, b`; output `y`.
@@ -43,14 +44,14 @@ impl Operation for Add {
     fn cost(&self, node: NodeView<'_>) -> Cost {
         node.element_wise(1)
     }
-}
 
-impl Operation for AddInto {
-    fn name(&self) -> &'static str {
-        "add into"
+    fn skippable(&self, _output: usize) -> bool {
+        false
     }
 
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        node.element_wise(1)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None
     }
 }
+
+undifferentiated!(AddInto, "add into", |_, node| node.element_wise(1));

@@ -1,11 +1,12 @@
 //! `o = softmax(scale * q k^T + mask) v`, per sample and head, in memory linear in the tokens.
 //!
-//! Kept for the backward pass: the result and, per query, the logarithm of its softmax sum. The scores are made
-//! again from `q` and `k`. Backward, with `p = exp(s - lse)`:
+//! Kept for the backward pass: the result and, per query, the logarithm of its softmax sum. The scores are
+//! recomputed from `q` and `k`. Backward, with `p = exp(s - lse)`:
 //! `dv = p^T do`, `dp = do v^T`, `ds = p * (dp - sum(p dp))`, `dq = scale * ds k`, `dk = scale * ds^T q`.
 //!
 //! Legend: `b` samples, `t` queries, `s` keys, `d` width (heads side by side), `h` heads.
 
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
 /// Forward. Inputs `q_btd, k_bsd, v_bsd, [key_lengths_b]`; outputs `o_btd, lse_bht`.
@@ -112,17 +113,19 @@ impl Operation for Attention {
     fn skippable(&self, output: usize) -> bool {
         output == 1
     }
-}
 
-impl Operation for AttentionGrad {
-    fn name(&self) -> &'static str {
-        "attention gradient"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        scores(node, node.input(1), node.input(2), &self.forward, 5)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None
     }
 }
+
+undifferentiated!(AttentionGrad, "attention gradient", |op, node| scores(
+    node,
+    node.input(1),
+    node.input(2),
+    &op.forward,
+    5
+));
 
 fn scores(
     node: NodeView<'_>,

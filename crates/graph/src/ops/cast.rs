@@ -1,5 +1,6 @@
 //! The same numbers in another format or another memory. Backward: the cast the other way.
 
+use crate::op::RecomputeRule;
 use crate::{Backward, Cost, DType, Graph, MemorySpace, Node, NodeView, Operation, Role, ValueId};
 
 /// Input `x`; output `y`, of the same shape, in its own format and memory space.
@@ -40,5 +41,13 @@ impl Operation for Cast {
 
     fn cost(&self, node: NodeView<'_>) -> Cost {
         node.element_wise(1)
+    }
+
+    fn skippable(&self, _output: usize) -> bool {
+        false
+    }
+
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None
     }
 }

@@ -1,48 +1,52 @@
-//! `x[b, 0] = class + positions[0]`, `x[b, 1 + i] = patches[b, i] + positions[1 + i]`.
+//! `x[b, i] = class[i] + positions[i]` for `i < k`, `x[b, k + i] = patches[b, i] + positions[k + i]`.
 //!
-//! Backward: `dpatches` is `dx` without its first token, `dclass` and `dpositions` sum over the batch.
+//! `k` is 1, or 2 where a distillation token follows the class token. Backward: `dpatches` is `dx` without its first `k`
+//! tokens, `dclass` and `dpositions` sum over the batch.
 
-use crate::op::CheapAgain;
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
-/// Forward. Inputs `patches_bnd, class_d, positions_td` with `t = n + 1`; output `x_btd`.
+/// Forward. Inputs `patches_bnd, class_kd, positions_td` with `t = n + k`; output `x_btd`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassToken {}
 
-/// Input `dx_btd`; outputs `dpatches_bnd, [dclass_d, dpositions_td]`.
+/// Input `dx_btd`; outputs `dpatches_bnd, [dclass_kd, dpositions_td]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassTokenGrad {
+    /// Tokens before the patches.
+    pub num_prefix: usize,
     /// Whether class token and positions are trained.
     pub parameters: bool,
 }
 
 impl Graph {
-    /// Puts the class token before the patches and adds positions.
+    /// Puts the class token, and further ones, before the patches and adds positions.
     pub fn class_token(
         &mut self,
         name: &str,
         patches_bnd: ValueId,
-        class_d: ValueId,
+        class_kd: ValueId,
         positions_td: ValueId,
     ) -> ValueId {
         let (patches, positions) = (self.shape(patches_bnd), self.shape(positions_td));
         let [batch, num_patches, width] = *patches.dims() else {
             panic!("class token {name}: patches {patches:?}, expected [batch, patches, width]");
         };
+        let class = self.shape(class_kd);
+        let num_prefix = class.num_elements() / width;
+        assert!(
+            num_prefix > 0 && class.num_elements() == num_prefix * width,
+            "class token {name}: {class:?} before patches {patches:?}"
+        );
         assert_eq!(
             (positions.rows(), positions.width()),
-            (num_patches + 1, width),
-            "class token {name}: patches {patches:?}, positions {positions:?}"
+            (num_patches + num_prefix, width),
+            "class token {name}: {class:?} before patches {patches:?}, positions {positions:?}"
         );
-        assert_eq!(
-            self.shape(class_d).num_elements(),
-            width,
-            "class token {name}"
-        );
-        let x_btd = self.activation(name, &[batch, num_patches + 1, width]);
+        let x_btd = self.activation(name, &[batch, num_patches + num_prefix, width]);
         self.push_new(
             ClassToken {},
-            vec![patches_bnd, class_d, positions_td],
+            vec![patches_bnd, class_kd, positions_td],
             &[x_btd],
         );
         x_btd
@@ -69,25 +73,26 @@ impl Operation for ClassToken {
             outputs.push(pass.target(node.inputs[1]));
             outputs.push(pass.target(node.inputs[2]));
         }
-        pass.graph()
-            .push(ClassTokenGrad { parameters }, vec![dx_btd], outputs);
+        let [class, x] = [node.inputs[1], dx_btd].map(|id| pass.graph().shape(id));
+        let op = ClassTokenGrad {
+            num_prefix: class.num_elements() / x.width(),
+            parameters,
+        };
+        pass.graph().push(op, vec![dx_btd], outputs);
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {
         node.element_wise(1)
     }
 
-    fn cheap_again(&self) -> Option<CheapAgain> {
+    fn recompute(&self) -> Option<RecomputeRule> {
         None // its input, the embedded patches, is as large and would have to be kept instead
     }
-}
 
-impl Operation for ClassTokenGrad {
-    fn name(&self) -> &'static str {
-        "class token gradient"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        node.element_wise(2)
+    fn skippable(&self, _output: usize) -> bool {
+        false
     }
 }
+
+undifferentiated!(ClassTokenGrad, "class token gradient", |_, node| node
+    .element_wise(2));

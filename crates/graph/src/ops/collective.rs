@@ -1,5 +1,6 @@
 //! What several processes do together: in place, and the identity when there is one process.
 
+use crate::op::RecomputeRule;
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
 /// Which exchange.
@@ -52,5 +53,13 @@ impl Operation for Collective {
             bytes: node.operand_bytes(),
             ..Cost::default()
         }
+    }
+
+    fn skippable(&self, _output: usize) -> bool {
+        false
+    }
+
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None
     }
 }

@@ -8,6 +8,7 @@
 //! `g[i, j] = seed / 2 * (exp(s - row_lse[i]) + exp(s - column_lse[j])) - seed * (i == j)`:
 //! `dimage = scale * g text`, `dtext = scale * g^T image`, `dlogit_scale += sum g s`.
 
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
 /// Forward. Inputs `image_bd, text_bd, weights_b, logit_scale`; outputs the sum (added to), `row_lse_b`,
@@ -91,17 +92,21 @@ impl Operation for Contrastive {
     fn cost(&self, node: NodeView<'_>) -> Cost {
         pairs(node.input(0), node, 1)
     }
-}
 
-impl Operation for ContrastiveGrad {
-    fn name(&self) -> &'static str {
-        "contrastive gradient"
+    fn skippable(&self, _output: usize) -> bool {
+        false
     }
 
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        pairs(node.input(1), node, 3)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None
     }
 }
+
+undifferentiated!(ContrastiveGrad, "contrastive gradient", |_, node| pairs(
+    node.input(1),
+    node,
+    3
+));
 
 fn pairs(image: crate::Shape, node: NodeView<'_>, num_products: u64) -> Cost {
     let pairs = (image.rows() * image.rows()) as u64;

@@ -5,6 +5,7 @@
 //! before it starts, and divides once through the seed. Backward:
 //! `dlogits = seed * w[n] * (softmax - target)`.
 
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
 /// Forward. Inputs `logits_nc, labels_n, weights_n`; output the sum, which is added to.
@@ -70,14 +71,15 @@ impl Operation for CrossEntropy {
             bytes: node.operand_bytes(),
         }
     }
-}
 
-impl Operation for CrossEntropyGrad {
-    fn name(&self) -> &'static str {
-        "cross-entropy gradient"
+    fn skippable(&self, _output: usize) -> bool {
+        false
     }
 
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        node.element_wise(14)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None
     }
 }
+
+undifferentiated!(CrossEntropyGrad, "cross-entropy gradient", |_, node| node
+    .element_wise(14));

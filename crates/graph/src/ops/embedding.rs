@@ -2,6 +2,7 @@
 //!
 //! Backward: `dtable[id] += dx[b, t]` for every place where the id stands, `dpositions[t] += sum over b`.
 
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
 /// Forward. Inputs `ids_bt, table_vd, positions_td`; output `x_btd`.
@@ -71,20 +72,19 @@ impl Operation for Embedding {
         traffic(node, node.output(0))
     }
 
-    fn cheap_again(&self) -> Option<crate::op::CheapAgain> {
-        Some(crate::op::CheapAgain::SameNode)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        Some(RecomputeRule::SameNode)
+    }
+
+    fn skippable(&self, _output: usize) -> bool {
+        false
     }
 }
 
-impl Operation for EmbeddingGrad {
-    fn name(&self) -> &'static str {
-        "embedding gradient"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        traffic(node, node.input(0))
-    }
-}
+undifferentiated!(EmbeddingGrad, "embedding gradient", |_, node| traffic(
+    node,
+    node.input(0)
+));
 
 /// Only the rows that are looked up move, not the table.
 fn traffic(node: NodeView<'_>, x: crate::Shape) -> Cost {

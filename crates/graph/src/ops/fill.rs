@@ -1,6 +1,7 @@
 //! Sets every element to one number.
 
-use crate::{Cost, NodeView, Operation};
+use crate::Cost;
+use crate::op::undifferentiated;
 
 /// Output: any contiguous value.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,15 +10,9 @@ pub struct Fill {
     pub value: f64,
 }
 
-impl Operation for Fill {
-    fn name(&self) -> &'static str {
-        "fill"
+undifferentiated!(Fill, "fill", |_, node| {
+    Cost {
+        bytes: node.operand_bytes(),
+        ..Cost::default()
     }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        Cost {
-            bytes: node.operand_bytes(),
-            ..Cost::default()
-        }
-    }
-}
+});

@@ -1,6 +1,6 @@
 //! `y[b] = x[b, index[b]]`: the class token, or the end token of a caption. Backward: `dx[b, index[b]] += dy[b]`.
 
-use crate::op::CheapAgain;
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
 /// Forward. Inputs `x_btd, index_b`; output `y_b1d`.
@@ -58,20 +58,19 @@ impl Operation for GatherRows {
         rows(node, node.output(0))
     }
 
-    fn cheap_again(&self) -> Option<CheapAgain> {
-        Some(CheapAgain::SameNode)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        Some(RecomputeRule::SameNode)
+    }
+
+    fn skippable(&self, _output: usize) -> bool {
+        false
     }
 }
 
-impl Operation for ScatterRows {
-    fn name(&self) -> &'static str {
-        "scatter rows"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        rows(node, node.input(0))
-    }
-}
+undifferentiated!(ScatterRows, "scatter rows", |_, node| rows(
+    node,
+    node.input(0)
+));
 
 fn rows(node: NodeView<'_>, moved: crate::Shape) -> Cost {
     Cost {

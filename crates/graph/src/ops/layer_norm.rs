@@ -3,7 +3,7 @@
 //! Backward, with `h = (x - mean) * rstd` and `g = dy * gamma`:
 //! `dx = rstd * (g - mean(g) - h * mean(g h))`, `dgamma += sum dy h`, `dbeta += sum dy`.
 
-use crate::op::CheapAgain;
+use crate::op::{RecomputeRule, no_backward};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
 
 /// Forward. Inputs `x, gamma, beta`; outputs `y, mean, rstd`.
@@ -85,14 +85,18 @@ impl Operation for LayerNorm {
         output > 0
     }
 
-    fn cheap_again(&self) -> Option<CheapAgain> {
-        Some(CheapAgain::SameNode)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        Some(RecomputeRule::SameNode)
     }
 }
 
 impl Operation for LayerNormGrad {
     fn name(&self) -> &'static str {
         "layer norm gradient"
+    }
+
+    fn backward(&self, node: &Node, _pass: &mut Backward<'_>) {
+        no_backward(self, node);
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {
@@ -105,5 +109,9 @@ impl Operation for LayerNormGrad {
 
     fn skippable(&self, output: usize) -> bool {
         output < 2
+    }
+
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None
     }
 }

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::op::CheapAgain;
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::ops::activation::{Activate, Activation};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Role, ValueId};
 
@@ -242,8 +242,8 @@ impl Operation for Linear {
         output == 1
     }
 
-    fn cheap_again(&self) -> Option<CheapAgain> {
-        self.activation.map(|activation| CheapAgain::Derived {
+    fn recompute(&self) -> Option<RecomputeRule> {
+        self.activation.map(|activation| RecomputeRule::Derived {
             output: 0,
             from: 1,
             op: Box::new(Activate { activation }.into()),
@@ -251,35 +251,23 @@ impl Operation for Linear {
     }
 }
 
-impl Operation for LinearInputGrad {
-    fn name(&self) -> &'static str {
-        "linear input gradient"
-    }
+undifferentiated!(LinearInputGrad, "linear input gradient", |op, node| {
+    let activation = if op.activation.is_some() { 16 } else { 0 };
+    product(
+        node,
+        node.input(0).num_elements() * node.input(1).width(),
+        activation,
+    )
+});
 
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        let activation = if self.activation.is_some() { 16 } else { 0 };
-        product(
-            node,
-            node.input(0).num_elements() * node.input(1).width(),
-            activation,
-        )
-    }
-}
-
-impl Operation for LinearWeightGrad {
-    fn name(&self) -> &'static str {
-        "linear weight gradient"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        let multiply_adds = if self.weight {
-            node.input(0).num_elements() * node.input(1).width()
-        } else {
-            0
-        };
-        product(node, multiply_adds, 0)
-    }
-}
+undifferentiated!(LinearWeightGrad, "linear weight gradient", |op, node| {
+    let multiply_adds = if op.weight {
+        node.input(0).num_elements() * node.input(1).width()
+    } else {
+        0
+    };
+    product(node, multiply_adds, 0)
+});
 
 fn product(node: NodeView<'_>, multiply_adds: usize, flops_per_element: u64) -> Cost {
     Cost {

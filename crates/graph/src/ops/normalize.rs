@@ -1,5 +1,6 @@
 //! `y = x / |x|` over the last dimension. Backward: `dx = (dy - y (y . dy)) / |x|`.
 
+use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
 
 /// Forward. Input `x`; outputs `y, inverse_norm`.
@@ -45,14 +46,11 @@ impl Operation for Normalize {
     fn skippable(&self, output: usize) -> bool {
         output == 1
     }
-}
 
-impl Operation for NormalizeGrad {
-    fn name(&self) -> &'static str {
-        "normalize gradient"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        node.element_wise(5)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None
     }
 }
+
+undifferentiated!(NormalizeGrad, "normalize gradient", |_, node| node
+    .element_wise(5));

@@ -4,8 +4,8 @@
 //! Within a patch the order is channel, row, column: that of Hugging Face's convolution weights, which are
 //! used as they are. Pictures have no gradient.
 
-use crate::op::CheapAgain;
-use crate::{Cost, DType, Graph, NodeView, Operation, ValueId};
+use crate::op::{RecomputeRule, no_backward};
+use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
 /// Input `pixels_bhwc` (bytes, or floats that are normalised already); output `patches`.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,11 +70,19 @@ impl Operation for Patchify {
         "patchify"
     }
 
+    fn backward(&self, node: &Node, _pass: &mut Backward<'_>) {
+        no_backward(self, node);
+    }
+
     fn cost(&self, node: NodeView<'_>) -> Cost {
         node.element_wise(2)
     }
 
-    fn cheap_again(&self) -> Option<CheapAgain> {
-        Some(CheapAgain::SameNode)
+    fn recompute(&self) -> Option<RecomputeRule> {
+        Some(RecomputeRule::SameNode)
+    }
+
+    fn skippable(&self, _output: usize) -> bool {
+        false
     }
 }

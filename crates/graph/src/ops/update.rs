@@ -6,7 +6,8 @@
 //!
 //! A gradient that is not finite leaves every weight and all state as they were.
 
-use crate::{Cost, NodeView, Operation};
+use crate::Cost;
+use crate::op::undifferentiated;
 
 /// Inputs: every gradient. Output: `[norm, finite]`, the norm before unscaling and 1 or 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,29 +42,17 @@ pub struct AdamW {
     pub parameters: Vec<AdamWParameter>,
 }
 
-impl Operation for GradientNorm {
-    fn name(&self) -> &'static str {
-        "gradient norm"
+undifferentiated!(GradientNorm, "gradient norm", |_, node| {
+    Cost {
+        bytes: node.operand_bytes(),
+        ..Cost::default()
     }
+});
 
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        Cost {
-            bytes: node.operand_bytes(),
-            ..Cost::default()
-        }
+undifferentiated!(AdamW, "adamw", |_, node| {
+    Cost {
+        // Weights and both moments are read as well as written.
+        bytes: 2 * node.operand_bytes(),
+        ..Cost::default()
     }
-}
-
-impl Operation for AdamW {
-    fn name(&self) -> &'static str {
-        "adamw"
-    }
-
-    fn cost(&self, node: NodeView<'_>) -> Cost {
-        Cost {
-            // Weights and both moments are read as well as written.
-            bytes: 2 * node.operand_bytes(),
-            ..Cost::default()
-        }
-    }
-}
+});

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering as Memory};
 use holdall_device::cpu::digits::{self, COLUMNS, Counts, Kernel, Lines, ROWS};
 use rayon::prelude::*;
 
-use super::judge::{Judge, Rooms, Score};
-use super::survey::{Surveyed, products_are_exact};
-use super::thresholds::Thresholds;
+use super::best_positives::BestPositives;
+use super::exact_comparison::{ExactComparison, RowScratch, Score};
+use super::feature_scan::{FeatureScan, products_are_exact};
 use super::{Decided, Go, Job, Progress, RetrievalError};
 use crate::features::Features;
 
@@ -64,15 +64,15 @@ impl Count {
 
 /// One side's thresholds and counts.
 pub struct Direction<'a> {
-    pub thresholds: &'a Thresholds,
+    pub thresholds: &'a BestPositives,
     pub counts: &'a [Count],
 }
 
 /// What the threads share.
 pub struct Counting<'a> {
     pub job: &'a Job<'a>,
-    pub judge: &'a Judge<'a>,
-    pub surveyed: [Surveyed; 2],
+    pub comparison: &'a ExactComparison<'a>,
+    pub scans: [FeatureScan; 2],
     pub to_gallery: Direction<'a>,
     pub to_query: Direction<'a>,
     pub tiles: Tiles,
@@ -176,9 +176,9 @@ impl<const N: usize> Packed<N> {
 /// A side as it is packed.
 pub struct Packing<'a> {
     pub features: &'a Features<'a>,
-    pub surveyed: &'a Surveyed,
+    pub scan: &'a FeatureScan,
     /// The other side: thresholds are told in its units.
-    pub other: &'a Surveyed,
+    pub other: &'a FeatureScan,
 }
 
 /// Packs rows from `first` on into a panel; returns what their digits leave out, relative to their sizes: the largest.
@@ -190,7 +190,7 @@ pub fn pack_panel<const N: usize>(
 ) -> f64 {
     let Packing {
         features,
-        surveyed,
+        scan,
         other,
     } = side;
     let (mut room, mut row_digits) = (vec![], vec![0; features.dimension()]);
@@ -206,12 +206,12 @@ pub fn pack_panel<const N: usize>(
         }
         let values = features.row(row, &mut room);
         let found = digits::survey(values);
-        let split = digits::split(values, found.norm, surveyed.unit(&found), &mut row_digits);
+        let split = digits::split(values, found.norm, scan.unit(&found), &mut row_digits);
         digits::pack::<N>(panel, line, &row_digits);
         let Score { value, error } = threshold(row);
         let unit = 2f64.powi(split.exponent + other.exponent);
         let bounds = [below((value - error) / unit), above((value + error) / unit)];
-        let unit = 2f32.powi(split.exponent - surveyed.exponent);
+        let unit = 2f32.powi(split.exponent - scan.exponent);
         // A row whose unit is coarser than its own survey asked for leaves out more than others: it counts as longer, so that
         // one relative bound serves all, and as long as f32 can multiply.
         let size = match split.residual > 0.0 {
@@ -275,8 +275,8 @@ impl Counting<'_> {
     fn pack_gallery(&self, first: usize, items: usize) -> Packed<COLUMNS> {
         let side = Packing {
             features: self.job.gallery,
-            surveyed: &self.surveyed[1],
-            other: &self.surveyed[0],
+            scan: &self.scans[1],
+            other: &self.scans[0],
         };
         pack_parallel(&side, first, items, |row| {
             self.to_query.thresholds.score(row)
@@ -345,7 +345,7 @@ struct Thread<'a, 'b> {
     above: Vec<u32>,
     counts: Counts,
     pending: Vec<Pending>,
-    rooms: Rooms,
+    scratch: RowScratch,
     exact: bool,
     /// Comparisons in f64, and those of them that were done again without rounding.
     decided: [u64; 2],
@@ -360,8 +360,8 @@ impl<'a, 'b> Thread<'a, 'b> {
             above: vec![0; counting.tiles.queries],
             counts: Counts::default(),
             pending: Vec::with_capacity(PENDING),
-            rooms: Rooms::default(),
-            exact: products_are_exact(&counting.surveyed[0], &counting.surveyed[1]),
+            scratch: RowScratch::default(),
+            exact: products_are_exact(&counting.scans[0], &counting.scans[1]),
             decided: [0; 2],
         }
     }
@@ -418,14 +418,14 @@ impl<'a, 'b> Thread<'a, 'b> {
     fn pack_queries(&mut self, first: usize, panels: usize, gallery_leaves_out: f64) {
         let Counting {
             job,
-            surveyed,
+            scans,
             to_gallery,
             ..
         } = self.counting;
         let side = Packing {
             features: job.queries,
-            surveyed: &surveyed[0],
-            other: &surveyed[1],
+            scan: &scans[0],
+            other: &scans[1],
         };
         let exact = self.exact;
         self.queries.fill(
@@ -442,7 +442,7 @@ impl<'a, 'b> Thread<'a, 'b> {
     /// Decides what is pending.
     fn decide(&mut self) {
         let Counting {
-            judge,
+            comparison,
             to_gallery,
             to_query,
             ..
@@ -459,13 +459,13 @@ impl<'a, 'b> Thread<'a, 'b> {
                 }
                 continue;
             }
-            let score = judge.score(pair, &mut self.rooms);
+            let score = comparison.score(pair, &mut self.scratch);
             for (direction, own, _) in directions.into_iter().filter(|(.., open)| *open) {
                 self.decided[0] += 1;
-                let order = judge.compare(score, direction.thresholds.score(own));
+                let order = comparison.compare(score, direction.thresholds.score(own));
                 let order = order.unwrap_or_else(|| {
                     self.decided[1] += 1;
-                    judge.exactly(pair, direction.thresholds.pair(own), &mut self.rooms)
+                    comparison.exactly(pair, direction.thresholds.pair(own), &mut self.scratch)
                 });
                 direction.counts[own].add(order);
             }

@@ -11,8 +11,8 @@ use holdall_device::cpu::digits::{self, COLUMNS, Counts, Kernel, ROWS};
 use rayon::prelude::*;
 
 use super::count::{Packed, Packing, Tiles, below, pack_parallel, relative_bound};
-use super::judge::{Judge, Rooms, Score};
-use super::survey::{self, Surveyed};
+use super::exact_comparison::{ExactComparison, RowScratch, Score};
+use super::feature_scan::{self, FeatureScan};
 use super::{Go, Job, Neighbours, Progress, RetrievalError, Side};
 
 /// One of the best of a query.
@@ -25,7 +25,7 @@ struct Near {
 /// What a neighbour takes while it is looked for.
 pub const BYTES: usize = size_of::<Near>();
 
-/// Never in the way.
+/// Below every score.
 const NO_THRESHOLD: Score = Score {
     value: f64::INFINITY,
     error: 0.0,
@@ -37,11 +37,11 @@ pub fn neighbours(
     count: usize,
     go_on: &mut Go<'_>,
 ) -> Result<Neighbours, RetrievalError> {
-    let surveyed = [
-        survey::survey(job.queries, Side::Query)?,
-        survey::survey(job.gallery, Side::Gallery)?,
+    let scans = [
+        feature_scan::scan(job.queries, Side::Query)?,
+        feature_scan::scan(job.gallery, Side::Gallery)?,
     ];
-    let judge = Judge::new(job, survey::sums(&surveyed[0], &surveyed[1]));
+    let comparison = ExactComparison::new(job, feature_scan::sums(&scans[0], &scans[1]));
     let [num_queries, num_gallery] = [job.queries.num_rows(), job.gallery.num_rows()];
     let count = count.min(num_gallery);
     let nowhere = Near {
@@ -58,19 +58,19 @@ pub fn neighbours(
         let items = tiles.gallery.min(num_gallery - first);
         let side = Packing {
             features: job.gallery,
-            surveyed: &surveyed[1],
-            other: &surveyed[0],
+            scan: &scans[1],
+            other: &scans[0],
         };
         let gallery = pack_parallel(&side, first, items, |_| NO_THRESHOLD);
         let blocks = best.par_chunks_mut(count * tiles.queries).enumerate();
         blocks.for_each_init(
             || Thread {
                 job,
-                judge: &judge,
-                surveyed: &surveyed,
+                comparison: &comparison,
+                scans: &scans,
                 queries: Packed::empty(tiles.queries, job.queries.dimension()),
                 counts: Counts::default(),
-                rooms: Rooms::default(),
+                scratch: RowScratch::default(),
             },
             |thread, (block, best)| {
                 if stopped.load(Memory::Relaxed) {
@@ -101,11 +101,11 @@ pub fn neighbours(
 
 struct Thread<'a> {
     job: &'a Job<'a>,
-    judge: &'a Judge<'a>,
-    surveyed: &'a [Surveyed; 2],
+    comparison: &'a ExactComparison<'a>,
+    scans: &'a [FeatureScan; 2],
     queries: Packed<ROWS>,
     counts: Counts,
-    rooms: Rooms,
+    scratch: RowScratch,
 }
 
 impl Thread<'_> {
@@ -119,8 +119,8 @@ impl Thread<'_> {
     ) {
         let side = Packing {
             features: self.job.queries,
-            surveyed: &self.surveyed[0],
-            other: &self.surveyed[1],
+            scan: &self.scans[0],
+            other: &self.scans[1],
         };
         let panels = (best.len() / count).div_ceil(ROWS);
         let last = |best: &[Near], query: usize| best[(query + 1) * count - 1].score;
@@ -155,7 +155,7 @@ impl Thread<'_> {
                         let row = usize::from(open.row);
                         let unit = lines.unit[row];
                         let unit = f64::from(unit)
-                            * 2f64.powi(self.surveyed[0].exponent + self.surveyed[1].exponent);
+                            * 2f64.powi(self.scans[0].exponent + self.scans[1].exponent);
                         lines.low[row] = below((score.value - score.error) / unit);
                     }
                 }
@@ -167,17 +167,17 @@ impl Thread<'_> {
     /// Puts an item where it belongs among the best. Items come in order: one on a level comes after those before it.
     fn offer(&mut self, query: usize, item: u32, best: &mut [Near]) {
         let pair = [query, item as usize];
-        let score = self.judge.score(pair, &mut self.rooms);
+        let score = self.comparison.score(pair, &mut self.scratch);
         let mut place = best.len();
         while place > 0 {
             let other = best[place - 1];
             let order = match other.item {
                 u32::MAX => Ordering::Greater,
                 _ => {
-                    let order = self.judge.compare(score, other.score);
+                    let order = self.comparison.compare(score, other.score);
                     order.unwrap_or_else(|| {
                         let other = [query, other.item as usize];
-                        self.judge.exactly(pair, other, &mut self.rooms)
+                        self.comparison.exactly(pair, other, &mut self.scratch)
                     })
                 }
             };

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
 use super::*;
-use crate::exact;
+use crate::exact_dot;
 
 /// By comparing every score with every other, without rounding.
 fn oracle(job: &Job<'_>) -> [Vec<Entry>; 2] {
@@ -20,7 +20,7 @@ fn oracle(job: &Job<'_>) -> [Vec<Entry>; 2] {
         for (item, row) in own.iter().enumerate() {
             let positives = job.pairs.positives(side, item);
             let than = |a: u32, b: u32| {
-                exact::compare([row, &others[a as usize]], [row, &others[b as usize]])
+                exact_dot::compare([row, &others[a as usize]], [row, &others[b as usize]])
             };
             // Of several on a level, the first.
             let best = positives.iter().copied();
@@ -72,10 +72,10 @@ fn oracle_of_recall(job: &Job<'_>) -> [Vec<Entry>; 2] {
 
 /// By sorting whole rows.
 fn oracle_of_neighbours(job: &Job<'_>, count: usize) -> Vec<u32> {
-    let mut rooms = [vec![], vec![], vec![]];
+    let mut scratch = [vec![], vec![], vec![]];
     let mut all = vec![];
     for query in 0..job.queries.num_rows() {
-        let [a, b, c] = &mut rooms;
+        let [a, b, c] = &mut scratch;
         let row = job.queries.row(query, a);
         let mut items: Vec<u32> = (0..job.gallery.num_rows() as u32).collect();
         items.sort_by(|&one, &other| {
@@ -83,7 +83,7 @@ fn oracle_of_neighbours(job: &Job<'_>, count: usize) -> Vec<u32> {
                 job.gallery.row(one as usize, b).to_vec(),
                 job.gallery.row(other as usize, c).to_vec(),
             ];
-            exact::compare([row, &other], [row, &one])
+            exact_dot::compare([row, &other], [row, &one])
         });
         all.extend_from_slice(&items[..count]);
     }
@@ -252,10 +252,10 @@ proptest! {
         };
         let within = |limit: u64| {
             let options = Options { memory_bytes: Some(limit), ..Options::default() };
-            Layout::new(&job, &options)
+            Tiling::new(&job, &options)
         };
         match within(limit) {
-            Ok(layout) => prop_assert!(layout.held_bytes <= limit),
+            Ok(tiling) => prop_assert!(tiling.held_bytes <= limit),
             Err(RetrievalError::DoesNotFit { needed_bytes, limit_bytes }) => {
                 prop_assert_eq!(limit_bytes, limit);
                 prop_assert!(needed_bytes > limit);
@@ -342,9 +342,9 @@ fn a_card_finds_what_the_oracle_finds() {
             0 => Ranks::new(&card).unwrap(),
             _ => Ranks::narrow(&card).unwrap(),
         };
-        let mut on_card = OnCard::with(ranks, &card, &job, &Options::default()).unwrap();
-        let found = on_card.rank(&mut |_| true).unwrap();
-        assert!(on_card.is_resident());
+        let mut on_gpu = OnGpu::with(ranks, &card, &job, &Options::default()).unwrap();
+        let found = on_gpu.rank(&mut |_| true).unwrap();
+        assert!(on_gpu.is_resident());
         assert_eq!(
             found.to_gallery.entries, expected[0],
             "case {case}: {of_queries:?} {of_gallery:?}"
@@ -395,9 +395,9 @@ fn a_card_finds_what_the_cpu_finds() {
                 true => Ranks::narrow(&card).unwrap(),
                 false => Ranks::new(&card).unwrap(),
             };
-            let mut on_card = OnCard::with(ranks, &card, &job, &options).unwrap();
-            assert_eq!(on_card.is_resident(), memory_bytes.is_none());
-            let found = on_card.rank(&mut |_| true).unwrap();
+            let mut on_gpu = OnGpu::with(ranks, &card, &job, &options).unwrap();
+            assert_eq!(on_gpu.is_resident(), memory_bytes.is_none());
+            let found = on_gpu.rank(&mut |_| true).unwrap();
             println!("{kind:?}, limit {memory_bytes:?}: {:?}", found.decided);
             assert_eq!(
                 found.to_gallery, expected.to_gallery,

@@ -44,10 +44,9 @@ impl TensorMismatch {
 
     /// The prefix that a wrapper such as `DataParallel` put before every name.
     fn common_prefix(&self) -> Option<&str> {
-        let prefix = self
-            .unexpected
-            .iter()
-            .find_map(|name| name.strip_suffix("logit_scale"))?;
+        let missing = self.missing.first()?;
+        let mut unexpected = self.unexpected.iter();
+        let prefix = unexpected.find_map(|name| name.strip_suffix(missing.as_str()))?;
         let prefixed = |name: &String| name.starts_with(prefix);
         self.unexpected.iter().all(prefixed).then_some(prefix)
     }

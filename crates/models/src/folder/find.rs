@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::weights_file::WeightsFile;
-use super::{INDEX_FILE, SINGLE_FILE};
+use super::{CONFIG_FILE, INDEX_FILE, SINGLE_FILE};
 use crate::error::ModelError;
 
 const MOST_JSON_BYTES: u64 = 64 << 20;
@@ -169,9 +169,10 @@ fn pickle(file: &Path) -> ModelError {
         .file_name()
         .is_some_and(|name| name.to_string_lossy().starts_with("pytorch_model"));
     let conversion = if from_hugging_face {
+        let architecture = named_architecture(folder).unwrap_or("CLIPModel".into());
         format!(
-            "from transformers import CLIPModel\n\
-             CLIPModel.from_pretrained({folder:?}).save_pretrained({folder:?})"
+            "from transformers import {architecture}\n\
+             {architecture}.from_pretrained({folder:?}).save_pretrained({folder:?})"
         )
     } else {
         let target = folder.join(SINGLE_FILE);
@@ -184,6 +185,14 @@ fn pickle(file: &Path) -> ModelError {
         file: file.into(),
         conversion,
     }
+}
+
+/// The first architecture that a config.json names, if it is a plain name: it becomes a line of Python.
+fn named_architecture(folder: &Path) -> Option<String> {
+    let config: Value = serde_json::from_str(&read_json(&folder.join(CONFIG_FILE)).ok()?).ok()?;
+    let name = config.get("architectures")?.get(0)?.as_str()?;
+    let plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    plain.then(|| name.to_owned())
 }
 
 pub(super) fn file_exists(path: &Path) -> Result<bool, ModelError> {

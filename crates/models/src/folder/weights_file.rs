@@ -23,8 +23,8 @@ use memmap2::Mmap;
 use safetensors::tensor::TensorInfo;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
-use crate::config::num_values;
 use crate::error::ModelError;
+use crate::tensor_list::num_values;
 
 const LENGTH_BYTES: u64 = 8;
 /// The limit that the format's own reader has.

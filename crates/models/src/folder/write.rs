@@ -24,8 +24,9 @@ use serde_json::{Map, json};
 use super::checksums::CHECKSUMS_FILE;
 use super::weights_file::{HEADER_CHECKSUM, NO_CHECKSUM, TENSOR_CHECKSUMS, header_checksum_place};
 use super::{CONFIG_FILE, HEAD_FILE, Head, INDEX_FILE, SINGLE_FILE, compare};
-use crate::config::{ClipConfig, num_values};
 use crate::error::ModelError;
+use crate::model_config::ModelConfig;
+use crate::tensor_list::num_values;
 
 /// The elements of a tensor, asked for when they are written: those on a device are copied one tensor at a time.
 pub trait Values {
@@ -49,22 +50,26 @@ impl Values for &[f32] {
 /// Name, extent and elements.
 pub type NamedTensor<V> = (String, Vec<usize>, V);
 
-/// Writes a model folder that `CLIPModel.from_pretrained` loads, over an older one if there is one.
+/// Writes a model folder that transformers' `from_pretrained` loads, over an older one if there is one.
 ///
-/// `tensors` are those of [`ClipConfig::tensors`], in any order. Weights go to one file, or, where
-/// they exceed `shard_bytes`, to shards of at most that many bytes (a larger tensor has its own).
+/// `tensors` are those of [`ModelConfig::tensors`], in any order. Weights go to one file, or, where
+/// they exceed `shard_bytes`, to shards of at most that many bytes (a larger tensor has its own). `head` lies beside a CLIP model.
 pub fn write_folder<V: Values>(
     folder: &Path,
-    config: &ClipConfig,
+    config: impl Into<ModelConfig>,
     tensors: &[NamedTensor<V>],
     head: Option<&Head>,
     shard_bytes: Option<u64>,
 ) -> Result<(), ModelError> {
-    config.validate(&folder.join(CONFIG_FILE))?;
-    check_tensors(folder, config, tensors)?;
-    if let Some(head) = head {
-        check_head(folder, config, head)?;
-    }
+    let config = config.into();
+    let config_file = folder.join(CONFIG_FILE);
+    config.validate(&config_file)?;
+    let json = config.to_json(&config_file)?;
+    check_tensors(folder, &config, tensors)?;
+    let head = match head {
+        Some(head) => Some((head, check_head(folder, &config, head)?)),
+        None => None,
+    };
     fs::create_dir_all(folder).map_err(failed(folder, "create it"))?;
 
     let mut staged = Staged {
@@ -92,11 +97,9 @@ pub fn write_folder<V: Values>(
         staged.write(INDEX_FILE, |file| writeln!(file, "{index:#}"))?;
         INDEX_FILE
     };
-    staged.write(CONFIG_FILE, |file| {
-        file.write_all(config.to_json().as_bytes())
-    })?;
-    if let Some(head) = head {
-        let weight = vec![head.num_labels, config.projection_dim];
+    staged.write(CONFIG_FILE, |file| file.write_all(json.as_bytes()))?;
+    if let Some((head, width)) = head {
+        let weight = vec![head.num_labels, width];
         let tensors = [
             ("weight".to_string(), weight, head.weight.as_slice()),
             (
@@ -114,7 +117,7 @@ pub fn write_folder<V: Values>(
 
 fn check_tensors<V: Values>(
     folder: &Path,
-    config: &ClipConfig,
+    config: &ModelConfig,
     tensors: &[NamedTensor<V>],
 ) -> Result<(), ModelError> {
     let mut names: Vec<&str> = tensors.iter().map(|(name, _, _)| name.as_str()).collect();
@@ -137,7 +140,7 @@ fn check_tensors<V: Values>(
         });
     }
     for (name, shape, values) in tensors {
-        let expected = num_values(shape).expect("fits: checked by ClipConfig::validate");
+        let expected = num_values(shape).expect("fits: checked by ModelConfig::validate");
         let found = values.num_values();
         if found != expected {
             return Err(ModelError::ValueCount {
@@ -150,11 +153,19 @@ fn check_tensors<V: Values>(
     Ok(())
 }
 
-fn check_head(folder: &Path, config: &ClipConfig, head: &Head) -> Result<(), ModelError> {
+/// Returns the width of the projection that the head reads.
+fn check_head(folder: &Path, config: &ModelConfig, head: &Head) -> Result<usize, ModelError> {
+    let ModelConfig::Clip(config) = config else {
+        return Err(ModelError::Head {
+            file: folder.join(HEAD_FILE),
+            expected: "a head only beside a CLIPModel".into(),
+            found: config.describe(),
+        });
+    };
     let num_weights = num_values(&[head.num_labels, config.projection_dim]);
     let fits = num_weights == Some(head.weight.len()) && head.num_labels == head.bias.len();
     if fits && head.num_labels > 0 {
-        return Ok(());
+        return Ok(config.projection_dim);
     }
     Err(ModelError::Head {
         file: folder.join(HEAD_FILE),

@@ -94,6 +94,16 @@ fn pickles_are_refused_with_the_lines_that_convert_them() {
     let folder = tiny_folder();
     fs::write(folder.path().join("pytorch_model.bin"), "a pickle").unwrap();
     ModelFolder::open(folder.path()).unwrap().check().unwrap();
+    // The lines are for the architecture that the folder names; nothing else of its text becomes Python.
+    fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+    for (named, line) in [
+        ("ViTModel", "import ViTModel\nViTModel.from_pretrained("),
+        ("os; x", "import CLIPModel\nCLIPModel.from_pretrained("),
+    ] {
+        let config = format!("{{\"architectures\": [\"{named}\"]}}");
+        fs::write(folder.path().join("config.json"), config).unwrap();
+        assert_refused(ModelFolder::open(folder.path()), &["runs code", line]);
+    }
 }
 
 #[test]

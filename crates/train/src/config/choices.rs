@@ -4,15 +4,32 @@ use holdall_device::Arithmetic;
 use holdall_plan::Recompute;
 use serde::{Deserialize, Serialize};
 
-use super::written::Written;
+use super::word_or_number::WordOrNumber;
 
 /// What kind of model and loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Task {
+pub enum TaskName {
     /// Pictures and captions, with an optional label head.
-    #[default]
     Clip,
+    /// Pictures and labels, or numbers.
+    Classify,
+}
+
+impl TaskName {
+    /// As the user writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            TaskName::Clip => "clip",
+            TaskName::Classify => "classify",
+        }
+    }
+
+    /// The task of that name.
+    pub(crate) fn by_name(name: &str) -> Option<TaskName> {
+        let all = [TaskName::Clip, TaskName::Classify];
+        all.into_iter().find(|task| task.name() == name)
+    }
 }
 
 /// Number format of the arithmetic.
@@ -111,7 +128,7 @@ pub enum Schedule {
 /// What is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Split {
+pub enum Subset {
     /// What was held out.
     Validation,
     /// What is trained on.
@@ -120,7 +137,7 @@ pub enum Split {
 
 /// A count, or as many as suit the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "WordOrNumber", into = "WordOrNumber")]
 pub enum Count {
     /// What suits the machine.
     #[default]
@@ -139,10 +156,10 @@ impl Count {
     }
 }
 
-impl TryFrom<Written> for Count {
+impl TryFrom<WordOrNumber> for Count {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Count, String> {
+    fn try_from(written: WordOrNumber) -> Result<Count, String> {
         match written.count() {
             Some(count) => Ok(Count::Exactly(count)),
             None if written.is_word("auto") => Ok(Count::Auto),
@@ -151,11 +168,11 @@ impl TryFrom<Written> for Count {
     }
 }
 
-impl From<Count> for Written {
-    fn from(count: Count) -> Written {
+impl From<Count> for WordOrNumber {
+    fn from(count: Count) -> WordOrNumber {
         match count {
-            Count::Auto => Written::Word("auto".to_owned()),
-            Count::Exactly(count) => Written::Whole(count as u64),
+            Count::Auto => WordOrNumber::Word("auto".to_owned()),
+            Count::Exactly(count) => WordOrNumber::Whole(count as u64),
         }
     }
 }
@@ -166,15 +183,15 @@ impl std::str::FromStr for Count {
     /// As typed: `auto` or `4`.
     fn from_str(text: &str) -> Result<Count, String> {
         match text.parse() {
-            Ok(number) => Written::Whole(number).try_into(),
-            Err(_) => Written::Word(text.to_owned()).try_into(),
+            Ok(number) => WordOrNumber::Whole(number).try_into(),
+            Err(_) => WordOrNumber::Word(text.to_owned()).try_into(),
         }
     }
 }
 
 /// How long the learning rate rises, from almost nothing, in a straight line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "WordOrNumber", into = "WordOrNumber")]
 pub enum Warmup {
     /// So many optimizer steps.
     Steps(usize),
@@ -198,15 +215,15 @@ impl Warmup {
     }
 }
 
-impl TryFrom<Written> for Warmup {
+impl TryFrom<WordOrNumber> for Warmup {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Warmup, String> {
+    fn try_from(written: WordOrNumber) -> Result<Warmup, String> {
         if let Some(steps) = written.count() {
             return Ok(Warmup::Steps(steps));
         }
         let percent = match &written {
-            Written::Word(word) => word.strip_suffix('%'),
+            WordOrNumber::Word(word) => word.strip_suffix('%'),
             _ => None,
         };
         percent
@@ -217,18 +234,18 @@ impl TryFrom<Written> for Warmup {
     }
 }
 
-impl From<Warmup> for Written {
-    fn from(warmup: Warmup) -> Written {
+impl From<Warmup> for WordOrNumber {
+    fn from(warmup: Warmup) -> WordOrNumber {
         match warmup {
-            Warmup::Steps(steps) => Written::Whole(steps as u64),
-            Warmup::Percent(percent) => Written::Word(format!("{percent}%")),
+            Warmup::Steps(steps) => WordOrNumber::Whole(steps as u64),
+            Warmup::Percent(percent) => WordOrNumber::Word(format!("{percent}%")),
         }
     }
 }
 
 /// When a run stops to evaluate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "WordOrNumber", into = "WordOrNumber")]
 pub enum EvalEvery {
     /// After each epoch.
     #[default]
@@ -239,10 +256,10 @@ pub enum EvalEvery {
     Never,
 }
 
-impl TryFrom<Written> for EvalEvery {
+impl TryFrom<WordOrNumber> for EvalEvery {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<EvalEvery, String> {
+    fn try_from(written: WordOrNumber) -> Result<EvalEvery, String> {
         match written.count() {
             Some(steps) if steps > 0 => Ok(EvalEvery::Steps(steps)),
             _ if written.is_word("epoch") => Ok(EvalEvery::Epoch),
@@ -252,19 +269,19 @@ impl TryFrom<Written> for EvalEvery {
     }
 }
 
-impl From<EvalEvery> for Written {
-    fn from(every: EvalEvery) -> Written {
+impl From<EvalEvery> for WordOrNumber {
+    fn from(every: EvalEvery) -> WordOrNumber {
         match every {
-            EvalEvery::Epoch => Written::Word("epoch".to_owned()),
-            EvalEvery::Steps(steps) => Written::Whole(steps as u64),
-            EvalEvery::Never => Written::Word("none".to_owned()),
+            EvalEvery::Epoch => WordOrNumber::Word("epoch".to_owned()),
+            EvalEvery::Steps(steps) => WordOrNumber::Whole(steps as u64),
+            EvalEvery::Never => WordOrNumber::Word("none".to_owned()),
         }
     }
 }
 
 /// When a run writes a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "WordOrNumber", into = "WordOrNumber")]
 pub enum SaveEvery {
     /// After each epoch.
     #[default]
@@ -273,10 +290,10 @@ pub enum SaveEvery {
     Steps(usize),
 }
 
-impl TryFrom<Written> for SaveEvery {
+impl TryFrom<WordOrNumber> for SaveEvery {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<SaveEvery, String> {
+    fn try_from(written: WordOrNumber) -> Result<SaveEvery, String> {
         match written.count() {
             Some(steps) if steps > 0 => Ok(SaveEvery::Steps(steps)),
             _ if written.is_word("epoch") => Ok(SaveEvery::Epoch),
@@ -285,11 +302,11 @@ impl TryFrom<Written> for SaveEvery {
     }
 }
 
-impl From<SaveEvery> for Written {
-    fn from(every: SaveEvery) -> Written {
+impl From<SaveEvery> for WordOrNumber {
+    fn from(every: SaveEvery) -> WordOrNumber {
         match every {
-            SaveEvery::Epoch => Written::Word("epoch".to_owned()),
-            SaveEvery::Steps(steps) => Written::Whole(steps as u64),
+            SaveEvery::Epoch => WordOrNumber::Word("epoch".to_owned()),
+            SaveEvery::Steps(steps) => WordOrNumber::Whole(steps as u64),
         }
     }
 }

@@ -3,10 +3,10 @@
 use serde_json::Value;
 use serde_saphyr::Error;
 
-use super::brought;
 use super::keys::{defaults, hint_for_unknown, nearest, section_of};
 use super::layers::Source;
-use super::tree::Tree;
+use super::located_value::LocatedValue;
+use super::pytorch_keys;
 use crate::error::TrainError;
 
 /// What is wrong, and what to do about it.
@@ -28,7 +28,7 @@ impl Complaint {
 }
 
 /// What the parser says of a layer, for people. `tree` is there where the text is YAML at all.
-pub(super) fn explain(error: &Error, source: &Source, tree: Option<&Tree>) -> TrainError {
+pub(super) fn explain(error: &Error, source: &Source, tree: Option<&LocatedValue>) -> TrainError {
     let location = error.location();
     let line = location.map(|location| location.line());
     let path = location
@@ -142,7 +142,9 @@ fn hint_for_value(path: Option<&str>) -> String {
     match (path, default) {
         ("memory" | "host_memory", _) => format!("`{key}: 8GiB`, 8GB, 80% or auto"),
         ("data.validation", _) => "`validation: 10%`, a CSV, {column: split}, or none".to_owned(),
-        ("train.optimizer", _) => brought::answer_to("adamw").unwrap_or(EXAMPLE).to_owned(),
+        ("train.optimizer", _) => pytorch_keys::answer_to("adamw")
+            .unwrap_or(EXAMPLE)
+            .to_owned(),
         ("train.lr_by", _) => "`lr_by: {\"vision_model.*\": 1e-6}`".to_owned(),
         (_, Some(Value::Object(_))) => {
             format!("`{path}` is a section: its keys go below it, indented")

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::RunConfig;
-use super::brought::answer_to;
+use super::pytorch_keys::answer_to;
 
 /// Other names of keys: section, name, the key that is meant. `serde(alias)` accepts them; layers are merged under the
 /// key that is meant.

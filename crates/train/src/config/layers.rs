@@ -12,8 +12,8 @@ use serde_saphyr::options::NonFiniteFloatPolicy;
 use super::RunConfig;
 use super::explain::explain;
 use super::keys::ALIASES;
+use super::located_value::LocatedValue;
 use super::paths::start_paths_at;
-use super::tree::Tree;
 use super::validate::check_numbers;
 use crate::error::TrainError;
 
@@ -159,13 +159,13 @@ fn read_set(typed: &str) -> Result<Value, TrainError> {
 }
 
 /// A layer on its own: its keys, its types, its numbers.
-fn check(text: &str, source: &Source) -> Result<(Tree, Value), TrainError> {
-    let tree: Result<Option<Tree>, _> = parse(text);
+fn check(text: &str, source: &Source) -> Result<(LocatedValue, Value), TrainError> {
+    let tree: Result<Option<LocatedValue>, _> = parse(text);
     let config: RunConfig = parse(text)
         .map_err(|error| explain(&error, source, tree.as_ref().ok().and_then(Option::as_ref)))?;
     let tree = tree.map_err(|error| explain(&error, source, None))?;
     let Some(tree) = tree else {
-        return Ok((Tree::empty(), Value::Object(Map::new())));
+        return Ok((LocatedValue::empty(), Value::Object(Map::new())));
     };
     check_numbers(&config).map_err(|wrong| {
         let line = tree.line_of(&wrong.path);

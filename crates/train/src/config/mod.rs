@@ -4,21 +4,21 @@
 //! builds on, the file, `--set`; each is checked on its own, and `explain` answers what is wrong. Command-line options are
 //! laid over it; nothing past this module sees a flag.
 
-mod brought;
 mod choices;
 mod explain;
 mod keys;
-#[cfg(test)]
-mod layer_tests;
 mod layers;
+#[cfg(test)]
+mod layers_tests;
+mod located_value;
 mod paths;
+mod pytorch_keys;
 mod rates;
 mod sections;
 #[cfg(test)]
 mod tests;
-mod tree;
 mod validate;
-mod written;
+mod word_or_number;
 
 use std::path::{Path, PathBuf};
 
@@ -29,8 +29,8 @@ use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Split, Task,
-    Warmup,
+    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset,
+    TaskName, Warmup,
 };
 pub use self::layers::lay_batch_numbers;
 pub use self::rates::{RatesByName, matches};
@@ -45,8 +45,8 @@ pub struct RunConfig {
     /// Another config that this one builds on, relative to it; `None` once it has been laid under.
     #[serde(skip_serializing)]
     pub base: Option<PathBuf>,
-    /// What kind of model.
-    pub task: Task,
+    /// What kind of work; what the data says where it is left out.
+    pub task: Option<TaskName>,
     /// A folder, or a preset by name (random weights).
     pub model: String,
     /// Which files, and which of their columns mean what.
@@ -81,7 +81,7 @@ impl Default for RunConfig {
     fn default() -> RunConfig {
         RunConfig {
             base: None,
-            task: Task::Clip,
+            task: None,
             model: "openai/clip-vit-base-patch32".to_owned(),
             data: DataConfig::default(),
             labels: None,
@@ -143,6 +143,7 @@ impl RunConfig {
             kept: None,
             budget_bytes,
             precision: arithmetic.name(),
+            smaller_batch_note: "",
         }
     }
 }

@@ -10,7 +10,12 @@ use super::RunConfig;
 /// Makes the paths of a layer start at the folder of its file.
 pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
     let start = |value: &mut Value| {
-        if let Value::String(path) = value {
+        // `validation: {file: val.csv, group: patient}` has its path inside.
+        let value = match value {
+            Value::Object(keys) => keys.get_mut("file"),
+            value => Some(value),
+        };
+        if let Some(Value::String(path)) = value {
             *path = folder.join(&*path).display().to_string();
         }
     };
@@ -18,7 +23,7 @@ pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
         for (key, value) in data {
             let is_path = match key.as_str() {
                 "train" | "image_root" => true,
-                "validation" => matches!(read(value), Some(Validation::File(_))),
+                "validation" => matches!(read(value), Some(Validation::File { .. })),
                 "tokenizer" => matches!(read(value), Some(TokenizerChoice::File(_))),
                 _ => false,
             };
@@ -54,7 +59,7 @@ pub(super) fn absolute(config: &RunConfig) -> RunConfig {
     for path in [&mut data.train, &mut data.image_root, &mut config.out] {
         path.as_mut().map(full);
     }
-    if let Validation::File(path) = &mut data.validation {
+    if let Validation::File { path, .. } = &mut data.validation {
         full(path);
     }
     if let TokenizerChoice::File(path) = &mut data.tokenizer {

@@ -1,13 +1,15 @@
 //! The sections of a config and their defaults.
 
+use std::collections::BTreeMap;
+
 use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    ClassWeights, EvalEvery, RecomputeChoice, SaveEvery, Schedule, Split, Warmup,
+    ClassWeights, EvalEvery, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
 };
 use super::rates::RatesByName;
-use super::written::{count_or_none, real_or_none};
+use super::word_or_number::{count_or_none, real_or_none};
 use crate::optimizer::OptimizerConfig;
 
 /// The `losses` section: what counts how much.
@@ -22,6 +24,8 @@ pub struct Losses {
     pub label_smoothing: f64,
     /// What a class counts for in the label loss.
     pub class_weights: ClassWeights,
+    /// Weights of a classifier's targets by name; 1 by default.
+    pub targets: BTreeMap<String, f64>,
 }
 
 impl Default for Losses {
@@ -31,6 +35,7 @@ impl Default for Losses {
             label: 0.5,
             label_smoothing: 0.0,
             class_weights: ClassWeights::None,
+            targets: BTreeMap::new(),
         }
     }
 }
@@ -50,9 +55,9 @@ pub struct TrainSection {
     pub recompute: RecomputeChoice,
     /// Times that the data is seen.
     pub epochs: usize,
-    /// Learning rate of the towers.
+    /// Learning rate of the model.
     pub lr: f64,
-    /// Learning rate of the label head.
+    /// Learning rate of heads and classifiers.
     pub lr_head: f64,
     /// Learning rates of parameters by name, instead of `lr` and `lr_head`; 0 holds them still.
     pub lr_by: RatesByName,
@@ -67,12 +72,16 @@ pub struct TrainSection {
     pub clip_norm: Option<f64>,
     /// The optimizer's fixed numbers.
     pub optimizer: OptimizerSection,
+    /// Share of the numbers that are dropped of what a classifier's blocks add.
+    pub dropout: f64,
+    /// Share of the samples for which a classifier's last block adds nothing; fewer for those before it.
+    pub stochastic_depth: f64,
     /// In which order an epoch draws its samples.
     pub sampling: Sampling,
     /// When to evaluate.
     pub eval_every: EvalEvery,
     /// What to evaluate.
-    pub eval_on: Vec<Split>,
+    pub eval_on: Vec<Subset>,
     /// Samples per batch of an evaluation; the micro-batch by default.
     pub eval_batch_size: Option<usize>,
     /// When to write a checkpoint.
@@ -100,9 +109,11 @@ impl Default for TrainSection {
             lr_end: 0.0,
             clip_norm: Some(1.0),
             optimizer: OptimizerSection::default(),
+            dropout: 0.0,
+            stochastic_depth: 0.0,
             sampling: Sampling::Shuffle,
             eval_every: EvalEvery::Epoch,
-            eval_on: vec![Split::Validation],
+            eval_on: vec![Subset::Validation],
             eval_batch_size: None,
             save_every: SaveEvery::Epoch,
             early_stop: None,

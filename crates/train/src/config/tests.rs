@@ -81,7 +81,7 @@ out: runs/cars
     assert_eq!(train.optimizer_config().clip_norm, None);
     assert_eq!(train.sampling, Sampling::Balanced);
     assert_eq!(train.eval_every, EvalEvery::Steps(50));
-    assert_eq!(train.eval_on, [Split::Validation, Split::Train]);
+    assert_eq!(train.eval_on, [Subset::Validation, Subset::Train]);
     assert_eq!(train.save_every, SaveEvery::Steps(100));
     assert_eq!(train.early_stop, Some(3));
     assert_eq!(config.num_workers, Count::Exactly(3));

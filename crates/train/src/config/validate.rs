@@ -5,7 +5,6 @@ use holdall_data::config::DataConfig;
 use super::choices::{Count, EvalEvery};
 use super::{Losses, RunConfig, TrainSection};
 use crate::error::TrainError;
-use crate::evaluate::METRICS;
 
 /// Most classes of a label head, and most threads, that anyone means.
 const MOST_LABELS: usize = 1 << 24;
@@ -214,14 +213,16 @@ fn check_moments(train: &TrainSection) -> Result<(), Wrong> {
         "at least 1",
         "`holdall plan` looks at a run without training",
     )?;
-    if let Some(name) = &train.best_metric {
-        let known = METRICS.join(", ");
+    for (key, share) in [
+        ("train.dropout", train.dropout),
+        ("train.stochastic_depth", train.stochastic_depth),
+    ] {
         check(
-            METRICS.contains(&name.as_str()),
-            "train.best_metric",
-            name,
-            &format!("one of {known}"),
-            "leave it out for label_top1 with labels, mean_r1 without",
+            (0.0..1.0).contains(&share),
+            key,
+            share,
+            "a share from 0 to below 1",
+            "0.1 drops a tenth; 0 leaves it out",
         )?;
     }
     check(

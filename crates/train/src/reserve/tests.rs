@@ -31,7 +31,7 @@ impl World {
         change(&mut config);
         let device = Device::on_cpu(Cpu::new(Some(1)));
         World {
-            setup: Setup::new(&config, &device).unwrap(),
+            setup: Setup::without_data(&config, &device).unwrap(),
             total,
             free,
             beyond: 0,
@@ -40,8 +40,8 @@ impl World {
     }
 
     fn plan(&self, budget_bytes: Option<u64>, more_bytes: u64) -> Result<Plan, TrainError> {
-        let config = &self.setup.step;
-        let build = |variant: &Variant| write_step(config, variant).graph;
+        let setup = &self.setup;
+        let build = |shape: &StepShape| setup.write(shape);
         let request = Request {
             budget_bytes,
             ..self.setup.request.clone()
@@ -199,7 +199,7 @@ fn more_than_planned_raises_the_forecast_within_the_budget() {
         let reserved = world.reserve(plan.clone(), budget).unwrap();
         assert_eq!(reserved.plan.step.process_bytes, promised + world.beyond);
         assert_eq!(reserved.plan.chosen.process_bytes, promised + world.beyond);
-        assert_eq!(reserved.plan.chosen.choice(), plan.chosen.choice());
+        assert_eq!(reserved.plan.chosen.choice, plan.chosen.choice);
     }
     assert_eq!(world.lines.borrow().len(), 2);
 }
@@ -211,7 +211,7 @@ fn more_than_the_budget_is_planned_again_with_it() {
     let budget = plan.step.process_bytes;
     world.beyond = budget / 2;
     let reserved = world.reserve(plan.clone(), Some(budget)).unwrap();
-    assert_ne!(reserved.plan.chosen.choice(), plan.chosen.choice());
+    assert_ne!(reserved.plan.chosen.choice, plan.chosen.choice);
     assert!(reserved.plan.step.process_bytes <= budget);
     assert!(reserved.plan.step.process_bytes > world.beyond);
     let lines = world.lines();

@@ -84,7 +84,7 @@ impl Trainer {
             Some(best) => (best.step, self.publish(best)?),
             None => {
                 let model = self.folder.model();
-                let checksum = save_model(&self.step, &self.ready.prepared, &model)?;
+                let checksum = save_model(&self.step, &model)?;
                 (self.state.step, checksum)
             }
         };
@@ -92,10 +92,10 @@ impl Trainer {
         let summary = Summary {
             device: self.ready.device.kind(),
             effective_batch: self.ready.split.effective_batch,
-            batch_size: chosen.batch_size,
-            gradient_accumulation: chosen.gradient_accumulation,
+            batch_size: chosen.choice.batch_size,
+            gradient_accumulation: chosen.choice.gradient_accumulation,
             precision: chosen.precision,
-            recompute: chosen.recompute.clone(),
+            recompute: chosen.choice.recompute.label(),
             epochs: self.state.step as f64 / self.ready.steps_per_epoch() as f64,
             steps: self.state.step,
             stopped_early: self.state.step < self.ready.total_steps(),
@@ -112,9 +112,13 @@ impl Trainer {
             process_bytes: self.ready.device.peak_bytes(),
             planned_arena_bytes: self.planned[1],
             arena_bytes: self.step.arena_bytes(),
-            weights: self.ready.prepared.setup.weights.describe(),
+            weights: self.step.config().task.describe_weights(),
             best: self.state.best.clone(),
             metrics: self.state.last_scores.clone(),
+            found: self.state.last_scores.first().map(|metrics| {
+                let task = &self.step.config().task;
+                task.describe_scores(&metrics.scores)
+            }),
             model: Some(ModelOfRun {
                 step,
                 checksum: checksum.to_string(),

@@ -11,7 +11,7 @@ use super::*;
 use crate::appended_file::Prefix;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Count, RunConfig};
-use crate::measure::Choosing;
+use crate::plan_race::Choosing;
 
 /// Three steps an epoch.
 fn trainer(folder: &std::path::Path, out: &str, change: impl Fn(&mut RunConfig)) -> Trainer {
@@ -92,7 +92,7 @@ fn run(trainer: &mut Trainer) -> (Steps, usize, Result<Outcome, TrainError>) {
 
 /// The picture at a place in the first epoch's order is no picture any more.
 fn break_picture(trainer: &Trainer, place: usize) -> u32 {
-    let samples = &trainer.ready.prepared.train.samples;
+    let samples = &trainer.ready.prepared.train;
     let order = Order::new(0, 0, samples, trainer.ready.config.train.sampling);
     let sample = order.as_slice()[place] as usize;
     std::fs::write(samples.image_path(sample), "no picture").unwrap();
@@ -205,7 +205,7 @@ fn a_step_whose_line_cannot_be_written_is_not_done() {
     draw(folder.path());
     let change = |config: &mut RunConfig| {
         config.train.eval_every = EvalEvery::Steps(2);
-        config.train.eval_on = vec![Split::Train];
+        config.train.eval_on = vec![Subset::Train];
     };
     let mut whole = trainer(folder.path(), "whole", change);
     run(&mut whole).2.unwrap();
@@ -237,7 +237,7 @@ fn an_evaluation_whose_lines_cannot_be_written_is_still_due() {
     draw(folder.path());
     let mut trainer = trainer(folder.path(), "run", |config| {
         config.train.eval_every = EvalEvery::Epoch;
-        config.train.eval_on = vec![Split::Train];
+        config.train.eval_on = vec![Subset::Train];
     });
     run_until(&mut trainer, 2);
     let nowhere = folder.path().join("no such folder/metrics.jsonl");
@@ -372,7 +372,7 @@ fn replaced_pictures_are_noticed_when_a_run_goes_on() {
     run(&mut trainer(folder.path(), "run", |_| ())).2.unwrap();
     let longer = |config: &mut RunConfig| config.train.epochs = 3;
     let (trainer, said) = resumed(folder.path(), longer);
-    let samples = std::sync::Arc::clone(&trainer.unwrap().ready.prepared.train.samples);
+    let samples = std::sync::Arc::clone(&trainer.unwrap().ready.prepared.train);
     assert_eq!(said, "");
     // The same bytes with another time are not known to be the same, and taken for it.
     let picture = samples.image_path(5);
@@ -444,7 +444,7 @@ fn a_mended_picture_that_was_skipped_is_still_skipped() {
     let folder = tempfile::tempdir().unwrap();
     draw(folder.path());
     let mut trainer = trainer(folder.path(), "run", |_| ());
-    let samples = std::sync::Arc::clone(&trainer.ready.prepared.train.samples);
+    let samples = std::sync::Arc::clone(&trainer.ready.prepared.train);
     let row = break_picture(&trainer, 10);
     run(&mut trainer).2.unwrap();
     drop(trainer);

@@ -4,7 +4,7 @@ use holdall_device::cpu::{Arena, Cpu, CpuTarget};
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{DType, Decay, Graph, Role, Section, ValueId, backward_into};
 use holdall_models::init::Draw;
-use holdall_plan::{Policy, Recompute, StepPlan, prepare};
+use holdall_plan::{Recompute, RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
 struct Loss {
     plan: StepPlan,
@@ -45,7 +45,7 @@ fn plan_loss(rows: usize, width: usize, tile: usize) -> Loss {
         &targets,
     );
     let target = CpuTarget::new(2).with_baseline(0);
-    let plan = prepare(&g, &Policy::uniform(Recompute::None, 0), &target)
+    let plan = lifetimes_of(&g, &RecomputePolicy::uniform(Recompute::None, 0), &target)
         .pack()
         .plan(0, 1);
     Loss {
@@ -86,7 +86,7 @@ fn run(loss: &Loss, padding: usize, seed: u64) -> Outcome {
     weights[rows - padding..].fill(0.0);
     arena.write::<f32>(&loss.plan.place(loss.seed), 0)[0] = 1.0 / (rows - padding) as f32;
     arena.write::<f32>(&loss.plan.place(loss.logit_scale), 0)[0] = 3.5;
-    cpu.run(&loss.plan.programs.loss, &mut arena, 0, 0);
+    cpu.run(loss.plan.program(Stage::Loss), &mut arena, 0, 0);
     let parameter = &loss.plan.graph.parameters()[0];
     let dscale = loss.plan.graph.parameter_gradient(parameter).unwrap();
     Outcome {

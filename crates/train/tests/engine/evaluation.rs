@@ -3,12 +3,14 @@
 use holdall_device::Device;
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
-use holdall_train::batch::{Batch, Pixels};
-use holdall_train::optimizer::Moment;
+use holdall_train::batch::{Batch, Values};
+use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
 use holdall_train::step_graph::StepConfig;
+use holdall_train::task::Task;
+use holdall_train::tasks::clip::{ClipTask, batch_of};
 
-use crate::support::{Split, draw_weights, evaluated, on_cpu, step};
+use crate::support::{Split, config_of, draw_weights, evaluated, features, on_cpu, pixels, step};
 
 const SPLIT: Split = Split {
     batch_size: 4,
@@ -16,18 +18,16 @@ const SPLIT: Split = Split {
     recompute: Recompute::Cheap,
 };
 
-fn small(evaluation_batch: Option<usize>) -> StepConfig {
-    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(5));
-    config.num_tokens = 12;
-    config.evaluation_batch = evaluation_batch;
-    config
+fn small() -> ClipTask {
+    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(5));
+    task.num_tokens = 12;
+    task
 }
 
-fn started(device: &Device, config: &StepConfig) -> (Step, Batch) {
+fn started(device: &Device, task: &ClipTask, config: &StepConfig) -> (Step, Batch) {
     let mut step = step(device, config, 10, SPLIT);
-    draw_weights(device, &mut step, &config.model, 3);
-    let batch = Batch::random(&config.model, 10, config.num_tokens, Some(5), 4);
-    (step, batch)
+    draw_weights(device, &mut step, &task.model, 3);
+    (step, task.random_batch(10, 4))
 }
 
 fn gradients(step: &mut Step, device: &Device, batch: &Batch) -> Vec<Vec<f32>> {
@@ -42,19 +42,18 @@ fn gradients(step: &mut Step, device: &Device, batch: &Batch) -> Vec<Vec<f32>> {
 fn features_have_the_bits_of_the_step_and_gradients_do_not_notice() {
     let device = on_cpu(2);
     for evaluation_batch in [None, Some(3), Some(16)] {
-        let config = small(evaluation_batch);
-        let (mut step, batch) = started(&device, &config);
+        let task = small();
+        let mut config = config_of(&task);
+        config.evaluation_batch = evaluation_batch;
+        let (mut step, batch) = started(&device, &task, &config);
         let before = gradients(&mut step, &device, &batch);
-        let rows = batch.num_samples * config.model.projection_dim;
-        let expected = step
-            .features()
-            .unwrap()
-            .map(|features| features[..rows].to_vec());
-        let [pictures, captions, logits] = evaluated(&mut step, &device, &batch);
+        let rows = batch.num_samples * task.model.projection_dim;
+        let expected = features(&step).map(|features| features[..rows].to_vec());
+        let [pictures, captions, logits] = evaluated(&task, &mut step, &device, &batch);
         assert_eq!([&pictures, &captions], [&expected[0], &expected[1]]);
         let weights = step.named_weights().unwrap();
         let (weight, bias) = (&weights["head.weight"], &weights["head.bias"]);
-        let width = config.model.projection_dim;
+        let width = task.model.projection_dim;
         for (sample, feature) in pictures.chunks(width).enumerate() {
             for (label, row) in weight.chunks(width).enumerate() {
                 let products = feature.iter().zip(row).map(|(a, b)| f64::from(a * b));
@@ -70,32 +69,30 @@ fn features_have_the_bits_of_the_step_and_gradients_do_not_notice() {
 #[test]
 fn class_weights_are_those_of_a_weighted_mean() {
     let device = on_cpu(2);
-    let mut config = small(None);
-    config.label_smoothing = 0.1;
-    let (mut step, batch) = started(&device, &config);
+    let mut task = small();
+    task.label_smoothing = 0.1;
+    let (mut step, batch) = started(&device, &task, &config_of(&task));
     // Each sample's loss by itself, then the mean that the weights ask for.
-    let Pixels::Bytes(pixels) = &batch.pixels else {
-        panic!("random batches are bytes");
-    };
+    let pixels = pixels(&batch);
+    let (ids, labels) = (batch.read_indices("ids"), batch.read_indices("labels"));
     let class_weights = vec![0.5, 2.0, 1.0, 3.0, 0.25];
     let each = pixels.len() / batch.num_samples;
     let (mut sum, mut count) = (0.0, 0.0);
     for sample in 0..batch.num_samples {
-        let alone = Batch::new(
-            &config.model,
-            config.num_tokens,
-            Pixels::Bytes(pixels[sample * each..][..each].to_vec()),
-            batch.ids[sample * config.num_tokens..][..config.num_tokens].to_vec(),
-            vec![batch.labels[sample]],
+        let alone = batch_of(
+            &task,
+            Values::Bytes(pixels[sample * each..][..each].to_vec()),
+            ids[sample * task.num_tokens..][..task.num_tokens].to_vec(),
+            vec![labels[sample]],
         );
-        let (_, label) = step.gradients(&device, &alone, 1.0).unwrap();
-        let weight = f64::from(class_weights[batch.labels[sample] as usize]);
+        let label = step.gradients(&device, &alone, 1.0).unwrap()[1];
+        let weight = f64::from(class_weights[labels[sample] as usize]);
         sum += weight * label.mean();
         count += weight;
     }
-    config.class_weights = class_weights;
-    let (mut weighted, _) = started(&device, &config);
-    let (_, label) = weighted.gradients(&device, &batch, 1.0).unwrap();
+    task.class_weights = class_weights;
+    let (mut weighted, batch) = started(&device, &task, &config_of(&task));
+    let label = weighted.gradients(&device, &batch, 1.0).unwrap()[1];
     assert!((label.count - count).abs() < 1e-9);
     assert!(
         (label.mean() - sum / count).abs() < 1e-5,
@@ -108,13 +105,14 @@ fn class_weights_are_those_of_a_weighted_mean() {
 #[test]
 fn a_pattern_has_a_learning_rate_of_its_own() {
     let device = on_cpu(2);
-    let mut config = small(None);
+    let task = small();
+    let mut config = config_of(&task);
     config.rate_patterns = vec!["vision_model.*.layers.0.*".to_owned(), "*.bias".to_owned()];
-    let (mut step, batch) = started(&device, &config);
+    let (mut step, batch) = started(&device, &task, &config);
     let before = step.named_weights().unwrap();
     let rates = [1e-3, 1e-3, 0.0, 1e-3];
     assert_eq!(rates.len(), config.num_rates());
-    let moment = Moment {
+    let moment = StepScalars {
         step: 1,
         rates: &rates,
         loss_scale: 1.0,

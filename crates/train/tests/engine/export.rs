@@ -2,25 +2,27 @@
 
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
-use holdall_train::export::save_weights;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
+use holdall_train::tasks::clip::save_weights;
 
-use crate::support::{Split, fixture, golden_batch, on_cpu, read_tensors, read_weights, step};
+use crate::support::{
+    Split, config_of, fixture, golden_batch, on_cpu, read_tensors, read_weights, step,
+};
 
 #[test]
 fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
     let device = on_cpu(2);
     let folder = ModelFolder::open(&fixture("clip_quick")).unwrap();
     let golden = read_tensors(&fixture("clip_quick").join("golden.safetensors"));
-    let (config, batch) = golden_batch(folder.config(), &golden);
+    let (task, batch) = golden_batch(folder.clip_config().unwrap(), &golden);
     let split = Split {
         batch_size: 4,
         kept: 1,
         recompute: Recompute::Cheap,
     };
-    let mut step = step(&device, &config, 6, split);
+    let mut step = step(&device, &config_of(&task), 6, split);
     read_weights(&device, &mut step, &folder);
-    let moment = Moment {
+    let moment = StepScalars {
         step: 1,
         rates: &[1e-3, 1e-3],
         loss_scale: 1.0,
@@ -29,7 +31,7 @@ fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
     let trained = step.named_weights().unwrap();
     for shard_bytes in [None, Some(40_000)] {
         let saved = tempfile::tempdir().unwrap();
-        save_weights(&step, saved.path(), shard_bytes).unwrap();
+        save_weights(&task, &step, saved.path(), shard_bytes).unwrap();
         let sharded = saved.path().join("model.safetensors.index.json").exists();
         assert_eq!(sharded, shard_bytes.is_some());
         let again = ModelFolder::open(saved.path()).unwrap();

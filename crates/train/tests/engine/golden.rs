@@ -2,10 +2,11 @@
 
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
 
 use crate::support::{
-    Split, fixture, golden_batch, gradient_errors, on_cpu, read_tensors, read_weights, step,
+    Split, config_of, features, fixture, golden_batch, gradient_errors, on_cpu, read_tensors,
+    read_weights, step,
 };
 
 const VARIANTS: [&str; 2] = ["clip_quick", "clip_erf"];
@@ -31,11 +32,13 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
         let folder = ModelFolder::open(&fixture(variant)).unwrap();
         folder.check().unwrap();
         let golden = read_tensors(&fixture(variant).join("golden.safetensors"));
-        let (config, batch) = golden_batch(folder.config(), &golden);
+        let (task, batch) = golden_batch(folder.clip_config().unwrap(), &golden);
+        let config = config_of(&task);
         for split in splits() {
             let mut step = step(&device, &config, 6, split);
             read_weights(&device, &mut step, &folder);
-            let (contrastive, label) = step.gradients(&device, &batch, 1.0).unwrap();
+            let losses = step.gradients(&device, &batch, 1.0).unwrap();
+            let (contrastive, label) = (losses[0], losses[1]);
             let near = |found: f64, name: &str| {
                 let expected = golden[name].1[0];
                 assert!(
@@ -47,7 +50,7 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
             near(label.mean(), "loss_label");
             assert_eq!((contrastive.count, label.count), (6.0, 5.0));
 
-            let [image, text] = step.features().unwrap();
+            let [image, text] = features(&step);
             for (found, name) in [(&image, "image_embeds"), (&text, "text_embeds")] {
                 for (&found, &expected) in found.iter().zip(&golden[name].1) {
                     assert!(
@@ -57,7 +60,7 @@ fn features_losses_and_every_gradient_are_those_of_transformers() {
                 }
             }
             let scale = f64::from(step.named_weights().unwrap()["logit_scale"][0]).exp();
-            let width = folder.config().projection_dim;
+            let width = folder.clip_config().unwrap().projection_dim;
             for i in 0..6 {
                 for j in 0..6 {
                     let dot: f64 = (0..width)
@@ -101,12 +104,13 @@ fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
     for variant in VARIANTS {
         let folder = ModelFolder::open(&fixture(variant)).unwrap();
         let golden = read_tensors(&fixture(variant).join("golden.safetensors"));
-        let (config, batch) = golden_batch(folder.config(), &golden);
+        let (task, batch) = golden_batch(folder.clip_config().unwrap(), &golden);
+        let config = config_of(&task);
         for split in splits() {
             let mut step = step(&device, &config, 6, split);
             read_weights(&device, &mut step, &folder);
             for count in 0..10 {
-                let moment = Moment {
+                let moment = StepScalars {
                     step: count as u64 + 1,
                     rates: &[1e-3, 1e-3],
                     loss_scale: 1.0,

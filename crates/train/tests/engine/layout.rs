@@ -9,10 +9,14 @@ use holdall_device::cuda::cards::find;
 use holdall_graph::{Copies, Op, Section};
 use holdall_models::config::ClipConfig;
 use holdall_plan::{
-    Instruction, Place, Policy, Recompute, Request, Towers, Variant, prepare, search,
+    Instruction, LaneOrder, Place, Recompute, RecomputePolicy, Request, StepShape, lifetimes_of,
+    search,
 };
-use holdall_train::step_graph::{StepConfig, write_step};
+use holdall_train::step_graph::write_step;
+use holdall_train::tasks::clip::ClipTask;
 use proptest::prelude::*;
+
+use crate::support::config_of;
 
 #[test]
 fn offsets_are_within_five_per_cent_of_the_liveness_bound() {
@@ -22,35 +26,32 @@ fn offsets_are_within_five_per_cent_of_the_liveness_bound() {
         "model", "batch", "recompute", "kept", "arena", "bound"
     );
     for name in ClipConfig::PRESETS {
-        let config = StepConfig::new(ClipConfig::preset(name).unwrap(), Some(196));
+        let config = config_of(&ClipTask::new(ClipConfig::preset(name).unwrap(), Some(196)));
         for (batch, accumulation) in [(1, 16), (8, 16), (128, 1)] {
-            let variant = Variant {
+            let variant = StepShape {
                 batch_size: batch,
                 gradient_accumulation: accumulation,
                 copies: Copies::Resident,
             };
-            let graph = write_step(&config, &variant).graph;
+            let graph = write_step(&config, &variant);
             let blocks = graph.blocks().len();
             for policy in [
-                Policy::uniform(Recompute::None, blocks),
-                Policy::uniform(Recompute::Cheap, blocks),
-                Policy {
-                    blocks_again: blocks / 2,
-                    rest: Recompute::Cheap,
-                    whole_from: usize::MAX,
-                    together: 1,
-                    towers: Default::default(),
+                RecomputePolicy::uniform(Recompute::None, blocks),
+                RecomputePolicy::uniform(Recompute::Cheap, blocks),
+                RecomputePolicy {
+                    recomputed_blocks: blocks / 2,
+                    ..RecomputePolicy::uniform(Recompute::Cheap, blocks)
                 },
-                Policy::uniform(Recompute::Blocks, blocks),
+                RecomputePolicy::uniform(Recompute::Blocks, blocks),
             ] {
-                let layout = prepare(&graph, &policy, &target).pack();
+                let layout = lifetimes_of(&graph, &policy, &target).pack();
                 for kept in [0, 1, accumulation] {
                     let arena = layout.arena_bytes(kept, accumulation);
-                    let bound = layout.draft().bound_bytes(kept, accumulation);
+                    let bound = layout.lifetimes().bound_bytes(kept, accumulation);
                     let over = arena as f64 / bound as f64 - 1.0;
                     println!(
                         "{name:44} {batch:>3}x{accumulation:<3} {:>11} {kept:>4} {arena:>12} {bound:>12}  {:.2}%",
-                        policy.label(blocks),
+                        policy.label(),
                         100.0 * over
                     );
                     assert!(
@@ -78,7 +79,7 @@ fn offsets_are_within_five_per_cent_of_the_liveness_bound() {
 /// The last byte that any instruction touches, rounded up to the alignment.
 fn highest_byte(plan: &holdall_plan::StepPlan) -> u64 {
     let mut highest = 0;
-    for program in plan.programs.all() {
+    for program in &plan.programs {
         for instruction in &program.instructions {
             let outputs = instruction.outputs.iter().flatten().map(|(place, _)| place);
             for place in instruction.inputs.iter().chain(outputs) {
@@ -104,8 +105,9 @@ fn highest_byte(plan: &holdall_plan::StepPlan) -> u64 {
 /// A device that replays fixed addresses can move what a copy reads or writes, and no operand of a product.
 #[test]
 fn no_product_touches_rows_that_move_with_the_micro_batch() {
-    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(10));
-    config.sorted_ids = true;
+    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(10));
+    task.sorted_ids = true;
+    let mut config = config_of(&task);
     let target = CpuTarget::new(2).with_baseline(0);
     for (arithmetic, copies) in [
         (Arithmetic::F32, Copies::Resident),
@@ -113,16 +115,16 @@ fn no_product_touches_rows_that_move_with_the_micro_batch() {
         (Arithmetic::F16, Copies::PerUse),
     ] {
         config.arithmetic = arithmetic;
-        let variant = Variant {
+        let variant = StepShape {
             batch_size: 4,
             gradient_accumulation: 3,
             copies,
         };
-        let graph = write_step(&config, &variant).graph;
-        let policy = Policy::uniform(Recompute::Cheap, graph.blocks().len());
-        let plan = prepare(&graph, &policy, &target).pack().plan(1, 3);
+        let graph = write_step(&config, &variant);
+        let policy = RecomputePolicy::uniform(Recompute::Cheap, graph.blocks().len());
+        let plan = lifetimes_of(&graph, &policy, &target).pack().plan(1, 3);
         let mut moved = 0;
-        for program in plan.programs.all() {
+        for program in &plan.programs {
             for instruction in &program.instructions {
                 let outputs = instruction.outputs.iter().flatten().map(|(place, _)| place);
                 let mut places = instruction.inputs.iter().chain(outputs);
@@ -141,7 +143,9 @@ fn no_product_touches_rows_that_move_with_the_micro_batch() {
 /// Weights that products read in a narrower format are narrowed by the update, and after they were set from outside.
 #[test]
 fn every_resident_copy_is_written_with_its_weight() {
-    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(10));
+    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(10));
+    task.sorted_ids = true;
+    let mut config = config_of(&task);
     config.evaluation_batch = Some(7);
     for (arithmetic, copies) in [
         (Arithmetic::F32, Copies::Resident),
@@ -149,12 +153,12 @@ fn every_resident_copy_is_written_with_its_weight() {
         (Arithmetic::Bf16, Copies::PerUse),
     ] {
         config.arithmetic = arithmetic;
-        let variant = Variant {
+        let variant = StepShape {
             batch_size: 4,
             gradient_accumulation: 3,
             copies,
         };
-        let graph = write_step(&config, &variant).graph;
+        let graph = write_step(&config, &variant);
         let copied: Vec<bool> = graph
             .parameters()
             .iter()
@@ -195,9 +199,9 @@ proptest! {
         effective in 1usize..70,
         mut budgets in prop::collection::vec(30u64..400, 6),
     ) {
-        let config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(10));
+        let config = config_of(&ClipTask::new(ClipConfig::preset("small").unwrap(), Some(10)));
         let target = CpuTarget::new(2).with_baseline(0);
-        let build = |variant: &Variant| write_step(&config, variant).graph;
+        let build = |variant: &StepShape| write_step(&config, variant);
         budgets.sort_unstable();
         let mut fastest = f64::INFINITY;
         for budget in budgets {
@@ -221,9 +225,9 @@ proptest! {
     fn what_the_user_fixed_stays_fixed(
         batch in 1usize..20, accumulation in 1usize..8, megabytes in 30u64..300,
     ) {
-        let config = StepConfig::new(ClipConfig::preset("small").unwrap(), None);
+        let config = config_of(&ClipTask::new(ClipConfig::preset("small").unwrap(), None));
         let target = CpuTarget::new(2).with_baseline(0);
-        let build = |variant: &Variant| write_step(&config, variant).graph;
+        let build = |variant: &StepShape| write_step(&config, variant);
         let request = Request {
             batch_size: Some(batch),
             gradient_accumulation: Some(accumulation),
@@ -232,9 +236,9 @@ proptest! {
             ..Request::default()
         };
         if let Ok(candidate) = search(&request, &build, &target) {
-            prop_assert_eq!(candidate.batch_size, batch);
-            prop_assert_eq!(candidate.gradient_accumulation, accumulation);
-            prop_assert_eq!(candidate.recompute, "cheap");
+            prop_assert_eq!(candidate.choice.batch_size, batch);
+            prop_assert_eq!(candidate.choice.gradient_accumulation, accumulation);
+            prop_assert_eq!(candidate.choice.recompute.label(), "cheap");
         }
     }
 }
@@ -257,25 +261,26 @@ fn touched(instruction: &Instruction) -> [Vec<Range<u64>>; 2] {
 #[test]
 fn towers_side_by_side_never_write_what_the_other_uses() {
     let target = CudaTarget::for_card(find("h200").unwrap(), Arithmetic::Bf16).unwrap();
-    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(10));
+    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(10));
+    task.sorted_ids = true;
+    let mut config = config_of(&task);
     config.arithmetic = Arithmetic::Bf16;
-    config.sorted_ids = true;
     let mut pairs = 0;
     for copies in [Copies::Resident, Copies::PerUse] {
-        let variant = Variant {
+        let variant = StepShape {
             batch_size: 4,
             gradient_accumulation: 3,
             copies,
         };
-        let graph = write_step(&config, &variant).graph;
+        let graph = write_step(&config, &variant);
         for recompute in [Recompute::None, Recompute::Cheap, Recompute::Blocks] {
-            let policy = Policy {
-                towers: Towers::SideBySide,
-                together: 2,
-                ..Policy::uniform(recompute, graph.blocks().len())
+            let policy = RecomputePolicy {
+                lanes: LaneOrder::SideBySide,
+                group: 2,
+                ..RecomputePolicy::uniform(recompute, graph.blocks().len())
             };
-            let plan = prepare(&graph, &policy, &target).pack().plan(2, 3);
-            for program in plan.programs.all() {
+            let plan = lifetimes_of(&graph, &policy, &target).pack().plan(2, 3);
+            for program in &plan.programs {
                 let in_lane =
                     |a: &Instruction, b: &Instruction| a.lane.is_some() == b.lane.is_some();
                 for stretch in program.instructions.chunk_by(in_lane) {

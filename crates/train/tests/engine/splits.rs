@@ -1,12 +1,16 @@
 //! However the batch is split, whatever is recomputed or kept: the gradient of the whole batch.
 
+use std::sync::Arc;
+
 use holdall_device::Device;
 use holdall_models::config::{Activation, ClipConfig, TextPooling};
 use holdall_plan::Recompute;
 use holdall_train::batch::Batch;
 use holdall_train::config::RunConfig;
 use holdall_train::setup::Setup;
-use holdall_train::step_graph::{Coupling, StepConfig};
+use holdall_train::step_graph::StepConfig;
+use holdall_train::task::Task;
+use holdall_train::tasks::clip::ClipTask;
 use holdall_train::verify::{Split, usual_splits, verify};
 use proptest::prelude::*;
 
@@ -32,27 +36,26 @@ fn tiny(activation: Activation) -> ClipConfig {
     config
 }
 
-fn setup(device: &Device, activation: Activation, labels: Option<usize>, seed: u64) -> Setup {
+fn setup(
+    device: &Device,
+    activation: Activation,
+    labels: Option<usize>,
+    seed: u64,
+) -> (Setup, ClipTask) {
     let run = RunConfig {
         model: "small".to_owned(),
         labels,
         seed,
         ..RunConfig::default()
     };
-    let mut setup = Setup::new(&run, device).unwrap();
-    setup.step.model = tiny(activation);
-    setup.step.num_tokens = 9;
-    setup
+    let mut setup = Setup::without_data(&run, device).unwrap();
+    let task = ClipTask::new(tiny(activation), labels);
+    setup.step.task = Arc::new(task.clone());
+    (setup, task)
 }
 
-fn batch(setup: &Setup, samples: usize, seed: u64) -> Batch {
-    let step = &setup.step;
-    let mut batch = Batch::random(&step.model, samples, step.num_tokens, step.num_labels, seed);
-    // Some samples without a label: the label loss has a count of its own.
-    for label in batch.labels.iter_mut().step_by(3) {
-        *label = -1;
-    }
-    batch
+fn batch(task: &ClipTask, samples: usize, seed: u64) -> Batch {
+    support::without_some_labels(task, task.random_batch(samples, seed))
 }
 
 #[test]
@@ -65,15 +68,16 @@ fn usual_splits_of_the_small_preset_are_exact() {
             seed,
             ..RunConfig::default()
         };
-        let setup = Setup::new(&run, &device).unwrap();
-        let batch = batch(&setup, 13, seed);
+        let setup = Setup::without_data(&run, &device).unwrap();
+        let model = ClipConfig::preset("small").unwrap();
+        let batch = batch(&ClipTask::new(model, Some(12)), 13, seed);
         let splits = usual_splits(13);
         let certificate = verify(
             &setup,
             &device,
             &batch,
             &splits,
-            Coupling::EffectiveBatch,
+            Arc::clone(&setup.step.task),
             |_| (),
         )
         .unwrap();
@@ -88,14 +92,14 @@ fn usual_splits_of_the_small_preset_are_exact() {
 #[test]
 fn a_single_sample_has_no_negatives_and_no_gradient_to_disagree_on() {
     let device = on_cpu(2);
-    let setup = setup(&device, Activation::Gelu, Some(3), 4);
-    let batch = Batch::random(&setup.step.model, 1, 9, Some(3), 4);
+    let (setup, task) = setup(&device, Activation::Gelu, Some(3), 4);
+    let batch = task.random_batch(1, 4);
     let certificate = verify(
         &setup,
         &device,
         &batch,
         &usual_splits(1),
-        Coupling::EffectiveBatch,
+        Arc::clone(&setup.step.task),
         |_| (),
     )
     .unwrap();
@@ -106,9 +110,9 @@ fn a_single_sample_has_no_negatives_and_no_gradient_to_disagree_on() {
 fn a_frozen_tower_costs_no_memory_and_changes_no_other_gradient() {
     let device = on_cpu(2);
     let model = tiny(Activation::QuickGelu);
-    let mut config = StepConfig::new(model.clone(), Some(4));
-    config.num_tokens = 9;
-    let batch = Batch::random(&model, 7, 9, Some(4), 3);
+    let task = ClipTask::new(model.clone(), Some(4));
+    let mut config = support::config_of(&task);
+    let batch = task.random_batch(7, 3);
     let split = support::Split {
         batch_size: 4,
         kept: 1,
@@ -140,8 +144,9 @@ fn a_frozen_tower_costs_no_memory_and_changes_no_other_gradient() {
 fn features_have_the_same_bits_under_every_split() {
     let device = on_cpu(2);
     let model = ClipConfig::preset("small").unwrap();
-    let config = StepConfig::new(model.clone(), Some(4));
-    let batch = Batch::random(&model, 11, config.num_tokens, Some(4), 8);
+    let task = ClipTask::new(model.clone(), Some(4));
+    let config = support::config_of(&task);
+    let batch = task.random_batch(11, 8);
     let mut first: Option<[Vec<u32>; 2]> = None;
     for batch_size in [11, 1, 2, 3, 5, 7] {
         let split = support::Split {
@@ -152,7 +157,7 @@ fn features_have_the_same_bits_under_every_split() {
         let mut step = support::step(&device, &config, 11, split);
         support::draw_weights(&device, &mut step, &model, 6);
         step.gradients(&device, &batch, 1.0).unwrap();
-        let bits = step.features().unwrap().map(|features| {
+        let bits = support::features(&step).map(|features| {
             let samples = &features[..11 * model.projection_dim];
             samples.iter().map(|value| value.to_bits()).collect()
         });
@@ -166,16 +171,16 @@ fn features_have_the_same_bits_under_every_split() {
 fn an_order_of_ids_changes_no_gradient() {
     let device = on_cpu(2);
     let model = tiny(Activation::Gelu);
-    let mut config = StepConfig::new(model.clone(), Some(4));
-    config.num_tokens = 9;
-    let batch = Batch::random(&model, 7, 9, Some(4), 3);
+    let mut task = ClipTask::new(model.clone(), Some(4));
+    let batch = task.random_batch(7, 3);
     let split = support::Split {
         batch_size: 4,
         kept: 1,
         recompute: Recompute::Cheap,
     };
     let mut gradients = |sorted_ids: bool| -> Vec<Vec<f32>> {
-        config.sorted_ids = sorted_ids;
+        task.sorted_ids = sorted_ids;
+        let config = support::config_of(&task);
         let mut step = support::step(&device, &config, 7, split);
         support::draw_weights(&device, &mut step, &model, 2);
         step.gradients(&device, &batch, 1.0).unwrap();
@@ -190,22 +195,15 @@ fn an_order_of_ids_changes_no_gradient() {
 #[test]
 fn plain_accumulation_is_found_out() {
     let device = on_cpu(2);
-    let setup = setup(&device, Activation::QuickGelu, Some(5), 1);
-    let batch = batch(&setup, 12, 1);
+    let (setup, task) = setup(&device, Activation::QuickGelu, Some(5), 1);
+    let batch = batch(&task, 12, 1);
+    let plain = || task.with_plain_accumulation().unwrap();
     let split = Split {
         batch_size: 4,
         recompute: Recompute::None,
         kept_micro_batches: 0,
     };
-    let certificate = verify(
-        &setup,
-        &device,
-        &batch,
-        &[split],
-        Coupling::WithinMicroBatch,
-        |_| (),
-    )
-    .unwrap();
+    let certificate = verify(&setup, &device, &batch, &[split], plain(), |_| ()).unwrap();
     assert!(!certificate.exact);
     assert!(certificate.max_relative_error > 0.01, "{certificate:?}");
     // With one micro-batch there is nothing to lose, and the same switch is exact.
@@ -214,15 +212,7 @@ fn plain_accumulation_is_found_out() {
         recompute: Recompute::None,
         kept_micro_batches: 0,
     };
-    let certificate = verify(
-        &setup,
-        &device,
-        &batch,
-        &[whole],
-        Coupling::WithinMicroBatch,
-        |_| (),
-    )
-    .unwrap();
+    let certificate = verify(&setup, &device, &batch, &[whole], plain(), |_| ()).unwrap();
     assert!(certificate.exact, "{certificate:?}");
 }
 
@@ -240,12 +230,12 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let device = on_cpu(2);
-        let setup = setup(&device, activation, labels, seed);
-        let batch = batch(&setup, samples, seed);
+        let (setup, task) = setup(&device, activation, labels, seed);
+        let batch = batch(&task, samples, seed);
         let batch_size = batch_size.min(samples);
         let kept_micro_batches = kept.min(samples.div_ceil(batch_size));
         let split = Split { batch_size, recompute, kept_micro_batches };
-        let certificate = verify(&setup, &device, &batch, &[split], Coupling::EffectiveBatch, |_| ()).unwrap();
+        let certificate = verify(&setup, &device, &batch, &[split], Arc::new(task), |_| ()).unwrap();
         prop_assert!(certificate.max_relative_error <= certificate.tolerance, "{:?}", certificate);
         prop_assert!(certificate.loss_difference <= certificate.tolerance, "{:?}", certificate);
     }

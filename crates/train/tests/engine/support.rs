@@ -2,17 +2,19 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use holdall_device::cpu::Cpu;
 use holdall_device::{Device, HostRow};
 use holdall_graph::DType;
+use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
-use holdall_models::init;
-use holdall_plan::{Recompute, Request, Variant, plan};
-use holdall_train::batch::{Batch, Pixels};
+use holdall_plan::{Recompute, Request, StepShape, plan};
+use holdall_train::batch::{Batch, IGNORED, Values};
 use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
+use holdall_train::tasks::clip::{ClipTask, Encoder, batch_of};
 
 pub fn on_cpu(num_threads: usize) -> Device {
     Device::on_cpu(Cpu::new(Some(num_threads)))
@@ -41,16 +43,30 @@ pub fn step(device: &Device, config: &StepConfig, effective: usize, split: Split
         ..Request::default()
     };
     let target = device.target(config.arithmetic, 0).unwrap();
-    let build = |variant: &Variant| write_step(config, variant).graph;
+    let build = |shape: &StepShape| write_step(config, shape);
     let plan = plan(&request, &build, &*target).unwrap();
-    let variant = plan.chosen.variant();
-    Step::new(device, config.clone(), plan.step, &variant).unwrap()
+    Step::new(
+        device,
+        config.clone(),
+        plan.step,
+        plan.chosen.choice.batch_size,
+    )
+    .unwrap()
+}
+
+/// A step of CLIP, everything trained.
+pub fn config_of(task: &ClipTask) -> StepConfig {
+    StepConfig::new(Arc::new(task.clone()))
+}
+
+/// Features of the last batch: pictures, captions; rows as in the batch.
+pub fn features(step: &Step) -> [Vec<f32>; 2] {
+    ["image features", "text features"].map(|name| step.endpoint(name).unwrap().into_owned())
 }
 
 pub fn draw_weights(device: &Device, step: &mut Step, config: &ClipConfig, seed: u64) {
     step.set_weights(device, |name, values| {
-        init::fill(config, seed, name, values);
-        Ok::<(), ()>(())
+        init::fill(config, seed, name, values)
     })
     .unwrap();
 }
@@ -100,7 +116,7 @@ pub fn read_tensors(path: &Path) -> HashMap<String, (Vec<usize>, Vec<f64>)> {
 pub fn golden_batch(
     config: &ClipConfig,
     golden: &HashMap<String, (Vec<usize>, Vec<f64>)>,
-) -> (StepConfig, Batch) {
+) -> (ClipTask, Batch) {
     let (shape, pixels) = &golden["pixel_values"];
     let [samples, channels, height, width] = shape[..] else {
         panic!("pixel_values {shape:?}");
@@ -121,41 +137,64 @@ pub fn golden_batch(
             .collect::<Vec<_>>()
     };
     let tokens = golden["input_ids"].0[1];
-    let batch = Batch::new(
-        config,
-        tokens,
-        Pixels::Floats(floats),
+    let labels = golden["grad.head.bias"].1.len();
+    let mut task = ClipTask::new(config.clone(), Some(labels));
+    task.pixels = DType::F32;
+    task.num_tokens = tokens;
+    let batch = batch_of(
+        &task,
+        Values::Floats(floats),
         whole("input_ids"),
         whole("labels"),
     );
-    let labels = golden["grad.head.bias"].1.len();
-    let step = StepConfig {
-        pixels: DType::F32,
-        num_tokens: tokens,
-        ..StepConfig::new(config.clone(), Some(labels))
-    };
-    (step, batch)
+    (task, batch)
 }
 
 /// Features of all pictures and captions of a batch, and the logits, through the evaluation programs.
-pub fn evaluated(step: &mut Step, device: &Device, batch: &Batch) -> [Vec<f32>; 3] {
-    let mut encoder = step.encoder();
+pub fn evaluated(
+    task: &ClipTask,
+    step: &mut Step,
+    device: &Device,
+    batch: &Batch,
+) -> [Vec<f32>; 3] {
+    let mut encoder = Encoder::new(task, step.forward(device));
     let (size, tokens) = (encoder.batch(), encoder.num_tokens());
-    let Pixels::Bytes(pixels) = &batch.pixels else {
-        panic!("random batches are bytes");
-    };
+    let pixels = pixels(batch);
     let each = pixels.len() / batch.num_samples;
     let [mut pictures, mut captions, mut logits] = [Vec::new(), Vec::new(), Vec::new()];
     for chosen in pixels.chunks(size * each) {
         let rows: Vec<HostRow> = chosen.chunks(each).map(HostRow::from).collect();
-        let encoded = encoder.pictures(device, &rows).unwrap();
+        let encoded = encoder.pictures(&rows).unwrap();
         pictures.extend_from_slice(&encoded.features);
         logits.extend_from_slice(&encoded.logits.unwrap());
     }
-    for chosen in batch.ids.chunks(size * tokens) {
-        captions.extend_from_slice(&encoder.captions(device, chosen).unwrap());
+    for chosen in batch.read_indices("ids").chunks(size * tokens) {
+        captions.extend_from_slice(&encoder.captions(chosen).unwrap());
     }
     [pictures, captions, logits]
+}
+
+/// The pictures of a random batch.
+pub fn pixels(batch: &Batch) -> &[u8] {
+    let found = batch.columns.iter().find(|one| one.endpoint == "pixels");
+    match found.map(|one| &one.values) {
+        Some(Values::Bytes(pixels)) => pixels,
+        other => panic!("random batches are bytes: {other:?}"),
+    }
+}
+
+/// Takes the label from every third sample: the label loss has a count of its own.
+pub fn without_some_labels(task: &ClipTask, batch: Batch) -> Batch {
+    if task.num_labels.is_none() {
+        return batch;
+    }
+    let mut labels = batch.read_indices("labels").to_vec();
+    labels
+        .iter_mut()
+        .step_by(3)
+        .for_each(|label| *label = IGNORED);
+    let ids = batch.read_indices("ids").to_vec();
+    batch_of(task, Values::Bytes(pixels(&batch).to_vec()), ids, labels)
 }
 
 fn norm(values: impl Iterator<Item = f64>) -> f64 {

@@ -2,17 +2,17 @@
 
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
-use holdall_train::batch::Batch;
-use holdall_train::optimizer::Moment;
-use holdall_train::step_graph::StepConfig;
+use holdall_train::optimizer::StepScalars;
+use holdall_train::task::Task;
+use holdall_train::tasks::clip::ClipTask;
 
-use crate::support::{Split, draw_weights, on_cpu, step};
+use crate::support::{Split, config_of, draw_weights, on_cpu, step};
 
 #[test]
 fn three_steps_have_the_same_bits_on_any_number_of_threads() {
     let model = ClipConfig::preset("small").unwrap();
-    let config = StepConfig::new(model.clone(), Some(10));
-    let batch = Batch::random(&model, 22, config.num_tokens, Some(10), 5);
+    let task = ClipTask::new(model.clone(), Some(10));
+    let (config, batch) = (config_of(&task), task.random_batch(22, 5));
     let split = Split {
         batch_size: 8,
         kept: 1,
@@ -25,7 +25,7 @@ fn three_steps_have_the_same_bits_on_any_number_of_threads() {
         draw_weights(&device, &mut step, &model, 3);
         let mut losses = Vec::new();
         for count in 0..3 {
-            let moment = Moment {
+            let moment = StepScalars {
                 step: count + 1,
                 rates: &[1e-3, 1e-3],
                 loss_scale: 1.0,

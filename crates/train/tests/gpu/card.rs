@@ -3,18 +3,20 @@
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use holdall_device::{Arithmetic, Device, Wish, cuda};
+use holdall_device::{Arithmetic, Device, DeviceChoice, cuda};
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
-use holdall_train::batch::{Batch, IGNORED};
+use holdall_train::batch::Batch;
 use holdall_train::config::RunConfig;
-use holdall_train::optimizer::Moment;
+use holdall_train::optimizer::StepScalars;
 use holdall_train::scaler::LossScaler;
 use holdall_train::schedule::LearningRates;
 use holdall_train::step::{Step, StepReport};
 use holdall_train::step_graph::StepConfig;
+use holdall_train::task::Task;
+use holdall_train::tasks::clip::ClipTask;
 
-use crate::support::{self, Split, draw_weights};
+use crate::support::{self, Split, config_of, draw_weights, without_some_labels};
 
 pub const ALL: [Arithmetic; 4] = [
     Arithmetic::F32,
@@ -25,7 +27,7 @@ pub const ALL: [Arithmetic; 4] = [
 
 pub const NUM_LABELS: usize = 10;
 
-/// Four micro-batches of eight, some of each kind: kept, and made again.
+/// Four micro-batches of eight, some of each kind: kept, and recomputed.
 pub const EIGHT_BY_FOUR: Split = Split {
     batch_size: 8,
     kept: 1,
@@ -91,7 +93,7 @@ impl Gpu {
         static DEVICE: OnceLock<Result<Device, String>> = OnceLock::new();
         let turn = take_turn();
         let opened = DEVICE.get_or_init(|| {
-            Device::open(Wish::Cuda(0), Some(2)).map_err(|missing| missing.to_string())
+            Device::open(DeviceChoice::Cuda(0), Some(2)).map_err(|missing| missing.to_string())
         });
         match opened {
             Ok(device) => Some(Gpu {
@@ -119,27 +121,25 @@ impl Gpu {
 }
 
 /// The small preset with a label head.
+pub fn small_task(device: &Device) -> ClipTask {
+    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(NUM_LABELS));
+    task.sorted_ids = device.wants_sorted_ids();
+    task
+}
+
+/// A step of it in a number format.
 pub fn small(device: &Device, arithmetic: Arithmetic) -> StepConfig {
-    let mut config = StepConfig::new(ClipConfig::preset("small").unwrap(), Some(NUM_LABELS));
+    let mut config = config_of(&small_task(device));
     config.arithmetic = arithmetic;
-    config.sorted_ids = device.wants_sorted_ids();
     config
 }
 
 /// Three batches: whole, with samples that have no label, and with a tail.
-pub fn batches(config: &StepConfig) -> [Batch; 3] {
-    let draw = |samples, seed| {
-        let (model, tokens) = (&config.model, config.num_tokens);
-        Batch::random(model, samples, tokens, Some(NUM_LABELS), seed)
-    };
-    let mut partly_labelled = draw(EFFECTIVE_BATCH, 2);
-    for label in partly_labelled.labels.iter_mut().step_by(3) {
-        *label = IGNORED;
-    }
+pub fn batches(task: &ClipTask) -> [Batch; 3] {
     [
-        draw(EFFECTIVE_BATCH, 1),
-        partly_labelled,
-        draw(EFFECTIVE_BATCH - 3, 3),
+        task.random_batch(EFFECTIVE_BATCH, 1),
+        without_some_labels(task, task.random_batch(EFFECTIVE_BATCH, 2)),
+        task.random_batch(EFFECTIVE_BATCH - 3, 3),
     ]
 }
 
@@ -172,14 +172,15 @@ impl<'a> Run<'a> {
     /// Weights drawn, nothing done yet; `total` steps are what the learning rates are for.
     pub fn begin(device: &'a Device, config: &StepConfig, total: usize) -> Run<'a> {
         let mut step = support::step(device, config, EFFECTIVE_BATCH, EIGHT_BY_FOUR);
-        draw_weights(device, &mut step, &config.model, 5);
+        let task = small_task(device);
+        draw_weights(device, &mut step, &task.model, 5);
         let mut run = RunConfig::default();
         // Not so fast that the batches are known by heart: of a loss that is gone, every difference is large.
         run.train.lr = 4e-5;
         Run {
             device,
             step,
-            batches: batches(config),
+            batches: batches(&task),
             scaler: LossScaler::suiting(config.arithmetic),
             number: 0,
             rates: LearningRates::new(&run, total),
@@ -207,13 +208,13 @@ impl<'a> Run<'a> {
 
     fn launched<E: std::fmt::Debug>(
         &mut self,
-        run: impl FnOnce(&mut Step, &Device, &Batch, &Moment<'_>) -> Result<StepReport, E>,
+        run: impl FnOnce(&mut Step, &Device, &Batch, &StepScalars<'_>) -> Result<StepReport, E>,
     ) -> StepReport {
         let batch = &self.batches[self.number as usize % self.batches.len()];
         self.number += 1;
         let mut rates = Vec::new();
         self.rates.write(self.number, &mut rates);
-        let moment = Moment {
+        let moment = StepScalars {
             step: self.number - self.scaler.skipped_steps(),
             rates: &rates,
             loss_scale: self.scaler.scale(),

@@ -1,10 +1,10 @@
 //! Evaluation's programs on the card: the CPU's features.
 
 use holdall_device::{Arithmetic, Device};
-use holdall_train::batch::Batch;
 use holdall_train::step_graph::StepConfig;
+use holdall_train::task::Task;
 
-use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, NUM_LABELS, norm, small};
+use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, norm, small, small_task};
 use crate::support::{draw_weights, evaluated, on_cpu, step};
 
 const NUM_SAMPLES: usize = 21;
@@ -15,10 +15,9 @@ fn features_and_logits_are_those_of_the_cpu() {
     let cpu = on_cpu(2);
     let encoded = |device: &Device, config: &StepConfig| {
         let mut step = step(device, config, 32, EIGHT_BY_FOUR);
-        draw_weights(device, &mut step, &config.model, 3);
-        let (model, tokens) = (&config.model, config.num_tokens);
-        let batch = Batch::random(model, NUM_SAMPLES, tokens, Some(NUM_LABELS), 4);
-        evaluated(&mut step, device, &batch)
+        let task = small_task(device);
+        draw_weights(device, &mut step, &task.model, 3);
+        evaluated(&task, &mut step, device, &task.random_batch(NUM_SAMPLES, 4))
     };
     let expected = encoded(&cpu, &small(&cpu, Arithmetic::F32));
     for arithmetic in gpu.supported(ALL) {

@@ -6,17 +6,18 @@
 
 use std::process::Command;
 
-use holdall_device::{Arithmetic, Device, Wish};
+use holdall_device::{Arithmetic, Device, DeviceChoice};
 use holdall_models::config::ClipConfig;
-use holdall_plan::{Phase, Plan, Recompute, Request, Variant, plan};
-use holdall_train::batch::Batch;
-use holdall_train::optimizer::Moment;
+use holdall_plan::{Plan, Recompute, Request, StepShape, WeightCopies, plan};
+use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
+use holdall_train::task::Task;
+use holdall_train::tasks::clip::ClipTask;
 use serde_json::{Value, json};
 
 use crate::card::{is_there, say, take_turn};
-use crate::support::draw_weights;
+use crate::support::{config_of, draw_weights};
 
 const BASE_32: &str = "openai/clip-vit-base-patch32";
 const BASE_16: &str = "openai/clip-vit-base-patch16";
@@ -112,15 +113,15 @@ impl Case {
             Budget(bytes) => request.budget_bytes = Some(bytes),
         }
         let target = device.target(self.arithmetic, 0).unwrap();
-        let build = |variant: &Variant| write_step(config, variant).graph;
+        let build = |shape: &StepShape| write_step(config, shape);
         let planned = |request: &Request| plan(request, &build, &*target).unwrap();
         let made = planned(&request);
         let PerUse(..) = self.asked else {
             return made;
         };
-        // Blocks are run again in groups of several sizes: smaller and smaller until no resident copies fit.
+        // Blocks are recomputed in groups of several sizes: smaller and smaller until no resident copies fit.
         let mut smaller = made;
-        while smaller.chosen.weight_copies != "per use" {
+        while smaller.chosen.choice.weight_copies != WeightCopies::PerUse {
             request.budget_bytes = Some(smaller.step.process_bytes - 1);
             smaller = planned(&request);
         }
@@ -129,30 +130,34 @@ impl Case {
 
     /// Two steps; what was planned and what was held.
     fn measure(&self) -> Value {
-        let device = Device::open(Wish::Cuda(0), Some(2)).unwrap();
+        let device = Device::open(DeviceChoice::Cuda(0), Some(2)).unwrap();
         if !device.supports(self.arithmetic) {
             return json!({ "skipped": self.arithmetic.name() });
         }
-        let mut config = StepConfig::new(ClipConfig::preset(self.model).unwrap(), Some(10));
+        let mut task = ClipTask::new(ClipConfig::preset(self.model).unwrap(), Some(10));
+        task.sorted_ids = device.wants_sorted_ids();
+        let mut config = config_of(&task);
         config.arithmetic = self.arithmetic;
-        config.sorted_ids = device.wants_sorted_ids();
         let Plan { chosen, step, .. } = self.plan(&device, &config);
         let (planned_bytes, before_bytes) = (step.process_bytes, device.held_bytes());
         let arena_bytes = step.arena_bytes;
-        let captured: usize = Phase::ALL
-            .iter()
-            .map(|&phase| {
-                let times = if phase.has_slot() { step.kept } else { 1 };
-                times * step.programs[phase].instructions.len()
+        let programs = step.programs.iter();
+        let captured: usize = programs
+            .map(|program| {
+                let times = if program.stage.has_slot() {
+                    step.kept
+                } else {
+                    1
+                };
+                times * program.instructions.len()
             })
             .sum();
-        let variant = chosen.variant();
-        let mut step = Step::new(&device, config.clone(), step, &variant).unwrap();
-        draw_weights(&device, &mut step, &config.model, 0);
-        let (model, tokens) = (&config.model, config.num_tokens);
-        let batch = Batch::random(model, self.effective_batch, tokens, config.num_labels, 1);
+        let choice = chosen.choice;
+        let mut step = Step::new(&device, config, step, choice.batch_size).unwrap();
+        draw_weights(&device, &mut step, &task.model, 0);
+        let batch = task.random_batch(self.effective_batch, 1);
         for number in 1..=2 {
-            let moment = Moment {
+            let moment = StepScalars {
                 step: number,
                 rates: &[1e-5, 1e-4],
                 loss_scale: 1.0,
@@ -163,11 +168,11 @@ impl Case {
         json!({
             "split": format!(
                 "{} x {}, recompute {}, {} kept, copies {}",
-                chosen.batch_size,
-                chosen.gradient_accumulation,
-                chosen.recompute,
-                chosen.kept_micro_batches,
-                chosen.weight_copies
+                choice.batch_size,
+                choice.gradient_accumulation,
+                choice.recompute.label(),
+                choice.kept_micro_batches,
+                choice.weight_copies.name()
             ),
             "before_bytes": before_bytes,
             "arena_bytes": arena_bytes,

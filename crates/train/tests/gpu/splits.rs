@@ -1,13 +1,15 @@
 //! The certificate on a GPU: every usual split within its format's rounding, and plain accumulation found out.
 
+use std::sync::Arc;
+
 use holdall_plan::Recompute;
-use holdall_train::batch::{Batch, IGNORED};
+use holdall_train::batch::Batch;
 use holdall_train::config::{Precision, RunConfig};
 use holdall_train::setup::Setup;
-use holdall_train::step_graph::Coupling;
 use holdall_train::verify::{Split, tolerance, usual_splits, verify};
 
-use crate::card::{Gpu, NUM_LABELS, say};
+use crate::card::{Gpu, NUM_LABELS, say, small_task};
+use crate::support::without_some_labels;
 
 const PRECISIONS: [Precision; 4] = [
     Precision::F32,
@@ -29,13 +31,9 @@ fn setup(gpu: &Gpu, precision: Precision, samples: usize, seed: u64) -> Option<(
         seed,
         ..RunConfig::default()
     };
-    let setup = Setup::new(&run, gpu.device).unwrap();
-    let step = &setup.step;
-    let mut batch = Batch::random(&step.model, samples, step.num_tokens, step.num_labels, seed);
-    for label in batch.labels.iter_mut().step_by(3) {
-        *label = IGNORED;
-    }
-    Some((setup, batch))
+    let setup = Setup::without_data(&run, gpu.device).unwrap();
+    let batch = setup.step.task.random_batch(samples, seed);
+    Some((setup, without_some_labels(&small_task(gpu.device), batch)))
 }
 
 #[test]
@@ -46,9 +44,8 @@ fn usual_splits_are_exact_in_every_number_format() {
             let Some((setup, batch)) = setup(&gpu, precision, samples, seed) else {
                 continue;
             };
-            let (splits, coupling) = (usual_splits(samples), Coupling::EffectiveBatch);
-            let certificate =
-                verify(&setup, gpu.device, &batch, &splits, coupling, |_| ()).unwrap();
+            let (splits, task) = (usual_splits(samples), Arc::clone(&setup.step.task));
+            let certificate = verify(&setup, gpu.device, &batch, &splits, task, |_| ()).unwrap();
             println!(
                 "{}, {samples} samples: {:.1e} ({}), loss {:.1e}, within {:e}",
                 precision.name(),
@@ -77,7 +74,7 @@ fn plain_accumulation_is_found_out() {
                 recompute: Recompute::None,
                 kept_micro_batches: 0,
             };
-            let wrong = Coupling::WithinMicroBatch;
+            let wrong = setup.step.task.with_plain_accumulation().unwrap();
             verify(&setup, gpu.device, &batch, &[split], wrong, |_| ()).unwrap()
         };
         let (split, whole) = (certificate(4), certificate(12));

@@ -1,10 +1,9 @@
 //! A hundred steps: near the CPU's in every number format, and the same bits twice.
 
-use holdall_device::{Arithmetic, cuda};
-use holdall_train::batch::Pixels;
+use holdall_device::{Arithmetic, HostRow, cuda};
 
-use crate::card::{ALL, Bits, Gpu, Run, assert_same_bits, small};
-use crate::support::{evaluated, on_cpu};
+use crate::card::{ALL, Bits, Gpu, Run, assert_same_bits, small, small_task};
+use crate::support::{evaluated, on_cpu, pixels};
 
 const NUM_STEPS: usize = 100;
 /// Steps that a mean is of, where single ones are too uneven to compare.
@@ -74,9 +73,7 @@ fn pictures_that_travel_from_their_rows_change_no_bit() {
         let mut in_rows = Run::begin(device, &config, NUM_STEPS);
         let mut early = Run::begin(device, &config, NUM_STEPS);
         for batch in in_rows.batches.iter_mut().chain(&mut early.batches) {
-            let Pixels::Bytes(pixels) = &batch.pixels else {
-                panic!("random batches are bytes");
-            };
+            let pixels = pixels(batch);
             let each = pixels.len() / batch.num_samples;
             let mut rows = device.host_rows(2 * batch.num_samples, each).unwrap();
             let rows = pixels.chunks(each).enumerate().map(|(index, picture)| {
@@ -85,7 +82,8 @@ fn pictures_that_travel_from_their_rows_change_no_bit() {
                 row.as_mut().copy_from_slice(picture);
                 row
             });
-            batch.pixels = Pixels::Rows(rows.collect());
+            let rows: Vec<HostRow> = rows.collect();
+            batch.set_rows("pixels", rows.iter());
         }
         for number in 1..=7 {
             let expected = plain.step();
@@ -125,7 +123,7 @@ fn nothing_is_allocated_after_the_first_step_and_the_first_evaluation() {
                 run.step();
                 if number % 10 == 0 {
                     let batch = &run.batches[0];
-                    evaluated(&mut run.step, gpu.device, batch);
+                    evaluated(&small_task(gpu.device), &mut run.step, gpu.device, batch);
                 }
                 let before = *before.get_or_insert(cuda::allocations());
                 let what = format!("{}, step {}", arithmetic.name(), number + 1);

@@ -8,7 +8,7 @@ use holdall_device::cuda::gpus::{self, GpuReading};
 use holdall_device::cuda::libraries::{
     self, FOLDERS_VARIABLE, Found, Missing, driver_version, find_cublaslt, find_driver, find_nvrtc,
 };
-use holdall_train::budget::show_bytes;
+use holdall_files::show_bytes;
 
 use super::Check;
 

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use holdall_device::cuda::compile::{CACHE_VARIABLE, cache_folder};
-use holdall_train::budget::show_bytes;
+use holdall_files::show_bytes;
 
 use super::Check;
 use crate::host::{self, HostReading, HostWatch};
@@ -66,7 +66,7 @@ impl Folder {
         let there = there.unwrap_or(Path::new("."));
         Folder {
             path: path.to_owned(),
-            free_bytes: host::disk_free_bytes(there),
+            free_bytes: holdall_files::free_bytes(there),
             written: write_probe(there).map_err(|cause| cause.to_string()),
         }
     }

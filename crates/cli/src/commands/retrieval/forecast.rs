@@ -1,4 +1,4 @@
-//! How long it will take, said once, from the rate that was measured.
+//! How long ranking will take, said once, from the measured rate.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use holdall_train::budget::show_time;
 
 /// Long enough for a rate that can be trusted, short enough to be news.
 const MEASURED: Duration = Duration::from_millis(300);
-/// What takes less needs no word.
+/// A ranking that takes less is not announced.
 const WORTH_A_WORD: Duration = Duration::from_secs(10);
 
-/// Watches until it knows.
+/// Measures the rate until it can be trusted.
 #[derive(Debug, Default)]
 pub struct Forecast {
     /// How far it was at first, and when: what came before is no ranking.

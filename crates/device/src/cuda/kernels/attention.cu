@@ -15,46 +15,6 @@
 
 // Instructions.
 
-__device__ __forceinline__ u32 shared_address(const void *at) {
-    return (u32)__cvta_generic_to_shared(at);
-}
-
-// 16 bytes from global to shared memory; zeros where there is nothing to copy.
-__device__ __forceinline__ void copy_chunk(u32 to, const Element *from, bool present) {
-#if __CUDA_ARCH__ >= 800
-    int num_bytes = present ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(num_bytes) : "memory");
-#else
-    uint4 chunk = make_uint4(0, 0, 0, 0);
-    if (present) chunk = *reinterpret_cast<const uint4 *>(from);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),
-                 "r"(chunk.w)
-                 : "memory");
-#endif
-}
-
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Until all but the last PENDING committed groups of this thread have arrived.
-template <int PENDING>
-__device__ __forceinline__ void wait_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
-
-// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
-
 __device__ __forceinline__ void load_matrices_transposed(u32 (&to)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

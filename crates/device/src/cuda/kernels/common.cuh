@@ -73,6 +73,27 @@ __device__ __forceinline__ void store(Element *to, float value) { to->bits = flo
 #endif
 #endif
 
+// Whether 16 bytes can be read at once.
+__device__ __forceinline__ bool aligned(const void *pointer) { return ((u64)pointer & 15) == 0; }
+
+// Floats, whatever an Element is.
+#if ELEMENT != 0
+__device__ __forceinline__ float load(float x) { return x; }
+__device__ __forceinline__ void store(float *to, float value) { *to = value; }
+__device__ __forceinline__ void store_pack(float *to, const float (&values)[4]) {
+    *reinterpret_cast<float4 *>(to) = make_float4(values[0], values[1], values[2], values[3]);
+}
+#endif
+
+// N floats; `from` is 16-byte aligned.
+template <int N> __device__ __forceinline__ void load_pack(const float *from, float (&values)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        float4 four = *reinterpret_cast<const float4 *>(from + i);
+        values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
+    }
+}
+
 // 16 bytes of Elements as floats; `from` is 16-byte aligned.
 __device__ __forceinline__ void load_pack(const Element *from, float (&values)[PACK]) {
     union {
@@ -111,4 +132,57 @@ __device__ __forceinline__ double warp_sum(double value) {
 #pragma unroll
     for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(ALL_LANES, value, offset);
     return value;
+}
+
+__device__ __forceinline__ i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
+
+// Calls work(row, column) for every STEPth column. 64-bit division is slow, and hardly ever needed.
+template <int STEP, class Work>
+__device__ __forceinline__ void for_places(i64 rows, i64 width, Work work) {
+    i64 per_row = width / STEP, total = rows * per_row;
+    for (i64 at = first_thread(); at < total; at += all_threads()) {
+        i64 row = rows == 1 ? 0 : total >> 32 ? at / per_row : (u32)at / (u32)per_row;
+        work(row, (at - row * per_row) * STEP);
+    }
+}
+
+__device__ __forceinline__ u32 shared_address(const void *at) {
+    return (u32)__cvta_generic_to_shared(at);
+}
+
+// 16 bytes from global to shared memory; zeros where there is nothing to copy.
+__device__ __forceinline__ void copy_chunk(u32 to, const void *from, bool present) {
+#if __CUDA_ARCH__ >= 800
+    int num_bytes = present ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(num_bytes) : "memory");
+#else
+    uint4 chunk = make_uint4(0, 0, 0, 0);
+    if (present) chunk = *reinterpret_cast<const uint4 *>(from);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),
+                 "r"(chunk.w)
+                 : "memory");
+#endif
+}
+
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until all but the last PENDING committed groups of this thread have arrived.
+template <int PENDING>
+__device__ __forceinline__ void wait_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
 }

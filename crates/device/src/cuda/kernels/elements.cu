@@ -3,35 +3,6 @@
 // All but `normalize` run at memory bandwidth: a thread moves 16 bytes where rows are aligned, one number where not.
 // Loops are grid-strided; a grid that gives each thread one access is the fastest.
 
-#if ELEMENT != 0
-__device__ __forceinline__ float load(float x) { return x; }
-__device__ __forceinline__ void store(float *to, float value) { *to = value; }
-
-__device__ __forceinline__ void load_pack(const float *from, float (&values)[4]) {
-    float4 raw = *reinterpret_cast<const float4 *>(from);
-    values[0] = raw.x, values[1] = raw.y, values[2] = raw.z, values[3] = raw.w;
-}
-
-__device__ __forceinline__ void store_pack(float *to, const float (&values)[4]) {
-    *reinterpret_cast<float4 *>(to) = make_float4(values[0], values[1], values[2], values[3]);
-}
-#endif
-
-__device__ __forceinline__ bool aligned(const void *pointer) { return ((u64)pointer & 15) == 0; }
-
-__device__ __forceinline__ i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
-__device__ __forceinline__ i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
-
-// Calls work(row, column) for every STEPth column. 64-bit division is slow, and hardly ever needed.
-template <int STEP, class Work>
-__device__ __forceinline__ void for_places(i64 rows, i64 width, Work work) {
-    i64 per_row = width / STEP, total = rows * per_row;
-    for (i64 at = first_thread(); at < total; at += all_threads()) {
-        i64 row = rows == 1 ? 0 : total >> 32 ? at / per_row : (u32)at / (u32)per_row;
-        work(row, (at - row * per_row) * STEP);
-    }
-}
-
 // Calls packed(start) for every full pack of n numbers, single(at) for each number left over.
 template <int STEP, class Packed, class Single>
 __device__ __forceinline__ void for_flat(i64 n, Packed packed, Single single) {
@@ -316,6 +287,146 @@ extern "C" __global__ void __launch_bounds__(SUMS_THREADS)
     activate_grad_sums_erf(Element *dy, const Element *z, float *partials, float *dbias, i64 rows, int width) {
     follow();
     activate_grad_sums<Erf>(dy, z, partials, dbias, rows, width);
+}
+
+// y[n, d] = x[n, d] * gamma[d].
+extern "C" __global__ void scale_columns(Element *y, const Element *x, const float *gamma, i64 rows, int width, i64 y_stride,
+                                         i64 x_stride) {
+    follow();
+    if ((width | y_stride | x_stride) % PACK == 0 && aligned(y) && aligned(x)) {
+        for_places<PACK>(rows, width, [&](i64 row, i64 column) {
+            float values[PACK], factors[PACK];
+            load_pack(x + row * x_stride + column, values);
+            load_pack(gamma + column, factors);
+#pragma unroll
+            for (int i = 0; i < PACK; i++) values[i] *= factors[i];
+            store_pack(y + row * y_stride + column, values);
+        });
+    } else {
+        for_places<1>(rows, width, [&](i64 row, i64 column) {
+            store(y + row * y_stride + column, load(x[row * x_stride + column]) * gamma[column]);
+        });
+    }
+}
+
+#define SCALE_WARPS 8
+
+// dy becomes dx where that is asked for, and dy x is summed over rows on the way. blockIdx.x: WARP * PACK columns;
+// blockIdx.y: every gridDim.y-th strip of rows, whose sums go to partials[part][width], if at all.
+template <bool ALIGNED>
+__device__ __forceinline__ void scale_grad(Element *dy, const Element *x, const float *gamma, float *partials, i64 rows,
+                                           int width, i64 dy_stride, i64 x_stride, int write_dx) {
+    __shared__ float shared[SCALE_WARPS][WARP * PACK];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, first = blockIdx.x * WARP * PACK, columns[PACK];
+    float sums[PACK] = {}, factors[PACK] = {}, d[PACK] = {}, v[PACK] = {};
+#pragma unroll
+    for (int i = 0; i < PACK; i++) {
+        columns[i] = first + (ALIGNED ? lane * PACK + i : i * WARP + lane);
+        if (columns[i] < width) factors[i] = gamma[columns[i]];
+    }
+#pragma unroll 2
+    for (i64 row = (i64)blockIdx.y * SCALE_WARPS + warp; row < rows; row += (i64)gridDim.y * SCALE_WARPS) {
+        Element *dy_row = dy + row * dy_stride;
+        const Element *x_row = x + row * x_stride;
+        if (ALIGNED) {
+            if (columns[0] >= width) break;
+            load_pack(dy_row + columns[0], d);
+            load_pack(x_row + columns[0], v);
+        } else {
+#pragma unroll
+            for (int i = 0; i < PACK; i++)
+                if (columns[i] < width) d[i] = load(dy_row[columns[i]]), v[i] = load(x_row[columns[i]]);
+        }
+#pragma unroll
+        for (int i = 0; i < PACK; i++) sums[i] += d[i] * v[i], d[i] *= factors[i];
+        if (!write_dx) continue;
+        if (ALIGNED) {
+            store_pack(dy_row + columns[0], d);
+        } else {
+#pragma unroll
+            for (int i = 0; i < PACK; i++)
+                if (columns[i] < width) store(dy_row + columns[i], d[i]);
+        }
+    }
+    if (!partials) return;
+#pragma unroll
+    for (int i = 0; i < PACK; i++) shared[warp][columns[i] - first] = sums[i];
+    __syncthreads();
+    int column = first + threadIdx.x;
+    if (threadIdx.x >= WARP * PACK || column >= width) return;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < SCALE_WARPS; i++) sum += shared[i][threadIdx.x];
+    partials[(i64)blockIdx.y * width + column] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(SCALE_WARPS *WARP)
+    scale_columns_grad(Element *dy, const Element *x, const float *gamma, float *partials, i64 rows, int width,
+                       i64 dy_stride, i64 x_stride, int write_dx) {
+    follow();
+    bool packs = (width | dy_stride | x_stride) % PACK == 0 && aligned(dy) && aligned(x);
+    if (packs) scale_grad<true>(dy, x, gamma, partials, rows, width, dy_stride, x_stride, write_dx);
+    else scale_grad<false>(dy, x, gamma, partials, rows, width, dy_stride, x_stride, write_dx);
+}
+
+// SplitMix64's output function, as `ops/dropout.rs` has it.
+__device__ __forceinline__ u64 mix(u64 x) {
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+struct Dropout {
+    const i64 *samples, *stream;
+    i64 per_sample;
+    u64 layer;
+    u32 threshold;
+    float scale;
+    int whole; // a sample is dropped as one
+
+    __device__ __forceinline__ u64 key(i64 sample) const {
+        u64 key = mix(mix(mix((u64)stream[0]) ^ (u64)stream[1]) ^ (u64)samples[sample]);
+        return mix(key ^ layer);
+    }
+    __device__ __forceinline__ float apply(float x, u64 key, u64 index) const {
+        return (u32)(mix(key ^ (whole ? 0 : index)) >> 32) >= threshold ? x * scale : 0.0f;
+    }
+};
+
+template <class T>
+__device__ __forceinline__ void drop(T *y, const T *x, i64 rows, int width, i64 y_stride, i64 x_stride, const Dropout &op) {
+    constexpr int STEP = 16 / sizeof(T);
+    auto index_of = [&](i64 row, i64 sample) { return (u64)(row - sample * op.per_sample) * width; };
+    if ((width | y_stride | x_stride) % STEP == 0 && aligned(y) && aligned(x)) {
+        for_places<STEP>(rows, width, [&](i64 row, i64 column) {
+            i64 sample = (u32)row / (u32)op.per_sample;
+            u64 key = op.key(sample), index = index_of(row, sample) + column;
+            float values[STEP];
+            load_pack(x + row * x_stride + column, values);
+#pragma unroll
+            for (int i = 0; i < STEP; i++) values[i] = op.apply(values[i], key, index + i);
+            store_pack(y + row * y_stride + column, values);
+        });
+    } else {
+        for_places<1>(rows, width, [&](i64 row, i64 column) {
+            i64 sample = (u32)row / (u32)op.per_sample;
+            float value = load(x[row * x_stride + column]);
+            value = op.apply(value, op.key(sample), index_of(row, sample) + column);
+            store(y + row * y_stride + column, value);
+        });
+    }
+}
+
+// `full`: numbers are f32 whatever an Element is. `micro`: samples are those of the whole batch.
+extern "C" __global__ void dropout(void *y, const void *x, const i64 *samples, const i64 *stream, i64 rows, int width,
+                                   i64 y_stride, i64 x_stride, i64 per_sample, i64 layer, int threshold, float scale,
+                                   int whole, int full, const int *micro, i64 samples_micro) {
+    follow();
+    i64 part = micro ? *micro : 0;
+    Dropout op = {samples + part * samples_micro, stream, per_sample, (u64)layer, (u32)threshold, scale, whole};
+    if (full) drop((float *)y, (const float *)x, rows, width, y_stride, x_stride, op);
+    else drop((Element *)y, (const Element *)x, rows, width, y_stride, x_stride, op);
 }
 
 // y = x / |x|, a warp per row. Rows are short and few: the second reading comes from the cache.

@@ -155,8 +155,6 @@ template <bool ALIGNED, int TEAM, int COUNT> __device__ __forceinline__ void for
     }
 }
 
-__device__ __forceinline__ bool aligned(const void *pointer) { return ((u64)pointer & 15) == 0; }
-
 extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 8)
     layer_norm(const Element *x, const float *gamma, const float *beta, Element *y, float *mean, float *rstd, i64 rows,
                int width, i64 x_stride, i64 y_stride, float eps) {

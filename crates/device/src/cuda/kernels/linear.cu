@@ -3,15 +3,6 @@
 // Two launches where there are many rows (each part of them to its own partial sums, then those in order), one where
 // there are few.
 
-#if ELEMENT != 0
-__device__ __forceinline__ float load(float x) { return x; }
-
-__device__ __forceinline__ void load_pack(const float *from, float (&values)[4]) {
-    float4 raw = *reinterpret_cast<const float4 *>(from);
-    values[0] = raw.x, values[1] = raw.y, values[2] = raw.z, values[3] = raw.w;
-}
-#endif
-
 #define SUM_WARPS 8
 #define ONCE_THREADS 1024
 // Lanes side by side in a row: few, so that there are blocks enough although each takes all rows.

@@ -98,39 +98,6 @@ extern "C" __global__ void rank_bounds(const double2 *thresholds, int count, int
     high[i] = __double2float_ru((threshold.x + threshold.y) * scale);
 }
 
-__device__ __forceinline__ void copy_chunk(u32 to, const u16 *from, bool present) {
-#if __CUDA_ARCH__ >= 800
-    int num_bytes = present ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(num_bytes) : "memory");
-#else
-    uint4 chunk = make_uint4(0, 0, 0, 0);
-    if (present) chunk = *reinterpret_cast<const uint4 *>(from);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),
-                 "r"(chunk.w)
-                 : "memory");
-#endif
-}
-
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
-
-__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
-
 // c (16 x 8) += a (16 x 16) b (16 x 8).
 __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800

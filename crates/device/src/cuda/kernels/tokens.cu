@@ -1,36 +1,10 @@
-// Pictures to patches, class token, token embedding, and picking one token of each sample.
+// Pictures to patches, class token, token embedding, and one token of each sample: by its place, or the mean of several.
 
 #define EMBEDDING_CHUNK 64
 #define EMBEDDING_THREADS 64
 
-__device__ __forceinline__ i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
-__device__ __forceinline__ i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
-
-// Calls work(row, column) for every STEPth column. 64-bit division is slow, and hardly ever needed.
-template <int STEP, class Work>
-__device__ __forceinline__ void for_places(i64 rows, int width, Work work) {
-    i64 per_row = width / STEP, total = rows * per_row;
-    for (i64 at = first_thread(); at < total; at += all_threads()) {
-        i64 row = total >> 32 ? at / per_row : (u32)at / (u32)per_row;
-        work(row, (int)(at - row * per_row) * STEP);
-    }
-}
-
 // `per` rows make a sample; rows are counted in 32 bits.
 __device__ __forceinline__ i64 sample_of(i64 row, int per) { return (u32)row / (u32)per; }
-
-#if ELEMENT != 0
-__device__ __forceinline__ float load(float x) { return x; }
-
-// As many floats as there are Elements in a pack.
-__device__ __forceinline__ void load_pack(const float *from, float (&values)[PACK]) {
-#pragma unroll
-    for (int i = 0; i < PACK; i += 4) {
-        float4 four = *reinterpret_cast<const float4 *>(from + i);
-        values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
-    }
-}
-#endif
 
 // A is an Element or a float.
 template <int STEP, class A> __device__ __forceinline__ void store_sum(Element *to, const A *a, const float *b) {
@@ -145,41 +119,62 @@ extern "C" __global__ void patchify_f32(const float *pixels, Element *patches, i
     else cut<1>(pixels, patches, B, height, width, p, scale, shift);
 }
 
+// Mixup and CutMix of bytes, normalised as `patchify_u8` does it. mix: lambda, and the box [y0, y1) x [x0, x1) of the partner.
+extern "C" __global__ void mix_pictures(const u8 *pixels, const u8 *partner, const float *mix, float *mixed, int B,
+                                        int height, int width, float scale0, float scale1, float scale2, float shift0,
+                                        float shift1, float shift2) {
+    follow();
+    float scale[3] = {scale0, scale1, scale2}, shift[3] = {shift0, shift1, shift2};
+    for_places<1>((i64)B * height, width, [&](i64 row, int x) {
+        i64 sample = sample_of(row, height), at = (row * width + x) * 3;
+        int y = (int)(row - sample * height);
+        const float *m = mix + sample * 5;
+        bool boxed = m[1] <= y && y < m[3] && m[2] <= x && x < m[4];
+#pragma unroll
+        for (int channel = 0; channel < 3; channel++) {
+            float own = pixels[at + channel], other = partner[at + channel];
+            float value = boxed ? other : m[0] * own + (1.0f - m[0]) * other;
+            mixed[at + channel] = value * scale[channel] + shift[channel];
+        }
+    });
+}
+
+// The first `prefix` tokens of a sample are the class token and those beside it.
 template <int STEP>
-__device__ __forceinline__ void prepend_class(const Element *patches, const float *class_d, const float *positions,
-                                              Element *x, int B, int tokens, int width) {
+__device__ __forceinline__ void prepend_class(const Element *patches, const float *class_kd, const float *positions,
+                                              Element *x, int B, int tokens, int prefix, int width) {
     for_places<STEP>((i64)B * tokens, width, [&](i64 row, int column) {
         i64 sample = sample_of(row, tokens);
         int token = (int)(row - sample * tokens);
         Element *to = x + row * width + column;
         const float *position = positions + (i64)token * width + column;
-        if (token == 0) store_sum<STEP>(to, class_d + column, position);
-        else store_sum<STEP>(to, patches + (row - sample - 1) * width + column, position);
+        if (token < prefix) store_sum<STEP>(to, class_kd + (i64)token * width + column, position);
+        else store_sum<STEP>(to, patches + (row - (sample + 1) * prefix) * width + column, position);
     });
 }
 
-extern "C" __global__ void class_token(const Element *patches, const float *class_d, const float *positions, Element *x,
-                                       int B, int tokens, int width) {
+extern "C" __global__ void class_token(const Element *patches, const float *class_kd, const float *positions, Element *x,
+                                       int B, int tokens, int prefix, int width) {
     follow();
-    if (width % PACK == 0) prepend_class<PACK>(patches, class_d, positions, x, B, tokens, width);
-    else prepend_class<1>(patches, class_d, positions, x, B, tokens, width);
+    if (width % PACK == 0) prepend_class<PACK>(patches, class_kd, positions, x, B, tokens, prefix, width);
+    else prepend_class<1>(patches, class_kd, positions, x, B, tokens, prefix, width);
 }
 
 template <int STEP>
-__device__ __forceinline__ void drop_class(const Element *dx, Element *dpatches, int B, int tokens, int width,
+__device__ __forceinline__ void drop_class(const Element *dx, Element *dpatches, int B, int tokens, int prefix, int width,
                                            int accumulate) {
-    for_places<STEP>((i64)B * (tokens - 1), width, [&](i64 row, int column) {
-        i64 from = row + sample_of(row, tokens - 1) + 1;
+    for_places<STEP>((i64)B * (tokens - prefix), width, [&](i64 row, int column) {
+        i64 from = row + (sample_of(row, tokens - prefix) + 1) * prefix;
         move<STEP>(dpatches + row * width + column, dx + from * width + column, accumulate);
     });
 }
 
-extern "C" __global__ void class_token_grad(const Element *dx, Element *dpatches, int B, int tokens, int width,
+extern "C" __global__ void class_token_grad(const Element *dx, Element *dpatches, int B, int tokens, int prefix, int width,
                                             int accumulate) {
     follow();
-    if (!dpatches || tokens < 2) return;
-    if (width % PACK == 0) drop_class<PACK>(dx, dpatches, B, tokens, width, accumulate);
-    else drop_class<1>(dx, dpatches, B, tokens, width, accumulate);
+    if (!dpatches || tokens <= prefix) return;
+    if (width % PACK == 0) drop_class<PACK>(dx, dpatches, B, tokens, prefix, width, accumulate);
+    else drop_class<1>(dx, dpatches, B, tokens, prefix, width, accumulate);
 }
 
 #define POSITION_THREADS 512
@@ -188,7 +183,7 @@ extern "C" __global__ void class_token_grad(const Element *dx, Element *dpatches
 
 // blockIdx.y: token. blockIdx.x: POSITION_LANES * PACK columns.
 extern "C" __global__ void __launch_bounds__(POSITION_THREADS)
-    positions_grad(const Element *dx, float *dpositions, float *dclass, int B, int tokens, int width) {
+    positions_grad(const Element *dx, float *dpositions, float *dclass, int B, int tokens, int prefix, int width) {
     follow();
     __shared__ float shared[POSITION_THREADS / WARP][POSITION_LANES * PACK];
     int lane = threadIdx.x % POSITION_LANES, first = blockIdx.x * POSITION_LANES * PACK, token = blockIdx.y;
@@ -229,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(POSITION_THREADS)
 #pragma unroll
     for (int i = 0; i < POSITION_THREADS / WARP; i++) sum += shared[i][threadIdx.x];
     dpositions[(i64)token * width + column] += sum;
-    if (dclass && token == 0) dclass[column] += sum;
+    if (token < prefix) dclass[(i64)token * width + column] += sum;
 }
 
 template <int STEP>
@@ -393,4 +388,68 @@ extern "C" __global__ void scatter_rows(const Element *dy, const i64 *index, Ele
     follow();
     if ((width | dy_stride) % PACK == 0) scatter<PACK>(dy, index, dx, B, tokens, width, dy_stride);
     else scatter<1>(dy, index, dx, B, tokens, width, dy_stride);
+}
+
+// STEP neighbours as floats, and back.
+template <int STEP> __device__ __forceinline__ void load_step(const Element *from, float (&values)[STEP]) {
+    if constexpr (STEP == 1) values[0] = load(*from);
+    else load_pack(from, values);
+}
+
+template <int STEP> __device__ __forceinline__ void store_step(Element *to, const float (&values)[STEP]) {
+    if constexpr (STEP == 1) store(to, values[0]);
+    else store_pack(to, values);
+}
+
+// Each thread adds up its columns' tokens in order.
+template <int STEP>
+__device__ __forceinline__ void mean_of(const Element *x, Element *y, int B, int tokens, int first, int width, i64 x_stride,
+                                        i64 y_stride) {
+    float share = 1.0f / (tokens - first);
+    for_places<STEP>(B, width, [&](i64 sample, int column) {
+        float sums[STEP] = {}, values[STEP];
+#pragma unroll 8
+        for (int token = first; token < tokens; token++) {
+            load_step<STEP>(x + (sample * tokens + token) * x_stride + column, values);
+#pragma unroll
+            for (int i = 0; i < STEP; i++) sums[i] += values[i];
+        }
+#pragma unroll
+        for (int i = 0; i < STEP; i++) sums[i] *= share;
+        store_step<STEP>(y + sample * y_stride + column, sums);
+    });
+}
+
+extern "C" __global__ void mean_tokens(const Element *x, Element *y, int B, int tokens, int first, int width, i64 x_stride,
+                                       i64 y_stride) {
+    follow();
+    bool packs = (width | x_stride | y_stride) % PACK == 0 && aligned(x) && aligned(y);
+    if (packs) mean_of<PACK>(x, y, B, tokens, first, width, x_stride, y_stride);
+    else mean_of<1>(x, y, B, tokens, first, width, x_stride, y_stride);
+}
+
+template <int STEP>
+__device__ __forceinline__ void spread(const Element *dy, Element *dx, int B, int tokens, int first, int width,
+                                       i64 dy_stride, i64 dx_stride, int accumulate) {
+    float share = 1.0f / (tokens - first);
+    for_places<STEP>((i64)B * tokens, width, [&](i64 row, int column) {
+        i64 sample = sample_of(row, tokens);
+        bool counts = row - sample * tokens >= first;
+        if (!counts && accumulate) return;
+        Element *to = dx + row * dx_stride + column;
+        float values[STEP] = {}, before[STEP] = {};
+        if (counts) load_step<STEP>(dy + sample * dy_stride + column, values);
+        if (accumulate) load_step<STEP>(to, before);
+#pragma unroll
+        for (int i = 0; i < STEP; i++) values[i] = before[i] + values[i] * share;
+        store_step<STEP>(to, values);
+    });
+}
+
+extern "C" __global__ void mean_tokens_grad(const Element *dy, Element *dx, int B, int tokens, int first, int width,
+                                            i64 dy_stride, i64 dx_stride, int accumulate) {
+    follow();
+    bool packs = (width | dy_stride | dx_stride) % PACK == 0 && aligned(dy) && aligned(dx);
+    if (packs) spread<PACK>(dy, dx, B, tokens, first, width, dy_stride, dx_stride, accumulate);
+    else spread<1>(dy, dx, B, tokens, first, width, dy_stride, dx_stride, accumulate);
 }

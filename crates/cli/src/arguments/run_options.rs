@@ -1,0 +1,173 @@
+//! What `train`, `plan`, `verify` and `bench` of a step share, and how it goes over a config.
+
+use std::path::Path;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use holdall_train::budget::Memory;
+use holdall_train::config::{Precision, RecomputeChoice, RunConfig, TaskName, lay_batch_numbers};
+
+use super::{ComputeOptions, OutputOptions, seed};
+
+/// What `train`, `plan`, `verify` and `bench` share.
+#[derive(Args, Clone)]
+pub struct RunOptions {
+    /// Samples per optimizer step [default: 128]
+    #[arg(long, alias = "effective_batch", value_name = "N")]
+    pub effective_batch: Option<usize>,
+    /// Samples per micro-batch; never changed, a better one is suggested
+    #[arg(long, aliases = ["batch_size", "micro-batch"], value_name = "N")]
+    pub batch_size: Option<usize>,
+    /// Micro-batches per optimizer step; the gradient is that of the whole batch
+    #[arg(
+        long,
+        aliases = ["gradient_accumulation", "gradient-accumulation-steps", "gradient_accumulation_steps", "accum"],
+        value_name = "N"
+    )]
+    pub gradient_accumulation: Option<usize>,
+    /// Memory budget of the process: 8GiB, 8GB, 80%, auto
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory: Option<Memory>,
+    /// What to recompute in the backward pass instead of keeping it
+    #[arg(long, value_name = "POLICY")]
+    pub recompute: Option<RecomputeArgument>,
+    /// Number format; the CPU computes in f32
+    #[arg(long, aliases = ["dtype"], value_name = "FORMAT")]
+    pub precision: Option<PrecisionArgument>,
+    #[command(flatten)]
+    pub compute: ComputeOptions,
+    /// What kind of work [default: what the data, or the model, is for]
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<TaskArgument>,
+    /// Classes of the label head, or of the classifier
+    #[arg(long, value_name = "N")]
+    pub labels: Option<usize>,
+    /// Tokens per caption [default: the model's positions]
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<usize>,
+    /// Seed of all random numbers
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, value_parser = seed)]
+    pub seed: Option<u64>,
+    /// Any key of the config, such as train.lr=1e-4; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum TaskArgument {
+    /// Pictures and captions, and labels beside them
+    Clip,
+    /// Pictures and labels, or numbers
+    Classify,
+}
+
+impl From<TaskArgument> for TaskName {
+    fn from(task: TaskArgument) -> TaskName {
+        match task {
+            TaskArgument::Clip => TaskName::Clip,
+            TaskArgument::Classify => TaskName::Classify,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum RecomputeArgument {
+    /// Whatever the budget asks for
+    Auto,
+    /// Keep everything
+    None,
+    /// Recompute norms and activation functions
+    Cheap,
+    /// Recompute whole blocks
+    Blocks,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum PrecisionArgument {
+    /// Whatever suits the device
+    Auto,
+    /// 32-bit
+    F32,
+    /// 16-bit IEEE with loss scaling
+    Fp16,
+    /// 16-bit brain float
+    Bf16,
+    /// 32-bit with 10-bit products
+    Tf32,
+}
+
+impl RunOptions {
+    /// The config that `target` names, with these options laid over it.
+    pub fn config(&self, target: &str) -> Result<RunConfig> {
+        let path = Path::new(target);
+        let is_config = path
+            .extension()
+            .is_some_and(|extension| extension == "yml" || extension == "yaml");
+        let mut config = self.over(is_config.then_some(path))?;
+        let sets_model = |set: &String| set.split('=').next().map(str::trim) == Some("model");
+        if !is_config && !self.sets.iter().any(sets_model) {
+            config.model = target.to_owned();
+        }
+        Ok(config)
+    }
+
+    /// The config in `file`, or the defaults, with these options laid over it.
+    pub fn over(&self, file: Option<&Path>) -> Result<RunConfig> {
+        let mut config = RunConfig::load(file, &self.sets)?;
+        self.lay_over(&mut config);
+        Ok(config)
+    }
+
+    fn lay_over(&self, config: &mut RunConfig) {
+        let batch = &mut config.train;
+        [
+            batch.effective_batch,
+            batch.batch_size,
+            batch.gradient_accumulation,
+        ] = lay_batch_numbers(
+            [
+                batch.effective_batch,
+                batch.batch_size,
+                batch.gradient_accumulation,
+            ],
+            [
+                self.effective_batch,
+                self.batch_size,
+                self.gradient_accumulation,
+            ],
+        );
+        set(
+            &mut batch.recompute,
+            self.recompute.map(|recompute| match recompute {
+                RecomputeArgument::Auto => RecomputeChoice::Auto,
+                RecomputeArgument::None => RecomputeChoice::None,
+                RecomputeArgument::Cheap => RecomputeChoice::Cheap,
+                RecomputeArgument::Blocks => RecomputeChoice::Blocks,
+            }),
+        );
+        set(&mut config.memory, self.memory);
+        set(
+            &mut config.precision,
+            self.precision.map(|precision| match precision {
+                PrecisionArgument::Auto => Precision::Auto,
+                PrecisionArgument::F32 => Precision::F32,
+                PrecisionArgument::Fp16 => Precision::Fp16,
+                PrecisionArgument::Bf16 => Precision::Bf16,
+                PrecisionArgument::Tf32 => Precision::Tf32,
+            }),
+        );
+        set(&mut config.seed, self.seed);
+        config.task = self.task.map(TaskName::from).or(config.task);
+        config.labels = self.labels.or(config.labels);
+        config.tokens = self.tokens.or(config.tokens);
+        config.num_threads = self.compute.num_threads.or(config.num_threads);
+    }
+}
+
+pub fn set<T>(target: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *target = given;
+    }
+}

@@ -1,0 +1,269 @@
+//! `holdall bench clip` and `holdall bench classify`: one training step over random data, timed.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use holdall_train::TrainError;
+use holdall_train::config::TaskName;
+use holdall_train::optimizer::StepScalars;
+use holdall_train::plan_race::Choosing;
+use holdall_train::scaler::LossScaler;
+use holdall_train::setup::Setup;
+use serde::Serialize;
+
+use crate::arguments::RunOptions;
+use crate::commands::open_device_for;
+use crate::screen::{print_json, progress, tell};
+
+#[derive(Args)]
+#[command(
+    mut_arg("effective_batch", |argument| {
+        argument.help("Samples per optimizer step [default: 32 x 4 with --small, else 8 x 16]")
+    }),
+    after_help = "Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench clip --small --batch-size 32 --gradient-accumulation 4"
+)]
+pub struct BenchClipArguments {
+    /// A model folder or a preset
+    #[arg(
+        long,
+        default_value = "openai/clip-vit-base-patch32",
+        value_name = "MODEL"
+    )]
+    pub model: String,
+    /// The preset for CPUs: 64 px, patch 8, width 128, 4 + 4 layers
+    #[arg(long, conflicts_with = "model")]
+    pub small: bool,
+    /// Timed steps
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
+    /// Print where the time of a step goes, operation by operation
+    #[arg(long)]
+    pub profile: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+#[derive(Args)]
+#[command(
+    mut_arg("effective_batch", |argument| {
+        argument.help("Samples per optimizer step [default: 32 x 4 with --small, else 8 x 16]")
+    }),
+    after_help = "Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench classify --small --batch-size 32 --gradient-accumulation 4"
+)]
+pub struct BenchClassifyArguments {
+    /// A model folder or a preset
+    #[arg(long, default_value = "vit-base-patch16-224", value_name = "MODEL")]
+    pub model: String,
+    /// The preset for CPUs: 64 px, patch 8, width 128, 4 layers
+    #[arg(long, conflicts_with = "model")]
+    pub small: bool,
+    /// Timed steps
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
+    /// Print where the time of a step goes, operation by operation
+    #[arg(long)]
+    pub profile: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+/// A step that is timed.
+struct Bench {
+    job: String,
+    model: String,
+    task: TaskName,
+    /// The split of the script that this stands beside.
+    split: (usize, usize),
+    num_labels: usize,
+    steps: usize,
+    profile: bool,
+    options: RunOptions,
+}
+
+pub fn run_clip(arguments: BenchClipArguments) -> Result<ExitCode> {
+    let BenchClipArguments {
+        model,
+        small,
+        steps,
+        profile,
+        options,
+    } = arguments;
+    run(Bench {
+        job: if small {
+            "clip-small".to_owned()
+        } else {
+            model.clone()
+        },
+        model: if small { "small".to_owned() } else { model },
+        task: TaskName::Clip,
+        split: if small { (32, 4) } else { (8, 16) },
+        num_labels: 196,
+        steps: steps as usize,
+        profile,
+        options,
+    })
+}
+
+pub fn run_classify(arguments: BenchClassifyArguments) -> Result<ExitCode> {
+    let BenchClassifyArguments {
+        model,
+        small,
+        steps,
+        profile,
+        options,
+    } = arguments;
+    run(Bench {
+        job: if small {
+            "classify-small".to_owned()
+        } else {
+            model.clone()
+        },
+        model: if small { "vit-demo".to_owned() } else { model },
+        task: TaskName::Classify,
+        split: if small { (32, 4) } else { (8, 16) },
+        num_labels: 1000,
+        steps: steps as usize,
+        profile,
+        options,
+    })
+}
+
+const WARM_UP_STEPS: usize = 3;
+
+/// Keys that others rely on.
+#[derive(Serialize)]
+struct BenchJson<'a> {
+    job: &'a str,
+    micro_batch: usize,
+    accum: usize,
+    device: &'a str,
+    dtype: &'a str,
+    recompute: &'a str,
+    exact: bool,
+    step_ms: f64,
+    samples_per_s: f64,
+    planned_bytes: u64,
+    arena_bytes: u64,
+    process_bytes: Option<u64>,
+    kept_micro_batches: usize,
+    planned_arena_bytes: u64,
+    predicted_step_ms: f64,
+    /// The prediction is a time that was measured when the plan was chosen.
+    measured: bool,
+    plan_ms: f64,
+    first_step_ms: f64,
+    threads: usize,
+    loss: f64,
+    #[serde(skip_serializing_if = "is_zero")]
+    skipped_steps: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn run(bench: Bench) -> Result<ExitCode> {
+    let began = Instant::now();
+    let options = &bench.options;
+    let mut config = options.config(&bench.model)?;
+    config.task = config.task.or(Some(bench.task));
+    config.labels = config.labels.or(Some(bench.num_labels));
+    if config.train.effective_batch.is_none()
+        && config.train.batch_size.is_none()
+        && config.train.gradient_accumulation.is_none()
+    {
+        config.train.batch_size = Some(bench.split.0);
+        config.train.gradient_accumulation = Some(bench.split.1);
+    }
+    let device = open_device_for(&config, options.compute.device)?;
+    let setup = Setup::without_data(&config, &device)?;
+    for note in &setup.notes {
+        tell(note);
+    }
+    let task = &setup.step.task;
+    tell(&task.describe_weights());
+    let samples = setup.request.samples_per_step().map_err(TrainError::from)?;
+    let started = Instant::now();
+    let mut say = tell;
+    let host_bytes = task.batch_bytes(samples);
+    let plan = setup.plan(&device, host_bytes, Choosing::Measured(&mut say))?;
+    let plan_ms = started.elapsed().as_secs_f64() * 1e3;
+    let batch = task.random_batch(samples, setup.seed);
+    let (mut step, chosen) = setup.start(&device, plan, &mut say)?;
+    let mut scaler = LossScaler::suiting(setup.step.arithmetic);
+    let steps = bench.steps;
+    let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
+    // A step whose gradients overflow is left out and the scale halved, as training does.
+    let mut one_step = |count: usize| -> Result<f64> {
+        let scalars = StepScalars {
+            step: count as u64 + 1 - scaler.skipped_steps(),
+            rates: &[2e-5, 1e-3],
+            loss_scale: scaler.scale(),
+        };
+        step.launch(&device, &batch, &scalars);
+        step.preload(&device, &batch);
+        let report = step.finish().map_err(TrainError::from)?;
+        let observed = scaler.observe(report.gradients);
+        observed.map_err(|_| {
+            TrainError::Run(
+                "training diverged: the gradients are not finite\nhint: random batches teach nothing; fewer --steps"
+                    .to_owned(),
+            )
+        })?;
+        bar.inc(1);
+        Ok(report.loss)
+    };
+    one_step(0)?;
+    let first_step_ms = began.elapsed().as_secs_f64() * 1e3;
+    for count in 1..WARM_UP_STEPS {
+        one_step(count)?;
+    }
+    let started = Instant::now();
+    let mut loss = 0.0;
+    for count in 0..steps {
+        loss = one_step(WARM_UP_STEPS + count)?;
+    }
+    let seconds = started.elapsed().as_secs_f64() / steps as f64;
+    bar.finish_and_clear();
+    print_json(&BenchJson {
+        job: &bench.job,
+        micro_batch: chosen.choice.batch_size,
+        accum: chosen.choice.gradient_accumulation,
+        device: device.kind(),
+        dtype: chosen.precision,
+        recompute: &chosen.choice.recompute.label(),
+        exact: true,
+        step_ms: seconds * 1e3,
+        samples_per_s: samples as f64 / seconds,
+        planned_bytes: chosen.process_bytes,
+        arena_bytes: step.arena_bytes(),
+        process_bytes: device.peak_bytes(),
+        kept_micro_batches: chosen.choice.kept_micro_batches,
+        planned_arena_bytes: chosen.arena_bytes,
+        predicted_step_ms: chosen.step_ms,
+        measured: chosen.measured,
+        plan_ms,
+        first_step_ms,
+        threads: device.cpu().num_threads(),
+        loss,
+        skipped_steps: scaler.skipped_steps(),
+    })?;
+    if bench.profile {
+        let programs = step.profile_programs(&device, &batch);
+        let mut times = programs.map_err(TrainError::from)?;
+        let operations = step.profile(&device, &batch).map_err(TrainError::from)?;
+        times.extend(
+            operations
+                .into_iter()
+                .map(|(name, s, n)| (name.to_owned(), s, n)),
+        );
+        times.into_iter().for_each(|(name, seconds, count)| {
+            tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));
+        });
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,187 @@
+//! Predictions of CLIP: the label head's, or captions made of names.
+
+use anyhow::Result;
+use holdall_metrics::classification::top_k;
+use holdall_train::TrainError;
+use holdall_train::saved_model::SavedModel;
+use holdall_train::task::Unfinished;
+use holdall_train::tasks::clip::{
+    Encoder, SavedClip, TokenTable, encode_captions, encode_pictures,
+};
+
+use super::{Guess, Job, PredictArguments, Prediction, Predictions};
+use crate::screen::progress;
+use crate::stop;
+
+/// The path of a picture and the names of its labels, about.
+const NAMES_BYTES: usize = 256;
+
+/// What labels are, and how they are found.
+enum Labels {
+    /// The head that was trained.
+    Head(Vec<String>),
+    /// Captions made of names, compared with pictures.
+    ZeroShot {
+        names: Vec<String>,
+        tokens: TokenTable,
+        scale: f32,
+    },
+    /// None: features alone.
+    None,
+}
+
+pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predictions>> {
+    let arguments = job.arguments;
+    let labels = labels(arguments, trained)?;
+    let longest = match &labels {
+        Labels::ZeroShot { tokens, .. } => tokens.longest(),
+        _ => 1,
+    };
+    let projection = trained.projection();
+    let held_bytes = size_of::<Prediction>() + arguments.top * size_of::<Guess>() + NAMES_BYTES;
+    let feature_bytes = match arguments.features {
+        Some(_) => projection * size_of::<f32>(),
+        None => 0,
+    };
+    let host_bytes = (job.paths.len() * (held_bytes + feature_bytes)) as u64;
+    let task = trained.task(longest);
+    let Some((mut opened, mut pictures)) = job.open(&task, trained, host_bytes)? else {
+        return Ok(None);
+    };
+    let planned_bytes = opened.model.plan().process_bytes;
+    let mut encoder = Encoder::new(&task, opened.model.forward(job.device));
+    let captions = encode_labels(&mut encoder, &labels).map_err(Unfinished::into_error)?;
+    let bar = progress(job.paths.len() as u64, "Predicting");
+    let mut all = Vec::new();
+    let mut not_finite = None;
+    let mut features: Vec<f32> = match arguments.features {
+        Some(_) => Vec::with_capacity(job.paths.len() * projection),
+        None => Vec::new(),
+    };
+    let encoded = encode_pictures(
+        &mut encoder,
+        (&mut pictures, &job.samples),
+        &stop::requests().stop,
+        |read, encoded| {
+            for (row, feature) in encoded.features.chunks(projection).enumerate() {
+                if let Some(value) = feature.iter().find(|value| !value.is_finite()) {
+                    not_finite.get_or_insert((read[row], *value));
+                }
+                let scores = match &labels {
+                    Labels::Head(names) => encoded.logits.as_ref().map(|logits| {
+                        let logits = &logits[row * names.len()..][..names.len()];
+                        logits.iter().map(|&logit| f64::from(logit)).collect()
+                    }),
+                    Labels::ZeroShot { scale, .. } => {
+                        Some(similarities(feature, &captions, *scale))
+                    }
+                    Labels::None => None,
+                };
+                all.push(Prediction {
+                    image: job.image(read[row]),
+                    labels: scores
+                        .map_or(Vec::new(), |scores| best(&labels, &scores, arguments.top)),
+                    targets: Vec::new(),
+                });
+            }
+            if arguments.features.is_some() {
+                features.extend_from_slice(&encoded.features);
+            }
+            bar.inc((encoded.features.len() / projection) as u64);
+            not_finite.is_none()
+        },
+    );
+    bar.finish_and_clear();
+    if let Some((sample, value)) = not_finite {
+        let picture = job.image(sample);
+        let found = format!("{picture}: its features are not finite: found {value}");
+        return Err(Unfinished::NotFinite(found).into_error().into());
+    }
+    Ok(Some(Predictions {
+        all,
+        skipped: encoded.map_err(Unfinished::into_error)?,
+        planned_bytes,
+        features: arguments.features.as_ref().map(|_| (features, projection)),
+    }))
+}
+
+/// Names asked for, the head's, or none where only features are wanted.
+fn labels(arguments: &PredictArguments, trained: &SavedClip) -> Result<Labels> {
+    if !arguments.labels.is_empty() {
+        let names: Vec<String> = arguments
+            .labels
+            .iter()
+            .map(|name| name.trim().to_owned())
+            .collect();
+        if names.iter().any(String::is_empty) {
+            return Err(TrainError::Config(
+                "--labels: expected names between commas, found an empty one\nhint: --labels \"red car,blue car\""
+                    .to_owned(),
+            )
+            .into());
+        }
+        if !arguments.template.contains("{}") {
+            return Err(TrainError::Config(format!(
+                "--template `{}`: expected {{}} where the label goes\nhint: --template \"a photo of a {{}}\"",
+                arguments.template
+            ))
+            .into());
+        }
+        let captions: Vec<String> = names
+            .iter()
+            .map(|label| arguments.template.replace("{}", label))
+            .collect();
+        return Ok(Labels::ZeroShot {
+            names,
+            tokens: trained.tokens(&captions)?,
+            scale: trained.logit_scale()?,
+        });
+    }
+    match (trained.labels.is_empty(), &arguments.features) {
+        (false, _) => Ok(Labels::Head(trained.labels.clone())),
+        (true, Some(_)) => Ok(Labels::None),
+        (true, None) => Err(TrainError::Config(format!(
+            "{}: expected a label head, found none\n\
+             hint: --labels \"a,b,c\" compares pictures with captions; --features FILE writes features",
+            trained.path().display()
+        ))
+        .into()),
+    }
+}
+
+fn encode_labels(encoder: &mut Encoder<'_>, labels: &Labels) -> Result<Vec<f32>, Unfinished> {
+    let mut features = Vec::new();
+    if let Labels::ZeroShot { tokens, .. } = labels {
+        encode_captions(encoder, tokens, |encoded| {
+            features.extend_from_slice(encoded);
+            true
+        })?;
+    }
+    Ok(features)
+}
+
+fn similarities(picture: &[f32], captions: &[f32], scale: f32) -> Vec<f64> {
+    let dot = |caption: &[f32]| -> f64 {
+        let products = picture
+            .iter()
+            .zip(caption)
+            .map(|(&a, &b)| f64::from(a) * f64::from(b));
+        products.sum()
+    };
+    let rows = captions.chunks(picture.len());
+    rows.map(|caption| f64::from(scale) * dot(caption))
+        .collect()
+}
+
+/// The `top` labels with their probabilities, best first.
+fn best(labels: &Labels, scores: &[f64], top: usize) -> Vec<Guess> {
+    let (Labels::Head(names) | Labels::ZeroShot { names, .. }) = labels else {
+        return Vec::new();
+    };
+    let best = top_k(scores, top).into_iter();
+    best.map(|(index, probability)| Guess {
+        label: names[index].clone(),
+        probability,
+    })
+    .collect()
+}

@@ -1,0 +1,127 @@
+//! The process's memory while it ranks: measured, and kept within the limit.
+//!
+//! Pages of mapped files count as resident memory once they have been read, although the system may take them back at any time.
+//! A limit is kept by giving them back before they are too many (`Inputs::meter`); they come back from the file, which is slower than memory and
+//! faster than not finishing.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How a limit is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Bytes that the limit leaves.
+    pub free_bytes: u64,
+    /// The part of them for ranking.
+    pub work_bytes: u64,
+    /// The part for pages of mapped files; `None` where all of them fit.
+    pub mapped_bytes: Option<u64>,
+}
+
+impl Shares {
+    /// Shares out what a limit leaves. Features that take up to half of it stay; else they have a quarter, and are streamed.
+    pub fn of(free_bytes: u64, features_bytes: u64) -> Shares {
+        let (work_bytes, mapped_bytes) = match features_bytes <= free_bytes / 2 {
+            true => (free_bytes - features_bytes, None),
+            false => (free_bytes - free_bytes / 4, Some(free_bytes / 4)),
+        };
+        Shares {
+            free_bytes,
+            work_bytes,
+            mapped_bytes,
+        }
+    }
+
+    /// What a limit must leave so that ranking has `work_bytes`.
+    pub fn least_free_bytes(work_bytes: u64, features_bytes: u64) -> u64 {
+        match features_bytes < work_bytes {
+            true => work_bytes.saturating_add(features_bytes),
+            false => work_bytes.saturating_add(work_bytes.div_ceil(3)),
+        }
+    }
+}
+
+/// Resident memory that is no page of a file; `None` where the system does not tell.
+fn private_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let field = |name: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kib * 1024)
+    };
+    Some(field("RssAnon:")? + field("RssShmem:")?)
+}
+
+/// Runs `work` while a thread looks at the memory. Returns the most private bytes seen, mapped files aside.
+pub fn watched<R>(work: impl FnOnce() -> R) -> (R, Option<u64>) {
+    let (is_done, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    let look = || match private_bytes() {
+        Some(bytes) => {
+            most.fetch_max(bytes, Ordering::Relaxed);
+            true
+        }
+        None => false,
+    };
+    let result = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) && look() {
+                std::thread::park_timeout(PAUSE);
+            }
+        });
+        let result = work();
+        is_done.store(true, Ordering::Relaxed);
+        watch.thread().unpark();
+        result
+    });
+    look();
+    let most = most.into_inner();
+    (result, (most > 0).then_some(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_stay_where_they_leave_half() {
+        let shares = Shares::of(100, 50);
+        assert_eq!((shares.work_bytes, shares.mapped_bytes), (50, None));
+        let shares = Shares::of(100, 51);
+        assert_eq!((shares.work_bytes, shares.mapped_bytes), (75, Some(25)));
+    }
+
+    #[test]
+    fn the_least_free_bytes_are_enough() {
+        for work_bytes in 1..200 {
+            for features_bytes in 1..400 {
+                let free_bytes = Shares::least_free_bytes(work_bytes, features_bytes);
+                let shares = Shares::of(free_bytes, features_bytes);
+                assert!(
+                    shares.work_bytes >= work_bytes,
+                    "{work_bytes} {features_bytes}: {shares:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        ignore = "NOT CHECKED: this system has no /proc"
+    )]
+    fn memory_held_meanwhile_is_seen() {
+        let before = private_bytes().unwrap();
+        let ((), most) = watched(|| {
+            let block = vec![1u8; 32 << 20];
+            std::thread::sleep(4 * PAUSE);
+            assert_eq!(
+                block.iter().map(|&byte| u64::from(byte)).sum::<u64>(),
+                32 << 20
+            );
+        });
+        assert!(most.unwrap() >= before + (30 << 20));
+    }
+}

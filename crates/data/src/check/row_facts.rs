@@ -1,0 +1,224 @@
+//! Every row and its picture, looked at once. What is kept of a row has a fixed size and no text: a million rows take
+//! some 200 MB, whatever their captions say.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rayon::prelude::*;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::journal::{FileStamp, Journal};
+use super::picture_state::{Look, State};
+use crate::allowance::Allowance;
+use crate::error::DataError;
+use crate::picture::Scratch;
+use crate::source::{RowFault, Source};
+use crate::table::Row;
+
+/// Rows per thread that are read ahead of the looking. Between two such batches the journal is written.
+const ROWS_PER_THREAD: usize = 64;
+
+/// What is known of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) look: Look,
+    /// Of the image's path.
+    pub(super) path: u64,
+    /// Of the caption's text.
+    pub(super) caption: u64,
+    pub(super) has_caption: bool,
+    /// As many as the header.
+    pub(super) has_fields: bool,
+    /// Labels and numbers are what they should be.
+    pub(super) has_values: bool,
+    pub(super) line: u32,
+}
+
+impl Facts {
+    /// Whether it could be trained on.
+    pub(super) fn is_usable(&self) -> bool {
+        self.look.state == State::Good && self.is_sample()
+    }
+
+    /// Whether training takes it for a sample, before it looks at the picture.
+    pub(super) fn is_sample(&self) -> bool {
+        self.look.state != State::Unnamed && self.has_caption && self.has_fields && self.has_values
+    }
+}
+
+/// How often captions occur.
+#[derive(Debug, Default)]
+pub(super) struct CaptionCounts {
+    count_of: HashMap<u64, u32>,
+    commonest: (u32, String),
+}
+
+impl CaptionCounts {
+    fn add(&mut self, hash: u64, caption: &str) {
+        let count = self.count_of.entry(hash).or_default();
+        *count += 1;
+        if *count > self.commonest.0 {
+            self.commonest.0 = *count;
+            caption.clone_into(&mut self.commonest.1);
+        }
+    }
+
+    /// Different texts.
+    pub(super) fn num_different(&self) -> usize {
+        self.count_of.len()
+    }
+
+    /// Rows whose text another row has too.
+    pub(super) fn num_shared(&self) -> usize {
+        let shared = self.count_of.values().filter(|count| **count > 1);
+        shared.map(|count| *count as usize).sum()
+    }
+
+    /// The text that most rows have, and how many.
+    pub(super) fn commonest(&self) -> (&str, usize) {
+        let (count, text) = &self.commonest;
+        (text, *count as usize)
+    }
+}
+
+/// Who looks, what was seen before, and who wants to know how far it is.
+pub(super) struct Survey<'a> {
+    pub(super) journal: Journal,
+    pub(super) stop: &'a AtomicBool,
+    /// What all who look may hold together.
+    pub(super) allowance: &'a Allowance,
+    /// Hears of so many rows more.
+    pub(super) on_progress: &'a (dyn Fn(usize) + Sync),
+    pub(super) num_done: usize,
+}
+
+/// A row that waits to be looked at.
+struct Waiting {
+    path: PathBuf,
+    facts: Facts,
+    /// An earlier row has the same path.
+    same_as: Option<usize>,
+}
+
+impl Survey<'_> {
+    /// Looks at every row; nothing if it was stopped before the last.
+    pub(super) fn of(
+        &mut self,
+        source: &Source,
+        captions: &mut CaptionCounts,
+    ) -> Result<Option<Vec<Facts>>, DataError> {
+        let mut all: Vec<Facts> = Vec::new();
+        let mut row_of_path: HashMap<u64, usize> = HashMap::new();
+        let batch_rows = ROWS_PER_THREAD * rayon::current_num_threads();
+        let (mut image, mut caption) = (String::new(), String::new());
+        let mut rows = source.table.rows()?;
+        loop {
+            let mut batch: Vec<Waiting> = Vec::with_capacity(batch_rows);
+            while batch.len() < batch_rows
+                && let Some(row) = rows.read_any()?
+            {
+                let facts = described(source, row, &mut image, &mut caption);
+                if !caption.is_empty() {
+                    captions.add(facts.caption, &caption);
+                }
+                let at = all.len() + batch.len();
+                let first = *row_of_path.entry(facts.path).or_insert(at);
+                batch.push(Waiting {
+                    path: source.root.join(&image),
+                    facts,
+                    same_as: Some(first).filter(|first| *first < at),
+                });
+            }
+            if batch.is_empty() {
+                return Ok(Some(all));
+            }
+            if !self.look_at(batch, &mut all) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether the whole batch was looked at.
+    fn look_at(&mut self, batch: Vec<Waiting>, all: &mut Vec<Facts>) -> bool {
+        let journal = &self.journal;
+        let looks: Vec<Option<Seen>> = batch
+            .par_iter()
+            .with_min_len(4)
+            .map_init(
+                || Scratch::within(self.allowance),
+                |scratch, waiting| {
+                    if self.stop.load(Ordering::Relaxed) {
+                        return None;
+                    }
+                    let seen = see(waiting, journal, scratch);
+                    scratch.free_if_wanted();
+                    (self.on_progress)(1);
+                    Some(seen)
+                },
+            )
+            .collect();
+        let is_whole = looks.iter().all(Option::is_some);
+        let new = batch.iter().zip(&looks).filter_map(|(waiting, seen)| {
+            let seen = seen.as_ref()?;
+            Some((waiting.facts.path, seen.new_at?, seen.look))
+        });
+        self.journal.append(new);
+        self.num_done += looks.iter().flatten().count();
+        if !is_whole {
+            return false;
+        }
+        for (waiting, seen) in batch.into_iter().zip(looks.into_iter().flatten()) {
+            let look = match waiting.same_as {
+                Some(row) => all[row].look,
+                None => seen.look,
+            };
+            all.push(Facts {
+                look,
+                ..waiting.facts
+            });
+        }
+        true
+    }
+}
+
+struct Seen {
+    look: Look,
+    /// How the file was, if the journal does not know it yet.
+    new_at: Option<FileStamp>,
+}
+
+fn see(waiting: &Waiting, journal: &Journal, scratch: &mut Scratch) -> Seen {
+    let old = |look| Seen { look, new_at: None };
+    if waiting.facts.look.state == State::Unnamed || waiting.same_as.is_some() {
+        return old(waiting.facts.look);
+    }
+    // Before the look: a file that changes meanwhile will be looked at again.
+    let stamp = FileStamp::of(&waiting.path);
+    match stamp.and_then(|stamp| journal.look(waiting.facts.path, stamp)) {
+        Some(look) => old(look),
+        None => Seen {
+            look: Look::at(&waiting.path, scratch),
+            new_at: stamp,
+        },
+    }
+}
+
+/// What a row says; its picture is yet to be looked at.
+fn described(source: &Source, row: Row<'_>, image: &mut String, caption: &mut String) -> Facts {
+    let fault = source.read_row(row, image, caption);
+    let state = match image.is_empty() {
+        true => State::Unnamed,
+        false => State::Missing,
+    };
+    let path = source.root.join(&*image);
+    Facts {
+        look: Look::without_file(state),
+        path: xxh3_64(path.as_os_str().as_encoded_bytes()),
+        caption: xxh3_64(caption.as_bytes()),
+        has_caption: !caption.is_empty() || source.columns.caption.is_none(),
+        has_fields: !matches!(fault, Some(RowFault::Fields { .. })),
+        has_values: !matches!(fault, Some(RowFault::Cell { .. })),
+        line: row.line(),
+    }
+}

@@ -1,0 +1,267 @@
+//! A folder per class: `cat/1.jpg`, `dog/poodles/7.jpg`. Folders `train`, `val` (or `valid`, `validation`) and `test` around
+//! them are the split; without a `val`, `test` is what is held out.
+//!
+//! The files are listed as a CSV would list them, in natural order, so that all that reads a CSV reads class folders too:
+//! their row numbers are places in this list.
+
+use std::path::Path;
+
+use crate::error::DataError;
+use crate::folder::{Entries, entries, folders, is_picture};
+use crate::masks;
+use crate::words::{counted, listed};
+
+const TRAIN: [&str; 2] = ["train", "training"];
+/// The first that is there is held out.
+const HELD_OUT: [&str; 4] = ["val", "valid", "validation", "test"];
+
+/// The files of class folders.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// As a CSV.
+    pub(crate) csv: String,
+    /// What the user should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Whether these are class folders: two with pictures, or a `train` with folders in it.
+pub(crate) fn is_layout(root: &Path) -> Result<bool, DataError> {
+    if masks::is_layout(root)? {
+        return Ok(false);
+    }
+    let names = folders(root)?;
+    if let Some(train) = named(&names, &TRAIN) {
+        return Ok(!masks::is_layout(&root.join(train))? && !folders(&root.join(train))?.is_empty());
+    }
+    let mut with_pictures = 0;
+    for name in &names {
+        if has_picture(&root.join(name))? {
+            with_pictures += 1;
+        }
+        if with_pictures == 2 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn has_picture(folder: &Path) -> Result<bool, DataError> {
+    let found = entries(folder)?;
+    if found.files.iter().any(|name| is_picture(name)) {
+        return Ok(true);
+    }
+    for name in &found.folders {
+        if has_picture(&folder.join(name))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn named<'a>(names: &'a [String], wanted: &[&str]) -> Option<&'a str> {
+    let mut wanted = wanted.iter();
+    wanted.find_map(|wanted| {
+        let mut names = names.iter();
+        let found = names.find(|name| name.eq_ignore_ascii_case(wanted));
+        found.map(String::as_str)
+    })
+}
+
+/// Lists the files of class folders.
+pub(crate) fn list(root: &Path) -> Result<Listing, DataError> {
+    let names = folders(root)?;
+    let mut list = List::default();
+    match named(&names, &TRAIN) {
+        None => {
+            list.rows.push_str("image,label\n");
+            list.classes(root, "", "")?;
+        }
+        Some(train) => {
+            let held = named(&names, &HELD_OUT);
+            list.rows.push_str("image,label,split\n");
+            list.classes(root, train, ",train")?;
+            if let Some(held) = held {
+                list.classes(root, held, ",validation")?;
+            }
+            list.note_on_others(root, &names, train, held)?;
+        }
+    }
+    if list.num_rows == 0 {
+        return Err(DataError::no_pictures(root, "pictures", ""));
+    }
+    Ok(list.finish())
+}
+
+#[derive(Default)]
+struct List {
+    rows: String,
+    num_rows: usize,
+    others: Others,
+    strays: Others,
+    empty_classes: Vec<String>,
+    nested_classes: Vec<String>,
+    notes: Vec<String>,
+}
+
+/// Files that are left out.
+#[derive(Default)]
+struct Others {
+    count: usize,
+    first: String,
+}
+
+impl Others {
+    fn add(&mut self, folder: &str, name: &str) {
+        if self.first.is_empty() {
+            self.first = joined(folder, name);
+        }
+        self.count += 1;
+    }
+}
+
+impl List {
+    /// The classes in a folder, each a folder.
+    fn classes(&mut self, root: &Path, folder: &str, split: &str) -> Result<(), DataError> {
+        let Entries {
+            files,
+            folders,
+            num_hidden,
+        } = entries(&root.join(folder))?;
+        self.others.count += num_hidden;
+        for name in &files {
+            match is_picture(name) {
+                true => self.strays.add(folder, name),
+                false => self.others.add(folder, name),
+            }
+        }
+        for class in folders {
+            let before = self.num_rows;
+            let inside = joined(folder, &class);
+            let direct = self.pictures(root, &inside, &class, split)?;
+            if self.num_rows == before {
+                self.empty_classes.push(inside);
+            } else if direct < self.num_rows - before {
+                self.nested_classes.push(inside);
+            }
+        }
+        Ok(())
+    }
+
+    /// The pictures of a class, those in folders of its folder included; says how many are in this one.
+    fn pictures(
+        &mut self,
+        root: &Path,
+        folder: &str,
+        class: &str,
+        split: &str,
+    ) -> Result<usize, DataError> {
+        let found = entries(&root.join(folder))?;
+        self.others.count += found.num_hidden;
+        let mut direct = 0;
+        for name in &found.files {
+            if !is_picture(name) {
+                self.others.add(folder, name);
+                continue;
+            }
+            push_cell(&mut self.rows, &joined(folder, name));
+            self.rows.push(',');
+            push_cell(&mut self.rows, class);
+            self.rows.push_str(split);
+            self.rows.push('\n');
+            self.num_rows += 1;
+            direct += 1;
+        }
+        for inner in &found.folders {
+            self.pictures(root, &joined(folder, inner), class, split)?;
+        }
+        Ok(direct)
+    }
+
+    fn note_on_others(
+        &mut self,
+        root: &Path,
+        names: &[String],
+        train: &str,
+        held: Option<&str>,
+    ) -> Result<(), DataError> {
+        let found = entries(root)?;
+        self.others.count += found.num_hidden;
+        for name in &found.files {
+            match is_picture(name) {
+                true => self.strays.add("", name),
+                false => self.others.add("", name),
+            }
+        }
+        let others = names
+            .iter()
+            .filter(|name| **name != train && Some(&***name) != held);
+        let (tests, others): (Vec<String>, Vec<String>) = others
+            .cloned()
+            .partition(|name| HELD_OUT.iter().any(|held| held.eq_ignore_ascii_case(name)));
+        if !tests.is_empty() {
+            let root = root.display();
+            self.notes.push(format!(
+                "Not read: {} of {root} (`holdall eval RUN {root}/{}` evaluates on it)",
+                listed(&tests),
+                tests[0]
+            ));
+        }
+        if !others.is_empty() {
+            self.notes.push(format!(
+                "Careful: {} beside `{train}` is neither trained on nor held out",
+                listed(&others)
+            ));
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Listing {
+        if !self.empty_classes.is_empty() {
+            let names = listed(&self.empty_classes);
+            self.notes
+                .push(format!("Careful: class folders without pictures: {names}"));
+        }
+        if !self.nested_classes.is_empty() {
+            let names = listed(&self.nested_classes);
+            self.notes.push(format!(
+                "Class folders with folders inside: {names}; their pictures count for the outer folder's class"
+            ));
+        }
+        for (files, what) in [(&self.strays, "picture"), (&self.others, "file")] {
+            if files.count > 0 {
+                let why = match what {
+                    "picture" => "outside of every class folder",
+                    _ => "not pictures, or hidden",
+                };
+                let first = match files.first.as_str() {
+                    "" => String::new(),
+                    first => format!(" (first: {first})"),
+                };
+                let careful = if what == "picture" { "Careful: " } else { "" };
+                self.notes.push(format!(
+                    "{careful}{} left out: {why}{first}",
+                    counted(files.count, what)
+                ));
+            }
+        }
+        Listing {
+            csv: self.rows,
+            notes: self.notes,
+        }
+    }
+}
+
+fn joined(folder: &str, name: &str) -> String {
+    match folder {
+        "" => name.to_owned(),
+        _ => format!("{folder}/{name}"),
+    }
+}
+
+fn push_cell(rows: &mut String, text: &str) {
+    if text.contains([',', '"']) || text.trim() != text {
+        *rows += &format!("\"{}\"", text.replace('"', "\"\""));
+    } else {
+        rows.push_str(text);
+    }
+}

@@ -1,0 +1,40 @@
+//! Many short strings in one allocation: a million paths as a `Vec<String>` would take 24 bytes and
+//! an allocation each.
+
+/// A list of strings, laid end to end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PackedStrings {
+    text: String,
+    ends: Vec<u64>,
+}
+
+impl PackedStrings {
+    pub(crate) fn push(&mut self, string: &str) {
+        self.text.push_str(string);
+        self.ends.push(self.text.len() as u64);
+    }
+
+    /// Panics past the end, as a slice does.
+    pub(crate) fn get(&self, index: usize) -> &str {
+        let start = match index {
+            0 => 0,
+            _ => self.ends[index - 1] as usize,
+        };
+        &self.text[start..self.ends[index] as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_back_what_was_pushed() {
+        let mut strings = PackedStrings::default();
+        for string in ["", "ä", "", "images/1.jpg"] {
+            strings.push(string);
+        }
+        let all: Vec<&str> = (0..4).map(|at| strings.get(at)).collect();
+        assert_eq!(all, ["", "ä", "", "images/1.jpg"]);
+    }
+}

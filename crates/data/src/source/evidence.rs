@@ -1,0 +1,128 @@
+//! What kind of work data is for, told by headers and names of folders alone: nothing else is read.
+
+use std::path::Path;
+
+use crate::class_folders;
+use crate::columns::{caption_by_name, clip_by_name, guess_label, mask_by_name};
+use crate::config::DataConfig;
+use crate::error::DataError;
+use crate::find::find;
+use crate::folder::folders;
+use crate::masks;
+use crate::table::Table;
+use crate::words::listed;
+
+/// What data is for, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// What for.
+    pub kind: EvidenceKind,
+    /// A sentence without its end: `cars.csv has a column `caption``.
+    pub reason: String,
+}
+
+/// What data is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvidenceKind {
+    /// Pictures with captions.
+    Captions,
+    /// Pictures with labels or numbers, of columns or of class folders.
+    Labels,
+    /// Pictures with masks.
+    Masks,
+    /// Clips.
+    Clips,
+}
+
+/// Names of folders that hold clips, each a folder of frames.
+const CLIP_FOLDERS: [&str; 3] = ["clips", "videos", "frames"];
+
+/// What kind of work the data is for. What the config says counts before what the files are.
+pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
+    let is = |kind, reason: String| Ok(Evidence { kind, reason });
+    if let Some(caption) = &config.caption {
+        return is(
+            EvidenceKind::Captions,
+            format!("the config has `caption: {caption}`"),
+        );
+    }
+    if let Some(root) = config.train.as_deref().filter(|path| path.is_dir()) {
+        if let Some(place) = mask_folders(root)? {
+            let reason = format!("{} has folders of images and of masks", place.display());
+            return is(EvidenceKind::Masks, reason);
+        }
+        if let Some(clips) = clip_folder(root)? {
+            let reason = format!("{clips} has a folder of frames per clip");
+            return is(EvidenceKind::Clips, reason);
+        }
+    }
+    let csv = find(config.train.as_deref())?.csv;
+    if csv.is_dir() {
+        let reason = format!("{} has a folder per class", csv.display());
+        return is(EvidenceKind::Labels, reason);
+    }
+    let table = Table::open(&csv)?;
+    let has = |column: &str| format!("{} has a column `{column}`", csv.display());
+    if let Some(column) = mask_by_name(&table) {
+        return is(EvidenceKind::Masks, has(column));
+    }
+    if let Some(column) = clip_by_name(&table) {
+        return is(EvidenceKind::Clips, has(column));
+    }
+    if let Some(column) = caption_by_name(&table) {
+        return is(EvidenceKind::Captions, has(column));
+    }
+    let targets = config.targets();
+    if let Some((name, _)) = targets.first() {
+        let reason = match config.label.is_some() {
+            true => "the config names a `label`".to_owned(),
+            false => format!("the config has `targets: {{{name}: ...}}`"),
+        };
+        let reason = format!("{reason}, and {} has no captions", csv.display());
+        return is(EvidenceKind::Labels, reason);
+    }
+    match guess_label(&table) {
+        Some(column) => is(
+            EvidenceKind::Labels,
+            format!("{} and no captions", has(column)),
+        ),
+        None => Err(DataError::invalid(
+            csv.display(),
+            "a column of captions, labels, masks or clips",
+            listed(table.columns()),
+            "say what is to be learnt: `caption: COLUMN` or `label: COLUMN` under `data:`",
+        )),
+    }
+}
+
+/// The folder, or its `train`, that has one of images beside one of masks.
+fn mask_folders(root: &Path) -> Result<Option<std::path::PathBuf>, DataError> {
+    let train = root.join("train");
+    let places = [root.to_owned(), train];
+    for place in places.into_iter().filter(|place| place.is_dir()) {
+        if masks::is_layout(&place)? {
+            return Ok(Some(place));
+        }
+    }
+    Ok(None)
+}
+
+/// A folder of clips: named so, or inside of one.
+fn clip_folder(root: &Path) -> Result<Option<String>, DataError> {
+    let is_named = |name: &str| {
+        CLIP_FOLDERS
+            .iter()
+            .any(|clips| clips.eq_ignore_ascii_case(name))
+    };
+    let name = root.file_name().map(|name| name.to_string_lossy());
+    if name.is_some_and(|name| is_named(&name)) && class_folders::is_layout(root)? {
+        return Ok(Some(root.display().to_string()));
+    }
+    for name in folders(root)? {
+        let inner = root.join(&name);
+        if is_named(&name) && !folders(&inner)?.is_empty() {
+            return Ok(Some(inner.display().to_string()));
+        }
+    }
+    Ok(None)
+}

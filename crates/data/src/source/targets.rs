@@ -1,0 +1,449 @@
+//! Columns of labels and numbers: what each row says, the names there are, and the index of each.
+
+use std::collections::HashMap;
+
+use super::{RowFault, Source};
+use crate::columns::TargetColumns;
+use crate::error::{DataError, at_row, suggestion};
+use crate::table::{Row, Table};
+use crate::target::{ClassRows, Target, TargetKind, TargetValues};
+use crate::words::{counted, listed, nearest, thousands};
+
+/// What targets may be, where that is known before the rows are read.
+#[derive(Clone, Copy)]
+pub(crate) enum Known<'a> {
+    /// The rows say so.
+    FromRows,
+    /// The rows of another file, which are trained on, said so.
+    Training(&'a [Target]),
+    /// A trained model says so.
+    Heads(&'a [Target]),
+}
+
+/// A target as the rows bring it: names are numbered in order of appearance.
+pub(crate) struct ScannedTarget {
+    names: Names,
+    values: TargetValues,
+    /// A row's labels, while they are gathered.
+    row: Vec<u32>,
+}
+
+/// Every name once.
+#[derive(Default)]
+struct Names {
+    ids: HashMap<String, u32>,
+    seen: Vec<Seen>,
+}
+
+struct Seen {
+    /// Line of the first row that has it.
+    first: u32,
+    /// Whether a row has it that is trained on.
+    is_trained: bool,
+}
+
+impl Names {
+    fn number(&mut self, name: &str, line: u32, is_held: bool) -> u32 {
+        // No more names than cells; past 31 bits of those a head is no use.
+        let next = self.seen.len() as u32;
+        let id = match self.ids.get(name) {
+            Some(&id) => id,
+            None => {
+                self.seen.push(Seen {
+                    first: line,
+                    is_trained: false,
+                });
+                *self.ids.entry(name.to_owned()).or_insert(next)
+            }
+        };
+        self.seen[id as usize].is_trained |= !is_held;
+        id
+    }
+
+    /// The names of the rows that are trained on, sorted.
+    fn trained(&self) -> Vec<String> {
+        let trained = self.ids.iter();
+        let trained = trained.filter(|(_, id)| self.seen[**id as usize].is_trained);
+        let mut names: Vec<String> = trained.map(|(name, _)| name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The index of each among these, or the first that is not there and its line.
+    fn indices(&self, known: &[String]) -> Result<Vec<u32>, (u32, &str)> {
+        let index_of: HashMap<&str, u32> = known.iter().map(String::as_str).zip(0..).collect();
+        let mut indices = vec![0; self.seen.len()];
+        let mut first_unknown: Option<(u32, &str)> = None;
+        for (name, &id) in &self.ids {
+            let first = self.seen[id as usize].first;
+            match index_of.get(name.as_str()) {
+                Some(&index) => indices[id as usize] = index,
+                None if first_unknown.is_none_or(|(before, _)| first < before) => {
+                    first_unknown = Some((first, name));
+                }
+                None => {}
+            }
+        }
+        first_unknown.map_or(Ok(indices), Err)
+    }
+}
+
+impl TargetColumns {
+    /// What is wrong with a row's cells, if anything is.
+    pub(super) fn fault(&self, row: Row<'_>, table: &Table) -> Option<RowFault> {
+        let fault = |column: usize, expected| {
+            Some(RowFault::Cell {
+                column: table.columns()[column].clone(),
+                expected,
+                found: row.cell(column).trim().to_owned(),
+            })
+        };
+        match self {
+            TargetColumns::Class(_) | TargetColumns::Classes { .. } => None,
+            &TargetColumns::Number(column) => match number(row.cell(column)) {
+                Ok(_) => None,
+                Err(()) => fault(column, "a number"),
+            },
+            TargetColumns::Each(columns) => {
+                let is_empty = |column: &&usize| row.cell(**column).trim().is_empty();
+                if columns.iter().all(|column| is_empty(&column)) {
+                    return None;
+                }
+                let mut bad = columns
+                    .iter()
+                    .filter(|column| flag(row.cell(**column)).is_none());
+                bad.next().and_then(|column| fault(*column, "0 or 1"))
+            }
+        }
+    }
+
+    fn scan(&self) -> ScannedTarget {
+        ScannedTarget {
+            names: Names::default(),
+            row: Vec::new(),
+            values: match self {
+                TargetColumns::Class(_) => TargetValues::Class(Vec::new()),
+                TargetColumns::Number(_) => TargetValues::Number(Vec::new()),
+                TargetColumns::Classes { .. } | TargetColumns::Each(_) => {
+                    TargetValues::Classes(ClassRows::default())
+                }
+            },
+        }
+    }
+}
+
+impl ScannedTarget {
+    /// One more row, whose cells are as they should be.
+    pub(super) fn push(&mut self, columns: &TargetColumns, row: Row<'_>, is_held: bool) {
+        let ScannedTarget {
+            names,
+            values,
+            row: labels,
+        } = self;
+        match (columns, values) {
+            (TargetColumns::Class(column), TargetValues::Class(values)) => {
+                values.push(match row.cell(*column).trim() {
+                    "" => -1,
+                    label => names.number(label, row.line(), is_held) as i32,
+                });
+            }
+            (TargetColumns::Classes { column, separator }, TargetValues::Classes(rows)) => {
+                let cell = row.cell(*column).trim();
+                labels.clear();
+                for label in cell.split(separator.as_str()).map(str::trim) {
+                    if !label.is_empty() {
+                        labels.push(names.number(label, row.line(), is_held));
+                    }
+                }
+                labels.sort_unstable();
+                labels.dedup();
+                rows.push((!cell.is_empty()).then_some(labels.as_slice()));
+            }
+            (TargetColumns::Each(columns), TargetValues::Classes(rows)) => {
+                let flags = columns.iter().map(|column| flag(row.cell(*column)));
+                labels.clear();
+                let set = (0..)
+                    .zip(flags.clone())
+                    .filter(|(_, flag)| *flag == Some(true));
+                labels.extend(set.map(|(label, _)| label));
+                let is_known = flags.clone().any(|flag| flag.is_some());
+                rows.push(is_known.then_some(labels.as_slice()));
+            }
+            (TargetColumns::Number(column), TargetValues::Number(values)) => {
+                values.push(number(row.cell(*column)).ok().flatten().unwrap_or(f32::NAN));
+            }
+            _ => unreachable!("`scan` made the values for these columns"),
+        }
+    }
+}
+
+/// A cell's number, if it says anything.
+fn number(cell: &str) -> Result<Option<f32>, ()> {
+    match cell.trim() {
+        "" => Ok(None),
+        text => match text.parse::<f32>() {
+            Ok(number) if number.is_finite() => Ok(Some(number)),
+            _ => Err(()),
+        },
+    }
+}
+
+/// Whether a cell says yes or no.
+fn flag(cell: &str) -> Option<bool> {
+    const YES: [&str; 4] = ["1", "1.0", "yes", "true"];
+    const NO: [&str; 4] = ["0", "0.0", "no", "false"];
+    let says = |words: [&str; 4]| {
+        words
+            .iter()
+            .any(|word| word.eq_ignore_ascii_case(cell.trim()))
+    };
+    if says(YES) {
+        Some(true)
+    } else {
+        says(NO).then_some(false)
+    }
+}
+
+impl Source {
+    pub(super) fn scan_targets(&self) -> Vec<ScannedTarget> {
+        let targets = self.columns.targets.iter();
+        targets.map(|target| target.columns.scan()).collect()
+    }
+
+    /// The targets and their values by row, in the order of those that are known. Of numbers, mean and deviation are yet to
+    /// be found.
+    pub(crate) fn resolve(
+        &self,
+        scanned: Vec<ScannedTarget>,
+        known: Known<'_>,
+        num_samples: usize,
+    ) -> Result<(Vec<Target>, Vec<TargetValues>), DataError> {
+        let (Known::Training(targets) | Known::Heads(targets)) = known else {
+            let all = self.columns.targets.iter().zip(scanned);
+            return all
+                .map(|(target, scanned)| {
+                    let kind = self.kind(&target.columns, &scanned)?;
+                    let values = self.values(&target.columns, scanned, &kind, known)?;
+                    let name = target.name.clone();
+                    Ok((Target { name, kind }, values))
+                })
+                .collect();
+        };
+        let mut scanned: Vec<Option<ScannedTarget>> = scanned.into_iter().map(Some).collect();
+        let mut all = Vec::new();
+        for target in targets {
+            let mut columns = self.columns.targets.iter();
+            let at = columns.position(|own| own.name == target.name);
+            all.push(match at.and_then(|at| Some((at, scanned[at].take()?))) {
+                Some((at, scanned)) => {
+                    let columns = &self.columns.targets[at].columns;
+                    self.values(columns, scanned, &target.kind, known)?
+                }
+                None => TargetValues::unknown(&target.kind, num_samples),
+            });
+        }
+        let unknown = scanned.iter().position(Option::is_some);
+        match unknown {
+            Some(at) => Err(Source::unknown_target(
+                &self.columns.targets[at].name,
+                targets,
+            )),
+            None => Ok((targets.to_vec(), all)),
+        }
+    }
+
+    fn kind(
+        &self,
+        columns: &TargetColumns,
+        scanned: &ScannedTarget,
+    ) -> Result<TargetKind, DataError> {
+        let names = match columns {
+            TargetColumns::Each(columns) => {
+                let names = columns.iter().map(|at| self.table.columns()[*at].clone());
+                names.collect()
+            }
+            _ => scanned.names.trained(),
+        };
+        match columns {
+            TargetColumns::Number(_) => Ok(TargetKind::Number {
+                mean: 0.0,
+                std: 1.0,
+            }),
+            TargetColumns::Class(column) if names.len() < 2 => {
+                Err(self.few_labels(*column, "two labels", &names))
+            }
+            TargetColumns::Classes { column, .. } if names.is_empty() => {
+                Err(self.few_labels(*column, "one label", &names))
+            }
+            TargetColumns::Class(_) => Ok(TargetKind::Class { names }),
+            TargetColumns::Classes { .. } | TargetColumns::Each(_) => {
+                Ok(TargetKind::Classes { names })
+            }
+        }
+    }
+
+    fn values(
+        &self,
+        columns: &TargetColumns,
+        scanned: ScannedTarget,
+        kind: &TargetKind,
+        known: Known<'_>,
+    ) -> Result<TargetValues, DataError> {
+        let indices = |column: usize| {
+            let indices = scanned.names.indices(kind.names());
+            indices.map_err(|(row, label)| self.unknown_label(row, column, label, kind, known))
+        };
+        Ok(match (columns, scanned.values, kind) {
+            (
+                TargetColumns::Class(column),
+                TargetValues::Class(mut ids),
+                TargetKind::Class { .. },
+            ) => {
+                let indices = indices(*column)?;
+                for id in ids.iter_mut().filter(|id| **id >= 0) {
+                    *id = indices[*id as usize] as i32;
+                }
+                TargetValues::Class(ids)
+            }
+            (
+                TargetColumns::Classes { column, .. },
+                TargetValues::Classes(mut rows),
+                TargetKind::Classes { .. },
+            ) => {
+                rows.renumber(&indices(*column)?);
+                TargetValues::Classes(rows)
+            }
+            (
+                TargetColumns::Each(columns),
+                TargetValues::Classes(mut rows),
+                TargetKind::Classes { names },
+            ) => {
+                let mut indices = Vec::new();
+                for &column in columns {
+                    let name = &self.table.columns()[column];
+                    let index = names.iter().position(|known| known == name);
+                    let index =
+                        index.ok_or_else(|| self.unknown_label(1, column, name, kind, known));
+                    indices.push(index? as u32);
+                }
+                rows.renumber(&indices);
+                TargetValues::Classes(rows)
+            }
+            (
+                TargetColumns::Number(_),
+                values @ TargetValues::Number(_),
+                TargetKind::Number { .. },
+            ) => values,
+            _ => return Err(self.other_kind(columns, kind)),
+        })
+    }
+
+    /// What rows without a value mean for training.
+    pub(super) fn notes_on_unlabelled(&self, values: &[TargetValues]) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (target, values) in self.columns.targets.iter().zip(values) {
+            let unknown = (0..values.len()).filter(|sample| !values.is_known(*sample));
+            let rows = counted(unknown.count(), "row");
+            let (what, loss) = match &target.columns {
+                TargetColumns::Class(column) | TargetColumns::Classes { column, .. } => {
+                    (&self.table.columns()[*column], "no label loss")
+                }
+                TargetColumns::Number(column) => (&self.table.columns()[*column], "no loss"),
+                TargetColumns::Each(_) => (&target.name, "no label loss"),
+            };
+            if rows != counted(0, "row") {
+                notes.push(format!("{rows} without a `{what}`: {loss} for these"));
+            }
+        }
+        notes
+    }
+
+    fn few_labels(&self, column: usize, least: &'static str, names: &[String]) -> DataError {
+        let column = &self.table.columns()[column];
+        let found = match names {
+            [] => "none".to_owned(),
+            [only, ..] => format!("only `{only}`"),
+        };
+        DataError::invalid(
+            format_args!("{}: column `{column}`", self.table.path().display()),
+            format_args!("at least {least}"),
+            found,
+            "leave `label` out to train without a label head, or name another column",
+        )
+    }
+
+    fn unknown_label(
+        &self,
+        row: u32,
+        column: usize,
+        label: &str,
+        kind: &TargetKind,
+        known: Known<'_>,
+    ) -> DataError {
+        let column = &self.table.columns()[column];
+        let (whose, otherwise) = match known {
+            Known::Heads(_) => (
+                "trained head",
+                "the head was trained without it; correct the row or remove it",
+            ),
+            _ => (
+                "training rows",
+                "no training row has it; move one there, or correct the row",
+            ),
+        };
+        let nearest = nearest(label, kind.names().iter().map(String::as_str));
+        DataError::invalid(
+            format_args!("{}: column `{column}`", at_row(self.table.path(), row)),
+            format_args!(
+                "one of {} labels of the {whose}",
+                thousands(kind.names().len())
+            ),
+            format_args!("`{label}`"),
+            suggestion(nearest, otherwise),
+        )
+    }
+
+    fn unknown_target(name: &str, known: &[Target]) -> DataError {
+        let known: Vec<String> = known.iter().map(|target| target.name.clone()).collect();
+        DataError::invalid(
+            format_args!("data.targets.{name}"),
+            format_args!("one of the model's {}", listed(&known)),
+            "another",
+            "leave it out, or name the target as the model does",
+        )
+    }
+
+    fn other_kind(&self, columns: &TargetColumns, kind: &TargetKind) -> DataError {
+        let mut targets = self.columns.targets.iter();
+        let target = targets.find(|target| std::ptr::eq(&target.columns, columns));
+        let found = match columns {
+            TargetColumns::Class(_) => "one label per picture",
+            TargetColumns::Number(_) => "a number",
+            TargetColumns::Classes { .. } | TargetColumns::Each(_) => "several labels per picture",
+        };
+        DataError::invalid(
+            format_args!("data.targets.{}", target.map_or("", |target| &target.name)),
+            format_args!("{}, as the model was trained", kind.describe()),
+            found,
+            "one label: COLUMN; several: {column: tags, separator: \"|\"} or {columns: [door, wheel]}; a number: {number: age}",
+        )
+    }
+}
+
+/// Finds mean and deviation of the numbers that are trained on.
+pub(crate) fn standardize(targets: &mut [Target], values: &[TargetValues], held: &[bool]) {
+    for (target, values) in targets.iter_mut().zip(values) {
+        let (TargetKind::Number { mean, std }, TargetValues::Number(values)) =
+            (&mut target.kind, values)
+        else {
+            continue;
+        };
+        let trained = values.iter().zip(held);
+        let trained = trained.filter(|(value, held)| !value.is_nan() && !**held);
+        let trained = trained.map(|(value, _)| f64::from(*value));
+        let count = trained.clone().count().max(1) as f64;
+        *mean = trained.clone().sum::<f64>() / count;
+        let variance = trained.map(|value| (value - *mean).powi(2)).sum::<f64>() / count;
+        *std = if variance > 0.0 { variance.sqrt() } else { 1.0 };
+    }
+}

@@ -1,0 +1,382 @@
+//! What is to be learnt of a picture beside its caption: one label, several labels, or a number; each under a name, which
+//! is that of a head.
+
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The name of the target that `label: COLUMN` is short for.
+pub const LABEL: &str = "label";
+
+/// Which columns say what a target is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum TargetConfig {
+    /// `make`: a column with one label per picture.
+    Class(String),
+    /// `{column: tags, separator: "|"}`: a column with several labels per picture. An empty cell says nothing; a
+    /// separator alone says that no label applies.
+    Classes {
+        /// The column.
+        column: String,
+        /// What stands between two labels.
+        separator: String,
+    },
+    /// `{columns: [door, wheel]}`: a label per column, each 0 or 1, no or yes, false or true.
+    Columns {
+        /// The columns, whose names are the labels.
+        columns: Vec<String>,
+    },
+    /// `{number: age}`: a column of numbers.
+    Number {
+        /// The column.
+        number: String,
+    },
+}
+
+impl TargetConfig {
+    /// Whether it is left out: `label: none`.
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self, TargetConfig::Class(column) if column == "none")
+    }
+}
+
+impl From<&str> for TargetConfig {
+    fn from(column: &str) -> TargetConfig {
+        TargetConfig::Class(column.to_owned())
+    }
+}
+
+impl From<String> for TargetConfig {
+    fn from(column: String) -> TargetConfig {
+        TargetConfig::Class(column)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    column: Option<String>,
+    separator: Option<String>,
+    columns: Option<Vec<String>>,
+    number: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for TargetConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<TargetConfig, D::Error> {
+        struct Written;
+        impl<'de> Visitor<'de> for Written {
+            type Value = TargetConfig;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str(
+                    "a column, {column: tags, separator: \"|\"}, {columns: [door, wheel]} or {number: age}",
+                )
+            }
+
+            fn visit_str<E: Error>(self, column: &str) -> Result<TargetConfig, E> {
+                Ok(column.into())
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<TargetConfig, E> {
+                Err(E::custom(format!("`{number}`, expected text")))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<TargetConfig, E> {
+                self.visit_u64(number.unsigned_abs())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, keys: A) -> Result<TargetConfig, A::Error> {
+                let keys = Keys::deserialize(MapAccessDeserializer::new(keys))?;
+                let wrong = |what: &str| Err(A::Error::custom(what));
+                match keys {
+                    Keys {
+                        column: Some(column),
+                        separator,
+                        columns: None,
+                        number: None,
+                    } => match separator {
+                        Some(separator) if separator.is_empty() => {
+                            wrong("separator: expected text such as \"|\", found nothing")
+                        }
+                        Some(separator) => Ok(TargetConfig::Classes { column, separator }),
+                        None => Ok(TargetConfig::Class(column)),
+                    },
+                    Keys {
+                        column: None,
+                        separator: None,
+                        columns: Some(columns),
+                        number: None,
+                    } => match columns.is_empty() {
+                        true => wrong("columns: expected at least one column, found none"),
+                        false => Ok(TargetConfig::Columns { columns }),
+                    },
+                    Keys {
+                        column: None,
+                        separator: None,
+                        columns: None,
+                        number: Some(number),
+                    } => Ok(TargetConfig::Number { number }),
+                    _ => wrong(
+                        "expected {column: tags, separator: \"|\"}, {columns: [door, wheel]} or {number: age}",
+                    ),
+                }
+            }
+        }
+        from.deserialize_any(Written)
+    }
+}
+
+/// A target and what it may be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// Its name in the config: `label`, or a key of `targets`.
+    pub name: String,
+    /// What it may be.
+    pub kind: TargetKind,
+}
+
+/// What a target may be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TargetKind {
+    /// One of these labels: those of the training rows, sorted, or those of a trained head, in its order.
+    Class {
+        /// The labels.
+        names: Vec<String>,
+    },
+    /// Any of these labels, none or all of them.
+    Classes {
+        /// The labels.
+        names: Vec<String>,
+    },
+    /// A number.
+    Number {
+        /// Mean over the training rows.
+        mean: f64,
+        /// Standard deviation over the training rows; 1 where they are all equal.
+        std: f64,
+    },
+}
+
+impl TargetKind {
+    /// The labels; none for a number.
+    pub fn names(&self) -> &[String] {
+        match self {
+            TargetKind::Class { names } | TargetKind::Classes { names } => names,
+            TargetKind::Number { .. } => &[],
+        }
+    }
+
+    /// As messages say it.
+    pub(crate) fn describe(&self) -> &'static str {
+        match self {
+            TargetKind::Class { .. } => "one label per picture",
+            TargetKind::Classes { .. } => "several labels per picture",
+            TargetKind::Number { .. } => "a number",
+        }
+    }
+}
+
+/// What a target is for each sample.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TargetValues {
+    /// Index of the label, -1 for none.
+    Class(Vec<i32>),
+    /// Indices of the labels.
+    Classes(ClassRows),
+    /// The number, NaN for none.
+    Number(Vec<f32>),
+}
+
+impl TargetValues {
+    /// How many samples.
+    pub fn len(&self) -> usize {
+        match self {
+            TargetValues::Class(values) => values.len(),
+            TargetValues::Classes(rows) => rows.len(),
+            TargetValues::Number(values) => values.len(),
+        }
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether this sample has a value.
+    pub fn is_known(&self, sample: usize) -> bool {
+        match self {
+            TargetValues::Class(values) => values[sample] >= 0,
+            TargetValues::Classes(rows) => rows.get(sample).is_some(),
+            TargetValues::Number(values) => !values[sample].is_nan(),
+        }
+    }
+
+    /// Values of samples that have none.
+    pub(crate) fn unknown(kind: &TargetKind, num_samples: usize) -> TargetValues {
+        match kind {
+            TargetKind::Class { .. } => TargetValues::Class(vec![-1; num_samples]),
+            TargetKind::Number { .. } => TargetValues::Number(vec![f32::NAN; num_samples]),
+            TargetKind::Classes { .. } => {
+                let mut rows = ClassRows::default();
+                (0..num_samples).for_each(|_| rows.push(None));
+                TargetValues::Classes(rows)
+            }
+        }
+    }
+
+    /// The values of the samples that are trained on, and of those that are held out.
+    pub(crate) fn split(&self, held: &[bool]) -> [TargetValues; 2] {
+        [false, true].map(|side| {
+            let samples = (0..held.len()).filter(|sample| held[*sample] == side);
+            match self {
+                TargetValues::Class(values) => {
+                    TargetValues::Class(samples.map(|sample| values[sample]).collect())
+                }
+                TargetValues::Number(values) => {
+                    TargetValues::Number(samples.map(|sample| values[sample]).collect())
+                }
+                TargetValues::Classes(rows) => {
+                    let mut split = ClassRows::default();
+                    samples.for_each(|sample| split.push(rows.get(sample)));
+                    TargetValues::Classes(split)
+                }
+            }
+        })
+    }
+}
+
+/// Several labels per sample, laid end to end: 4 bytes per sample and 4 per label.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassRows {
+    classes: Vec<u32>,
+    ends: Vec<u32>,
+}
+
+/// Stands alone in a row whose labels are not known.
+const UNKNOWN: u32 = u32::MAX;
+
+impl ClassRows {
+    /// One more sample; sorts its labels. None where it is not known which labels apply.
+    pub fn push(&mut self, classes: Option<&[u32]>) {
+        let start = self.classes.len();
+        self.classes
+            .extend_from_slice(classes.unwrap_or(&[UNKNOWN]));
+        self.classes[start..].sort_unstable();
+        self.ends.push(self.classes.len() as u32);
+    }
+
+    /// How many samples.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// A sample's labels, sorted; none where it is not known which apply.
+    pub fn get(&self, sample: usize) -> Option<&[u32]> {
+        let start = match sample {
+            0 => 0,
+            _ => self.ends[sample - 1] as usize,
+        };
+        let classes = &self.classes[start..self.ends[sample] as usize];
+        (classes != [UNKNOWN]).then_some(classes)
+    }
+
+    /// One more than the highest label there is.
+    pub(crate) fn num_labels(&self) -> usize {
+        let labels = self.classes.iter().filter(|class| **class != UNKNOWN);
+        labels.max().map_or(0, |last| *last as usize + 1)
+    }
+
+    /// Gives every label another index.
+    pub(crate) fn renumber(&mut self, new_of: &[u32]) {
+        let mut start = 0;
+        for &end in &self.ends {
+            let row = &mut self.classes[start..end as usize];
+            for class in row.iter_mut().filter(|class| **class != UNKNOWN) {
+                *class = new_of[*class as usize];
+            }
+            row.sort_unstable();
+            start = end as usize;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_written_in_four_ways() {
+        let read = |json: &str| serde_json::from_str::<TargetConfig>(json);
+        for (json, expected) in [
+            ("\"make\"", "make".into()),
+            ("{\"column\":\"make\"}", "make".into()),
+            (
+                "{\"column\":\"tags\",\"separator\":\"|\"}",
+                TargetConfig::Classes {
+                    column: "tags".to_owned(),
+                    separator: "|".to_owned(),
+                },
+            ),
+            (
+                "{\"columns\":[\"door\",\"wheel\"]}",
+                TargetConfig::Columns {
+                    columns: vec!["door".to_owned(), "wheel".to_owned()],
+                },
+            ),
+            (
+                "{\"number\":\"age\"}",
+                TargetConfig::Number {
+                    number: "age".to_owned(),
+                },
+            ),
+        ] {
+            let target = read(json).unwrap();
+            assert_eq!(target, expected, "{json}");
+            let again = serde_json::to_string(&target).unwrap();
+            assert_eq!(read(&again).unwrap(), expected, "{json}");
+        }
+        for (wrong, expected) in [
+            ("2020", "`2020`, expected text"),
+            ("[1]", "expected a column"),
+            ("{\"separator\":\"|\"}", "expected {column: tags"),
+            (
+                "{\"number\":\"a\",\"column\":\"b\"}",
+                "expected {column: tags",
+            ),
+            (
+                "{\"column\":\"a\",\"separator\":\"\"}",
+                "separator: expected text",
+            ),
+            ("{\"columns\":[]}", "columns: expected at least one"),
+            ("{\"colum\":\"a\"}", "unknown field `colum`"),
+        ] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains(expected), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn rows_of_several_labels() {
+        let mut rows = ClassRows::default();
+        for row in [Some(&[2, 0][..]), None, Some(&[]), Some(&[1])] {
+            rows.push(row);
+        }
+        assert_eq!(rows.len(), 4);
+        assert_eq!(rows.get(0), Some(&[0, 2][..]));
+        assert_eq!((rows.get(1), rows.get(2)), (None, Some(&[][..])));
+        rows.renumber(&[5, 1, 3]);
+        assert_eq!(rows.get(0), Some(&[3, 5][..]));
+        assert_eq!((rows.get(1), rows.get(3)), (None, Some(&[1][..])));
+        let [train, held] = TargetValues::Classes(rows).split(&[true, false, true, false]);
+        assert_eq!((train.len(), held.len()), (2, 2));
+        assert!(!train.is_known(0) && held.is_known(1));
+    }
+}

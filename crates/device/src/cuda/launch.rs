@@ -1,0 +1,741 @@
+//! From an instruction to products and kernels in a stream.
+//!
+//! Every operation goes through here twice. [`Pass::Prepare`] chooses algorithms for products and fills tables;
+//! [`Pass::Issue`] puts the work into the stream, which is captured as a graph or run as it is.
+
+/// The arguments of a kernel, in its order.
+macro_rules! arguments {
+    ($($argument:expr),* $(,)?) => {
+        &[$(crate::cuda::driver::Argument::from($argument)),*]
+    };
+}
+
+mod attention;
+mod contrastive;
+mod elements;
+mod linear;
+mod losses;
+mod tokens;
+mod update;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use holdall_graph::ops::activation::Activation;
+use holdall_graph::{DType, Op, Write};
+use holdall_plan::{Instruction, Place, Program, ProgramId, StepPlan};
+
+use super::driver::{Argument, Buffer, Event, Stream};
+use super::kernels::Kernels;
+use super::product::{Factor, Format, Product};
+use super::target::{norm_parts, own_scratch};
+use super::{Cuda, format_of};
+use crate::{Arithmetic, DeviceError};
+
+/// What going through a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// Algorithms and tables.
+    Prepare,
+    /// The work itself.
+    Issue,
+}
+
+/// Small things that live beside the arena as long as it does: the number of the micro-batch, and the tables of the
+/// update.
+pub(super) struct Tables {
+    memory: Buffer,
+    placed: Mutex<Placed>,
+}
+
+/// First free byte, and where each instruction's table is.
+type Placed = (u64, HashMap<(ProgramId, usize), u64>);
+
+impl Tables {
+    pub fn new(plan: &StepPlan) -> Result<Tables, DeviceError> {
+        let parameters = plan.graph.parameters().len() as u64;
+        let bytes = 256 + 2 * (parameters * update::TENSOR_BYTES as u64 + 256);
+        Ok(Tables {
+            memory: Buffer::new(bytes)?,
+            placed: Mutex::new((256, HashMap::new())),
+        })
+    }
+
+    /// Where the number of the micro-batch is.
+    pub fn micro(&self) -> u64 {
+        self.memory.address
+    }
+
+    fn put(
+        &self,
+        key: (ProgramId, usize),
+        bytes: &[u8],
+        stream: &Stream,
+    ) -> Result<(), DeviceError> {
+        let mut placed = self
+            .placed
+            .lock()
+            .expect("never poisoned: nothing panics with it");
+        let at = placed.0;
+        assert!(
+            at + bytes.len() as u64 <= self.memory.bytes,
+            "tables of the update fit"
+        );
+        placed.0 = (at + bytes.len() as u64).next_multiple_of(256);
+        placed.1.insert(key, self.memory.address + at);
+        stream.upload(self.memory.address + at, bytes.as_ptr(), bytes.len())?;
+        stream.wait()
+    }
+
+    fn get(&self, key: (ProgramId, usize)) -> u64 {
+        let placed = self
+            .placed
+            .lock()
+            .expect("never poisoned: nothing panics with it");
+        placed.1[&key]
+    }
+}
+
+/// Goes through programs.
+#[derive(Clone, Copy)]
+pub(super) struct Issuer<'a> {
+    pub cuda: &'a Cuda,
+    pub kernels: &'a Kernels,
+    pub stream: &'a Stream,
+    /// For lanes beside the first.
+    pub beside: &'a [Stream],
+    pub base: u64,
+    pub bytes: u64,
+    pub tables: &'a Tables,
+    pub arithmetic: Arithmetic,
+    pub pass: Pass,
+    pub program: ProgramId,
+    pub slot: usize,
+}
+
+/// An operand as a matrix of evenly spaced rows.
+#[derive(Clone, Copy, Debug)]
+struct Matrix {
+    address: u64,
+    rows: usize,
+    width: usize,
+    stride: usize,
+    dtype: DType,
+    /// Elements that it moves on per micro-batch.
+    micro: usize,
+}
+
+impl Matrix {
+    fn num_elements(&self) -> usize {
+        self.rows * self.width
+    }
+
+    fn is_contiguous(&self) -> bool {
+        self.stride == self.width || self.rows <= 1
+    }
+
+    fn factor(&self, transposed: bool) -> Factor {
+        Factor {
+            address: self.address,
+            stride: self.stride,
+            transposed,
+        }
+    }
+
+    /// As the result of a product.
+    fn result(&self) -> (u64, usize) {
+        (self.address, self.stride)
+    }
+}
+
+/// Threads of a block where nothing asks for another number.
+const BLOCK: usize = 256;
+
+/// Bytes of one access of a thread.
+const ACCESS: usize = 16;
+
+fn rows_of_warps(rows: usize) -> [usize; 3] {
+    [rows.div_ceil(BLOCK / 32).max(1), 1, 1]
+}
+
+impl<'a> Issuer<'a> {
+    pub fn program(&self, program: &Program) -> Result<(), DeviceError> {
+        let mut index = 0;
+        let lanes = |a: &Instruction, b: &Instruction| a.lane.is_some() == b.lane.is_some();
+        for run in program.instructions.chunk_by(lanes) {
+            let range = index..index + run.len();
+            index = range.end;
+            let side_by_side = run.iter().any(|one| one.lane != run[0].lane);
+            match side_by_side {
+                true => self.side_by_side(program, range)?,
+                false => self.in_turn(program, range)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Each lane in a stream of its own; what comes after waits for all of them.
+    fn side_by_side(&self, program: &Program, range: Range<usize>) -> Result<(), DeviceError> {
+        let others: Vec<Issuer<'_>> = self
+            .beside
+            .iter()
+            .map(|beside| Issuer {
+                stream: beside,
+                ..*self
+            })
+            .collect();
+        let (before, after) = (Event::new()?, Event::new()?);
+        before.record(self.stream)?;
+        for other in &others {
+            other.stream.wait_for(&before)?;
+        }
+        for index in range {
+            let lane = program.instructions[index].lane.unwrap_or(0);
+            match lane.checked_sub(1).and_then(|lane| others.get(lane)) {
+                Some(other) => other.instruction(program, index)?,
+                None => self.instruction(program, index)?,
+            }
+        }
+        for other in &others {
+            after.record(other.stream)?;
+            self.stream.wait_for(&after)?;
+        }
+        Ok(())
+    }
+
+    fn in_turn(&self, program: &Program, range: Range<usize>) -> Result<(), DeviceError> {
+        let mut index = range.start;
+        while index < range.end {
+            let together = self.cleared_together(program, index)?;
+            if together > 0 {
+                index += together;
+                continue;
+            }
+            self.instruction(program, index)?;
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Neighbours that are set to zero are set by one command: how many instructions that did.
+    fn cleared_together(&self, program: &Program, first: usize) -> Result<usize, DeviceError> {
+        let mut span: Option<Range<u64>> = None;
+        let mut count = 0;
+        for instruction in &program.instructions[first..] {
+            let (Op::Fill(fill), [Some((place, _))]) =
+                (&instruction.op, instruction.outputs.as_slice())
+            else {
+                break;
+            };
+            let matrix = self.matrix(place);
+            // Whole storages are filled flat.
+            if fill.value != 0.0 || place.shape.dims().len() != 1 {
+                break;
+            }
+            let bytes = (matrix.num_elements() * matrix.dtype.bytes()) as u64;
+            let here = matrix.address..matrix.address + bytes;
+            span = match span {
+                None => Some(here),
+                // Between neighbours there is nothing but padding.
+                Some(before) if here.start == before.end.next_multiple_of(256) => {
+                    Some(before.start..here.end)
+                }
+                Some(_) => break,
+            };
+            count += 1;
+        }
+        if let (Some(span), Pass::Issue) = (span, self.pass) {
+            self.stream.clear(span.start, span.end - span.start)?;
+        }
+        Ok(count)
+    }
+
+    pub fn instruction(&self, program: &Program, index: usize) -> Result<(), DeviceError> {
+        let o = Operands {
+            issuer: self,
+            instruction: &program.instructions[index],
+        };
+        match &o.instruction.op {
+            Op::Linear(op) => linear::forward(op, &o),
+            Op::LinearInputGrad(op) => linear::input_grad(op, &o, program, index),
+            Op::LinearWeightGrad(op) => linear::weight_grad(op, &o, program, index),
+            Op::Activate(op) => self.activate(op.activation, &o),
+            Op::ActivateGrad(op) => self.activate_grad(op.activation, o.result(0).0, o.input(1)),
+            Op::LayerNorm(op) => self.layer_norm(op.eps, &o),
+            Op::LayerNormGrad(_) => self.layer_norm_grad(&o),
+            Op::Attention(op) => attention::forward(op, &o),
+            Op::AttentionGrad(op) => attention::backward(&op.forward, &o),
+            Op::Embedding(_) => tokens::embedding(&o),
+            Op::EmbeddingGrad(_) => tokens::embedding_grad(&o),
+            Op::MixPictures(op) => tokens::mix_pictures(op, &o),
+            Op::Patchify(op) => tokens::patchify(op, &o),
+            Op::ClassToken(_) => tokens::class_token(&o),
+            Op::ClassTokenGrad(op) => tokens::class_token_grad(op.num_prefix, &o),
+            Op::GatherRows(_) => tokens::gather_rows(&o),
+            Op::ScatterRows(_) => tokens::scatter_rows(&o),
+            Op::MeanTokens(op) => tokens::mean_tokens(op.first, &o),
+            Op::MeanTokensGrad(op) => tokens::mean_tokens_grad(op.first, &o),
+            Op::ScaleColumns(_) => elements::scale_columns(&o),
+            Op::ScaleColumnsGrad(op) => elements::scale_columns_grad(op, &o),
+            Op::Dropout(op) => elements::dropout(op, &o),
+            Op::Normalize(_) => self.normalize(&o),
+            Op::NormalizeGrad(_) => self.normalize_grad(&o),
+            Op::CrossEntropy(op) => losses::cross_entropy(op.smoothing, &o),
+            Op::CrossEntropyGrad(op) => losses::cross_entropy_grad(op.smoothing, &o),
+            Op::PointwiseLoss(op) => losses::pointwise(op.loss, &o),
+            Op::PointwiseLossGrad(op) => losses::pointwise_grad(op.loss, &o),
+            Op::Contrastive(op) => contrastive::forward(op.tile, &o),
+            Op::ContrastiveGrad(op) => contrastive::backward(op.tile, &o),
+            Op::Fill(op) => self.fill(op.value, &o),
+            Op::Add(_) => self.add(&o),
+            Op::AddInto(_) => self.add_into(&o),
+            Op::Cast(_) => self.cast(&o),
+            // One process: what it would exchange is in place already.
+            Op::Collective(op) => {
+                assert_eq!(op.num_processes, 1, "one process, one GPU");
+                Ok(())
+            }
+            Op::GradientNorm(_) => update::gradient_norm(index, &o),
+            Op::AdamW(op) => update::adamw(op, index, &o),
+        }
+    }
+
+    /// Fills the arena with numbers that have no pattern.
+    pub fn noise(&self) -> Result<(), DeviceError> {
+        noise(
+            self.kernels,
+            self.stream,
+            self.base,
+            self.bytes,
+            self.arithmetic,
+        )
+    }
+
+    fn matrix(&self, place: &Place) -> Matrix {
+        let address = self.base + place.offset + self.slot as u64 * place.slot_stride;
+        let stride = place
+            .shape
+            .row_stride(&place.strides)
+            .expect("operands of GPU kernels are matrices with evenly spaced rows");
+        let (rows, width) = (place.shape.rows(), place.shape.width());
+        let elements = match rows {
+            0 => 0,
+            rows => (rows - 1) * stride + width,
+        };
+        let bytes = place.dtype.bytes();
+        assert!(
+            address - self.base + (elements * bytes) as u64 <= self.bytes,
+            "operand within the arena"
+        );
+        Matrix {
+            address,
+            rows,
+            width,
+            stride,
+            dtype: place.dtype,
+            micro: place.micro_stride as usize / bytes,
+        }
+    }
+
+    fn launch(
+        &self,
+        name: &'static str,
+        grid: [usize; 3],
+        block: usize,
+        arguments: &[Argument],
+    ) -> Result<(), DeviceError> {
+        match self.pass {
+            Pass::Prepare => Ok(()),
+            Pass::Issue if grid.contains(&0) => Ok(()),
+            Pass::Issue => self
+                .kernels
+                .launch(name, self.stream, grid, block, arguments),
+        }
+    }
+
+    /// Threads for so many elements, several to an access.
+    fn grid(&self, elements: usize, dtype: DType) -> [usize; 3] {
+        let each = ACCESS / dtype.bytes().max(2);
+        [elements.div_ceil(each).div_ceil(BLOCK).max(1), 1, 1]
+    }
+
+    /// The product library's name for a matrix's format.
+    fn format(&self, dtype: DType) -> Format {
+        match (dtype, self.arithmetic) {
+            (DType::F32, Arithmetic::Tf32) => Format::Tf32,
+            (DType::F32, _) => Format::F32,
+            _ => format_of(self.arithmetic),
+        }
+    }
+
+    fn activate(&self, activation: Activation, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+        self.activate_into(activation, o.result(0).0, o.input(0))
+    }
+
+    fn activate_into(
+        &self,
+        activation: Activation,
+        y: Matrix,
+        z: Matrix,
+    ) -> Result<(), DeviceError> {
+        let name = match activation {
+            Activation::QuickGelu => "activate_quick",
+            Activation::Gelu => "activate_erf",
+        };
+        self.elementwise(name, y, z)
+    }
+
+    fn activate_grad(
+        &self,
+        activation: Activation,
+        dy: Matrix,
+        z: Matrix,
+    ) -> Result<(), DeviceError> {
+        let name = match activation {
+            Activation::QuickGelu => "activate_grad_quick",
+            Activation::Gelu => "activate_grad_erf",
+        };
+        self.elementwise(name, dy, z)
+    }
+
+    fn elementwise(&self, name: &'static str, y: Matrix, x: Matrix) -> Result<(), DeviceError> {
+        assert!(
+            y.is_contiguous() && x.is_contiguous() && y.num_elements() == x.num_elements(),
+            "contiguous operands of one size"
+        );
+        let elements = y.num_elements();
+        self.launch(
+            name,
+            self.grid(elements, y.dtype),
+            BLOCK,
+            &[y.address.into(), x.address.into(), (elements as i64).into()],
+        )
+    }
+
+    fn layer_norm(&self, eps: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+        let (x, gamma, beta) = (o.input(0), o.input(1), o.input(2));
+        let (y, _) = o.result(0);
+        if x.width > WIDEST_NORM {
+            return Err(DeviceError::Missing(format!(
+                "layer norm of {} columns: expected at most {WIDEST_NORM} on a GPU\nhint: `--device cpu`",
+                x.width
+            )));
+        }
+        const THREADS: usize = 128;
+        let per_block = if x.width <= WARP_WIDTH {
+            THREADS / 32
+        } else {
+            1
+        };
+        self.launch(
+            "layer_norm",
+            [x.rows.div_ceil(per_block).max(1), 1, 1],
+            THREADS,
+            arguments![
+                x.address,
+                gamma.address,
+                beta.address,
+                y.address,
+                o.output_address(1),
+                o.output_address(2),
+                x.rows as i64,
+                x.width as i32,
+                x.stride as i64,
+                y.stride as i64,
+                eps as f32,
+            ],
+        )
+    }
+
+    fn layer_norm_grad(&self, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+        let (dy, x, gamma) = (o.input(0), o.input(1), o.input(2));
+        let (mean, rstd) = (o.input(3), o.input(4));
+        let parameters = [o.output_address(0), o.output_address(1)];
+        let dx = o.output(2);
+        let wanted = parameters.iter().any(Option::is_some);
+        let parts = norm_parts(x.rows, self.cuda.num_processors);
+        let partials = wanted.then(|| o.scratch());
+        let (dx_matrix, mode) = dx.unzip();
+        self.launch(
+            "layer_norm_grad",
+            [parts, 1, 1],
+            BLOCK,
+            arguments![
+                dy.address,
+                x.address,
+                gamma.address,
+                mean.address,
+                rstd.address,
+                dx_matrix.map(|dx| dx.address),
+                partials,
+                x.rows as i64,
+                x.width as i32,
+                dy.stride as i64,
+                x.stride as i64,
+                dx_matrix.map_or(0, |dx| dx.stride) as i64,
+                accumulates(mode),
+            ],
+        )?;
+        let Some(partials) = partials else {
+            return Ok(());
+        };
+        let modes = [0, 1].map(|index| o.output(index).map(|(_, mode)| mode));
+        let mode = modes.into_iter().flatten().next();
+        self.launch(
+            "layer_norm_grad_finish",
+            [(2 * x.width).div_ceil(32), 1, 1],
+            512,
+            arguments![
+                partials,
+                parts as i32,
+                x.width as i32,
+                parameters[0],
+                parameters[1],
+                accumulates(mode),
+            ],
+        )
+    }
+
+    fn normalize(&self, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+        let (x, (y, _)) = (o.input(0), o.result(0));
+        self.launch(
+            "normalize",
+            rows_of_warps(x.rows),
+            BLOCK,
+            arguments![
+                x.address,
+                y.address,
+                o.output_address(1),
+                x.rows as i32,
+                x.width as i32,
+                x.stride as i64,
+                y.stride as i64,
+            ],
+        )
+    }
+
+    fn normalize_grad(&self, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+        let (dy, y, inverse) = (o.input(0), o.input(1), o.input(2));
+        let (dx, mode) = o.result(0);
+        self.launch(
+            "normalize_grad",
+            rows_of_warps(y.rows),
+            BLOCK,
+            arguments![
+                dy.address,
+                y.address,
+                inverse.address,
+                dx.address,
+                y.rows as i32,
+                y.width as i32,
+                dy.stride as i64,
+                y.stride as i64,
+                dx.stride as i64,
+                accumulates(Some(mode)),
+            ],
+        )
+    }
+
+    fn fill(&self, value: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+        let (y, _) = o.result(0);
+        let name = match y.dtype {
+            DType::F32 => "fill_f32",
+            _ => "fill",
+        };
+        let elements = y.num_elements();
+        assert!(y.is_contiguous(), "what is filled is contiguous");
+        self.launch(
+            name,
+            self.grid(elements, y.dtype),
+            BLOCK,
+            arguments![y.address, value as f32, elements as i64,],
+        )
+    }
+
+    fn add(&self, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+        let (a, b, (y, _)) = (o.input(0), o.input(1), o.result(0));
+        self.launch(
+            "add",
+            self.grid(y.num_elements(), y.dtype),
+            BLOCK,
+            arguments![
+                y.address,
+                a.address,
+                b.address,
+                y.rows as i64,
+                y.width as i32,
+                y.stride as i64,
+                a.stride as i64,
+                b.stride as i64,
+            ],
+        )
+    }
+
+    fn add_into(&self, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+        let (x, (y, mode)) = (o.moving(0), o.moving_result(0));
+        assert_eq!(x.dtype, y.dtype, "added in one format");
+        let name = match y.dtype {
+            DType::F32 => "add_into_f32",
+            _ => "add_into",
+        };
+        self.launch(
+            name,
+            self.grid(y.num_elements(), y.dtype),
+            BLOCK,
+            arguments![
+                y.address,
+                x.address,
+                y.rows as i64,
+                y.width as i32,
+                y.stride as i64,
+                x.stride as i64,
+                accumulates(Some(mode)),
+                self.tables.micro(),
+                y.micro as i64,
+                x.micro as i64,
+            ],
+        )
+    }
+
+    fn cast(&self, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+        let (x, (y, mode)) = (o.input(0), o.result(0));
+        let full = |matrix: Matrix| matrix.dtype == DType::F32;
+        match (full(x), full(y)) {
+            (true, false) => {
+                assert_eq!(mode, Write::Overwrite, "a narrower copy replaces");
+                self.elementwise("cast_down", y, x)
+            }
+            (false, true) => {
+                assert!(y.is_contiguous() && x.is_contiguous());
+                let elements = y.num_elements();
+                self.launch(
+                    "cast_up",
+                    self.grid(elements, x.dtype),
+                    BLOCK,
+                    arguments![
+                        y.address,
+                        x.address,
+                        elements as i64,
+                        accumulates(Some(mode)),
+                    ],
+                )
+            }
+            _ => self.add_into(o),
+        }
+    }
+}
+
+/// Columns up to which a block holds a row of a layer norm.
+const WIDEST_NORM: usize = 4096;
+
+/// Columns up to which a warp holds a row of a layer norm.
+const WARP_WIDTH: usize = 1024;
+
+fn accumulates(mode: Option<Write>) -> i32 {
+    i32::from(mode == Some(Write::Accumulate))
+}
+
+/// Fills memory with numbers that have no pattern, in the activations' format.
+pub(super) fn noise(
+    kernels: &Kernels,
+    stream: &Stream,
+    address: u64,
+    bytes: u64,
+    arithmetic: Arithmetic,
+) -> Result<(), DeviceError> {
+    let elements = bytes / arithmetic.compute().bytes() as u64;
+    let grid = (elements as usize).div_ceil(BLOCK).clamp(1, 1 << 14);
+    kernels.launch(
+        "noise",
+        stream,
+        [grid, 1, 1],
+        BLOCK,
+        &[address.into(), (elements as i64).into()],
+    )
+}
+
+/// The operands of an instruction.
+struct Operands<'i, 'a> {
+    issuer: &'i Issuer<'a>,
+    instruction: &'i Instruction,
+}
+
+impl Operands<'_, '_> {
+    fn num_inputs(&self) -> usize {
+        self.instruction.inputs.len()
+    }
+
+    fn input_place(&self, index: usize) -> &Place {
+        &self.instruction.inputs[index]
+    }
+
+    /// An operand whose rows move with the micro-batch, if they do.
+    fn moving(&self, index: usize) -> Matrix {
+        self.issuer.matrix(&self.instruction.inputs[index])
+    }
+
+    /// An operand that stays: a graph has fixed addresses.
+    fn input(&self, index: usize) -> Matrix {
+        let matrix = self.moving(index);
+        assert_eq!(
+            matrix.micro,
+            0,
+            "{}: input {index} moves with the micro-batch",
+            self.instruction.op.rules().name()
+        );
+        matrix
+    }
+
+    fn moving_result(&self, index: usize) -> (Matrix, Write) {
+        let (place, mode) = self.instruction.outputs[index]
+            .as_ref()
+            .expect("the result is read");
+        (self.issuer.matrix(place), *mode)
+    }
+
+    /// A result, and whether it is added to; `None` where nobody reads it.
+    fn output(&self, index: usize) -> Option<(Matrix, Write)> {
+        let (place, mode) = self.instruction.outputs.get(index)?.as_ref()?;
+        let matrix = self.issuer.matrix(place);
+        assert_eq!(matrix.micro, 0, "a result that moves with the micro-batch");
+        Some((matrix, *mode))
+    }
+
+    fn output_address(&self, index: usize) -> Option<u64> {
+        self.output(index).map(|(matrix, _)| matrix.address)
+    }
+
+    /// A result that the operation cannot do without.
+    fn result(&self, index: usize) -> (Matrix, Write) {
+        self.output(index).expect("the result is read")
+    }
+
+    /// Where the kernels' own scratch begins.
+    fn scratch(&self) -> u64 {
+        let workspace = self.instruction.workspace;
+        self.issuer.base + workspace.offset + self.issuer.slot as u64 * workspace.slot_stride
+    }
+
+    /// Scratch of a product: address and size.
+    fn product_workspace(&self) -> (u64, u64) {
+        let input = |index: usize| self.instruction.inputs[index].shape;
+        let own = own_scratch(
+            &self.instruction.op,
+            &input,
+            self.instruction.inputs.len(),
+            self.issuer.cuda.num_processors,
+        );
+        let bytes = self.instruction.workspace.bytes.saturating_sub(own);
+        (self.scratch() + own, bytes)
+    }
+
+    fn product(&self, product: &Product) -> Result<(), DeviceError> {
+        let issuer = self.issuer;
+        let (products, workspace) = (&issuer.cuda.products, self.product_workspace());
+        match issuer.pass {
+            Pass::Prepare => products.prepare(product, workspace, issuer.stream),
+            Pass::Issue => products.run(product, workspace, issuer.stream),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The contrastive loss in tiles: a product makes the dots of a tile, kernels fold it into maxima and sums, or turn it into
+//! gradients. In f32, whatever the activations are.
+//!
+//! Legend: `i` image rows, `j` text rows.
+
+use holdall_graph::Write;
+
+use super::super::driver::Argument;
+use super::super::product::{Factor, Format, Product};
+use super::super::target::contrastive_tile;
+use super::{Matrix, Operands, accumulates, rows_of_warps};
+use crate::DeviceError;
+
+const FLOAT: u64 = 4;
+
+fn tiles(rows: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows.div_ceil(tile)).map(move |index| (index * tile, tile.min(rows - index * tile)))
+}
+
+/// Rows `first..first + count` of a matrix, as a factor.
+fn rows_of(matrix: Matrix, first: usize, transposed: bool) -> Factor {
+    Factor {
+        address: matrix.address + (first * matrix.stride) as u64 * FLOAT,
+        stride: matrix.stride,
+        transposed,
+    }
+}
+
+/// Dots of a tile, at the start of the scratch.
+fn dots(
+    o: &Operands<'_, '_>,
+    [image, text]: [Matrix; 2],
+    (i, rows): (usize, usize),
+    (j, columns): (usize, usize),
+    tile: usize,
+) -> Result<(), DeviceError> {
+    o.product(&Product {
+        rows,
+        outputs: columns,
+        inner: image.width,
+        left: rows_of(image, i, false),
+        right: rows_of(text, j, true),
+        inputs: Format::F32,
+        y: (o.scratch(), tile),
+        output: Format::F32,
+        bias: None,
+        added: None,
+    })
+}
+
+/// Where a tile lies: what every kernel is told first.
+fn tile_arguments(
+    o: &Operands<'_, '_>,
+    tile: usize,
+    (i, rows): (usize, usize),
+    (j, columns): (usize, usize),
+    weights: Matrix,
+    logit_scale: Matrix,
+) -> Vec<Argument> {
+    let mut arguments = vec![o.scratch().into()];
+    arguments.extend([tile, i, rows, j, columns].map(|size| Argument::from(size as i32)));
+    arguments.extend([weights, logit_scale].map(|at| Argument::from(at.address)));
+    arguments
+}
+
+pub(super) fn forward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let features = [o.input(0), o.input(1)];
+    let (weights, logit_scale) = (o.input(2), o.input(3));
+    let rows = features[0].rows;
+    let tile = contrastive_tile(rows, tile);
+    let vector = |index: usize| o.scratch() + (tile * tile + index * rows) as u64 * FLOAT;
+    let [diagonal, row_peak, row_sum, column_peak, column_sum] = [0, 1, 2, 3, 4].map(vector);
+    let issuer = o.issuer;
+    issuer.launch(
+        "contrastive_begin",
+        [rows.div_ceil(256), 1, 1],
+        256,
+        arguments![row_peak, row_sum, column_peak, column_sum, rows as i32,],
+    )?;
+    for along in tiles(rows, tile) {
+        for across in tiles(rows, tile) {
+            dots(o, features, along, across, tile)?;
+            let place = tile_arguments(o, tile, along, across, weights, logit_scale);
+            let mut arguments = place.clone();
+            arguments.extend([row_peak, row_sum, diagonal].map(Argument::from));
+            issuer.launch("contrastive_rows", rows_of_warps(along.1), 256, &arguments)?;
+            let mut arguments = place;
+            arguments.extend([column_peak, column_sum].map(Argument::from));
+            let grid = [across.1.div_ceil(32), 1, 1];
+            issuer.launch("contrastive_columns", grid, 512, &arguments)?;
+        }
+    }
+    let (total, _) = o.result(0);
+    let [row_lse, column_lse] = [1, 2].map(|index| o.result(index).0.address);
+    issuer.launch(
+        "contrastive_finish",
+        [1, 1, 1],
+        1024,
+        arguments![
+            row_peak,
+            row_sum,
+            column_peak,
+            column_sum,
+            diagonal,
+            weights.address,
+            row_lse,
+            column_lse,
+            total.address,
+            rows as i32,
+        ],
+    )
+}
+
+/// Columns and rows of a block of `contrastive_grad_tile`.
+const GRAD_BLOCK: [usize; 2] = [128, 8];
+
+pub(super) fn backward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let seed = o.input(0);
+    let features = [o.input(1), o.input(2)];
+    let (weights, logit_scale) = (o.input(3), o.input(4));
+    let (row_lse, column_lse) = (o.input(5), o.input(6));
+    let [
+        (dimage, image_mode),
+        (dtext, text_mode),
+        (dscale, scale_mode),
+    ] = [0, 1, 2].map(|index| o.result(index));
+    let rows = features[0].rows;
+    let tile = contrastive_tile(rows, tile);
+    let partials = o.scratch() + (tile * tile) as u64 * FLOAT;
+    let mut num_partials = 0;
+    for along in tiles(rows, tile) {
+        for across in tiles(rows, tile) {
+            dots(o, features, along, across, tile)?;
+            let [x, y] = [
+                across.1.div_ceil(GRAD_BLOCK[0]),
+                along.1.div_ceil(GRAD_BLOCK[1]),
+            ];
+            let mut arguments = tile_arguments(o, tile, along, across, weights, logit_scale);
+            arguments.extend([row_lse, column_lse, seed].map(|at| Argument::from(at.address)));
+            arguments.push((partials + num_partials as u64 * FLOAT).into());
+            o.issuer
+                .launch("contrastive_grad_tile", [x, y, 1], 256, &arguments)?;
+            num_partials += x * y;
+            let gradients = |transposed| Factor {
+                address: o.scratch(),
+                stride: tile,
+                transposed,
+            };
+            // The first tile of a row or column replaces, the others add.
+            for (to, mode, first, (start, count), left, from, inner) in [
+                (
+                    dimage,
+                    image_mode,
+                    across.0 == 0,
+                    along,
+                    false,
+                    rows_of(features[1], across.0, false),
+                    across.1,
+                ),
+                (
+                    dtext,
+                    text_mode,
+                    along.0 == 0,
+                    across,
+                    true,
+                    rows_of(features[0], along.0, false),
+                    along.1,
+                ),
+            ] {
+                let y = (to.address + (start * to.stride) as u64 * FLOAT, to.stride);
+                let adds = mode == Write::Accumulate || !first;
+                o.product(&Product {
+                    rows: count,
+                    outputs: to.width,
+                    inner,
+                    left: gradients(left),
+                    right: from,
+                    inputs: Format::F32,
+                    y,
+                    output: Format::F32,
+                    bias: None,
+                    added: adds.then_some(y),
+                })?;
+            }
+        }
+    }
+    o.issuer.launch(
+        "contrastive_grad_scale",
+        [1, 1, 1],
+        1024,
+        arguments![
+            partials,
+            num_partials as i32,
+            dscale.address,
+            accumulates(Some(scale_mode)),
+        ],
+    )
+}

@@ -1,0 +1,252 @@
+//! `y = activation(x W^T + b) + residual` and its gradients. Bias and residual are added by the product itself.
+
+use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
+
+use holdall_graph::{Op, Write};
+use holdall_plan::{Instruction, Program};
+
+use super::super::product::Product;
+use super::super::target::{activation_parts, column_parts};
+use super::{DType, Matrix, Operands};
+use crate::DeviceError;
+
+pub(super) fn forward(op: &Linear, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (x, weight) = (o.input(0), o.input(1));
+    let bias = op.bias.then(|| o.input(2).address);
+    let residual = op.residual.then(|| o.input(o.num_inputs() - 1));
+    let (y, _) = o.result(0);
+    let z = op.activation.and_then(|_| o.output(1)).map(|(z, _)| z);
+    // Without a reader for z, the activation is applied where the product landed.
+    let landed = z.unwrap_or(y);
+    o.product(&Product {
+        rows: x.rows,
+        outputs: weight.rows,
+        inner: x.width,
+        left: x.factor(false),
+        right: weight.factor(true),
+        inputs: o.issuer.format(x.dtype),
+        y: landed.result(),
+        output: o.issuer.format(landed.dtype),
+        bias,
+        added: residual.map(|residual| residual.result()),
+    })?;
+    match op.activation {
+        Some(activation) => o.issuer.activate_into(activation, y, landed),
+        None => Ok(()),
+    }
+}
+
+fn adds_to(matrix: Matrix, mode: Write) -> Option<(u64, usize)> {
+    (mode == Write::Accumulate).then(|| matrix.result())
+}
+
+pub(super) fn input_grad(
+    op: &LinearInputGrad,
+    o: &Operands<'_, '_>,
+    program: &Program,
+    index: usize,
+) -> Result<(), DeviceError> {
+    let (dz, weight) = (o.input(0), o.input(1));
+    let (dx, mode) = o.result(0);
+    o.product(&Product {
+        rows: dz.rows,
+        outputs: weight.width,
+        inner: dz.width,
+        left: dz.factor(false),
+        right: weight.factor(false),
+        inputs: o.issuer.format(dz.dtype),
+        y: dx.result(),
+        output: o.issuer.format(dx.dtype),
+        bias: None,
+        added: adds_to(dx, mode),
+    })?;
+    let Some(activation) = op.activation else {
+        return Ok(());
+    };
+    match summed_along(program, index) {
+        Some(next) => {
+            let next = Operands {
+                issuer: o.issuer,
+                instruction: &program.instructions[next],
+            };
+            let (dbias, _) = next.result(next.instruction.outputs.len() - 1);
+            activate_grad_and_sum(activation, dx, o.input(2), dbias, o)
+        }
+        None => o.issuer.activate_grad(activation, dx, o.input(2)),
+    }
+}
+
+/// How far apart the two may be: what is recomputed may lie between them.
+const NEAR: usize = 8;
+
+/// The weight gradient that follows the backward pass of an activation, where that pass sums its bias gradient.
+fn summed_along(program: &Program, index: usize) -> Option<usize> {
+    let from = &program.instructions[index];
+    let Op::LinearInputGrad(through) = &from.op else {
+        return None;
+    };
+    let (dz, _) = from.outputs[0].as_ref()?;
+    let reads_dz = |to: &Instruction| {
+        matches!(&to.op, Op::LinearWeightGrad(_))
+            && dz.offset == to.inputs[0].offset
+            && dz.shape.num_elements() == to.inputs[0].shape.num_elements()
+    };
+    let rest = program.instructions[index + 1..].iter().take(NEAR);
+    let next = index + 1 + rest.clone().position(reads_dz)?;
+    let Op::LinearWeightGrad(gradient) = &program.instructions[next].op else {
+        return None;
+    };
+    let whole = dz.strides == dz.shape.contiguous_strides() && dz.shape.width().is_multiple_of(8);
+    let plain = gradient.bias && gradient.inert_bias.is_empty();
+    (through.activation.is_some() && whole && plain).then_some(next)
+}
+
+fn activate_grad_and_sum(
+    activation: Activation,
+    dy: Matrix,
+    z: Matrix,
+    dbias: Matrix,
+    o: &Operands<'_, '_>,
+) -> Result<(), DeviceError> {
+    let name = match activation {
+        Activation::QuickGelu => "activate_grad_sums_quick",
+        Activation::Gelu => "activate_grad_sums_erf",
+    };
+    assert!(
+        dy.is_contiguous() && z.is_contiguous(),
+        "contiguous operands"
+    );
+    let (parts, partials) = (activation_parts(dy.rows), o.scratch());
+    let each = super::ACCESS / dy.dtype.bytes();
+    o.issuer.launch(
+        name,
+        [dy.width.div_ceil(ONCE_LANES * each), parts, 1],
+        512,
+        arguments![
+            dy.address,
+            z.address,
+            partials,
+            dbias.address,
+            dy.rows as i64,
+            dy.width as i32,
+        ],
+    )?;
+    match parts {
+        1 => Ok(()),
+        _ => finish_sums(o, partials, parts, dy.width, dbias, [0, 0]),
+    }
+}
+
+pub(super) fn weight_grad(
+    op: &LinearWeightGrad,
+    o: &Operands<'_, '_>,
+    program: &Program,
+    index: usize,
+) -> Result<(), DeviceError> {
+    let (dz, x) = (o.input(0), o.input(1));
+    if op.weight {
+        let (dweight, mode) = o.result(0);
+        o.product(&Product {
+            rows: dz.width,
+            outputs: x.width,
+            inner: dz.rows,
+            left: dz.factor(true),
+            right: x.factor(false),
+            inputs: o.issuer.format(dz.dtype),
+            y: dweight.result(),
+            output: o.issuer.format(dweight.dtype),
+            bias: None,
+            added: adds_to(dweight, mode),
+        })?;
+    }
+    let before = index.saturating_sub(NEAR)..index;
+    let done_before = before
+        .into_iter()
+        .any(|before| summed_along(program, before) == Some(index));
+    if !op.bias || done_before {
+        return Ok(());
+    }
+    let (dbias, mode) = o.result(usize::from(op.weight));
+    assert_eq!(mode, Write::Accumulate, "bias gradients are added to");
+    bias_grad(op, dz, dbias, o)
+}
+
+/// Columns that a block of `column_sums` and of `column_sums_once` has, in accesses of a thread.
+const PART_LANES: usize = 32;
+const ONCE_LANES: usize = 4;
+
+fn bias_grad(
+    op: &LinearWeightGrad,
+    dz: Matrix,
+    dbias: Matrix,
+    o: &Operands<'_, '_>,
+) -> Result<(), DeviceError> {
+    let issuer = o.issuer;
+    let full = dz.dtype == DType::F32;
+    let each = super::ACCESS / dz.dtype.bytes();
+    let parts = column_parts(dz.rows);
+    let inert = [op.inert_bias.start, op.inert_bias.end].map(|column| column as i32);
+    if parts == 1 {
+        let name = match full {
+            true => "column_sums_once_f32",
+            false => "column_sums_once",
+        };
+        return issuer.launch(
+            name,
+            [dz.width.div_ceil(ONCE_LANES * each), 1, 1],
+            1024,
+            arguments![
+                dz.address,
+                dbias.address,
+                dz.rows as i64,
+                dz.width as i32,
+                dz.stride as i64,
+                inert[0],
+                inert[1],
+            ],
+        );
+    }
+    let name = match full {
+        true => "column_sums_f32",
+        false => "column_sums",
+    };
+    let partials = o.scratch();
+    issuer.launch(
+        name,
+        [dz.width.div_ceil(PART_LANES * each), parts, 1],
+        256,
+        arguments![
+            dz.address,
+            partials,
+            dz.rows as i64,
+            dz.width as i32,
+            dz.stride as i64,
+        ],
+    )?;
+    finish_sums(o, partials, parts, dz.width, dbias, inert)
+}
+
+/// Adds partial sums up, and to the bias gradient.
+pub(super) fn finish_sums(
+    o: &Operands<'_, '_>,
+    partials: u64,
+    parts: usize,
+    width: usize,
+    dbias: Matrix,
+    inert: [i32; 2],
+) -> Result<(), DeviceError> {
+    o.issuer.launch(
+        "column_sums_finish",
+        [width.div_ceil(32), 1, 1],
+        512,
+        arguments![
+            partials,
+            parts as i32,
+            width as i32,
+            dbias.address,
+            inert[0],
+            inert[1],
+        ],
+    )
+}

@@ -1,0 +1,345 @@
+//! No operation is forgotten: each is planned for every device, run on the CPU one instruction at a time, and compared with a
+//! GPU where there is one.
+//!
+//! A new operation fails here until an example has it.
+//!
+//! Legend: `b` samples, `t` tokens, `n` patches, `d` width.
+
+use std::collections::BTreeSet;
+
+use holdall_device::Arithmetic;
+use holdall_device::cpu::{Arena, CpuTarget};
+use holdall_device::cuda::CudaTarget;
+use holdall_device::cuda::cards::CARDS;
+use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::collective::{Collective, Exchange};
+use holdall_graph::ops::dropout::{Dropout, DropoutMode};
+use holdall_graph::ops::fill::Fill;
+use holdall_graph::ops::patchify::Normalization;
+use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
+use holdall_graph::{Copies, DType, NodeView, Op, Output, Role, Section, Shape, ValueId};
+use holdall_plan::{Instruction, Place, Program, Stage, Target, lifetimes_of};
+
+use super::harness::{ALL, Case, F32, Gpu, Settings, Sketch, cpu};
+use super::step::{Contents, flat, write};
+use super::tokens::sorted_places;
+
+/// What a forward pass is written by: the values that gradients come back from.
+type Example = fn(&mut Sketch) -> Vec<ValueId>;
+
+/// Together they have every operation.
+const EXAMPLES: [(&str, Example); 5] = [
+    ("transformer block", transformer_block),
+    ("captions", captions),
+    ("pictures and heads", pictures_and_heads),
+    ("features of pairs", features_of_pairs),
+    ("update", update),
+];
+
+fn transformer_block(s: &mut Sketch) -> Vec<ValueId> {
+    let [b, t, d] = [2, 5, 16];
+    let x_btd = s.input(&[b, t, d]);
+    let (gamma_d, beta_d) = (s.parameter(&[d]), s.parameter(&[d]));
+    let h_btd = s.graph.layer_norm("norm", x_btd, gamma_d, beta_d, 1e-5);
+    let (weight, bias) = (s.parameter(&[3 * d, d]), s.parameter(&[3 * d]));
+    let qkv = s.graph.linear("qkv", h_btd, weight, Some(bias), None);
+    let parts = [0, d, 2 * d].map(|start| s.graph.columns(qkv, start, d));
+    let o_btd = s.graph.attention("o", parts, None, 2, false);
+    let x_btd = s.graph.add("sum", o_btd, x_btd);
+    let (weight, bias) = (s.parameter(&[24, d]), s.parameter(&[24]));
+    let gelu = Activation::Gelu;
+    let inner = s.graph.linear_activated("inner", x_btd, weight, bias, gelu);
+    let weight = s.parameter(&[d, 24]);
+    let y_btd = s.graph.linear("y", inner, weight, None, Some(x_btd));
+    vec![s.graph.activate("a", y_btd, Activation::QuickGelu)]
+}
+
+fn captions(s: &mut Sketch) -> Vec<ValueId> {
+    let ids = [3, 0, 0, 2, 1, 3];
+    let ends = [2, 1];
+    let order = sorted_places(&ids, &ends, 3);
+    let (ids_bt, order_bt) = (s.indices(&[2, 3], &ids), s.indices(&[2, 3], &order));
+    let (table_vd, positions_td) = (s.parameter(&[4, 8]), s.parameter(&[3, 8]));
+    let x_btd = s
+        .graph
+        .embedding("x", ids_bt, table_vd, positions_td, Some(order_bt));
+    let ends_b = s.indices(&[2], &ends.map(|end| end as i64));
+    vec![s.graph.gather_rows("y", x_btd, ends_b)]
+}
+
+fn pictures_and_heads(s: &mut Sketch) -> Vec<ValueId> {
+    let [b, d] = [3, 16];
+    let dims = [b, 4, 8, 3];
+    let [own, partner] = [37, 91].map(|step| {
+        let bytes = (0..dims.iter().product()).map(|index: usize| (index * step % 256) as u8);
+        s.given(&dims, DType::U8, Contents::Bytes(bytes.collect()))
+    });
+    let mix = [0.25, 1.0, 0.0, 3.0, 2.0].repeat(b);
+    let mix_b5 = s.full_constant(&[b, 5], &mix);
+    let clip = Normalization::CLIP;
+    let mixed = s.graph.mix_pictures("mixed", own, partner, mix_b5, clip);
+    let patches = s.graph.patchify("patches", mixed, 4, clip);
+    let weight = s.parameter(&[d, 48]);
+    let embedded_bnd = s.graph.linear("embedded", patches, weight, None, None);
+    let (class_kd, positions_td) = (s.parameter(&[2, d]), s.parameter(&[4, d]));
+    let x_btd = s
+        .graph
+        .class_token("x", embedded_bnd, class_kd, positions_td);
+    let (samples_b, stream_2) = (s.indices(&[b], &[4, 9, 2]), s.indices(&[2], &[17, 3]));
+    let gamma_d = s.parameter(&[d]);
+    let mut x_btd = s.graph.scale_columns("scaled", x_btd, gamma_d);
+    for mode in [DropoutMode::Element, DropoutMode::Sample] {
+        let op = Dropout {
+            rate: 0.25,
+            layer: 1,
+            mode,
+        };
+        x_btd = s.graph.dropout("left", x_btd, samples_b, stream_2, op);
+    }
+    let pooled = s.graph.mean_tokens("pooled", x_btd, 1);
+    let pooled = s.graph.cast("full", pooled, DType::F32);
+    let weight = s.parameter(&[8, d]);
+    let logits = s.graph.linear("logits", pooled, weight, None, None);
+    let sums = [(); 3].map(|()| s.total());
+    let heads =
+        [(0, 4), (4, 3), (7, 1)].map(|(start, width)| s.graph.columns(logits, start, width));
+    let labels_n = s.indices(&[b], &[0, 3, -1]);
+    let weights_n = s.full_constant(&[b], &[1.0, 0.5, 1.0]);
+    s.graph
+        .cross_entropy_into("classes", heads[0], labels_n, weights_n, sums[0], 0.1);
+    let [targets, weights] = [[0.0, 1.0, 0.3], [1.0, 0.0, 2.0]]
+        .map(|values| s.full_constant(&[b, 3], &values.repeat(b)));
+    s.graph
+        .binary_cross_entropy_into("labels", heads[1], targets, weights, sums[1]);
+    let [targets, weights] = [targets, weights].map(|all| s.graph.columns(all, 2, 1));
+    s.graph
+        .squared_error_into("numbers", heads[2], targets, weights, sums[2]);
+    sums.to_vec()
+}
+
+fn features_of_pairs(s: &mut Sketch) -> Vec<ValueId> {
+    let [image_bd, text_bd] = [(); 2].map(|()| {
+        let x_bd = s.input(&[19, 8]);
+        let features_bd = s.graph.statistic("features", &[19, 8]);
+        s.graph.normalize_into("features", x_bd, features_bd);
+        features_bd
+    });
+    s.graph
+        .collective(Exchange::AllGather, 1, &[image_bd, text_bd]);
+    let weights_b = s.full_constant(&[19], &[1.0; 19]);
+    let logit_scale = s.parameter(&[]);
+    let sum = s.total();
+    s.graph
+        .contrastive_into([image_bd, text_bd], weights_b, logit_scale, sum, 8);
+    vec![sum]
+}
+
+fn update(s: &mut Sketch) -> Vec<ValueId> {
+    s.parameter(&[1]); // tables of the update are as long as there are parameters
+    let gradient = s.numbers(70, 1.0);
+    let gradient = s.full_constant(&[10, 7], &gradient);
+    let schedule = s.full_constant(&[4], &[1.0, 10.0, 50.0, 0.1]);
+    let g = &mut s.graph;
+    let mut tensor = |name: &str, dims: &[usize]| g.tensor(name, dims, DType::F32, Role::Feature);
+    let state = ["weight", "m", "v"].map(|name| tensor(name, &[10, 7]));
+    let norm = tensor("norm", &[2]);
+    g.enter(Section::Begin);
+    for value in state {
+        g.push_new(Fill { value: 0.5 }, Vec::new(), &[value]);
+    }
+    g.enter(Section::Update);
+    g.push_new(GradientNorm {}, vec![gradient], &[norm]);
+    let op = AdamW {
+        beta1: 0.9,
+        beta2: 0.98,
+        eps: 1e-6,
+        clip_norm: Some(1.0),
+        parameters: vec![AdamWParameter {
+            weight_decay: 0.1,
+            rate: 0,
+            maximum: None,
+            copy: false,
+        }],
+    };
+    let outputs = state.map(Output::overwrite).to_vec();
+    g.push(op, vec![schedule, norm, gradient], outputs);
+    g.enter(Section::Forward);
+    s.seen = vec![state[0], state[1], state[2], norm];
+    Vec::new()
+}
+
+fn case(example: Example, formats: [DType; 2]) -> Case {
+    Case::new(formats, Copies::Resident, &example)
+}
+
+#[test]
+fn the_examples_have_every_operation() {
+    let mut missing: BTreeSet<&str> = Op::VARIANTS.iter().copied().collect();
+    for (_, example) in EXAMPLES {
+        for node in case(example, [DType::F32; 2]).graph.nodes() {
+            missing.remove(node.op.variant());
+        }
+    }
+    assert!(missing.is_empty(), "no example has {missing:?}");
+}
+
+/// Costs and scratch are numbers that make sense, on every card too, and every example can be planned.
+#[test]
+fn every_operation_is_answered_for_on_every_device() {
+    for (name, example) in EXAMPLES {
+        for &arithmetic in ALL {
+            let case = case(example, [arithmetic.compute(); 2]);
+            let cards = CARDS.iter();
+            let cards = cards.filter_map(|card| CudaTarget::for_card(card, arithmetic));
+            let mut targets: Vec<Box<dyn Target>> = cards.map(|card| Box::new(card) as _).collect();
+            if arithmetic == Arithmetic::F32 {
+                targets.push(Box::new(CpuTarget::new(2).with_baseline(0)));
+            }
+            for target in &targets {
+                answers(&case, target.as_ref(), name);
+            }
+            let smallest = targets.last().expect("a card or the CPU");
+            let plan = lifetimes_of(&case.graph, &case.policy(), smallest.as_ref());
+            assert!(plan.pack().plan(0, 1).arena_bytes > 0, "{name}");
+        }
+    }
+}
+
+fn answers(case: &Case, target: &dyn Target, name: &str) {
+    for node in case.graph.nodes() {
+        let view = NodeView {
+            graph: &case.graph,
+            node,
+        };
+        let what = format!("{name}, {}", node.op.rules().name());
+        let cost = case.graph.cost(node);
+        let is_free = matches!(
+            &node.op,
+            Op::Collective(Collective {
+                num_processes: 1,
+                ..
+            })
+        );
+        let total = cost.product_flops + cost.element_flops + cost.bytes;
+        assert_eq!(total == 0, is_free, "{what}: {cost:?}");
+        let seconds = target.seconds(view);
+        assert!(seconds.is_finite() && seconds < 0.1, "{what}: {seconds} s");
+        assert!(seconds > 0.0 || is_free, "{what}: {seconds} s");
+        assert!((0.0..=1.0).contains(&target.busy(view)), "{what}");
+        assert!(target.workspace_bytes(view) < 64 << 20, "{what}");
+    }
+}
+
+/// What the bytes of scratch are set to before an instruction runs: no number, and zero. Neither may be seen in a result.
+const POISON: [u8; 2] = [0xff, 0];
+/// Bytes behind the arena that a plan asks for.
+const GUARD: u64 = 4096;
+
+#[test]
+fn every_operation_keeps_to_its_results_and_its_scratch() {
+    for (name, example) in EXAMPLES {
+        let case = case(example, [DType::F32; 2]);
+        let target = CpuTarget::new(cpu().cpu().num_threads()).with_baseline(0);
+        let plan = lifetimes_of(&case.graph, &case.policy(), &target)
+            .pack()
+            .plan(0, 1);
+        let mut arena = Arena::new(plan.arena_bytes + GUARD).unwrap();
+        let all = whole(arena.bytes());
+        arena.write::<u8>(&all, 0).fill(0xa5);
+        for (storage, values) in &case.weights {
+            let place = plan.place_of(&flat(&case.graph, *storage));
+            write(&mut arena, &place, &Contents::Floats(values.clone()));
+        }
+        for (value, contents) in &case.inputs {
+            write(&mut arena, &plan.place(*value), contents);
+        }
+        let stages = [
+            Stage::Refresh,
+            Stage::Begin,
+            Stage::Loss,
+            Stage::ForwardBackward,
+            Stage::Update,
+        ];
+        for stage in stages {
+            for instruction in &plan.program(stage).instructions {
+                let what = format!("{name}, {}", instruction.op.rules().name());
+                run_alone(instruction, &mut arena, &what);
+            }
+        }
+    }
+}
+
+fn whole(bytes: u64) -> Place {
+    let shape = Shape::new(&[bytes as usize]);
+    Place {
+        offset: 0,
+        micro_stride: 0,
+        slot_stride: 0,
+        shape,
+        strides: shape.contiguous_strides(),
+        dtype: DType::U8,
+    }
+}
+
+/// Runs an instruction over each poison: only results and scratch may change, and the results to the same bits.
+fn run_alone(instruction: &Instruction, arena: &mut Arena, what: &str) {
+    let all = whole(arena.bytes());
+    let program = Program {
+        name: "alone".to_owned(),
+        stage: Stage::Update,
+        instructions: vec![instruction.clone()],
+    };
+    let scratch = {
+        let workspace = instruction.workspace;
+        let start = workspace.offset as usize;
+        start..start + workspace.bytes as usize
+    };
+    let mut may_change = vec![false; arena.bytes() as usize];
+    may_change[scratch.clone()].fill(true);
+    for (place, _) in instruction.outputs.iter().flatten() {
+        for start in starts(place) {
+            may_change[start..start + place.dtype.bytes()].fill(true);
+        }
+    }
+    let before = arena.read::<u8>(&all, 0).to_vec();
+    let mut results = POISON.map(|poison| {
+        let bytes = arena.write::<u8>(&all, 0);
+        bytes.copy_from_slice(&before);
+        bytes[scratch.clone()].fill(poison);
+        cpu().cpu().run(&program, arena, 0, 0);
+        let mut after = arena.read::<u8>(&all, 0).to_vec();
+        let mut changed = (0..after.len()).filter(|&at| after[at] != before[at]);
+        let stray = changed.find(|&at| !may_change[at]);
+        assert_eq!(
+            stray, None,
+            "{what}: a byte that is not its own, scratch {scratch:?}"
+        );
+        after[scratch.clone()].fill(0);
+        after
+    });
+    let [first, second] = &mut results;
+    assert!(
+        first == second,
+        "{what}: scratch is read before it is written"
+    );
+}
+
+/// The first byte of every element.
+fn starts(place: &Place) -> Vec<usize> {
+    let mut offsets = vec![0];
+    for (&dim, &stride) in place.shape.dims().iter().zip(place.strides.dims()) {
+        let along = |offset: usize| (0..dim).map(move |step| offset + step * stride);
+        offsets = offsets.into_iter().flat_map(along).collect();
+    }
+    let start = |offset: usize| place.offset as usize + offset * place.dtype.bytes();
+    offsets.into_iter().map(start).collect()
+}
+
+#[test]
+fn every_operation_gives_the_same_on_a_gpu() {
+    let Some(gpu) = Gpu::open() else { return };
+    for (name, example) in EXAMPLES {
+        // Other formats have the tests of each operation; a whole block adds up their rounding.
+        gpu.compare_with(name, Settings::of(F32).long_sums(), example);
+    }
+}

@@ -1,0 +1,72 @@
+//! `y[b] = mean over t >= first of x[b, t]`: what a model without a class token is pooled by.
+//!
+//! Tokens are added up in order. Backward: `dx[b, t] = dy[b] / (tokens - first)` for `t >= first`, zero before.
+
+use crate::op::{RecomputeRule, undifferentiated};
+use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
+
+/// Forward. Input `x_btd`; output `y_b1d`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeanTokens {
+    /// Tokens before this one are left out: class and distillation tokens.
+    pub first: usize,
+}
+
+/// Input `dy_b1d`; output `dx_btd`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeanTokensGrad {
+    /// Tokens before this one have no gradient.
+    pub first: usize,
+}
+
+impl Graph {
+    /// Mean of the tokens of every sample from `first` on: `[batch, 1, width]`.
+    pub fn mean_tokens(&mut self, name: &str, x_btd: ValueId, first: usize) -> ValueId {
+        let x = self.shape(x_btd);
+        let [batch, tokens, width] = *x.dims() else {
+            panic!("mean of tokens {name}: x {x:?}, expected [batch, tokens, width]");
+        };
+        assert!(
+            first < tokens,
+            "mean of tokens {name}: from token {first} on of {tokens}"
+        );
+        let y_b1d = self.activation(name, &[batch, 1, width]);
+        self.push_new(MeanTokens { first }, vec![x_btd], &[y_b1d]);
+        y_b1d
+    }
+}
+
+impl Operation for MeanTokens {
+    fn name(&self) -> &'static str {
+        "mean of tokens"
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward<'_>) {
+        let Some(dy) = pass.reached(node, 0) else {
+            return;
+        };
+        let dx = pass.target(node.inputs[0]);
+        let first = self.first;
+        pass.graph()
+            .push(MeanTokensGrad { first }, vec![dy], vec![dx]);
+    }
+
+    fn cost(&self, node: NodeView<'_>) -> Cost {
+        Cost {
+            product_flops: 0,
+            element_flops: node.input(0).num_elements() as u64,
+            bytes: node.operand_bytes(),
+        }
+    }
+
+    fn skippable(&self, _output: usize) -> bool {
+        false
+    }
+
+    fn recompute(&self) -> Option<RecomputeRule> {
+        None // its input is as large as all tokens, and would have to be kept instead
+    }
+}
+
+undifferentiated!(MeanTokensGrad, "mean of tokens gradient", |_, node| node
+    .element_wise(1));

@@ -1,0 +1,159 @@
+//! Scores of every sample for every class, in order: AUROC and average precision.
+//!
+//! ```text
+//! AUROC = P(score of a positive > score of a negative), ties half
+//! average precision = sum over thresholds of (recall - recall at the threshold before) * precision
+//! ```
+//!
+//! Both need nothing but the numbers of positives and negatives at each score. Scores are kept and sorted while
+//! `samples x classes` f32 fit the bytes allowed; else each class counts them in equal bins from -32 to 32 (logits and log odds
+//! rarely leave that), up to 2^16 of them, and scores of one bin are ties.
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+const MOST_BINS: usize = 1 << 16;
+const FEWEST_BINS: usize = 64;
+/// Bins lie between minus this and this.
+const LARGEST_BINNED: f32 = 32.0;
+
+/// What the order of a class's scores is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RankingMetrics {
+    /// `None` without a positive or without a negative.
+    pub auroc: Option<f64>,
+    /// `None` without a positive.
+    pub average_precision: Option<f64>,
+}
+
+/// A row of scores per sample.
+#[derive(Clone, Debug)]
+pub struct ScoreTable {
+    num_classes: usize,
+    scores: Scores,
+}
+
+#[derive(Clone, Debug)]
+enum Scores {
+    Exact {
+        /// A row of classes per sample; NaN where a sample does not count for a class.
+        rows: Vec<f32>,
+        /// A bit for each of them.
+        positives: Vec<u64>,
+    },
+    Binned {
+        num_bins: usize,
+        /// Positives and negatives of each bin of each class.
+        counts: Vec<[u32; 2]>,
+    },
+}
+
+impl ScoreTable {
+    /// For `num_samples` rows, within `memory_bytes`; each class has 64 bins at least, 512 bytes.
+    pub fn new(num_classes: usize, num_samples: usize, memory_bytes: u64) -> ScoreTable {
+        let num_scores = num_samples * num_classes;
+        let num_words = num_scores.div_ceil(64);
+        let exact_bytes = size_of::<f32>() * num_scores + size_of::<u64>() * num_words;
+        let scores = match exact_bytes as u64 <= memory_bytes {
+            true => Scores::Exact {
+                rows: Vec::with_capacity(num_scores),
+                positives: Vec::with_capacity(num_words),
+            },
+            false => {
+                let class_bytes = memory_bytes / num_classes.max(1) as u64;
+                let affordable = (class_bytes as usize / size_of::<[u32; 2]>()).max(1);
+                let num_bins = (1 << affordable.ilog2()).clamp(FEWEST_BINS, MOST_BINS);
+                Scores::Binned {
+                    num_bins,
+                    counts: vec![[0; 2]; num_classes * num_bins],
+                }
+            }
+        };
+        ScoreTable {
+            num_classes,
+            scores,
+        }
+    }
+
+    /// Whether scores are counted in bins.
+    pub fn is_approximate(&self) -> bool {
+        matches!(self.scores, Scores::Binned { .. })
+    }
+
+    /// One more sample: a score per class, NaN where the sample does not count for it.
+    pub fn add(&mut self, row: &[f32], is_positive: impl Fn(usize) -> bool) {
+        assert_eq!(row.len(), self.num_classes, "a score per class");
+        match &mut self.scores {
+            Scores::Exact { rows, positives } => {
+                let start = rows.len();
+                rows.extend_from_slice(row);
+                positives.resize(rows.len().div_ceil(64), 0);
+                for class in (0..row.len()).filter(|&class| is_positive(class)) {
+                    let at = start + class;
+                    positives[at / 64] |= 1 << (at % 64);
+                }
+            }
+            Scores::Binned { num_bins, counts } => {
+                for (class, &score) in row.iter().enumerate().filter(|(_, score)| !score.is_nan()) {
+                    let share = (score + LARGEST_BINNED) / (2.0 * LARGEST_BINNED);
+                    // A cast saturates: what is below or above lies in the first or the last bin.
+                    let bin = ((share * *num_bins as f32) as usize).min(*num_bins - 1);
+                    let count =
+                        &mut counts[class * *num_bins + bin][usize::from(!is_positive(class))];
+                    *count = count.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// Of each class. Classes are sorted side by side, each thread with a copy of one class's scores.
+    pub fn metrics(&self) -> Vec<RankingMetrics> {
+        let classes = (0..self.num_classes).into_par_iter();
+        match &self.scores {
+            Scores::Exact { rows, positives } => classes
+                .map(|class| exact(rows, positives, class, self.num_classes))
+                .collect(),
+            Scores::Binned { num_bins, counts } => classes
+                .map(|class| {
+                    let bins = &counts[class * num_bins..][..*num_bins];
+                    let groups = bins.iter().rev();
+                    ranking(groups.map(|counts| counts.map(u64::from)))
+                })
+                .collect(),
+        }
+    }
+}
+
+fn exact(rows: &[f32], positives: &[u64], class: usize, num_classes: usize) -> RankingMetrics {
+    let places = (class..rows.len()).step_by(num_classes);
+    let is_positive = |at: usize| positives[at / 64] >> (at % 64) & 1 == 1;
+    let mut scores: Vec<(f32, bool)> = places
+        .filter(|&at| !rows[at].is_nan())
+        .map(|at| (rows[at], is_positive(at)))
+        .collect();
+    scores.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    let groups = scores.chunk_by(|a, b| a.0 == b.0);
+    ranking(groups.map(|group| {
+        let num_positives = group.iter().filter(|(_, is_positive)| *is_positive).count();
+        [num_positives as u64, (group.len() - num_positives) as u64]
+    }))
+}
+
+/// From positives and negatives of each score, the highest first.
+fn ranking(groups: impl Iterator<Item = [u64; 2]>) -> RankingMetrics {
+    // Sums of halves: pairs of a positive above a negative, and positives times their precision.
+    let (mut pairs, mut precisions) = (0.0, 0.0);
+    let (mut above, mut below) = (0, 0);
+    for [positives, negatives] in groups {
+        pairs += negatives as f64 * (above as f64 + positives as f64 / 2.0);
+        above += positives;
+        below += negatives;
+        if positives > 0 {
+            precisions += positives as f64 * (above as f64 / (above + below) as f64);
+        }
+    }
+    RankingMetrics {
+        auroc: (above > 0 && below > 0).then(|| pairs / (above as f64 * below as f64)),
+        average_precision: (above > 0).then(|| precisions / above as f64),
+    }
+}

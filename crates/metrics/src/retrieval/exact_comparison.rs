@@ -1,0 +1,133 @@
+//! Comparisons that are right: in f64 where its error bound decides, without rounding where it does not.
+//!
+//! A product of two f32 is exact in f64, so that only additions round, each by at most 2^-53 of what it gives: a sum of n
+//! products is off by less than n 2^-52 times the sum of their sizes, in any order.
+
+use std::cmp::Ordering;
+
+use super::Job;
+use crate::exact_dot;
+use crate::features::Features;
+
+/// Independent sums, so that the compiler may use vectors.
+const LANES: usize = 16;
+
+/// A dot product, and how far off it may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Score {
+    /// Rounded.
+    pub value: f64,
+    /// The exact one is no further away.
+    pub error: f64,
+}
+
+/// Room for rows that do not lie in memory as f32.
+#[derive(Default)]
+pub struct RowScratch {
+    rows: [Vec<f32>; 4],
+}
+
+/// Compares scores of pairs of these features.
+pub struct ExactComparison<'a> {
+    queries: &'a Features<'a>,
+    gallery: &'a Features<'a>,
+    sums: Sums,
+}
+
+/// What f64 makes of a dot product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sums {
+    /// All values are so few bits that nothing is ever rounded.
+    Exact,
+    /// Each addition rounds.
+    Rounded,
+}
+
+impl<'a> ExactComparison<'a> {
+    pub fn new(job: &Job<'a>, sums: Sums) -> Self {
+        ExactComparison {
+            queries: job.queries,
+            gallery: job.gallery,
+            sums,
+        }
+    }
+
+    /// In f64.
+    pub fn score(&self, [query, item]: [usize; 2], scratch: &mut RowScratch) -> Score {
+        let [q, g, ..] = &mut scratch.rows;
+        let score = dot(self.queries.row(query, q), self.gallery.row(item, g));
+        match self.sums {
+            Sums::Rounded => score,
+            Sums::Exact => Score {
+                error: 0.0,
+                ..score
+            },
+        }
+    }
+
+    /// The score of a pair against that of another; `None` where f64 cannot tell.
+    pub fn compare(&self, score: Score, than: Score) -> Option<Ordering> {
+        let (difference, error) = (score.value - than.value, score.error + than.error);
+        match difference.abs() > error {
+            true => Some(difference.total_cmp(&0.0)),
+            // Exact sums, or rows of zeros.
+            false if error == 0.0 => Some(Ordering::Equal),
+            false => None,
+        }
+    }
+
+    /// Without rounding.
+    pub fn exactly(
+        &self,
+        pair: [usize; 2],
+        other: [usize; 2],
+        scratch: &mut RowScratch,
+    ) -> Ordering {
+        let [a, b, c, d] = &mut scratch.rows;
+        let [a, c] = [self.queries.row(pair[0], a), self.queries.row(other[0], c)];
+        let [b, d] = [self.gallery.row(pair[1], b), self.gallery.row(other[1], d)];
+        if (a, b) == (c, d) {
+            return Ordering::Equal;
+        }
+        exact_dot::compare([a, b], [c, d])
+    }
+}
+
+/// `a . b`.
+pub fn dot(a: &[f32], b: &[f32]) -> Score {
+    pulp::Arch::new().dispatch(Dot { a, b })
+}
+
+/// A closure would be compiled apart from the vector instructions that it is called with.
+struct Dot<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
+}
+
+impl pulp::WithSimd for Dot<'_> {
+    type Output = Score;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Score {
+        let (mut sums, mut sizes) = ([0.0; LANES], [0.0; LANES]);
+        let (whole_a, rest_a) = self.a.as_chunks::<LANES>();
+        let (whole_b, rest_b) = self.b.as_chunks::<LANES>();
+        for (a, b) in whole_a.iter().zip(whole_b) {
+            for lane in 0..LANES {
+                let product = f64::from(a[lane]) * f64::from(b[lane]);
+                sums[lane] += product;
+                sizes[lane] += product.abs();
+            }
+        }
+        for (lane, (&a, &b)) in rest_a.iter().zip(rest_b).enumerate() {
+            let product = f64::from(a) * f64::from(b);
+            sums[lane] += product;
+            sizes[lane] += product.abs();
+        }
+        let (value, size) = (sums.iter().sum::<f64>(), sizes.iter().sum::<f64>());
+        Score {
+            value,
+            error: (self.a.len() + 2) as f64 * f64::EPSILON * size,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! From ranks to the usual statistics: R@k, median and mean rank, MRR.
+
+use serde::{Deserialize, Serialize};
+
+/// One direction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ranks {
+    /// Share of queries whose positive came first.
+    pub r1: f64,
+    /// Share whose positive was among the first five.
+    pub r5: f64,
+    /// Share whose positive was among the first ten.
+    pub r10: f64,
+    /// Half of the ranks are at most this.
+    pub median_rank: f64,
+    /// Mean of the ranks.
+    pub mean_rank: f64,
+    /// Mean of one over the rank.
+    pub mrr: f64,
+}
+
+/// How items with the same score as the positive count in its rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ties {
+    /// They come after it.
+    Optimistic,
+    /// They come before it: features that are all alike rank last.
+    Pessimistic,
+    /// Half of them come before it: features that are all alike rank in the middle, and not on top.
+    #[default]
+    Mean,
+}
+
+/// Where a positive stands among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Whose positive.
+    pub item: u32,
+    /// Which one, on the other side.
+    pub positive: u32,
+    /// Others with a higher score.
+    pub above: u32,
+    /// Others with the same score.
+    pub level: u32,
+}
+
+impl Entry {
+    /// From 1.
+    pub fn rank(&self, ties: Ties) -> f64 {
+        let lost = match ties {
+            Ties::Optimistic => 0.0,
+            Ties::Pessimistic => f64::from(self.level),
+            Ties::Mean => f64::from(self.level) / 2.0,
+        };
+        1.0 + f64::from(self.above) + lost
+    }
+}
+
+/// One direction: the positives that count, in the order of their items.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranked {
+    /// One per item that has a positive; one per pair under [`Rule::Recall`](super::Rule::Recall).
+    pub entries: Vec<Entry>,
+}
+
+impl Ranked {
+    /// Items that have a rank.
+    pub fn num_items(&self) -> usize {
+        self.per_item().count()
+    }
+
+    /// Positives that others are on a level with.
+    pub fn num_tied(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.level > 0).count()
+    }
+
+    fn per_item(&self) -> impl Iterator<Item = &[Entry]> {
+        self.entries.chunk_by(|a, b| a.item == b.item)
+    }
+
+    /// R@k: each item's share of positives with a rank of at most `k`, averaged over items.
+    pub fn within(&self, k: u64, ties: Ties) -> f64 {
+        let share = |entries: &[Entry]| {
+            let within = entries.iter().filter(|entry| entry.rank(ties) <= k as f64);
+            within.count() as f64 / entries.len() as f64
+        };
+        mean(self.per_item().map(share))
+    }
+
+    /// The usual numbers. NaN where nothing has a rank.
+    pub fn ranks(&self, ties: Ties) -> Ranks {
+        let mut ranks: Vec<f64> = self.entries.iter().map(|entry| entry.rank(ties)).collect();
+        ranks.sort_unstable_by(f64::total_cmp);
+        let middle = |index: usize| ranks.get(index).copied().unwrap_or(f64::NAN);
+        Ranks {
+            r1: self.within(1, ties),
+            r5: self.within(5, ties),
+            r10: self.within(10, ties),
+            median_rank: (middle(ranks.len().saturating_sub(1) / 2) + middle(ranks.len() / 2))
+                / 2.0,
+            mean_rank: mean(ranks.iter().copied()),
+            mrr: mean(ranks.iter().map(|rank| 1.0 / rank)),
+        }
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0.0);
+    for value in values {
+        sum += value;
+        count += 1.0;
+    }
+    sum / count
+}

@@ -1,0 +1,116 @@
+//! What is held at a time.
+
+use super::best_positives;
+use super::count::{self, Count, Tiles};
+use super::rank_statistics::Entry;
+use super::{Job, Options, RetrievalError};
+use crate::pairs::Pairs;
+use holdall_device::cpu::digits::{COLUMNS, ROWS};
+
+/// How a job fits into memory: whatever the scores would take, they are counted tile by tile and never held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// What is held: thresholds, counts, packed features and the threads' own, at most.
+    pub held_bytes: u64,
+    pub(super) tiles: Tiles,
+}
+
+/// Queries of a block: the digits of so many stay in a core's cache at common dimensions.
+const QUERIES: usize = 20 * ROWS;
+/// What is packed of the gallery where the user names no limit. More saves nothing: each part meets all queries.
+const PACKED_BYTES: usize = 256 << 20;
+
+impl Tiling {
+    /// The largest tiles that fit, on the threads of rayon's current pool.
+    ///
+    /// # Errors
+    /// [`RetrievalError::DoesNotFit`].
+    pub fn new(job: &Job<'_>, options: &Options) -> Result<Tiling, RetrievalError> {
+        let sizes = Sizes {
+            queries: job.queries.num_rows(),
+            gallery: job.gallery.num_rows(),
+            dimension: job.queries.dimension(),
+            pairs: job.pairs.len(),
+            threads: rayon::current_num_threads(),
+        };
+        sizes.tiling(options)
+    }
+}
+
+/// What memory depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Rows.
+    pub queries: usize,
+    /// Rows.
+    pub gallery: usize,
+    /// Values of a row.
+    pub dimension: usize,
+    /// Positive pairs.
+    pub pairs: usize,
+    /// That count.
+    pub threads: usize,
+}
+
+impl Sizes {
+    /// What the smallest tiles would take.
+    pub fn least_bytes(&self, options: &Options) -> u64 {
+        self.bytes(
+            options,
+            Tiles {
+                queries: ROWS,
+                gallery: COLUMNS,
+            },
+        )
+    }
+
+    fn bytes(&self, options: &Options, tiles: Tiles) -> u64 {
+        // A rank is sorted for the median.
+        let per_item = best_positives::BYTES_PER_ITEM
+            + size_of::<Count>()
+            + size_of::<Entry>()
+            + size_of::<f64>();
+        let neighbours = options.neighbours.min(self.gallery) * self.queries;
+        let per_neighbour = super::neighbours::BYTES + size_of::<u32>() + size_of::<f32>();
+        let fixed = (self.queries + self.gallery) * per_item
+            + Pairs::bytes_for(self.queries, self.gallery, self.pairs)
+            + neighbours * per_neighbour;
+        let threads = self.threads * count::thread_bytes(self.dimension, tiles.queries);
+        (fixed + threads + tiles.gallery * count::line_bytes(self.dimension)) as u64
+    }
+
+    /// The largest tiles that fit.
+    ///
+    /// # Errors
+    /// [`RetrievalError::DoesNotFit`].
+    pub fn tiling(&self, options: &Options) -> Result<Tiling, RetrievalError> {
+        let line = count::line_bytes(self.dimension);
+        let gallery = self.gallery.next_multiple_of(COLUMNS);
+        let packed = (PACKED_BYTES / line).next_multiple_of(COLUMNS).min(gallery);
+        let mut tiles = Tiles {
+            queries: self.queries.next_multiple_of(ROWS).min(QUERIES),
+            gallery: packed,
+        };
+        if let Some(limit_bytes) = options.memory_bytes {
+            // Fewer queries only where not even a few items would fit beside them.
+            tiles.gallery = packed.min(8 * COLUMNS);
+            while self.bytes(options, tiles) > limit_bytes && tiles.queries > ROWS {
+                tiles.queries = (tiles.queries / 2).next_multiple_of(ROWS);
+            }
+            tiles.gallery = COLUMNS;
+            let needed_bytes = self.bytes(options, tiles);
+            if needed_bytes > limit_bytes {
+                return Err(RetrievalError::DoesNotFit {
+                    needed_bytes,
+                    limit_bytes,
+                });
+            }
+            let more = (limit_bytes - needed_bytes) as usize / (line * COLUMNS) * COLUMNS;
+            tiles.gallery = packed.min(COLUMNS + more);
+        }
+        Ok(Tiling {
+            held_bytes: self.bytes(options, tiles),
+            tiles,
+        })
+    }
+}

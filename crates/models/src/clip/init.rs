@@ -1,0 +1,66 @@
+//! CLIP from nothing: drawn as OpenAI drew it.
+//!
+//! Not as Hugging Face draws it: there the depth scales what goes into attention instead of what comes out, positions of
+//! patches start five times smaller, and a small model learns many times slower (docs/decisions/0006).
+
+use super::config::ClipConfig;
+use crate::error::ModelError;
+use crate::init::Start;
+use crate::transformer::start_of_norm;
+use crate::vit;
+
+/// Fills a parameter of a new label head on towers that have learnt already: small numbers, as a linear layer has
+/// them, so that the head learns before it pulls on the towers.
+pub fn fill_new_head(
+    config: &ClipConfig,
+    seed: u64,
+    name: &str,
+    values: &mut [f32],
+) -> Result<(), ModelError> {
+    fill(config, seed, name, values)?;
+    if name == "head.weight" {
+        let gain = config.logit_scale_init.exp() as f32;
+        values.iter_mut().for_each(|value| *value /= gain);
+    }
+    Ok(())
+}
+
+/// Fills a parameter of a model that starts from nothing, by its name.
+///
+/// The label head's rows get the length by which the contrastive loss multiplies features. Features have unit
+/// length: with smaller rows the label loss pulls on the towers too weakly to be heard beside the other.
+pub fn fill(
+    config: &ClipConfig,
+    seed: u64,
+    name: &str,
+    values: &mut [f32],
+) -> Result<(), ModelError> {
+    let start = start_of(config, name).ok_or_else(|| ModelError::UnknownParameter {
+        model: "CLIPModel",
+        name: name.into(),
+    })?;
+    start.fill(seed, name, values);
+    Ok(())
+}
+
+fn start_of(config: &ClipConfig, name: &str) -> Option<Start> {
+    let scale = |width: usize| (width as f64).powf(-0.5);
+    Some(match name {
+        "logit_scale" => Start::Constant(config.logit_scale_init as f32),
+        "head.weight" => {
+            Start::Normal(config.logit_scale_init.exp() * scale(config.projection_dim))
+        }
+        "head.bias" => Start::Constant(0.0),
+        "visual_projection.weight" => Start::Normal(scale(config.vision.hidden_size)),
+        "text_projection.weight" => Start::Normal(scale(config.text.hidden_size)),
+        "text_model.embeddings.token_embedding.weight" => Start::Normal(0.02),
+        "text_model.embeddings.position_embedding.weight" => Start::Normal(0.01),
+        _ => {
+            let norm = name.strip_prefix("text_model.final_layer_norm");
+            return norm
+                .and_then(start_of_norm)
+                .or_else(|| config.text.blocks().start_of(name, 1.0))
+                .or_else(|| vit::init::start_of(&config.backbone(), name));
+        }
+    })
+}

@@ -1,0 +1,238 @@
+//! What a config.json describes: one of the architectures that Holdall trains.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::clip::config::ClipConfig;
+use crate::config_json::{Section, read_object, shown};
+use crate::error::ModelError;
+use crate::vit::config::{ClassifierConfig, Family, VisionTransformerConfig};
+
+/// A model by its architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ModelConfig {
+    /// `CLIPModel`.
+    Clip(ClipConfig),
+    /// A vision transformer without a classifier: `ViTModel`, `DeiTModel`, `Dinov2Model`, `CLIPVisionModel`.
+    Backbone(VisionTransformerConfig),
+    /// A vision transformer with a classifier: `ViTForImageClassification` and the like.
+    Classifier(ClassifierConfig),
+}
+
+/// What the architectures of transformers are here.
+#[derive(Clone, Copy)]
+enum Kind {
+    Clip,
+    Backbone(Family),
+    Classifier(Family),
+}
+
+/// `model_type`, a name in `architectures`, and what it is.
+const ARCHITECTURES: [(&str, &str, Kind); 12] = [
+    ("clip", "CLIPModel", Kind::Clip),
+    (
+        "clip",
+        "CLIPForImageClassification",
+        Kind::Classifier(Family::Clip),
+    ),
+    (
+        "clip_vision_model",
+        "CLIPVisionModel",
+        Kind::Backbone(Family::Clip),
+    ),
+    (
+        "clip_vision_model",
+        "CLIPVisionModelWithProjection",
+        Kind::Backbone(Family::Clip),
+    ),
+    ("vit", "ViTModel", Kind::Backbone(Family::Vit)),
+    (
+        "vit",
+        "ViTForImageClassification",
+        Kind::Classifier(Family::Vit),
+    ),
+    ("deit", "DeiTModel", Kind::Backbone(Family::Deit)),
+    (
+        "deit",
+        "DeiTForImageClassification",
+        Kind::Classifier(Family::Deit),
+    ),
+    // Its two classifiers are trained together, against a teacher.
+    (
+        "deit",
+        "DeiTForImageClassificationWithTeacher",
+        Kind::Backbone(Family::Deit),
+    ),
+    ("dinov2", "Dinov2Model", Kind::Backbone(Family::Dinov2)),
+    (
+        "dinov2",
+        "Dinov2ForImageClassification",
+        Kind::Classifier(Family::Dinov2),
+    ),
+    // A configuration saved without its model names no architecture; the type says enough.
+    ("clip", "", Kind::Clip),
+];
+
+impl ModelConfig {
+    /// Reads the text of a config.json and checks its sizes; returns it with notes on settings that are not applied.
+    /// `file` is named in errors.
+    pub fn from_json(json: &str, file: &Path) -> Result<(ModelConfig, Vec<String>), ModelError> {
+        let entries = &read_object(json, file)?;
+        let top = Section {
+            file,
+            name: "",
+            entries: Some(entries),
+        };
+        let mut notes = Vec::new();
+        let config = match kind_of(entries, file)? {
+            Kind::Clip => ModelConfig::Clip(ClipConfig::from_json(json, file)?),
+            Kind::Backbone(family) => {
+                let config = VisionTransformerConfig::read(family, &top, &mut notes)?;
+                config.validate(file)?;
+                ModelConfig::Backbone(config)
+            }
+            Kind::Classifier(family) => {
+                ModelConfig::Classifier(ClassifierConfig::read(family, &top, &mut notes)?)
+            }
+        };
+        Ok((config, notes))
+    }
+
+    /// What computes features of pictures.
+    pub fn backbone(&self) -> VisionTransformerConfig {
+        match self {
+            ModelConfig::Clip(config) => config.backbone(),
+            ModelConfig::Backbone(config) => config.clone(),
+            ModelConfig::Classifier(config) => config.backbone.clone(),
+        }
+    }
+
+    /// The classifier, where the model has one.
+    pub fn classifier(&self) -> Option<&ClassifierConfig> {
+        match self {
+            ModelConfig::Classifier(config) => Some(config),
+            ModelConfig::Clip(_) | ModelConfig::Backbone(_) => None,
+        }
+    }
+
+    /// What the model is, for people.
+    pub fn describe(&self) -> String {
+        match self {
+            ModelConfig::Clip(_) => "CLIPModel".into(),
+            ModelConfig::Backbone(config) => {
+                format!(
+                    "a {} model without a classifier",
+                    config.family.model_type()
+                )
+            }
+            ModelConfig::Classifier(config) => {
+                config.backbone.family.classifier_architecture().into()
+            }
+        }
+    }
+
+    /// Checks that the numbers describe a model that can exist. `file` is named in the error.
+    pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
+        match self {
+            ModelConfig::Clip(config) => config.validate(file),
+            ModelConfig::Backbone(config) => config.validate(file),
+            ModelConfig::Classifier(config) => config.validate(file),
+        }
+    }
+
+    /// The text of a config.json that transformers' `from_pretrained` loads. A backbone is only ever read; it is saved
+    /// with the classifier that was trained on it. `file` is named in the error.
+    pub fn to_json(&self, file: &Path) -> Result<String, ModelError> {
+        match self {
+            ModelConfig::Clip(config) => Ok(config.to_json()),
+            ModelConfig::Classifier(config) => Ok(config.to_json()),
+            ModelConfig::Backbone(_) => Err(ModelError::Architecture {
+                file: file.into(),
+                expected: "a CLIPModel or a classifier".into(),
+                found: self.describe(),
+            }),
+        }
+    }
+
+    /// Name and shape of every tensor of the state dict.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        match self {
+            ModelConfig::Clip(config) => config.tensors(),
+            ModelConfig::Backbone(config) => config.tensors(),
+            ModelConfig::Classifier(config) => config.tensors(),
+        }
+    }
+
+    /// A tensor's name as it is used here: a backbone saved by itself has names without the family's prefix.
+    pub(crate) fn full_name(&self, stored: &str, prefix_is_stored: bool) -> String {
+        match self {
+            ModelConfig::Backbone(config) if !prefix_is_stored => config.name(stored),
+            _ => stored.to_string(),
+        }
+    }
+
+    /// The prefix of the tensors' names, where they may lack it.
+    pub(crate) fn prefix(&self) -> Option<&'static str> {
+        match self {
+            ModelConfig::Backbone(config) => Some(config.family.names().prefix),
+            ModelConfig::Clip(_) | ModelConfig::Classifier(_) => None,
+        }
+    }
+
+    /// Whether a tensor that released models carry has no part in what is computed here.
+    pub(crate) fn ignores(&self, name: &str) -> bool {
+        let (family, has_classifier) = match self {
+            // Counters 0, 1, 2, ... that transformers once saved with the weights.
+            ModelConfig::Clip(_) => {
+                return [
+                    "text_model.embeddings.position_ids",
+                    "vision_model.embeddings.position_ids",
+                ]
+                .contains(&name);
+            }
+            ModelConfig::Backbone(config) => (config.family, false),
+            ModelConfig::Classifier(config) => (config.backbone.family, true),
+        };
+        let inner = name.strip_prefix(family.names().prefix).unwrap_or(name);
+        let heads = ["classifier.", "cls_classifier.", "distillation_classifier."];
+        inner.starts_with("pooler.")
+            || inner == "embeddings.mask_token"
+            || inner == "embeddings.position_ids"
+            || inner == "visual_projection.weight"
+            || !has_classifier && heads.iter().any(|head| inner.starts_with(head))
+    }
+}
+
+impl From<&ClipConfig> for ModelConfig {
+    fn from(config: &ClipConfig) -> ModelConfig {
+        ModelConfig::Clip(config.clone())
+    }
+}
+
+impl From<&ClassifierConfig> for ModelConfig {
+    fn from(config: &ClassifierConfig) -> ModelConfig {
+        ModelConfig::Classifier(config.clone())
+    }
+}
+
+fn kind_of(entries: &Map<String, Value>, file: &Path) -> Result<Kind, ModelError> {
+    let model_type = entries.get("model_type").unwrap_or(&Value::Null);
+    let architectures = entries.get("architectures").unwrap_or(&Value::Null);
+    let named = |name: &str| match architectures {
+        Value::Null => name.is_empty(),
+        Value::Array(names) => names.iter().any(|found| found == name),
+        _ => false,
+    };
+    let mut known = ARCHITECTURES.iter();
+    if let Some(&(_, _, kind)) = known.find(|(of, name, _)| model_type == of && named(name)) {
+        return Ok(kind);
+    }
+    let names = ARCHITECTURES.iter().map(|&(_, name, _)| name);
+    let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+    Err(ModelError::Architecture {
+        file: file.into(),
+        expected: format!("one of {}", names.join(", ")),
+        found: format!("{} and {}", shown(model_type), shown(architectures)),
+    })
+}

@@ -1,0 +1,326 @@
+//! The transformer that the models here share: a stack of pre-norm blocks.
+//!
+//! ```text
+//! block: x += out(attention(qkv(norm1(x))));  x += fc2(activation(fc1(norm2(x))))
+//! ```
+//!
+//! Where only one token of the last block is read (a class token; an end token), the last block computes keys and
+//! values for all tokens and everything else for that one: the same numbers, and gradients, with a fraction of the work.
+//!
+//! Legend: `b` samples, `t` tokens, `d` width.
+
+use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::dropout::{Dropout, DropoutMode};
+use holdall_graph::{Decay, Graph, ValueId};
+
+use crate::init::Start;
+use crate::tensor_list::TensorList;
+
+/// Names of a block's modules, behind the block's own.
+#[derive(Debug)]
+pub(crate) struct BlockNames {
+    pub norm1: &'static str,
+    pub query: &'static str,
+    pub key: &'static str,
+    pub value: &'static str,
+    pub attention_output: &'static str,
+    pub norm2: &'static str,
+    pub mlp_in: &'static str,
+    pub mlp_out: &'static str,
+    /// Vectors that scale what attention and MLP add to the residual stream, by column.
+    pub layer_scales: Option<[&'static str; 2]>,
+}
+
+/// Blocks of one size, one after the other.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    /// What stands before a block's number, such as `vision_model.encoder.layers`.
+    pub prefix: String,
+    pub names: &'static BlockNames,
+    pub num_layers: usize,
+    pub width: usize,
+    pub mlp_width: usize,
+    pub num_heads: usize,
+    pub activation: Activation,
+    pub eps: f64,
+    pub causal: bool,
+    /// Whether query, key and value have biases.
+    pub qkv_bias: bool,
+}
+
+/// The token that is read of the last block: how it is picked, and how many tokens it sees.
+pub(crate) struct OneToken<'a> {
+    pub pick: &'a dyn Fn(&mut Graph, &str, ValueId) -> ValueId,
+    pub lengths_b: Option<ValueId>,
+}
+
+impl Blocks {
+    /// Name and shape of every tensor, as Hugging Face has them.
+    pub fn list(&self, list: &mut TensorList) {
+        let (width, names) = (self.width, self.names);
+        for layer in 0..self.num_layers {
+            let name = |part: &str| format!("{}.{layer}.{part}", self.prefix);
+            for part in [names.key, names.value, names.query] {
+                list.add(&format!("{}.weight", name(part)), &[width, width]);
+                if self.qkv_bias {
+                    list.add(&format!("{}.bias", name(part)), &[width]);
+                }
+            }
+            list.add_weight_and_bias(&name(names.attention_output), &[width, width]);
+            list.add_weight_and_bias(&name(names.norm1), &[width]);
+            list.add_weight_and_bias(&name(names.mlp_in), &[self.mlp_width, width]);
+            list.add_weight_and_bias(&name(names.mlp_out), &[width, self.mlp_width]);
+            list.add_weight_and_bias(&name(names.norm2), &[width]);
+            for part in names.layer_scales.into_iter().flatten() {
+                list.add(&name(part), &[width]);
+            }
+        }
+    }
+
+    /// What a parameter of one of the blocks starts as; `None` where they have none of that name.
+    ///
+    /// What goes into the residual stream gets smaller with the number of times that something does.
+    pub fn start_of(&self, name: &str, layer_scale: f64) -> Option<Start> {
+        let rest = name.strip_prefix(&self.prefix)?.strip_prefix('.')?;
+        let (layer, part) = rest.split_once('.')?;
+        if layer.parse::<usize>().ok()? >= self.num_layers {
+            return None;
+        }
+        let names = self.names;
+        if names
+            .layer_scales
+            .is_some_and(|names| names.contains(&part))
+        {
+            return Some(Start::Constant(layer_scale as f32));
+        }
+        let is_norm = |norm| start_of_norm(part.strip_prefix(norm)?);
+        if let Some(start) = is_norm(names.norm1).or_else(|| is_norm(names.norm2)) {
+            return Some(start);
+        }
+        let width = self.width as f64;
+        let scale = width.powf(-0.5);
+        let depth = (2.0 * self.num_layers as f64).powf(-0.5);
+        let (module, kind) = part.rsplit_once('.')?;
+        let is_qkv = [names.query, names.key, names.value].contains(&module);
+        let std = if is_qkv {
+            scale
+        } else if module == names.attention_output || module == names.mlp_out {
+            scale * depth
+        } else if module == names.mlp_in {
+            (2.0 * width).powf(-0.5)
+        } else {
+            return None;
+        };
+        match kind {
+            "weight" => Some(Start::Normal(std)),
+            "bias" if self.qkv_bias || !is_qkv => Some(Start::Constant(0.0)),
+            _ => None,
+        }
+    }
+
+    /// Writes the blocks, named `{label}.0`, `{label}.1` and so on. With `one_token`, the result is that token alone.
+    pub fn write(
+        &self,
+        graph: &mut Graph,
+        label: &str,
+        mut x_btd: ValueId,
+        one_token: Option<OneToken<'_>>,
+        regularization: Option<&Regularization>,
+    ) -> ValueId {
+        for layer in 0..self.num_layers {
+            let block = Block {
+                of: self,
+                layer,
+                prefix: format!("{}.{layer}", self.prefix),
+                regularization,
+            };
+            let last = layer + 1 == self.num_layers;
+            x_btd = graph.block(&format!("{label}.{layer}"), |graph| match &one_token {
+                Some(one_token) if last => block.write_one(graph, x_btd, one_token),
+                _ => block.write(graph, x_btd),
+            });
+        }
+        x_btd
+    }
+}
+
+/// What a norm's `.weight` and `.bias` start as.
+pub(crate) fn start_of_norm(kind: &str) -> Option<Start> {
+    match kind {
+        ".weight" => Some(Start::Constant(1.0)),
+        ".bias" => Some(Start::Constant(0.0)),
+        _ => None,
+    }
+}
+
+/// A layer norm with its parameters.
+pub(crate) fn norm(graph: &mut Graph, name: &str, x: ValueId, eps: f64) -> ValueId {
+    let width = graph.shape(x).width();
+    let gamma = graph.parameter(&format!("{name}.weight"), &[width], Decay::No);
+    let beta = graph.parameter(&format!("{name}.bias"), &[width], Decay::No);
+    graph.layer_norm(name, x, gamma, beta, eps)
+}
+
+/// Weight and bias of a linear layer.
+pub(crate) fn linear_parameters(
+    graph: &mut Graph,
+    name: &str,
+    [outputs, inputs]: [usize; 2],
+) -> [ValueId; 2] {
+    [
+        graph.parameter(&format!("{name}.weight"), &[outputs, inputs], Decay::Yes),
+        graph.parameter(&format!("{name}.bias"), &[outputs], Decay::No),
+    ]
+}
+
+/// What training drops at random: a function of the stream, the sample and the layer, so that a second forward drops the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Regularization {
+    /// Share of the numbers that are dropped of the embedded tokens and of what attention and MLP add to the residual stream.
+    pub dropout: f64,
+    /// Share of the samples for which the last block adds nothing; blocks before it drop fewer, the first none.
+    pub stochastic_depth: f64,
+    /// Numbers of the samples in the data set, `[b]`.
+    pub sample_ids_b: ValueId,
+    /// Seed and epoch, `[2]`.
+    pub stream_2: ValueId,
+}
+
+impl Regularization {
+    /// `layer` tells the places of a model apart. Where the rate is zero, nothing is written.
+    pub(crate) fn drop(
+        &self,
+        graph: &mut Graph,
+        name: &str,
+        x: ValueId,
+        rate: f64,
+        layer: u64,
+        mode: DropoutMode,
+    ) -> ValueId {
+        if rate == 0.0 {
+            return x;
+        }
+        let op = Dropout { rate, layer, mode };
+        graph.dropout(name, x, self.sample_ids_b, self.stream_2, op)
+    }
+}
+
+struct Block<'a> {
+    of: &'a Blocks,
+    layer: usize,
+    prefix: String,
+    regularization: Option<&'a Regularization>,
+}
+
+impl Block<'_> {
+    fn name(&self, part: &str) -> String {
+        format!("{}.{part}", self.prefix)
+    }
+
+    fn norm(&self, graph: &mut Graph, part: &str, x: ValueId) -> ValueId {
+        norm(graph, &self.name(part), x, self.of.eps)
+    }
+
+    /// q, k and v one behind the other, so that one product computes them all: weight `[3 d, d]`, bias `[3 d]`.
+    fn qkv_parameters(&self, graph: &mut Graph) -> (ValueId, Option<ValueId>) {
+        let (d, names) = (self.of.width, self.of.names);
+        let packed = |kind: &str, dims: &[usize]| {
+            [names.query, names.key, names.value]
+                .map(|part| (self.name(&format!("{part}.{kind}")), dims.to_vec()))
+        };
+        let weight = graph.packed_parameters(&packed("weight", &[d, d]), Decay::Yes);
+        let with_bias = self.of.qkv_bias;
+        let bias = with_bias.then(|| graph.packed_parameters(&packed("bias", &[d]), Decay::No));
+        (weight, bias)
+    }
+
+    fn write(&self, graph: &mut Graph, x_btd: ValueId) -> ValueId {
+        let d = self.of.width;
+        let (weight, bias) = self.qkv_parameters(graph);
+        let h_btd = self.norm(graph, self.of.names.norm1, x_btd);
+        let name = self.name("qkv");
+        let qkv = match bias {
+            Some(bias) => graph.linear_with_keys(&name, h_btd, weight, bias, d..2 * d),
+            None => graph.linear(&name, h_btd, weight, None, None),
+        };
+        let [q, k, v] = [0, 1, 2].map(|part| graph.columns(qkv, part * d, d));
+        let (name, num_heads) = (self.name("attention"), self.of.num_heads);
+        let mixed_btd = graph.attention(&name, [q, k, v], None, num_heads, self.of.causal);
+        self.finish(graph, mixed_btd, x_btd)
+    }
+
+    /// The last block, for one token.
+    fn write_one(&self, graph: &mut Graph, x_btd: ValueId, token: &OneToken<'_>) -> ValueId {
+        let d = self.of.width;
+        let (weight, bias) = self.qkv_parameters(graph);
+        let h_btd = self.norm(graph, self.of.names.norm1, x_btd);
+        let rows = |graph: &mut Graph, start: usize, count: usize| {
+            let bias = |graph: &mut Graph| bias.map(|bias| graph.rows(bias, start, count));
+            (graph.rows(weight, start, count), bias(graph))
+        };
+        let (kv_weight, kv_bias) = rows(graph, d, 2 * d);
+        let name = self.name("kv");
+        let kv = match kv_bias {
+            Some(bias) => graph.linear_with_keys(&name, h_btd, kv_weight, bias, 0..d),
+            None => graph.linear(&name, h_btd, kv_weight, None, None),
+        };
+        let [k, v] = [0, 1].map(|part| graph.columns(kv, part * d, d));
+        let picked_h = (token.pick)(graph, &self.name("pooled norm"), h_btd);
+        let (q_weight, q_bias) = rows(graph, 0, d);
+        let q = graph.linear(&self.name("q"), picked_h, q_weight, q_bias, None);
+        // The picked token sees what causality lets it see: the keys up to itself.
+        let (name, num_heads) = (self.name("attention"), self.of.num_heads);
+        let mixed = graph.attention(&name, [q, k, v], token.lengths_b, num_heads, false);
+        let picked_x = (token.pick)(graph, &self.name("pooled"), x_btd);
+        self.finish(graph, mixed, picked_x)
+    }
+
+    /// Output projection and MLP, each added to the residual stream.
+    fn finish(&self, graph: &mut Graph, mixed: ValueId, x: ValueId) -> ValueId {
+        let (d, mlp, names) = (self.of.width, self.of.mlp_width, self.of.names);
+        let name = self.name(names.attention_output);
+        let output = linear_parameters(graph, &name, [d, d]);
+        let x = self.add_branch(graph, 1, mixed, output, x);
+        let h = self.norm(graph, names.norm2, x);
+        let name = self.name(names.mlp_in);
+        let [weight, bias] = linear_parameters(graph, &name, [mlp, d]);
+        let inner = graph.linear_activated(&name, h, weight, bias, self.of.activation);
+        let output = linear_parameters(graph, &self.name(names.mlp_out), [d, mlp]);
+        self.add_branch(graph, 2, inner, output, x)
+    }
+
+    /// Adds `inner W^T + b`, scaled and dropped where the model does so, to the residual stream: as the first or the second branch.
+    fn add_branch(
+        &self,
+        graph: &mut Graph,
+        number: usize,
+        inner: ValueId,
+        [weight, bias]: [ValueId; 2],
+        x: ValueId,
+    ) -> ValueId {
+        let name = self.name(&format!("residual{number}"));
+        let scale = self.of.names.layer_scales.map(|names| names[number - 1]);
+        if scale.is_none() && self.regularization.is_none() {
+            return graph.linear(&name, inner, weight, Some(bias), Some(x));
+        }
+        let branch = format!("branch{number}");
+        let mut y = graph.linear(&self.name(&branch), inner, weight, Some(bias), None);
+        if let Some(scale) = scale {
+            let gamma = graph.parameter(&self.name(scale), &[self.of.width], Decay::No);
+            y = graph.scale_columns(&self.name(&format!("{branch}.scaled")), y, gamma);
+        }
+        if let Some(regularization) = self.regularization {
+            let last = self.of.num_layers.max(2) - 1;
+            let depth = regularization.stochastic_depth * self.layer as f64 / last as f64;
+            let place = 4 * self.layer as u64 + 2 * number as u64 - 1;
+            for (rate, place, mode) in [
+                (regularization.dropout, place, DropoutMode::Element),
+                (depth, place + 1, DropoutMode::Sample),
+            ] {
+                let name = self.name(&format!("{branch}.{mode:?} dropout"));
+                y = regularization.drop(graph, &name, y, rate, place, mode);
+            }
+        }
+        graph.add(&name, x, y)
+    }
+}

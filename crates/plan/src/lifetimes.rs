@@ -1,0 +1,344 @@
+//! Lifetimes, sizes and times of a step's programs: everything but the addresses.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use holdall_graph::{Graph, Node, NodeView, Role, StorageId};
+
+use crate::lanes::{Bundle, Lanes, pack_bundled};
+use crate::layout::Layout;
+use crate::pack::{Item, align, liveness_peak};
+use crate::program::Stage;
+use crate::recompute::{LaneOrder, RecomputePolicy, Rewritten, rewrite};
+use crate::target::Target;
+
+/// What is alive within one program, beside what outlives it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locals {
+    pub(crate) items: Vec<Item>,
+    /// Items that lie together, because they belong to a lane that runs beside others.
+    pub(crate) bundles: Vec<Bundle>,
+    pub(crate) storages: Vec<StorageId>,
+    /// Tensors of the slot that this program reads or writes.
+    pub(crate) slot_items: Vec<(StorageId, Item)>,
+    /// Index into `items` of each node's scratch.
+    pub(crate) scratch: Vec<usize>,
+    /// Most bytes alive at one time.
+    pub(crate) bound: u64,
+    /// The same, with one slot's tensors counted only while they are alive.
+    pub(crate) bound_with_slot: u64,
+    pub(crate) seconds: f64,
+    /// Of each node, were it alone.
+    pub(crate) times: Vec<f64>,
+    pub(crate) largest_scratch: u64,
+    pub(crate) packing_bytes: u64,
+    pub(crate) replay_bytes: u64,
+}
+
+/// Sizes, lifetimes and times of a step under one policy; offsets are still open.
+#[derive(Clone, Debug)]
+pub struct Lifetimes {
+    pub(crate) rewritten: Rewritten,
+    pub(crate) locals: Vec<Locals>,
+    pub(crate) persistent: HashMap<StorageId, u64>,
+    pub(crate) persistent_bytes: u64,
+    pub(crate) inputs: Range<u64>,
+    pub(crate) landing: Option<u64>,
+    pub(crate) gradients: HashMap<StorageId, u64>,
+    pub(crate) gradient_bytes: u64,
+    pub(crate) slot: HashMap<StorageId, u64>,
+    pub(crate) slot_bytes: u64,
+    pub(crate) by_role: HashMap<Role, u64>,
+    pub(crate) alignment: u64,
+    pub(crate) overhead_bytes: u64,
+    pub(crate) page_bytes: u64,
+    pub(crate) coupled: bool,
+    pub(crate) lanes: LaneOrder,
+}
+
+/// Lifetimes, sizes and times of a graph under a policy.
+pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target) -> Lifetimes {
+    let rewritten = rewrite(graph, policy);
+    let alignment = target.alignment();
+    let mut persistent = HashMap::new();
+    let mut gradients = HashMap::new();
+    let mut by_role: HashMap<Role, u64> = HashMap::new();
+    let (mut persistent_bytes, mut gradient_bytes) = (0, 0);
+    let mut inputs = 0..0;
+    // Inputs last and side by side: they arrive together.
+    for role in [
+        Role::Gradient,
+        Role::Weight,
+        Role::Optimizer,
+        Role::Feature,
+        Role::Input,
+    ] {
+        inputs = persistent_bytes..persistent_bytes;
+        for (index, storage) in rewritten.graph.storages().iter().enumerate() {
+            if storage.role != role {
+                continue;
+            }
+            let bytes = align(storage.bytes(), alignment);
+            let (offsets, total) = match role {
+                Role::Gradient => (&mut gradients, &mut gradient_bytes),
+                _ => (&mut persistent, &mut persistent_bytes),
+            };
+            offsets.insert(StorageId(index), *total);
+            *total += bytes;
+            *by_role.entry(role).or_default() += bytes;
+        }
+    }
+    inputs.end = persistent_bytes;
+    let landing = target.has_landing().then_some(persistent_bytes);
+    if landing.is_some() {
+        let bytes = inputs.end - inputs.start;
+        persistent_bytes += bytes;
+        *by_role.entry(Role::Input).or_default() += bytes;
+    }
+    let mut slot = HashMap::new();
+    let mut slot_bytes = 0;
+    let mut kept: Vec<StorageId> = rewritten.kept.iter().copied().collect();
+    kept.sort();
+    for storage in kept {
+        slot.insert(storage, slot_bytes);
+        slot_bytes += align(rewritten.graph.storage(storage).bytes(), alignment);
+    }
+    let locals: Vec<Locals> = rewritten
+        .stages()
+        .map(|stage| {
+            let outside = match stage.has_slot() {
+                true => &rewritten.kept,
+                false => &HashSet::new(),
+            };
+            locals_of(
+                &rewritten.graph,
+                &rewritten.nodes(stage),
+                outside,
+                target,
+                (stage, policy.lanes),
+            )
+        })
+        .collect();
+    let packing_bytes = locals.iter().map(|l| l.packing_bytes).max().unwrap_or(0);
+    Lifetimes {
+        coupled: !rewritten.first_pass.is_empty(),
+        lanes: policy.lanes,
+        rewritten,
+        locals,
+        persistent,
+        persistent_bytes,
+        inputs,
+        landing,
+        gradients,
+        gradient_bytes,
+        slot,
+        slot_bytes,
+        by_role,
+        alignment,
+        overhead_bytes: target.overhead_bytes(packing_bytes),
+        page_bytes: target.page_bytes(),
+    }
+}
+
+fn locals_of(
+    graph: &Graph,
+    nodes: &[&Node],
+    outside: &HashSet<StorageId>,
+    target: &dyn Target,
+    (stage, order): (Stage, LaneOrder),
+) -> Locals {
+    let mut locals = Locals::default();
+    if !nodes.is_empty() {
+        locals.replay_bytes = target.replay_program_bytes();
+    }
+    let mut lanes = Lanes::new(nodes, order);
+    let read = storages_read(graph, nodes);
+    let mut spans: HashMap<StorageId, (usize, usize)> = HashMap::new();
+    for (moment, node) in nodes.iter().enumerate() {
+        let outputs = node.outputs.iter().enumerate();
+        let written = outputs.map(|(index, output)| {
+            let skippable = node.op.rules().skippable(index);
+            (output.value, skippable)
+        });
+        let used = node.inputs.iter().map(|&input| (input, false));
+        for (id, skippable) in used.chain(written) {
+            let storage = graph.value(id).storage;
+            if graph.storage(storage).role != Role::Activation {
+                continue;
+            }
+            if !skippable || read.contains(&storage) || outside.contains(&storage) {
+                spans.entry(storage).or_insert((moment, moment)).1 = moment;
+                lanes.used(storage, moment);
+            }
+        }
+        let view = NodeView { graph, node };
+        let seconds = target.seconds(view);
+        lanes.takes(moment, seconds, target.busy(view));
+        locals.times.push(seconds);
+        locals.packing_bytes = locals.packing_bytes.max(target.packing_bytes(view));
+        locals.replay_bytes += target.replay_bytes(view);
+        let scratch = target.workspace_bytes(view);
+        locals.largest_scratch = locals.largest_scratch.max(scratch);
+        locals.scratch.push(locals.items.len());
+        lanes.scratch(moment, locals.items.len());
+        locals.items.push(Item {
+            bytes: scratch,
+            start: moment,
+            end: moment,
+        });
+    }
+    locals.seconds = lanes.seconds();
+    let last = nodes.len().saturating_sub(1);
+    let mut spans: Vec<_> = spans.into_iter().collect();
+    spans.sort();
+    let num_scratch = locals.items.len();
+    for (storage, span) in spans {
+        let (start, end) = lanes.widened(storage, span);
+        let bytes = graph.storage(storage).bytes();
+        if outside.contains(&storage) {
+            // Kept tensors stay to the end of the forward pass, and are there from the start of the backward pass.
+            let (start, end) = match stage {
+                Stage::KeptForward => (start, last),
+                _ => (0, end),
+            };
+            let item = Item { bytes, start, end };
+            locals.slot_items.push((storage, item));
+        } else {
+            lanes.transient(storage, locals.items.len());
+            locals.items.push(Item { bytes, start, end });
+            locals.storages.push(storage);
+        }
+    }
+    locals.bundles = lanes.bundles();
+    debug_assert_eq!(num_scratch, nodes.len());
+    let alignment = target.alignment();
+    let items = Bundle::outermost(&locals.bundles, &locals.items, |members| {
+        liveness_peak(members, alignment)
+    });
+    locals.bound = liveness_peak(&items, alignment);
+    let mut with_slot = items;
+    with_slot.extend(locals.slot_items.iter().map(|&(_, item)| item));
+    locals.bound_with_slot = liveness_peak(&with_slot, alignment);
+    locals
+}
+
+fn storages_read(graph: &Graph, nodes: &[&Node]) -> HashSet<StorageId> {
+    nodes
+        .iter()
+        .flat_map(|node| &node.inputs)
+        .map(|&input| graph.value(input).storage)
+        .collect()
+}
+
+impl Lifetimes {
+    pub(crate) fn local(&self, stage: Stage) -> &Locals {
+        &self.locals[stage.id().0]
+    }
+
+    /// How often a program runs in a step when `kept` of `accumulation` micro-batches keep their activations.
+    pub(crate) fn runs(&self, stage: Stage, kept: usize, accumulation: usize) -> usize {
+        match stage {
+            Stage::Begin | Stage::Loss | Stage::Update => 1,
+            Stage::FirstPass if self.coupled => accumulation - kept,
+            Stage::FirstPass => 0,
+            Stage::KeptForward | Stage::KeptBackward => kept,
+            Stage::ForwardBackward => accumulation - kept,
+            Stage::Refresh | Stage::Forward(_) => 0,
+        }
+    }
+
+    /// Programs that must have room: those that run in a step, and those beside it.
+    pub(crate) fn present(&self, stage: Stage, kept: usize, accumulation: usize) -> bool {
+        stage.is_beside_step() || self.runs(stage, kept, accumulation) > 0
+    }
+
+    /// Predicted time of a step.
+    pub fn seconds(&self, kept: usize, accumulation: usize) -> f64 {
+        let stages = self.rewritten.stages();
+        stages
+            .map(|stage| self.runs(stage, kept, accumulation) as f64 * self.local(stage).seconds)
+            .sum()
+    }
+
+    /// Regions over stages: gradients, slots, and each program's transients of the given size.
+    pub(crate) fn regions(
+        &self,
+        kept: usize,
+        accumulation: usize,
+        size: impl Fn(Stage) -> u64,
+        slots_bytes: u64,
+    ) -> Vec<Item> {
+        let from_to = |bytes: u64, first: Stage, last: Stage| Item {
+            bytes,
+            start: first.id().0,
+            end: last.id().0,
+        };
+        let mut items = vec![
+            from_to(self.gradient_bytes, Stage::Loss, Stage::Update),
+            from_to(slots_bytes, Stage::KeptForward, Stage::KeptBackward),
+        ];
+        items.extend(self.rewritten.stages().map(|stage| {
+            let bytes = match self.present(stage, kept, accumulation) {
+                true => size(stage),
+                false => 0,
+            };
+            from_to(bytes, stage, stage)
+        }));
+        items
+    }
+
+    /// Bytes that no layout can do without.
+    pub fn bound_bytes(&self, kept: usize, accumulation: usize) -> u64 {
+        let others = self.slot_bytes * kept.saturating_sub(1) as u64;
+        let items = self.regions(
+            kept,
+            accumulation,
+            |stage| match stage {
+                Stage::KeptForward | Stage::KeptBackward => self.local(stage).bound_with_slot,
+                Stage::Loss if kept > 0 => self.local(stage).bound + self.slot_bytes,
+                _ => self.local(stage).bound,
+            },
+            others,
+        );
+        self.persistent_bytes + liveness_peak(&items, self.alignment)
+    }
+
+    /// Whether features of the whole effective batch are needed before the backward pass.
+    pub fn is_coupled(&self) -> bool {
+        self.coupled
+    }
+
+    /// The whole process around an arena of that size.
+    pub fn process_bytes(&self, arena_bytes: u64, kept: usize, accumulation: usize) -> u64 {
+        let replays = self.rewritten.stages().map(|stage| {
+            // A program that runs into slots is made ready for each of them.
+            let times = match stage.has_slot() {
+                true => kept as u64,
+                false => u64::from(self.present(stage, kept, accumulation)),
+            };
+            times * self.local(stage).replay_bytes
+        });
+        let beside = self.overhead_bytes + replays.sum::<u64>();
+        arena_bytes.next_multiple_of(self.page_bytes) + beside
+    }
+
+    /// Finds offsets.
+    pub fn pack(self) -> Layout {
+        let packings = self
+            .locals
+            .iter()
+            .map(|locals| {
+                let fixed: Vec<(u64, Item)> = locals
+                    .slot_items
+                    .iter()
+                    .map(|&(storage, item)| (self.slot[&storage], item))
+                    .collect();
+                pack_bundled(&fixed, &locals.items, &locals.bundles, self.alignment)
+            })
+            .collect();
+        Layout {
+            lifetimes: self,
+            packings,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Which plan is chosen.
+
+use holdall_plan::{PlanError, Recompute, Request, StepShape, contenders, plan, plan_of, search};
+use proptest::prelude::*;
+
+use crate::toy::{Toy, ToyDevice, example, toys};
+
+const DEVICE: ToyDevice = ToyDevice {
+    has_lanes: false,
+    has_landing: false,
+};
+
+fn smallest_bytes(request: &Request, toy: &Toy) -> u64 {
+    let nothing = Request {
+        budget_bytes: Some(0),
+        ..request.clone()
+    };
+    match search(&nothing, &|shape: &StepShape| toy.build(shape), &DEVICE) {
+        Err(PlanError::DoesNotFit { smallest_bytes, .. }) => smallest_bytes,
+        other => panic!("nothing fits into nothing, found {other:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn a_larger_budget_never_has_a_slower_plan(toy in toys(), effective_batch in 1..9usize) {
+        let build = |shape: &StepShape| toy.build(shape);
+        let request = Request { effective_batch: Some(effective_batch), precision: "f32", ..Request::default() };
+        let smallest = smallest_bytes(&request, &toy);
+        let largest = search(&request, &build, &DEVICE).unwrap().process_bytes.max(smallest);
+        let mut last = f64::INFINITY;
+        for part in 0..=8 {
+            let budget_bytes = smallest + (largest - smallest) * part / 8;
+            let request = Request { budget_bytes: Some(budget_bytes), ..request.clone() };
+            let chosen = search(&request, &build, &DEVICE).unwrap();
+            prop_assert!(chosen.process_bytes <= budget_bytes);
+            prop_assert!(chosen.step_ms <= last, "{} after {}", chosen.step_ms, last);
+            last = chosen.step_ms;
+        }
+        // A byte less than the smallest is refused.
+        let less = Request { budget_bytes: Some(smallest - 1), ..request };
+        let refused = matches!(search(&less, &build, &DEVICE), Err(PlanError::DoesNotFit { .. }));
+        prop_assert!(refused);
+    }
+
+    #[test]
+    fn numbers_of_the_user_are_never_overridden(
+        toy in toys(),
+        effective_batch in prop::option::of(1..9usize),
+        batch_size in prop::option::of(1..5usize),
+        gradient_accumulation in prop::option::of(1..5usize),
+        recompute in prop::option::of(prop::sample::select(vec![Recompute::None, Recompute::Cheap, Recompute::Blocks])),
+    ) {
+        // Without an effective batch the default one is large; that is planned for elsewhere.
+        prop_assume!(effective_batch.is_some() || (batch_size.is_some() && gradient_accumulation.is_some()));
+        let build = |shape: &StepShape| toy.build(shape);
+        let request = Request {
+            effective_batch,
+            batch_size,
+            gradient_accumulation,
+            recompute,
+            precision: "f32",
+            ..Request::default()
+        };
+        match plan(&request, &build, &DEVICE) {
+            Ok(plan) => {
+                let choice = plan.chosen.choice;
+                prop_assert!(effective_batch.is_none_or(|said| said == plan.effective_batch));
+                prop_assert!(batch_size.is_none_or(|said| said == choice.batch_size));
+                if let Some(said) = gradient_accumulation {
+                    // As many micro-batches as the effective batch fills.
+                    let needed = plan.effective_batch.div_ceil(choice.batch_size);
+                    prop_assert!(choice.gradient_accumulation == said || choice.gradient_accumulation == needed);
+                    prop_assert!(choice.gradient_accumulation <= said);
+                }
+                let label = choice.recompute.label();
+                prop_assert!(match recompute {
+                    None => true,
+                    Some(Recompute::None) => label == "none",
+                    Some(Recompute::Cheap) => label == "cheap" || choice.recompute.num_blocks == 0,
+                    Some(Recompute::Blocks) => label.starts_with("blocks") || choice.recompute.num_blocks == 0,
+                }, "{}", label);
+                // Every sample has a place, and no micro-batch is empty.
+                let places = choice.batch_size * choice.gradient_accumulation;
+                prop_assert!(places >= plan.effective_batch && places - plan.effective_batch < choice.batch_size);
+                prop_assert_eq!(plan.step.accumulation, choice.gradient_accumulation);
+                prop_assert_eq!(plan.step.kept, choice.kept_micro_batches);
+                prop_assert_eq!(plan.step.arena_bytes, plan.chosen.arena_bytes);
+                prop_assert_eq!(plan.step.process_bytes, plan.chosen.process_bytes);
+            }
+            Err(PlanError::Contradiction(text)) => {
+                prop_assert!(text.contains("\nhint: "), "{}", text);
+                let contradicts = match (effective_batch, batch_size, gradient_accumulation) {
+                    (Some(effective), Some(batch), Some(accumulation)) => effective.div_ceil(batch) != accumulation,
+                    (Some(effective), Some(batch), None) => batch > effective,
+                    (Some(effective), None, Some(accumulation)) => accumulation > effective,
+                    _ => false,
+                };
+                prop_assert!(contradicts, "{}", text);
+            }
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+    }
+}
+
+#[test]
+fn a_choice_is_found_again_and_changes_that_are_offered_fit() {
+    let toy = example();
+    let build = |shape: &StepShape| toy.build(shape);
+    let request = Request {
+        effective_batch: Some(8),
+        precision: "f32",
+        ..Request::default()
+    };
+    let plans = contenders(&request, &build, &DEVICE, 4).unwrap();
+    assert!(plans.len() > 1);
+    assert!(
+        plans
+            .windows(2)
+            .all(|two| two[0].chosen.step_ms <= two[1].chosen.step_ms)
+    );
+    for plan in &plans {
+        let again = plan_of(&plan.chosen.choice, &request, &build, &DEVICE)
+            .unwrap()
+            .unwrap();
+        assert_eq!(again.chosen, plan.chosen);
+        assert_eq!(again.step.programs, plan.step.programs);
+    }
+    let tight = Request {
+        budget_bytes: Some(smallest_bytes(&request, &toy)),
+        ..request.clone()
+    };
+    let fastest = plans[0].chosen.choice;
+    assert!(
+        plan_of(&fastest, &tight, &build, &DEVICE)
+            .unwrap()
+            .is_none()
+    );
+    // A split that does not fit: what is offered instead does.
+    let fixed = Request {
+        batch_size: Some(8),
+        recompute: Some(Recompute::None),
+        ..tight.clone()
+    };
+    let Err(PlanError::DoesNotFit {
+        changes,
+        smallest_bytes,
+        budget_bytes,
+    }) = plan(&fixed, &build, &DEVICE)
+    else {
+        panic!("eight samples at once fit where one did");
+    };
+    assert!(smallest_bytes > budget_bytes && !changes.is_empty());
+    for change in changes {
+        let fits = change.process_bytes <= budget_bytes;
+        assert!(fits || change.change.starts_with("--memory"), "{change:?}");
+    }
+}

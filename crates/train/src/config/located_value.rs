@@ -1,0 +1,177 @@
+//! What a layer says, with the place of every value.
+//!
+//! Types are checked by deserialising into [`super::RunConfig`]; the tree is what layers are merged by, and where the
+//! path and the line of a complaint come from.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::Spanned;
+
+/// A value and where it starts.
+#[derive(Clone, Debug)]
+pub(super) struct LocatedValue {
+    pub(super) line: u64,
+    column: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Scalar(Value),
+    List(Vec<LocatedValue>),
+    Map(Vec<(String, LocatedValue)>),
+}
+
+impl LocatedValue {
+    /// Of a text that says nothing.
+    pub(super) fn empty() -> LocatedValue {
+        LocatedValue {
+            line: 1,
+            column: 1,
+            kind: Kind::Map(Vec::new()),
+        }
+    }
+
+    /// The same without places.
+    pub(super) fn value(&self) -> Value {
+        match &self.kind {
+            Kind::Scalar(value) => value.clone(),
+            Kind::List(items) => Value::Array(items.iter().map(LocatedValue::value).collect()),
+            Kind::Map(entries) => {
+                let entries = entries
+                    .iter()
+                    .map(|(key, tree)| (key.clone(), tree.value()));
+                Value::Object(entries.collect::<Map<_, _>>())
+            }
+        }
+    }
+
+    /// Every value with its dotted path, sections before what is in them.
+    fn walk<'a>(&'a self, path: &str, found: &mut Vec<(String, &'a LocatedValue)>) {
+        found.push((path.to_owned(), self));
+        let below = |key: &str| match path {
+            "" => key.to_owned(),
+            _ => format!("{path}.{key}"),
+        };
+        match &self.kind {
+            Kind::Scalar(_) => {}
+            Kind::List(items) => {
+                for item in items {
+                    item.walk(path, found); // the list's path is enough to find an item by
+                }
+            }
+            Kind::Map(entries) => {
+                for (key, tree) in entries {
+                    tree.walk(&below(key), found);
+                }
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<(String, &LocatedValue)> {
+        let mut found = Vec::new();
+        self.walk("", &mut found);
+        found
+    }
+
+    /// The path of the value that starts here.
+    pub(super) fn path_at(&self, line: u64, column: u64) -> Option<String> {
+        let starts_here = |tree: &LocatedValue| (tree.line, tree.column) == (line, column);
+        let mut all = self.all().into_iter();
+        all.find(|(_, tree)| starts_here(tree))
+            .map(|(path, _)| path)
+    }
+
+    /// The line of the value with this path.
+    pub(super) fn line_of(&self, path: &str) -> Option<u64> {
+        let mut all = self.all().into_iter();
+        all.find(|(found, _)| found == path)
+            .map(|(_, tree)| tree.line)
+    }
+
+    /// The first number that stands in quotes: its path and line.
+    pub(super) fn quoted_number(&self) -> Option<(String, u64)> {
+        let is_quoted = |tree: &LocatedValue| match &tree.kind {
+            Kind::Scalar(Value::String(text)) => text.parse::<f64>().is_ok(),
+            _ => false,
+        };
+        let mut all = self.all().into_iter();
+        all.find(|(_, tree)| is_quoted(tree))
+            .map(|(path, tree)| (path, tree.line))
+    }
+}
+
+impl<'de> Deserialize<'de> for LocatedValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LocatedValue, D::Error> {
+        let spanned = Spanned::<Kind>::deserialize(deserializer)?;
+        Ok(LocatedValue {
+            line: spanned.referenced.line(),
+            column: spanned.referenced.column(),
+            kind: spanned.value,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
+        struct KindVisitor;
+
+        impl<'de> Visitor<'de> for KindVisitor {
+            type Value = Kind;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a value, a list or a section")
+            }
+
+            fn visit_bool<E: de::Error>(self, truth: bool) -> Result<Kind, E> {
+                Ok(Kind::Scalar(Value::Bool(truth)))
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Kind, E> {
+                Ok(Kind::Scalar(number.into()))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Kind, E> {
+                Ok(Kind::Scalar(number.into()))
+            }
+
+            // What is not finite is refused by the checks of each layer, so nothing is lost by `null` here.
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Kind, E> {
+                let number = Number::from_f64(number);
+                Ok(Kind::Scalar(number.map_or(Value::Null, Value::Number)))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Kind, E> {
+                Ok(Kind::Scalar(text.into()))
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<Kind, E> {
+                Ok(Kind::Scalar(Value::Null))
+            }
+
+            fn visit_none<E: de::Error>(self) -> Result<Kind, E> {
+                Ok(Kind::Scalar(Value::Null))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Kind, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = list.next_element()? {
+                    items.push(item);
+                }
+                Ok(Kind::List(items))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kind, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Kind::Map(entries))
+            }
+        }
+
+        deserializer.deserialize_any(KindVisitor)
+    }
+}

@@ -1,0 +1,195 @@
+//! Forward programs at work: evaluation, encoders, prediction.
+//!
+//! The programs have no backward pass, so gradients cannot leak. They run in the arena of a step ([`Forward`]), or in an
+//! arena of their own where nothing is trained ([`ForwardModel`]).
+
+use std::borrow::Cow;
+
+use holdall_device::{Arithmetic, Device, DeviceError, HostRow, Machine};
+use holdall_graph::Graph;
+use holdall_plan::{PlanError, Recompute, RecomputePolicy, StepPlan, lifetimes_of};
+
+use crate::error::TrainError;
+use crate::step::{fill_parameters, on_its_threads, place};
+use crate::task::Task;
+
+/// Forward programs, with the memory that they run in.
+pub struct Forward<'a> {
+    device: &'a Device,
+    plan: &'a StepPlan,
+    machine: &'a mut Machine,
+}
+
+impl<'a> Forward<'a> {
+    pub(crate) fn new(
+        device: &'a Device,
+        plan: &'a StepPlan,
+        machine: &'a mut Machine,
+    ) -> Forward<'a> {
+        Forward {
+            device,
+            plan,
+            machine,
+        }
+    }
+
+    /// Rows of an endpoint: samples at a time, at most.
+    pub fn rows(&self, endpoint: &str) -> usize {
+        place(self.plan, endpoint).shape.dims()[0]
+    }
+
+    /// Elements of a row of an endpoint.
+    pub fn width(&self, endpoint: &str) -> usize {
+        let shape = place(self.plan, endpoint).shape;
+        shape.num_elements() / shape.dims()[0]
+    }
+
+    /// Whether there is an endpoint of that name.
+    pub fn has(&self, endpoint: &str) -> bool {
+        self.plan.endpoint(endpoint).is_some()
+    }
+
+    /// Feeds pictures; rows beyond them repeat the first.
+    ///
+    /// # Panics
+    /// If there are none, or more than the endpoint has rows.
+    pub fn feed_pictures(&mut self, endpoint: &str, pictures: &[HostRow]) {
+        let place = place(self.plan, endpoint);
+        let (count, rows) = (pictures.len(), place.shape.dims()[0]);
+        assert!(
+            (1..=rows).contains(&count),
+            "{count} pictures, at most {rows}"
+        );
+        let padding = std::iter::repeat_n(&pictures[0], rows - count);
+        self.machine
+            .input_rows(&place, pictures.iter().chain(padding));
+    }
+
+    /// Feeds rows of indices; rows beyond them repeat the first, which is in range.
+    ///
+    /// # Panics
+    /// If they are not whole rows, at least one and at most as many as the endpoint has.
+    pub fn feed_indices(&mut self, endpoint: &str, values: &[i64]) {
+        let place = place(self.plan, endpoint);
+        let width = self.width(endpoint);
+        let is_whole = !values.is_empty() && values.len().is_multiple_of(width);
+        assert!(is_whole, "{endpoint}: whole rows of {width}");
+        self.machine.input(&place, |to: &mut [i64]| {
+            to[..values.len()].copy_from_slice(values);
+            for row in to[values.len()..].chunks_mut(width) {
+                row.copy_from_slice(&values[..width]);
+            }
+        });
+    }
+
+    /// Runs a program and waits for it.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn run(&mut self, program: &str) -> Result<(), DeviceError> {
+        let id = self.plan.forward_program(program);
+        let id = id.unwrap_or_else(|| panic!("the graph has no forward program `{program}`"));
+        on_its_threads(self.device, || {
+            self.machine.run(self.device, self.plan, id, 0, 0);
+        });
+        // A synchronisation per batch: its results are read next.
+        self.machine.wait()
+    }
+
+    /// The first rows of an endpoint.
+    pub fn read_rows(&self, endpoint: &str, rows: usize) -> Result<Cow<'_, [f32]>, DeviceError> {
+        let place = place(self.plan, endpoint);
+        let count = rows * (place.shape.num_elements() / place.shape.dims()[0]);
+        Ok(match self.machine.read(&place)? {
+            Cow::Borrowed(all) => Cow::Borrowed(&all[..count]),
+            Cow::Owned(mut all) => {
+                all.truncate(count);
+                Cow::Owned(all)
+            }
+        })
+    }
+}
+
+/// A model that is only read: its weights and the forward programs in an arena of their own.
+pub struct ForwardModel {
+    batch: usize,
+    plan: StepPlan,
+    machine: Machine,
+}
+
+/// Samples at a time, unless the user says otherwise or memory does.
+const BATCHES: [usize; 8] = [64, 32, 16, 8, 4, 3, 2, 1];
+
+impl ForwardModel {
+    /// Plans the largest batch that fits the budget, or the one asked for, and reserves the arena. In f32: what a model is
+    /// worth should not depend on what a device likes best.
+    pub fn new(
+        device: &Device,
+        task: &dyn Task,
+        batch: Option<usize>,
+        budget_bytes: Option<u64>,
+        host_bytes: u64,
+    ) -> Result<ForwardModel, TrainError> {
+        // On the CPU the pictures of a batch are part of what the budget bounds.
+        let row_bytes = match device.is_gpu() {
+            true => 0,
+            false => task.picture_bytes() as u64,
+        };
+        let arithmetic = Arithmetic::F32;
+        let target = device.target(arithmetic, host_bytes)?;
+        let asked = batch.map(|batch| vec![batch]);
+        let mut smallest = u64::MAX;
+        for batch in asked.unwrap_or(BATCHES.to_vec()) {
+            let mut graph = Graph::new(arithmetic.compute());
+            task.write_programs(&mut graph, batch);
+            let nothing_recomputed = RecomputePolicy::uniform(Recompute::None, 0);
+            let lifetimes = lifetimes_of(&graph, &nothing_recomputed, &*target);
+            let mut plan = lifetimes.pack().plan(0, 0);
+            plan.process_bytes += batch as u64 * row_bytes;
+            smallest = smallest.min(plan.process_bytes);
+            if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {
+                let machine = Machine::new(device, &plan, arithmetic)?;
+                return Ok(ForwardModel {
+                    batch,
+                    plan,
+                    machine,
+                });
+            }
+        }
+        Err(PlanError::DoesNotFit {
+            budget_bytes: budget_bytes.unwrap_or(0),
+            smallest_bytes: smallest,
+            changes: Vec::new(),
+        }
+        .into())
+    }
+
+    /// Samples at a time.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Counts bytes that the process may hold beside what was planned.
+    pub fn hold_more(&mut self, bytes: u64) {
+        self.plan.process_bytes += bytes;
+    }
+
+    /// What was planned.
+    pub fn plan(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    /// Fills every parameter: `fill` gets its name and its elements.
+    pub fn set_weights<E>(
+        &mut self,
+        device: &Device,
+        fill: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        fill_parameters(device, &self.plan, &mut self.machine, fill)
+    }
+
+    /// The programs at work.
+    pub fn forward<'a>(&'a mut self, device: &'a Device) -> Forward<'a> {
+        Forward::new(device, &self.plan, &mut self.machine)
+    }
+}

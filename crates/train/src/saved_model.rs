@@ -1,0 +1,152 @@
+//! A trained model, opened to be used: where it is, and its forward programs with room for the pictures.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use holdall_data::config::DataConfig;
+use holdall_data::image_processor::ImageProcessor;
+use holdall_data::picture::Framing;
+use holdall_data::samples::Samples;
+use holdall_device::Device;
+
+use crate::checkpoint::best_so_far;
+use crate::config::RunConfig;
+use crate::error::TrainError;
+use crate::forward::ForwardModel;
+use crate::picture_costs::{self, PictureCosts, READING_BYTES};
+use crate::task::Task;
+
+/// A model with all that lies beside it.
+pub trait SavedModel {
+    /// Where the weights are.
+    fn path(&self) -> &Path;
+
+    /// What pictures go through.
+    fn processor(&self) -> &ImageProcessor;
+
+    /// Reads the data that a config names: what was held out, if anything and if that is wanted, else all rows.
+    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError>;
+
+    /// What of the data the model has outputs for, where the config does not say: a column is taken by its name.
+    fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError>;
+}
+
+/// Whether samples that were held out are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldOut {
+    /// They are: a run is evaluated on what it was not trained on.
+    Wanted,
+    /// All rows are: the file was named.
+    All,
+}
+
+/// Samples to evaluate, and the task that does.
+pub struct EvaluationData {
+    /// What is computed; its [`crate::config::Subset::Train`] is these samples.
+    pub task: Arc<dyn Task>,
+    /// The samples.
+    pub samples: Arc<Samples>,
+    /// Where they are listed.
+    pub csv: PathBuf,
+    /// What was found and decided.
+    pub notes: Vec<String>,
+}
+
+/// The model of a run: the finished one, or the best so far.
+pub fn model_of(path: &Path) -> Option<PathBuf> {
+    let is_model = |folder: &PathBuf| folder.join("config.json").is_file();
+    let finished = Some(path.join("model")).filter(is_model);
+    finished.or_else(|| best_so_far(path).filter(is_model))
+}
+
+/// The model that a folder of a run has, or the name as it is.
+pub fn resolve(name: &str) -> Result<PathBuf, TrainError> {
+    let path = Path::new(name);
+    let named = model_of(path).unwrap_or(path.to_owned());
+    if named == path && path.join("config.yml").is_file() {
+        return Err(TrainError::Config(format!(
+            "{name}: expected a model, found a run that has saved none yet\n\
+             hint: holdall train --resume --out {name} goes on with it"
+        )));
+    }
+    Ok(named)
+}
+
+/// A preset has random weights: nothing to evaluate.
+pub(crate) fn not_trained(name: &str) -> TrainError {
+    TrainError::Config(format!(
+        "{name}: expected a trained model, found a preset, which has random weights\n\
+         hint: a folder that `holdall train` or transformers wrote"
+    ))
+}
+
+/// A model that is ready to look at pictures.
+pub struct Opened {
+    /// Its forward programs.
+    pub model: ForwardModel,
+    /// What decoding pictures may take beside them.
+    pub decode_bytes: u64,
+    /// Which pictures are left out, if any are.
+    pub note: Option<String>,
+}
+
+/// Pictures that a model is to look at, and within what.
+pub struct Pictures<'a> {
+    /// The pictures.
+    pub samples: &'a Arc<Samples>,
+    /// How they are resized.
+    pub framing: Framing,
+    /// What becomes of those that do not fit.
+    pub policy: &'a DataConfig,
+    /// Samples at a time, if the user says so.
+    pub batch: Option<usize>,
+    /// What the process may hold.
+    pub budget_bytes: Option<u64>,
+    /// What it holds on the host beside the model, decoding aside.
+    pub host_bytes: u64,
+}
+
+/// Reads the headers of all pictures and plans the forward programs with room to decode them, unless it is to `stop`: then there
+/// is none.
+pub fn open(
+    device: &Device,
+    task: &dyn Task,
+    pictures: &Pictures<'_>,
+    stop: &AtomicBool,
+) -> Result<Option<Opened>, TrainError> {
+    let lists = [pictures.samples];
+    let Some(mut costs) = PictureCosts::read(device, &lists, pictures.framing, stop) else {
+        return Ok(None);
+    };
+    let workers = device.cpu().num_threads();
+    let planned = |host_bytes: u64| -> Result<ForwardModel, TrainError> {
+        let (batch, budget) = (pictures.batch, pictures.budget_bytes);
+        let host_bytes = host_bytes + READING_BYTES;
+        let mut model = ForwardModel::new(device, task, batch, budget, host_bytes)?;
+        model.set_weights(device, task.weights(0)?)?;
+        Ok(model)
+    };
+    if device.is_gpu() {
+        // The card's budget is no bound for the host: as much as an automatic `host_memory` has for reading.
+        let free = holdall_device::cpu::available_bytes().unwrap_or(u64::MAX);
+        let decode_bytes = costs.together_bytes(workers).min(free / 4);
+        return Ok(Some(Opened {
+            model: planned(pictures.host_bytes)?,
+            decode_bytes,
+            note: None,
+        }));
+    }
+    let (mut model, least, refused) = costs.plan(pictures.policy, |decode_bytes| {
+        planned(pictures.host_bytes + decode_bytes)
+    })?;
+    let process_bytes = model.plan().process_bytes;
+    let budget = pictures.budget_bytes;
+    let decode_bytes = picture_costs::share(&costs, workers, least, process_bytes, budget);
+    model.hold_more(decode_bytes - least);
+    Ok(Some(Opened {
+        model,
+        decode_bytes,
+        note: picture_costs::describe(&refused),
+    }))
+}

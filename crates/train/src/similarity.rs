@@ -1,0 +1,59 @@
+//! Lines that people look for in the log of an evaluation.
+
+use holdall_data::words::thousands;
+use holdall_files::show_bytes;
+
+/// `23,592 unique texts out of 117,120`.
+pub fn unique_texts(num_texts: usize, num_captions: usize) -> String {
+    format!(
+        "{} unique texts out of {}",
+        thousands(num_texts),
+        thousands(num_captions)
+    )
+}
+
+/// From here on people expect to hear that it does not fit.
+const LARGE_BYTES: u64 = 2 << 30;
+
+/// How large the similarity matrix would be, and that it is never held.
+pub fn matrix(num_queries: usize, num_gallery: usize) -> String {
+    let bytes = num_queries as u128 * num_gallery as u128 * size_of::<f32>() as u128;
+    let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+    let size = show_bytes(bytes);
+    match bytes >= LARGE_BYTES {
+        true => format!("The similarity matrix would take {size}: streaming in tiles"),
+        false => format!(
+            "The similarity matrix would take {size}: computed in tiles anyway, which is faster than holding it"
+        ),
+    }
+}
+
+/// A share as people read it: chances of one in thousands keep a digit.
+pub fn percent(share: f64) -> String {
+    match 100.0 * share {
+        share if share > 0.0 && share < 0.1 => format!("{share:.2}%"),
+        share => format!("{share:.1}%"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_as_people_look_for_them() {
+        assert_eq!(
+            unique_texts(23_592, 117_120),
+            "23,592 unique texts out of 117,120"
+        );
+        assert_eq!(
+            matrix(117_120, 23_592),
+            "The similarity matrix would take 10.29 GiB: streaming in tiles"
+        );
+        assert_eq!(
+            matrix(20_000, 5_000),
+            "The similarity matrix would take 381.5 MiB: computed in tiles anyway, which is faster than holding it"
+        );
+        assert!(matrix(usize::MAX, usize::MAX).contains("TiB: streaming"));
+    }
+}

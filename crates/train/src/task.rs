@@ -1,0 +1,245 @@
+//! What the engine asks of a task: model, batch, losses, evaluation and export.
+//!
+//! The loop, the planner, checkpoints, `verify` and the plan race know no task. They meet it here, and what it brings is data to
+//! them: losses by name, endpoints by name, forward programs by name, scores as fields.
+//!
+//! ```text
+//! write_forward          the model for one micro-batch, and the separable losses
+//! write_coupled_losses   the losses that need what the whole effective batch left behind
+//! write_programs         forward programs beside the step, for evaluation and prediction
+//! fill_batch             pictures as they were read -> columns that the endpoints take
+//! evaluate               forward programs over samples -> scores
+//! save                   weights and what lies beside them -> a folder
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use holdall_data::loader::{Loaded, Loader, Skipped};
+use holdall_data::samples::Samples;
+use holdall_device::{Device, HostRow};
+use holdall_graph::Graph;
+
+use crate::batch::{Batch, MicroBatch};
+use crate::config::Subset;
+use crate::error::TrainError;
+use crate::forward::Forward;
+use crate::scores::{Direction, Scores};
+use crate::step::Step;
+use crate::step_graph::StepWriter;
+
+/// One loss of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loss {
+    /// As it is written in `metrics.jsonl`, beside `NAME_chance`.
+    pub name: String,
+    /// What it counts in the sum of all.
+    pub weight: f64,
+    /// What guessing gives.
+    pub chance: Chance,
+}
+
+/// What a loss is without any knowledge.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Chance {
+    /// The logarithm of the number of samples in the step.
+    LogSamples,
+    /// The logarithm of so many classes.
+    Log(usize),
+    /// A number.
+    Value(f64),
+    /// Nothing that is known.
+    Unknown,
+}
+
+impl Chance {
+    /// For a step of so many samples.
+    pub fn of(self, samples: usize) -> Option<f64> {
+        match self {
+            Chance::LogSamples => Some((samples as f64).ln()),
+            Chance::Log(classes) => Some((classes as f64).ln()),
+            Chance::Value(value) => Some(value),
+            Chance::Unknown => None,
+        }
+    }
+}
+
+/// Fills a parameter by its name.
+pub type FillWeights<'a> = Box<dyn FnMut(&str, &mut [f32]) -> Result<(), TrainError> + 'a>;
+
+/// A kind of work: what is trained, on what, and what it is worth.
+pub trait Task: Send + Sync {
+    /// As `task:` in a config has it.
+    fn name(&self) -> &'static str;
+
+    /// Every loss, in the order of the sums.
+    fn losses(&self) -> Vec<Loss>;
+
+    /// Writes the forward pass of one micro-batch and the separable losses.
+    fn write_forward(&self, step: &mut StepWriter<'_>);
+
+    /// Writes the losses over what [`StepWriter::leave`] left of the whole effective batch.
+    fn write_coupled_losses(&self, _step: &mut StepWriter<'_>) {}
+
+    /// Writes the forward programs for `batch` samples at a time; they may share the step's endpoints where the size is the same.
+    fn write_programs(&self, graph: &mut Graph, batch: usize);
+
+    /// Every parameter's name.
+    fn parameter_names(&self) -> Vec<String>;
+
+    /// All that the time of a step depends on; numbers that change no time are left out.
+    fn timing_key(&self) -> String;
+
+    /// What fills the weights: from where they come, or drawn.
+    fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError>;
+
+    /// The line on the weights that people look for in a log.
+    fn describe_weights(&self) -> String;
+
+    /// What a smaller effective batch costs, as a message ends.
+    fn smaller_batch_note(&self) -> &'static str {
+        ""
+    }
+
+    /// The same task as one pass of plain autodiff computes it: what `verify` compares with.
+    fn as_reference(&self) -> Arc<dyn Task>;
+
+    /// The same task as plain accumulation computes it, where that is wrong; `None` where it is exact.
+    fn with_plain_accumulation(&self) -> Option<Arc<dyn Task>> {
+        None
+    }
+
+    /// Bytes of a picture as it is read.
+    fn picture_bytes(&self) -> usize;
+
+    /// Bytes that a batch takes on the host beside its pictures' rows, and with them where they are bytes of its own.
+    fn batch_bytes(&self, num_samples: usize) -> u64;
+
+    /// Makes `batch` that of these pictures, as they were read in an epoch.
+    fn fill_batch(&self, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64);
+
+    /// Random samples: for benchmarks and certificates.
+    fn random_batch(&self, num_samples: usize, seed: u64) -> Batch;
+
+    /// Inputs of a micro-batch that follow from its others, padding included.
+    fn derived_inputs(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Fills one of [`Task::derived_inputs`].
+    fn derive(&self, name: &str, _micro: &MicroBatch<'_>, _to: &mut [i64]) {
+        unreachable!("no input {name} is derived")
+    }
+
+    /// What each loss's sum over a batch is divided by.
+    fn count_losses(&self, batch: &Batch, counts: &mut [f64]);
+
+    /// Adds what decides which samples a run sees to their digest.
+    fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8]));
+
+    /// Bytes that an evaluation of `samples` holds on the host.
+    fn evaluation_bytes(&self, subset: Subset, samples: &Samples, threads: usize) -> u64;
+
+    /// What the model is worth on samples.
+    fn evaluate(&self, evaluation: Evaluation<'_>) -> Result<Evaluated, Unfinished>;
+
+    /// A metric by its name; `None` where there is none.
+    fn metric(&self, scores: &Scores, name: &str) -> Option<f64>;
+
+    /// The metric that says which model is the best; the user's, if it is one, or the task's own.
+    fn best_metric(&self, asked: Option<&str>) -> Result<(String, Direction), TrainError>;
+
+    /// For people: how much was evaluated, said once.
+    fn describe_size(&self, _scores: &Scores) -> Option<String> {
+        None
+    }
+
+    /// For people: what was found, a line each.
+    fn describe_scores(&self, scores: &Scores) -> String;
+
+    /// Writes everything that using the model takes into a folder that is there.
+    fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError>;
+}
+
+/// What an evaluation works with.
+pub struct Evaluation<'a> {
+    /// Where programs run.
+    pub device: &'a Device,
+    /// The forward programs.
+    pub forward: Forward<'a>,
+    /// Reads pictures.
+    pub pictures: &'a mut Loader<HostRow>,
+    /// Which of the run's samples.
+    pub subset: Subset,
+    /// The samples.
+    pub samples: &'a Arc<Samples>,
+    /// Optimizer steps done, if predictions to look at are wanted.
+    pub step: Option<u64>,
+    /// Ends waiting for a picture.
+    pub stop: &'a AtomicBool,
+    /// Whether it is to go on.
+    pub is_wanted: &'a (dyn Fn() -> bool + Sync),
+    /// Hears how far it is: done, of how many.
+    pub tell: &'a mut dyn FnMut(usize, usize),
+}
+
+/// What an evaluation found.
+pub struct Evaluated {
+    /// The figures.
+    pub scores: Scores,
+    /// What could not be read.
+    pub skipped: Vec<Skipped>,
+    /// Files to look at beside the run: name and contents.
+    pub files: Vec<(&'static str, String)>,
+}
+
+/// Files that [`Evaluated::files`] may have: those of the best model stay.
+pub const BEST_FILES: [&str; 2] = ["samples.json", "confusion.json"];
+
+/// Why an evaluation has no result.
+#[derive(Debug)]
+pub enum Unfinished {
+    /// Whoever watches it did not want it to go on.
+    Stopped,
+    /// Features or outputs are infinite or not a number: whose, and what was found.
+    NotFinite(String),
+    /// Something broke.
+    Failed(Box<TrainError>),
+}
+
+impl Unfinished {
+    /// Outside of a run, where nothing asks an evaluation to stop.
+    pub fn into_error(self) -> TrainError {
+        match self {
+            Unfinished::Stopped => TrainError::Run("the evaluation was stopped".to_owned()),
+            Unfinished::NotFinite(found) => TrainError::Run(format!(
+                "{found}\nhint: the model may come from a run that diverged; use a checkpoint from before"
+            )),
+            Unfinished::Failed(error) => *error,
+        }
+    }
+}
+
+impl<E: Into<TrainError>> From<E> for Unfinished {
+    fn from(error: E) -> Unfinished {
+        Unfinished::Failed(Box::new(error.into()))
+    }
+}
+
+/// Where there is nothing to train on or to evaluate.
+pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
+    let first = skipped.first().map_or(String::new(), |skipped| {
+        let row = samples.row(skipped.sample as usize);
+        format!("; the first, of row {row}: {}", skipped.error)
+    });
+    // What is wrong with a picture comes with a hint of its own.
+    let hint = match first.is_empty() {
+        true => "\nhint: `holdall data check` says what is wrong with them",
+        false => "",
+    };
+    TrainError::Config(format!(
+        "none of {} pictures could be read{first}{hint}",
+        samples.len()
+    ))
+}

@@ -1,0 +1,268 @@
+//! Pictures and what they are to be taken for, as columns of a batch.
+
+use holdall_data::loader::Loaded;
+use holdall_data::mixing::Mix;
+use holdall_data::target::{TargetKind, TargetValues};
+use holdall_device::HostRow;
+use holdall_models::init::Draw;
+
+use super::{ClassifyTask, Head};
+use crate::batch::{Batch, Column, Scope, Values, random_bytes};
+use crate::task::Task;
+
+/// Pictures, `[b, height, width, 3]`.
+pub(super) const PIXELS: &str = "pixels";
+/// Those that they are mixed with.
+pub(super) const PARTNER_PIXELS: &str = "partner pixels";
+/// Lambda and the box that is the partner's, `[b, 5]`.
+pub(super) const MIX: &str = "mix";
+/// Numbers of the samples in the data set, `[b]`.
+pub(super) const SAMPLE_IDS: &str = "sample ids";
+/// Seed and epoch, `[2]`.
+pub(super) const STREAM: &str = "stream";
+/// Of a head; whole effective batch.
+pub(super) const LABELS: &str = "labels";
+/// What each sample, or each of its labels, counts.
+pub(super) const WEIGHTS: &str = "weights";
+/// Of the pictures that samples are mixed with.
+pub(super) const PARTNER_LABELS: &str = "partner labels";
+/// What they count.
+pub(super) const PARTNER_WEIGHTS: &str = "partner weights";
+/// Labels as numbers from 0 to 1, or standardised numbers.
+pub(super) const TARGETS: &str = "targets";
+
+/// What samples are to be taken for by one head.
+pub enum Targets<'a> {
+    /// Index of the label, negative for none.
+    Class(&'a [i64]),
+    /// A number per output: 0 or 1 for labels; NaN for what is not known.
+    Numbers(&'a [f32]),
+}
+
+/// A batch of these pictures; targets head by head.
+pub fn batch_of(task: &ClassifyTask, pixels: Values, targets: &[Targets<'_>]) -> Batch {
+    let num_samples = match (targets.first(), task.heads.first()) {
+        (Some(Targets::Class(labels)), _) => labels.len(),
+        (Some(Targets::Numbers(numbers)), Some(head)) => numbers.len() / head.num_outputs(),
+        _ => 0,
+    };
+    let mut batch = Batch {
+        num_samples,
+        columns: vec![Column {
+            endpoint: PIXELS.to_owned(),
+            scope: Scope::MicroBatch,
+            values: pixels,
+        }],
+    };
+    let ids: Vec<u32> = (0..num_samples as u32).collect();
+    set_stream(task, &mut batch, &ids, 0);
+    let mixes = mixes(task, &mut batch, &ids, 0);
+    for (head, targets) in task.heads.iter().zip(targets) {
+        match targets {
+            Targets::Class(labels) => set_labels(task, head, &mut batch, &mixes, |row| labels[row]),
+            Targets::Numbers(numbers) => {
+                let width = head.num_outputs();
+                set_numbers(head, &mut batch, &mixes, |row, output| {
+                    numbers[row * width + output]
+                });
+            }
+        }
+    }
+    batch
+}
+
+pub(super) fn fill(task: &ClassifyTask, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64) {
+    let train = task.train.as_ref();
+    let train = train.expect("a task that was prepared with data");
+    batch.num_samples = loaded.rows.len();
+    batch.set_rows(PIXELS, loaded.rows.iter());
+    set_stream(task, batch, &loaded.samples, epoch);
+    let mixes = mixes(task, batch, &loaded.samples, epoch);
+    if task.mixing.is_on() {
+        batch.set_rows(
+            PARTNER_PIXELS,
+            mixes.iter().map(|mix| &loaded.rows[mix.partner]),
+        );
+    }
+    for (head, values) in task.heads.iter().zip(train.targets()) {
+        let sample = |row: usize| loaded.samples[row] as usize;
+        match values {
+            TargetValues::Class(labels) => {
+                set_labels(task, head, batch, &mixes, |row| i64::from(labels[sample(row)]));
+            }
+            TargetValues::Number(numbers) => {
+                set_numbers(head, batch, &mixes, |row, _| numbers[sample(row)]);
+            }
+            TargetValues::Classes(rows) => {
+                set_numbers(head, batch, &mixes, |row, output| {
+                    match rows.get(sample(row)) {
+                        None => f32::NAN,
+                        Some(labels) => {
+                            f32::from(u8::from(labels.binary_search(&(output as u32)).is_ok()))
+                        }
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// What dropout is a function of.
+fn set_stream(task: &ClassifyTask, batch: &mut Batch, samples: &[u32], epoch: u64) {
+    if !task.has_dropout() {
+        return;
+    }
+    let ids = batch.indices(SAMPLE_IDS, Scope::MicroBatch);
+    ids.clear();
+    ids.extend(samples.iter().map(|&sample| i64::from(sample)));
+    let stream = batch.indices(STREAM, Scope::EffectiveBatch);
+    stream.clear();
+    stream.extend([task.seed as i64, epoch as i64]);
+}
+
+/// Who is mixed with whom, and how; writes what the pictures need to know of it.
+fn mixes(task: &ClassifyTask, batch: &mut Batch, samples: &[u32], epoch: u64) -> Vec<Mix> {
+    let sides = [task.image_size() as u32; 2];
+    let mixes = task.mixing.of_batch(task.seed, epoch, samples, sides);
+    if task.mixing.is_on() {
+        let column = batch.floats(MIX, Scope::MicroBatch);
+        column.clear();
+        for mix in &mixes {
+            // Inside of the box all is the partner's; outside, mixup's share counts and cutmix leaves all as it is.
+            let numbers = match mix.cut {
+                Some(cut) => [1, cut.y0, cut.x0, cut.y1, cut.x1].map(|number| number as f32),
+                None => [mix.lambda, 0.0, 0.0, 0.0, 0.0],
+            };
+            column.extend(numbers);
+        }
+    }
+    mixes
+}
+
+fn set_labels(
+    task: &ClassifyTask,
+    head: &Head,
+    batch: &mut Batch,
+    mixes: &[Mix],
+    label: impl Fn(usize) -> i64,
+) {
+    let weight = |label: i64| usize::try_from(label).map_or(0.0, |label| head.class_weight(label));
+    let mut set = |labels_name: &str, weights_name: &str, of: &dyn Fn(usize) -> (i64, f32)| {
+        let rows = 0..mixes.len();
+        let labels = batch.indices(&head.endpoint(labels_name), Scope::EffectiveBatch);
+        labels.clear();
+        labels.extend(rows.clone().map(|row| of(row).0));
+        let weights = batch.floats(&head.endpoint(weights_name), Scope::EffectiveBatch);
+        weights.clear();
+        weights.extend(rows.map(|row| of(row).1));
+    };
+    set(LABELS, WEIGHTS, &|row| {
+        let own = label(row);
+        (own, mixes[row].lambda * weight(own))
+    });
+    if task.mixing.is_on() {
+        set(PARTNER_LABELS, PARTNER_WEIGHTS, &|row| {
+            let partner = label(mixes[row].partner);
+            (partner, (1.0 - mixes[row].lambda) * weight(partner))
+        });
+    }
+}
+
+fn set_numbers(
+    head: &Head,
+    batch: &mut Batch,
+    mixes: &[Mix],
+    number: impl Fn(usize, usize) -> f32,
+) {
+    let width = head.num_outputs();
+    let (mean, std) = match head.kind {
+        TargetKind::Number { mean, std } => (mean, std),
+        TargetKind::Class { .. } | TargetKind::Classes { .. } => (0.0, 1.0),
+    };
+    let standardized = |number: f32| ((f64::from(number) - mean) / std) as f32;
+    // Where the partner's is not known, the sample's own is the target.
+    let mixed = |row: usize, output: usize| {
+        let own = number(row, output);
+        let Mix {
+            partner, lambda, ..
+        } = mixes[row];
+        match number(partner, output) {
+            partner if partner.is_nan() || lambda == 1.0 => own,
+            partner => lambda * own + (1.0 - lambda) * partner,
+        }
+    };
+    let pairs = (0..mixes.len()).flat_map(|row| (0..width).map(move |output| (row, output)));
+    let targets = batch.floats(&head.endpoint(TARGETS), Scope::EffectiveBatch);
+    targets.clear();
+    targets.extend(pairs.clone().map(|(row, output)| {
+        let number = mixed(row, output);
+        if number.is_nan() {
+            0.0
+        } else {
+            standardized(number)
+        }
+    }));
+    let weights = batch.floats(&head.endpoint(WEIGHTS), Scope::EffectiveBatch);
+    weights.clear();
+    weights.extend(
+        pairs.map(|(row, output)| match number(row, output).is_nan() {
+            true => 0.0,
+            false => head.class_weight(output),
+        }),
+    );
+}
+
+pub(super) fn count_losses(task: &ClassifyTask, batch: &Batch, counts: &mut [f64]) {
+    let sum = |name: &str| -> f64 {
+        let weights = batch.read_floats(name).iter();
+        weights.map(|&weight| f64::from(weight)).sum()
+    };
+    for (count, head) in counts.iter_mut().zip(&task.heads) {
+        *count = sum(&head.endpoint(WEIGHTS));
+        if let (TargetKind::Class { .. }, true) = (&head.kind, task.mixing.is_on()) {
+            *count += sum(&head.endpoint(PARTNER_WEIGHTS));
+        }
+    }
+}
+
+/// Random pictures and targets; some targets are not known.
+pub(super) fn random(task: &ClassifyTask, num_samples: usize, seed: u64) -> Batch {
+    let mut draw = Draw::new(seed, "batch");
+    let pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
+    let mut labels = Vec::new();
+    let mut numbers = Vec::new();
+    for head in &task.heads {
+        match &head.kind {
+            TargetKind::Class { names } => {
+                let drawn = (0..num_samples).map(|_| (draw.bits() % names.len() as u64) as i64);
+                labels.push(drawn.collect::<Vec<i64>>());
+                numbers.push(Vec::new());
+            }
+            kind => {
+                let count = num_samples * head.num_outputs();
+                let drawn = (0..count).map(|_| match kind {
+                    TargetKind::Number { mean, std } => (mean + std * draw.normal()) as f32,
+                    _ => (draw.bits() & 1) as f32,
+                });
+                numbers.push(drawn.collect::<Vec<f32>>());
+                labels.push(Vec::new());
+            }
+        }
+    }
+    let heads = task.heads.iter().zip(labels.iter().zip(&numbers));
+    let targets: Vec<Targets<'_>> = heads
+        .map(|(head, (labels, numbers))| match head.kind {
+            TargetKind::Class { .. } => Targets::Class(labels),
+            TargetKind::Classes { .. } | TargetKind::Number { .. } => Targets::Numbers(numbers),
+        })
+        .collect();
+    let mut batch = batch_of(task, Values::Bytes(pixels.clone()), &targets);
+    if task.mixing.is_on() {
+        // Each with the next: any pictures do for what this is for.
+        let each = task.picture_bytes();
+        let rows: Vec<HostRow> = pixels.chunks(each).map(HostRow::from).collect();
+        let partners = rows[1..].iter().chain(&rows[..1]);
+        batch.set_rows(PARTNER_PIXELS, partners);
+    }
+    batch
+}

@@ -1,0 +1,212 @@
+//! `samples.json` and `confusion.json`: pictures with what the model makes of them, for people to look at.
+//!
+//! An evaluation decodes every picture; this looks on, and keeps a dozen of them, evenly spread, and those that the model is
+//! most sure of and wrong about.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use holdall_data::picture::thumbnail;
+use holdall_data::samples::Samples;
+use holdall_data::target::{TargetKind, TargetValues};
+use holdall_device::HostRow;
+use holdall_metrics::classification::top_k;
+use serde_json::{Value, json};
+
+use super::Head;
+use crate::config::Subset;
+
+/// Pictures that are kept whatever became of them.
+const MAX_EXAMPLES: usize = 12;
+/// Mistakes that are kept of each head.
+const MAX_MISTAKES: usize = 12;
+/// Labels of each.
+const NUM_BEST: usize = 3;
+/// Longest side of what is kept of a picture.
+const MAX_SIDE: u32 = 160;
+
+/// What they take: JPEGs, and the files while they are written.
+pub(super) const EXAMPLES_BYTES: u64 = 2 << 20;
+
+/// A picture that the model took for something else.
+struct Mistake {
+    sample: u32,
+    jpeg: String,
+    expected: usize,
+    found: usize,
+    share: f64,
+}
+
+/// Collects pictures while an evaluation runs.
+pub(super) struct Examples {
+    chosen: Vec<u32>,
+    lines: Vec<Value>,
+    /// Of each head, the surest first.
+    mistakes: Vec<Vec<Mistake>>,
+}
+
+fn jpeg(row: &HostRow) -> Option<String> {
+    thumbnail(row.as_ref(), MAX_SIDE).map(|jpeg| STANDARD.encode(jpeg))
+}
+
+impl Examples {
+    /// Evenly spread over the samples: the same ones at every evaluation.
+    pub fn of(samples: &Samples) -> Examples {
+        let count = samples.len().min(MAX_EXAMPLES);
+        let chosen = (0..count).map(|index| (index * samples.len() / count) as u32);
+        Examples {
+            chosen: chosen.collect(),
+            lines: Vec::new(),
+            mistakes: Vec::new(),
+        }
+    }
+
+    /// A picture and the model's outputs for it, numbers as they are.
+    pub fn see(
+        &mut self,
+        heads: &[Head],
+        samples: &Samples,
+        sample: u32,
+        row: &HostRow,
+        outputs: &[f32],
+    ) {
+        self.mistakes.resize_with(heads.len(), Vec::new);
+        let mut first = 0;
+        for (index, (head, values)) in heads.iter().zip(samples.targets()).enumerate() {
+            let own = &outputs[first..first + head.num_outputs()];
+            first += own.len();
+            if let TargetValues::Class(labels) = values
+                && let Ok(expected) = usize::try_from(labels[sample as usize])
+                && let Some(&(found, share)) = top_k(own, 1).first()
+                && found != expected
+            {
+                self.see_mistake(index, sample, row, [expected, found], share);
+            }
+        }
+        if self.chosen.binary_search(&sample).is_ok()
+            && let Some(jpeg) = jpeg(row)
+        {
+            self.lines
+                .push(line(heads, samples, sample as usize, jpeg, outputs));
+        }
+    }
+
+    fn see_mistake(
+        &mut self,
+        head: usize,
+        sample: u32,
+        row: &HostRow,
+        [expected, found]: [usize; 2],
+        share: f64,
+    ) {
+        let mistakes = &mut self.mistakes[head];
+        let at = mistakes.partition_point(|one| one.share >= share);
+        if at >= MAX_MISTAKES {
+            return;
+        }
+        let Some(jpeg) = jpeg(row) else { return };
+        mistakes.truncate(MAX_MISTAKES - 1);
+        mistakes.insert(
+            at,
+            Mistake {
+                sample,
+                jpeg,
+                expected,
+                found,
+                share,
+            },
+        );
+    }
+
+    /// The files; `confusions` has what is known of each head with one label per picture.
+    pub fn files(
+        self,
+        step: u64,
+        on: Subset,
+        samples: &Samples,
+        heads: &[Head],
+        confusions: Vec<Option<Value>>,
+    ) -> Vec<(&'static str, String)> {
+        let mut files = Vec::new();
+        if !self.lines.is_empty() {
+            let file = json!({"step": step, "on": on, "samples": self.lines});
+            files.push(("samples.json", file.to_string()));
+        }
+        let mut mistakes = self.mistakes.into_iter();
+        let targets: Vec<Value> = heads
+            .iter()
+            .zip(confusions)
+            .filter_map(|(head, confusion)| {
+                let own = mistakes.next().unwrap_or_default();
+                let mut target = confusion?;
+                let name = |class: usize| head.kind.names().get(class);
+                let own = own.iter().map(|mistake| {
+                    json!({
+                        "image": samples.image(mistake.sample as usize),
+                        "jpeg": mistake.jpeg,
+                        "expected": name(mistake.expected),
+                        "found": name(mistake.found),
+                        "share": mistake.share,
+                    })
+                });
+                target["mistakes"] = own.collect();
+                Some(target)
+            })
+            .collect();
+        if !targets.is_empty() {
+            let file = json!({"step": step, "on": on, "targets": targets});
+            files.push(("confusion.json", file.to_string()));
+        }
+        files
+    }
+}
+
+/// A picture of `samples.json`.
+fn line(heads: &[Head], samples: &Samples, sample: usize, jpeg: String, outputs: &[f32]) -> Value {
+    let mut line = json!({"image": samples.image(sample), "jpeg": jpeg});
+    let mut numbers = Vec::new();
+    let mut first = 0;
+    let mut is_labelled = false;
+    for (head, values) in heads.iter().zip(samples.targets()) {
+        let own = &outputs[first..first + head.num_outputs()];
+        first += own.len();
+        let names = head.kind.names();
+        let shares = |best: Vec<(usize, f64)>| -> Vec<Value> {
+            let shown = best.into_iter();
+            shown
+                .map(|(class, share)| json!({"label": names[class], "share": share}))
+                .collect()
+        };
+        match (&head.kind, values) {
+            // The first head with labels stands for the picture.
+            (TargetKind::Class { .. }, TargetValues::Class(labels)) if !is_labelled => {
+                is_labelled = true;
+                let label = usize::try_from(labels[sample]).ok();
+                line["label"] = json!(label.and_then(|label| names.get(label)));
+                line["labels"] = Value::Array(shares(top_k(own, NUM_BEST)));
+            }
+            (TargetKind::Classes { .. }, TargetValues::Classes(rows)) if !is_labelled => {
+                is_labelled = true;
+                let labels = rows.get(sample).unwrap_or(&[]).iter();
+                let labels: Vec<_> = labels.map(|&label| &names[label as usize]).collect();
+                line["label"] = json!(labels);
+                let mut best: Vec<(usize, f64)> = own
+                    .iter()
+                    .map(|&logit| 1.0 / (1.0 + f64::from(-logit).exp()))
+                    .enumerate()
+                    .collect();
+                best.sort_by(|a, b| b.1.total_cmp(&a.1));
+                best.truncate(NUM_BEST);
+                line["labels"] = Value::Array(shares(best));
+            }
+            (TargetKind::Number { .. }, TargetValues::Number(known)) => {
+                let expected = Some(known[sample]).filter(|number| !number.is_nan());
+                numbers.push(json!({"name": head.name, "found": own[0], "expected": expected}));
+            }
+            _ => {}
+        }
+    }
+    if !numbers.is_empty() {
+        line["numbers"] = Value::Array(numbers);
+    }
+    line
+}

@@ -1,0 +1,179 @@
+//! A trained classifier as a model folder that `transformers` loads.
+//!
+//! ```text
+//! config.json, model.safetensors     AutoModelForImageClassification.from_pretrained
+//! preprocessor_config.json           AutoImageProcessor
+//! targets.json                       which outputs belong to which head
+//! holdall.json                       checksums of all of them
+//! ```
+
+use std::borrow::Cow;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use holdall_data::image_processor;
+use holdall_data::target::{Target, TargetKind};
+use holdall_models::folder::{NamedTensor, Values, write_folder};
+use holdall_models::vit::config::{ClassifierConfig, Problem};
+use serde::{Deserialize, Serialize};
+
+use super::{CLASSIFIER, ClassifyTask, heads};
+use crate::error::TrainError;
+use crate::export::{SHARD_BYTES, unsaved};
+use crate::run_folder::{failed, write_whole};
+use crate::step::{Step, Stored};
+
+/// The heads of a saved classifier.
+const TARGETS_FILE: &str = "targets.json";
+
+/// What a head is, on disk.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+enum SavedTarget {
+    /// One label per picture.
+    Class { name: String, labels: Vec<String> },
+    /// Several labels per picture.
+    Classes { name: String, labels: Vec<String> },
+    /// A number, which the model gives as it is.
+    Number { name: String },
+}
+
+/// A tensor as the step has it, or as it is to be saved.
+enum Tensor<'a> {
+    Stored(Stored<'a>),
+    Owned(Vec<f32>),
+}
+
+impl Values for Tensor<'_> {
+    fn num_values(&self) -> usize {
+        match self {
+            Tensor::Stored(stored) => stored.num_values(),
+            Tensor::Owned(values) => values.len(),
+        }
+    }
+
+    fn values(&self) -> io::Result<Cow<'_, [f32]>> {
+        match self {
+            Tensor::Stored(stored) => stored.values(),
+            Tensor::Owned(values) => Ok(Cow::Borrowed(values)),
+        }
+    }
+}
+
+/// Writes everything that using the model takes.
+pub(super) fn save(task: &ClassifyTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
+    write_whole(
+        &folder.join(image_processor::FILE_NAME),
+        task.processor.as_bytes(),
+    )?;
+    let targets: Vec<SavedTarget> = task
+        .heads
+        .iter()
+        .map(|head| {
+            let (name, labels) = (head.name.clone(), head.kind.names().to_vec());
+            match head.kind {
+                TargetKind::Class { .. } => SavedTarget::Class { name, labels },
+                TargetKind::Classes { .. } => SavedTarget::Classes { name, labels },
+                TargetKind::Number { .. } => SavedTarget::Number { name },
+            }
+        })
+        .collect();
+    let text = format!("{:#}\n", serde_json::json!(targets));
+    write_whole(&folder.join(TARGETS_FILE), text.as_bytes())?;
+    let by_name = |name: &str| {
+        let mut parameters = step.parameters().iter();
+        let parameter = parameters.find(|parameter| parameter.name == name);
+        step.stored_weight(parameter.expect("the graph has every tensor of the state dict: tested"))
+    };
+    let mut tensors: Vec<NamedTensor<Tensor<'_>>> = Vec::new();
+    for (name, shape) in task.model.tensors() {
+        let stored = by_name(&name);
+        let tensor = match CLASSIFIER.contains(&name.as_str()) {
+            true => {
+                let mut values = stored.read()?.into_owned();
+                heads::restore(&task.heads, &name, &mut values);
+                Tensor::Owned(values)
+            }
+            false => Tensor::Stored(stored),
+        };
+        tensors.push((name, shape, tensor));
+    }
+    let saved = write_folder(folder, &task.model, &tensors, None, Some(SHARD_BYTES));
+    saved.map_err(|cause| unsaved(&cause))
+}
+
+/// The heads of a model folder: as training wrote them, or as its config.json has them.
+pub(super) fn read_targets(
+    folder: &Path,
+    config: &ClassifierConfig,
+) -> Result<Vec<Target>, TrainError> {
+    let path = folder.join(TARGETS_FILE);
+    if !path.exists() {
+        return Ok(targets_of_config(config));
+    }
+    let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
+    let saved: Vec<SavedTarget> = serde_json::from_str(&text).map_err(|cause| {
+        TrainError::Config(format!(
+            "{}: {cause}\nhint: expected what training writes there; without the file, config.json says what the outputs are",
+            path.display()
+        ))
+    })?;
+    let targets: Vec<Target> = saved
+        .into_iter()
+        .map(|target| match target {
+            SavedTarget::Class { name, labels } => Target {
+                name,
+                kind: TargetKind::Class { names: labels },
+            },
+            SavedTarget::Classes { name, labels } => Target {
+                name,
+                kind: TargetKind::Classes { names: labels },
+            },
+            SavedTarget::Number { name } => Target {
+                name,
+                kind: AS_IT_IS,
+            },
+        })
+        .collect();
+    let outputs: usize = targets
+        .iter()
+        .map(|target| target.kind.names().len().max(1))
+        .sum();
+    if outputs != config.labels.len() {
+        return Err(TrainError::Config(format!(
+            "{}: heads with {outputs} outputs, expected {}, those of config.json\nhint: both files belong to one model; \
+             restore them together",
+            path.display(),
+            config.labels.len()
+        )));
+    }
+    Ok(targets)
+}
+
+/// A number that a saved model gives: nothing to multiply or to add.
+const AS_IT_IS: TargetKind = TargetKind::Number {
+    mean: 0.0,
+    std: 1.0,
+};
+
+fn targets_of_config(config: &ClassifierConfig) -> Vec<Target> {
+    let names = config.labels.clone();
+    let label = |kind: TargetKind| {
+        vec![Target {
+            name: "label".to_owned(),
+            kind,
+        }]
+    };
+    match config.problem {
+        Some(Problem::Regression) => names
+            .into_iter()
+            .map(|name| Target {
+                name,
+                kind: AS_IT_IS,
+            })
+            .collect(),
+        Some(Problem::MultiLabel) => label(TargetKind::Classes { names }),
+        Some(Problem::SingleLabel) | None => label(TargetKind::Class { names }),
+    }
+}

@@ -1,0 +1,187 @@
+//! Heads: each has a run of the classifier's outputs.
+
+use holdall_data::target::{Target, TargetKind};
+use holdall_models::vit::config::{ClassifierConfig, Problem, VisionTransformerConfig};
+
+/// What one target is predicted by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Head {
+    /// The target's name.
+    pub name: String,
+    /// What it may be.
+    pub kind: TargetKind,
+    /// What its loss counts among all.
+    pub weight: f64,
+    /// Share of a label that is spread over all classes.
+    pub smoothing: f64,
+    /// What a sample of each class, or a label, counts; empty: one each.
+    pub class_weights: Vec<f32>,
+}
+
+impl Head {
+    /// Of a target, every class counting the same.
+    pub fn new(target: &Target) -> Head {
+        Head {
+            name: target.name.clone(),
+            kind: target.kind.clone(),
+            weight: 1.0,
+            smoothing: 0.0,
+            class_weights: Vec::new(),
+        }
+    }
+
+    /// Outputs of the classifier that are its own.
+    pub fn num_outputs(&self) -> usize {
+        match &self.kind {
+            TargetKind::Class { names } | TargetKind::Classes { names } => names.len(),
+            TargetKind::Number { .. } => 1,
+        }
+    }
+
+    /// Numbers that each sample brings for it.
+    pub(super) fn num_inputs(&self) -> usize {
+        match self.kind {
+            TargetKind::Class { .. } => 4,
+            TargetKind::Classes { .. } | TargetKind::Number { .. } => 2 * self.num_outputs(),
+        }
+    }
+
+    /// What a class or label counts.
+    pub(super) fn class_weight(&self, class: usize) -> f32 {
+        self.class_weights.get(class).copied().unwrap_or(1.0)
+    }
+
+    /// As an endpoint of the step: `labels of make`.
+    pub(super) fn endpoint(&self, what: &str) -> String {
+        format!("{what} of {}", self.name)
+    }
+}
+
+/// Names of all outputs; with several heads, each after its head's.
+pub fn labels_of(heads: &[Head]) -> Vec<String> {
+    let labels = heads.iter().flat_map(|head| {
+        let names: Vec<String> = match (&head.kind, heads.len()) {
+            (TargetKind::Number { .. }, _) => vec![head.name.clone()],
+            (kind, 1) => kind.names().to_vec(),
+            (kind, _) => {
+                let names = kind.names().iter();
+                names.map(|name| format!("{}: {name}", head.name)).collect()
+            }
+        };
+        names
+    });
+    labels.collect()
+}
+
+pub(super) fn classifier_config(
+    backbone: VisionTransformerConfig,
+    heads: &[Head],
+) -> ClassifierConfig {
+    let problem = match heads {
+        [head] => Some(match head.kind {
+            TargetKind::Class { .. } => Problem::SingleLabel,
+            TargetKind::Classes { .. } => Problem::MultiLabel,
+            TargetKind::Number { .. } => Problem::Regression,
+        }),
+        _ if heads
+            .iter()
+            .all(|head| matches!(head.kind, TargetKind::Number { .. })) =>
+        {
+            Some(Problem::Regression)
+        }
+        _ => None,
+    };
+    ClassifierConfig {
+        backbone,
+        labels: labels_of(heads),
+        problem,
+    }
+}
+
+/// Mean and deviation of each output that is a number, by its place.
+fn numbers(heads: &[Head]) -> impl Iterator<Item = (usize, f64, f64)> {
+    let mut first = 0;
+    heads.iter().filter_map(move |head| {
+        let place = first;
+        first += head.num_outputs();
+        match head.kind {
+            TargetKind::Number { mean, std } => Some((place, mean, std)),
+            _ => None,
+        }
+    })
+}
+
+/// A classifier's weight or bias that gives numbers as they are, made to give them standardised.
+pub(super) fn standardize(heads: &[Head], name: &str, values: &mut [f32]) {
+    rescale(heads, name, values, |value, mean, std| (value - mean) / std);
+}
+
+/// The way back: what is saved gives numbers as they are.
+pub(super) fn restore(heads: &[Head], name: &str, values: &mut [f32]) {
+    rescale(heads, name, values, |value, mean, std| value * std + mean);
+}
+
+fn rescale(heads: &[Head], name: &str, values: &mut [f32], of: fn(f64, f64, f64) -> f64) {
+    let num_outputs: usize = heads.iter().map(Head::num_outputs).sum();
+    let width = values.len() / num_outputs;
+    for (place, mean, std) in numbers(heads) {
+        // The mean moves the bias alone.
+        let mean = if name.ends_with("bias") { mean } else { 0.0 };
+        for value in &mut values[place * width..][..width] {
+            *value = of(f64::from(*value), mean, std) as f32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(name: &str, kind: TargetKind) -> Head {
+        Head::new(&Target {
+            name: name.to_owned(),
+            kind,
+        })
+    }
+
+    #[test]
+    fn outputs_of_several_heads_have_their_heads_name() {
+        let names = ["red", "blue"].map(str::to_owned).to_vec();
+        let class = head("colour", TargetKind::Class { names });
+        let number = head(
+            "age",
+            TargetKind::Number {
+                mean: 30.0,
+                std: 10.0,
+            },
+        );
+        assert_eq!(labels_of(std::slice::from_ref(&class)), ["red", "blue"]);
+        let both = [class, number];
+        assert_eq!(labels_of(&both), ["colour: red", "colour: blue", "age"]);
+    }
+
+    #[test]
+    fn numbers_are_standardized_and_restored() {
+        let names = ["a", "b"].map(str::to_owned).to_vec();
+        let heads = [
+            head("label", TargetKind::Class { names }),
+            head(
+                "age",
+                TargetKind::Number {
+                    mean: 30.0,
+                    std: 10.0,
+                },
+            ),
+        ];
+        let mut weight = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        restore(&heads, "classifier.weight", &mut weight);
+        assert_eq!(weight, [1.0, 2.0, 3.0, 4.0, 50.0, 60.0]);
+        standardize(&heads, "classifier.weight", &mut weight);
+        assert_eq!(weight, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let mut bias = vec![1.0, 2.0, 0.5];
+        restore(&heads, "classifier.bias", &mut bias);
+        assert_eq!(bias, [1.0, 2.0, 35.0]);
+        standardize(&heads, "classifier.bias", &mut bias);
+        assert_eq!(bias, [1.0, 2.0, 0.5]);
+    }
+}

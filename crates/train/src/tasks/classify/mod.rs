@@ -1,0 +1,244 @@
+//! Image classification: a vision transformer, and one linear layer whose outputs are split among heads.
+//!
+//! ```text
+//! one label        cross-entropy          counts the samples' class weights
+//! several labels   binary cross-entropy   counts the labels that are known
+//! a number         squared error          of the number standardised by the training rows' mean and deviation
+//! ```
+//!
+//! Every loss is separable, so no pass over features comes first: each micro-batch runs forward once.
+
+mod batch;
+mod evaluate;
+mod examples;
+mod export;
+mod heads;
+mod prepare;
+mod saved_model;
+mod step;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdall_data::loader::Loaded;
+use holdall_data::mixing::Mixing;
+use holdall_data::samples::Samples;
+use holdall_data::target::{TargetKind, TargetValues};
+use holdall_device::HostRow;
+use holdall_graph::{DType, Graph};
+use holdall_models::vit::config::{ClassifierConfig, VisionTransformerConfig};
+use holdall_models::vit::init;
+
+pub use batch::{Targets, batch_of};
+pub use heads::{Head, labels_of};
+pub use prepare::{prepare, setup};
+pub use saved_model::{Answer, SavedClassifier};
+
+use crate::batch::Batch;
+use crate::config::Subset;
+use crate::error::TrainError;
+use crate::scores::{Direction, Scores};
+use crate::setup::Weights;
+use crate::step::Step;
+use crate::step_graph::StepWriter;
+use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
+
+/// What the linear layer's parameters are called.
+const CLASSIFIER: [&str; 2] = ["classifier.weight", "classifier.bias"];
+
+/// A backbone and its heads.
+#[derive(Clone)]
+pub struct ClassifyTask {
+    /// Sizes, and names of the outputs.
+    pub model: ClassifierConfig,
+    /// What the outputs are, in their order.
+    pub heads: Vec<Head>,
+    /// Number format of the pictures in the batch.
+    pub pixels: DType,
+    /// How pictures of an effective batch are mixed.
+    pub mixing: Mixing,
+    /// Share of the numbers that are dropped of what blocks add.
+    pub dropout: f64,
+    /// Share of the samples for which the last block adds nothing.
+    pub stochastic_depth: f64,
+    /// Seed of what is mixed and dropped.
+    pub seed: u64,
+    /// Where weights come from.
+    weights: Option<Arc<Weights>>,
+    /// Whether the folder's classifier is not for these outputs.
+    is_new_classifier: bool,
+    /// What is trained on, where there is any.
+    train: Option<Arc<Samples>>,
+    /// What pictures go through, as `preprocessor_config.json` has it.
+    processor: String,
+}
+
+impl ClassifyTask {
+    /// One head per target, on random weights.
+    pub fn new(backbone: VisionTransformerConfig, heads: Vec<Head>) -> ClassifyTask {
+        ClassifyTask {
+            model: heads::classifier_config(backbone, &heads),
+            heads,
+            pixels: DType::U8,
+            mixing: Mixing::default(),
+            dropout: 0.0,
+            stochastic_depth: 0.0,
+            seed: 0,
+            weights: None,
+            is_new_classifier: false,
+            train: None,
+            processor: String::new(),
+        }
+    }
+
+    fn num_outputs(&self) -> usize {
+        self.model.labels.len()
+    }
+
+    fn image_size(&self) -> usize {
+        self.model.backbone.vision.image_size
+    }
+
+    fn has_dropout(&self) -> bool {
+        self.dropout > 0.0 || self.stochastic_depth > 0.0
+    }
+}
+
+impl Task for ClassifyTask {
+    fn name(&self) -> &'static str {
+        "classify"
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        let loss = |head: &Head| Loss {
+            name: head.name.clone(),
+            weight: head.weight,
+            chance: match &head.kind {
+                TargetKind::Class { names } => Chance::Log(names.len()),
+                TargetKind::Classes { .. } => Chance::Log(2),
+                // Standardised numbers have a variance of one.
+                TargetKind::Number { .. } => Chance::Value(1.0),
+            },
+        };
+        self.heads.iter().map(loss).collect()
+    }
+
+    fn write_forward(&self, step: &mut StepWriter<'_>) {
+        step::write_forward(self, step);
+    }
+
+    fn write_programs(&self, graph: &mut Graph, batch: usize) {
+        step::write_program(self, graph, batch);
+    }
+
+    fn parameter_names(&self) -> Vec<String> {
+        let tensors = self.model.tensors().into_iter();
+        tensors.map(|(name, _)| name).collect()
+    }
+
+    fn timing_key(&self) -> String {
+        let kinds: Vec<_> = self.heads.iter().map(Head::num_outputs).collect();
+        format!(
+            "classify {:?} {kinds:?} {:?} {} {} {}",
+            self.model.backbone,
+            self.pixels,
+            self.mixing.is_on(),
+            self.dropout > 0.0,
+            self.stochastic_depth > 0.0
+        )
+    }
+
+    fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
+        let folder = match self.weights.as_deref() {
+            Some(Weights::Folder(folder)) => folder,
+            Some(Weights::Random { .. }) | None => {
+                return Ok(Box::new(move |name, values| {
+                    Ok(init::fill(&self.model, seed, name, values)?)
+                }));
+            }
+        };
+        Ok(Box::new(move |name, values| {
+            match CLASSIFIER.contains(&name) {
+                true if self.is_new_classifier => init::fill(&self.model, seed, name, values)?,
+                true => {
+                    folder.read_f32(name, values)?;
+                    heads::standardize(&self.heads, name, values);
+                }
+                false => folder.read_f32(name, values)?,
+            }
+            Ok(())
+        }))
+    }
+
+    fn describe_weights(&self) -> String {
+        match &self.weights {
+            Some(weights) => weights.describe(),
+            None => "Weights: RANDOM".to_owned(),
+        }
+    }
+
+    fn as_reference(&self) -> Arc<dyn Task> {
+        Arc::new(self.clone())
+    }
+
+    fn picture_bytes(&self) -> usize {
+        self.image_size().pow(2) * 3
+    }
+
+    fn batch_bytes(&self, num_samples: usize) -> u64 {
+        let numbers: usize = self.heads.iter().map(Head::num_inputs).sum();
+        num_samples as u64 * (self.picture_bytes() + numbers * size_of::<i64>()) as u64
+    }
+
+    fn fill_batch(&self, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64) {
+        batch::fill(self, batch, loaded, epoch);
+    }
+
+    fn random_batch(&self, num_samples: usize, seed: u64) -> Batch {
+        batch::random(self, num_samples, seed)
+    }
+
+    fn count_losses(&self, batch: &Batch, counts: &mut [f64]) {
+        batch::count_losses(self, batch, counts);
+    }
+
+    fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8])) {
+        for sample in 0..samples.len() {
+            add(samples.image(sample).as_bytes());
+            for values in samples.targets() {
+                match values {
+                    TargetValues::Class(labels) => add(&labels[sample].to_le_bytes()),
+                    TargetValues::Number(numbers) => add(&numbers[sample].to_le_bytes()),
+                    TargetValues::Classes(rows) => match rows.get(sample) {
+                        Some(labels) => labels.iter().for_each(|one| add(&one.to_le_bytes())),
+                        None => add(b"unknown"),
+                    },
+                }
+            }
+        }
+    }
+
+    fn evaluation_bytes(&self, _subset: Subset, samples: &Samples, _threads: usize) -> u64 {
+        evaluate::host_bytes(self, samples.len())
+    }
+
+    fn evaluate(&self, evaluation: Evaluation<'_>) -> Result<Evaluated, Unfinished> {
+        evaluate::evaluate(self, evaluation)
+    }
+
+    fn metric(&self, scores: &Scores, name: &str) -> Option<f64> {
+        scores.number(name)
+    }
+
+    fn best_metric(&self, asked: Option<&str>) -> Result<(String, Direction), TrainError> {
+        evaluate::best_metric(self, asked)
+    }
+
+    fn describe_scores(&self, scores: &Scores) -> String {
+        evaluate::describe_scores(self, scores)
+    }
+
+    fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError> {
+        export::save(self, step, folder)
+    }
+}

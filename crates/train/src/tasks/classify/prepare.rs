@@ -1,0 +1,210 @@
+//! From a config to a classification before its plan: samples, targets, the model.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdall_data::image_processor::ImageProcessor;
+use holdall_data::order::balanced_weights;
+use holdall_data::source::{self, Captions};
+use holdall_data::target::{Target, TargetKind, TargetValues};
+use holdall_graph::ops::patchify::Normalization;
+use holdall_models::clip::config::ClipConfig;
+use holdall_models::folder::ModelFolder;
+use holdall_models::hub_cache;
+use holdall_models::vit::config::{Family, VisionTransformerConfig};
+
+use super::{ClassifyTask, Head, labels_of};
+use crate::config::{ClassWeights, RunConfig};
+use crate::error::TrainError;
+use crate::prepare::Prepared;
+use crate::setup::{Setup, Weights};
+use crate::site::Site;
+
+/// A backbone before anything is planned.
+pub(super) struct OpenedModel {
+    /// Sizes, and what its pictures are normalised by.
+    pub backbone: VisionTransformerConfig,
+    /// Where weights come from.
+    pub weights: Weights,
+    /// What its pictures go through.
+    pub processor: ImageProcessor,
+}
+
+/// The folder that `name` is, or has in the local Hugging Face cache; else a preset.
+pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
+    let path = Path::new(name);
+    let found = match path.exists() {
+        true => Some(path.to_owned()),
+        false => hub_cache::find(name),
+    };
+    let (mut backbone, weights, processor) = match found {
+        Some(path) => {
+            let folder = ModelFolder::open(&path)?;
+            folder.check()?;
+            let backbone = folder.config().backbone();
+            let size = backbone.vision.image_size as u32;
+            let processor = ImageProcessor::read_or(&path, size, default_processor(&backbone))?;
+            (backbone, Weights::Folder(Box::new(folder)), processor)
+        }
+        None => {
+            let preset = VisionTransformerConfig::preset(name)
+                .or_else(|| ClipConfig::preset(name).map(|config| config.backbone()));
+            let Some(backbone) = preset else {
+                return Err(TrainError::Config(format!(
+                    "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
+                     Hugging Face cache, or a preset; found none\n\
+                     hint: presets are {}, and those of CLIP: {}",
+                    VisionTransformerConfig::PRESETS.join(", "),
+                    ClipConfig::PRESETS.join(", ")
+                )));
+            };
+            let processor = default_processor(&backbone)(backbone.vision.image_size as u32);
+            let preset = name.to_owned();
+            (backbone, Weights::Random { preset }, processor)
+        }
+    };
+    backbone.vision.normalization = Normalization {
+        mean: processor.mean,
+        std: processor.std,
+    };
+    Ok(OpenedModel {
+        backbone,
+        weights,
+        processor,
+    })
+}
+
+fn default_processor(backbone: &VisionTransformerConfig) -> fn(u32) -> ImageProcessor {
+    match backbone.family {
+        Family::Clip => ImageProcessor::clip,
+        Family::Vit | Family::Deit | Family::Dinov2 => ImageProcessor::vit,
+    }
+}
+
+/// Opens the model without data: `labels` is what the config says.
+pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
+    let opened = open_model(&config.model)?;
+    let names = match (&opened.weights, config.labels) {
+        (_, Some(labels)) => (0..labels).map(|label| format!("label {label}")).collect(),
+        (Weights::Folder(folder), None) => match folder.config().classifier() {
+            Some(classifier) => classifier.labels.clone(),
+            None => Vec::new(),
+        },
+        (Weights::Random { .. }, None) => Vec::new(),
+    };
+    let names = match names.is_empty() {
+        true => ["label 0", "label 1"].map(str::to_owned).to_vec(),
+        false => names,
+    };
+    let target = Target {
+        name: "label".to_owned(),
+        kind: TargetKind::Class { names },
+    };
+    let mut notes = Vec::new();
+    let processor = opened.processor.clone();
+    let task = task(config, opened, vec![Head::new(&target)], &mut notes);
+    Setup::new(config, site, Arc::new(task), processor, notes)
+}
+
+/// What is computed.
+fn task(
+    config: &RunConfig,
+    opened: OpenedModel,
+    heads: Vec<Head>,
+    notes: &mut Vec<String>,
+) -> ClassifyTask {
+    let OpenedModel {
+        backbone,
+        weights,
+        processor,
+    } = opened;
+    let labels = labels_of(&heads);
+    let mut is_new_classifier = false;
+    if let Weights::Folder(folder) = &weights {
+        notes.push(processor.describe());
+        notes.extend(folder.notes().iter().cloned());
+        if let Some(reason) = folder.new_classifier_reason(&labels) {
+            notes.push(format!("Classifier: RANDOM ({reason})"));
+            is_new_classifier = true;
+        }
+    }
+    ClassifyTask {
+        mixing: config.data.mixing,
+        dropout: config.train.dropout,
+        stochastic_depth: config.train.stochastic_depth,
+        seed: config.seed,
+        weights: Some(Arc::new(weights)),
+        is_new_classifier,
+        processor: processor.text().to_owned(),
+        ..ClassifyTask::new(backbone, heads)
+    }
+}
+
+/// Reads the data and opens the model.
+pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
+    let data = source::read(&config.data, Captions::None, config.seed)?;
+    if data.targets.is_empty() {
+        return Err(TrainError::Config(format!(
+            "{}: expected labels to learn, found none\n\
+             hint: `data: {{label: COLUMN}}` (--set data.label=COLUMN) says where they are; a folder per class needs no columns",
+            data.csv.display()
+        )));
+    }
+    let mut notes = data.notes;
+    let mut heads: Vec<Head> = data.targets.iter().map(Head::new).collect();
+    for (head, values) in heads.iter_mut().zip(data.train.targets()) {
+        let weights = &config.losses.targets;
+        head.weight = weights.get(&head.name).copied().unwrap_or(1.0);
+        if let TargetKind::Class { .. } = head.kind {
+            head.smoothing = config.losses.label_smoothing;
+        }
+        let is_labels = !matches!(values, TargetValues::Number(_));
+        if is_labels && config.losses.class_weights == ClassWeights::Balanced {
+            head.class_weights = balanced_weights(values, head.num_outputs());
+        }
+        notes.push(describe(head));
+    }
+    let unknown = config.losses.targets.keys();
+    if let Some(name) = unknown.into_iter().find(|name| {
+        let mut heads = heads.iter();
+        !heads.any(|head| head.name == **name)
+    }) {
+        let names: Vec<&str> = heads.iter().map(|head| head.name.as_str()).collect();
+        return Err(TrainError::Config(format!(
+            "losses.targets: `{name}`, expected a target of the data: {}\nhint: names are the keys of `data: targets:`, or `label`",
+            names.join(", ")
+        )));
+    }
+    if let (Some(asked), [head]) = (config.labels, heads.as_slice())
+        && asked != head.num_outputs()
+    {
+        return Err(TrainError::Config(format!(
+            "labels: {asked}, expected {}: the data has that many\nhint: leave `labels` out",
+            head.num_outputs()
+        )));
+    }
+    let opened = open_model(&config.model)?;
+    let mut setup_notes = Vec::new();
+    let processor = opened.processor.clone();
+    let mut task = task(config, opened, heads, &mut setup_notes);
+    let train = Arc::new(data.train);
+    task.train = Some(Arc::clone(&train));
+    Ok(Prepared {
+        setup: Setup::new(config, site, Arc::new(task), processor, setup_notes)?,
+        train,
+        validation: data.validation.map(Arc::new),
+        csv: data.csv,
+        bad_rows: data.bad_rows,
+        notes,
+    })
+}
+
+/// A head for the log: `Head make: one of 40 labels`.
+fn describe(head: &Head) -> String {
+    let what = match &head.kind {
+        TargetKind::Class { names } => format!("one of {} labels", names.len()),
+        TargetKind::Classes { names } => format!("any of {} labels", names.len()),
+        TargetKind::Number { mean, std } => format!("a number, {mean:.3} +- {std:.3}"),
+    };
+    format!("Head {}: {what}", head.name)
+}

@@ -1,0 +1,88 @@
+//! What classification computes: in a step, and beside it.
+
+use holdall_data::target::TargetKind;
+use holdall_graph::ops::add::AddInto;
+use holdall_graph::{DType, Graph};
+use holdall_models::vit::{self, Regularization};
+
+use super::ClassifyTask;
+use super::batch::{LABELS, MIX, PARTNER_LABELS, PARTNER_PIXELS, PARTNER_WEIGHTS, PIXELS};
+use super::batch::{SAMPLE_IDS, STREAM, TARGETS, WEIGHTS};
+use crate::step_graph::StepWriter;
+
+/// The forward program, and what it writes: `[b, outputs]`.
+pub(super) const PROGRAM: &str = "classifier";
+pub(super) const PROGRAM_PIXELS: &str = "classifier/pixels";
+pub(super) const LOGITS: &str = "classifier/logits";
+
+pub(super) fn write_forward(task: &ClassifyTask, step: &mut StepWriter<'_>) {
+    let (backbone, size) = (&task.model.backbone, task.image_size());
+    let picture = [size, size, 3];
+    let mut pixels = step.input(PIXELS, &picture, task.pixels);
+    if task.mixing.is_on() {
+        let partner = step.input(PARTNER_PIXELS, &picture, DType::U8);
+        let mix = step.input(MIX, &[5], DType::F32);
+        let normalization = backbone.vision.normalization;
+        pixels = step
+            .graph
+            .mix_pictures("mixed", pixels, partner, mix, normalization);
+    }
+    let regularization = task.has_dropout().then(|| Regularization {
+        dropout: task.dropout,
+        stochastic_depth: task.stochastic_depth,
+        sample_ids_b: step.input(SAMPLE_IDS, &[], DType::I64),
+        stream_2: step.graph.input(STREAM, &[2], DType::I64),
+    });
+    let features = vit::features(step.graph, backbone, pixels, regularization.as_ref());
+    let logits = vit::classifier(step.graph, features, task.num_outputs());
+    let mut first = 0;
+    for (loss, head) in task.heads.iter().enumerate() {
+        let width = head.num_outputs();
+        let own = step.graph.columns(logits, first, width);
+        first += width;
+        let sum = step.separable_loss(loss);
+        let name = &head.name;
+        if let TargetKind::Class { .. } = head.kind {
+            let mut add = |labels: &str, weights: &str| {
+                let labels = step.rows_of_whole_input(&head.endpoint(labels), &[], DType::I64);
+                let weights = step.rows_of_whole_input(&head.endpoint(weights), &[], DType::F32);
+                step.graph
+                    .cross_entropy_into(name, own, labels, weights, sum, head.smoothing);
+            };
+            add(LABELS, WEIGHTS);
+            // Cross-entropy is linear in its target: a mixed one is two of them.
+            if task.mixing.is_on() {
+                add(PARTNER_LABELS, PARTNER_WEIGHTS);
+            }
+            continue;
+        }
+        let [targets, weights] = [TARGETS, WEIGHTS]
+            .map(|what| step.rows_of_whole_input(&head.endpoint(what), &[width], DType::F32));
+        match head.kind {
+            TargetKind::Number { .. } => {
+                step.graph
+                    .squared_error_into(name, own, targets, weights, sum);
+            }
+            TargetKind::Class { .. } | TargetKind::Classes { .. } => {
+                step.graph
+                    .binary_cross_entropy_into(name, own, targets, weights, sum);
+            }
+        }
+    }
+}
+
+/// Writes the forward program. Where a step has pictures of that size, they share its place.
+pub(super) fn write_program(task: &ClassifyTask, graph: &mut Graph, batch: usize) {
+    let size = task.image_size();
+    let pixels = match graph.endpoint(PIXELS) {
+        Some(value) if graph.shape(value).dims()[0] == batch => value,
+        _ => graph.input("evaluated pixels", &[batch, size, size, 3], task.pixels),
+    };
+    graph.forward_program(PROGRAM, |graph| {
+        graph.name_endpoint("pixels", pixels);
+        let logits = graph.output("logits", &[batch, task.num_outputs()]);
+        let features = vit::features(graph, &task.model.backbone, pixels, None);
+        let own = vit::classifier(graph, features, task.num_outputs());
+        graph.push_new(AddInto {}, vec![own], &[logits]);
+    });
+}

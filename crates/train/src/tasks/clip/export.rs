@@ -1,0 +1,104 @@
+//! A trained step as a model folder that `transformers` loads.
+//!
+//! ```text
+//! config.json, model.safetensors       CLIPModel.from_pretrained
+//! tokenizer.json, tokenizer_config.json, preprocessor_config.json     AutoTokenizer, CLIPImageProcessor
+//! head.safetensors, labels.json        the label head and what its outputs are called
+//! holdall.json                         checksums of all of them
+//! ```
+
+use std::fs;
+use std::path::Path;
+
+use holdall_data::image_processor;
+use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
+use serde::{Deserialize, Serialize};
+
+use super::ClipTask;
+use crate::error::TrainError;
+use crate::export::{SHARD_BYTES, unsaved};
+use crate::run_folder::{failed, write_whole};
+use crate::step::{Step, Stored};
+
+/// Names of the label head's outputs, and how captions were made: `labels.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LabelNames {
+    /// In the order of the outputs.
+    pub labels: Vec<String>,
+    /// Captions as they were trained.
+    pub caption: String,
+}
+
+const LABELS_FILE: &str = "labels.json";
+
+impl LabelNames {
+    /// Reads what lies in a model folder; `None` where nothing does.
+    pub fn read(folder: &Path) -> Result<Option<LabelNames>, TrainError> {
+        let path = folder.join(LABELS_FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
+        serde_json::from_str(&text).map(Some).map_err(|cause| {
+            TrainError::Config(format!(
+                "{}: {cause}\nhint: expected {{\"labels\": [...], \"caption\": \"...\"}}, as training writes it",
+                path.display()
+            ))
+        })
+    }
+}
+
+/// Writes everything that using the model takes.
+pub(super) fn save(task: &ClipTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
+    let data = task.data();
+    let saved = data.text.save(folder);
+    saved.map_err(|cause| unsaved(&cause))?;
+    write_whole(
+        &folder.join(image_processor::FILE_NAME),
+        data.processor.as_bytes(),
+    )?;
+    let names = LabelNames {
+        labels: data.labels.clone(),
+        caption: data.caption_template.clone(),
+    };
+    let names = format!("{:#}\n", serde_json::json!(names));
+    write_whole(&folder.join(LABELS_FILE), names.as_bytes())?;
+    let saved = save_weights(task, step, folder, Some(SHARD_BYTES));
+    saved.map_err(|cause| unsaved(&cause))
+}
+
+/// Writes `config.json`, `model.safetensors` (in shards where it would exceed `shard_bytes`) and, beside them, the label
+/// head. An interrupted write leaves no folder that looks complete.
+pub fn save_weights(
+    task: &ClipTask,
+    step: &Step,
+    folder: &Path,
+    shard_bytes: Option<u64>,
+) -> Result<(), TrainError> {
+    let config = &task.model;
+    let by_name = |name: &str| {
+        let mut parameters = step.parameters().iter();
+        parameters
+            .find(|parameter| parameter.name == name)
+            .map(|parameter| step.stored_weight(parameter))
+    };
+    let tensors: Vec<NamedTensor<Stored<'_>>> = config
+        .tensors()
+        .into_iter()
+        .map(|(name, shape)| {
+            let values =
+                by_name(&name).expect("the graph has every tensor of the state dict: tested");
+            (name, shape, values)
+        })
+        .collect();
+    let head = match (by_name("head.weight"), by_name("head.bias")) {
+        (Some(weight), Some(bias)) => Some(Head {
+            num_labels: bias.num_values(),
+            weight: weight.read()?.into_owned(),
+            bias: bias.read()?.into_owned(),
+        }),
+        _ => None,
+    };
+    write_folder(folder, config, &tensors, head.as_ref(), shard_bytes)?;
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! CLIP: pictures against captions, and a label head beside them.
+//!
+//! The contrastive loss is coupled through features: all samples of the effective batch are negatives of each other, whatever
+//! the split. The label head's cross-entropy is separable.
+
+mod batch;
+mod encoder;
+mod evaluate;
+mod examples;
+mod export;
+mod prepare;
+mod saved_model;
+mod step;
+mod tokens;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdall_data::loader::Loaded;
+use holdall_data::samples::Samples;
+use holdall_data::text::TextEncoder;
+use holdall_device::HostRow;
+use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
+use holdall_graph::{DType, Graph};
+use holdall_models::clip::init;
+use holdall_models::config::ClipConfig;
+
+pub use batch::batch_of;
+pub use encoder::{EncodedPictures, Encoder};
+pub use evaluate::{METRICS, encode_captions, encode_pictures};
+pub use export::{LabelNames, save_weights};
+pub use prepare::{prepare, setup};
+pub use saved_model::SavedClip;
+pub use step::Coupling;
+pub use tokens::TokenTable;
+
+use crate::batch::{Batch, MicroBatch};
+use crate::config::Subset;
+use crate::error::TrainError;
+use crate::scores::{Direction, Scores};
+use crate::setup::Weights;
+use crate::step::Step;
+use crate::step_graph::StepWriter;
+use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
+
+/// Places of the losses in sums and seeds.
+const CONTRASTIVE: usize = 0;
+const LABEL: usize = 1;
+
+/// Pictures and captions that meet in one space.
+#[derive(Clone)]
+pub struct ClipTask {
+    /// Sizes.
+    pub model: ClipConfig,
+    /// Classes of the label head; `None` leaves it out.
+    pub num_labels: Option<usize>,
+    /// Tokens per caption.
+    pub num_tokens: usize,
+    /// Number format of the pictures in the batch.
+    pub pixels: DType,
+    /// Weight of the contrastive loss.
+    pub contrastive_weight: f64,
+    /// Weight of the label loss.
+    pub label_weight: f64,
+    /// Share of a label that is spread over all classes.
+    pub label_smoothing: f64,
+    /// What a sample of each class counts in the label loss; empty: one each.
+    pub class_weights: Vec<f32>,
+    /// Exact, or wrong on purpose.
+    pub coupling: Coupling,
+    /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
+    pub contrastive_tile: usize,
+    /// Whether the device wants the order in which gradients of equal token ids are added.
+    pub sorted_ids: bool,
+    /// Where weights come from.
+    weights: Option<Arc<Weights>>,
+    /// Whether the folder's label head is for these labels.
+    keep_head: bool,
+    /// Captions and labels of the run's samples, where there are any.
+    data: Option<Arc<ClipData>>,
+}
+
+/// What a run's data is to CLIP.
+pub(super) struct ClipData {
+    train: Arc<Samples>,
+    train_tokens: TokenTable,
+    validation_tokens: Option<TokenTable>,
+    /// Names of the labels.
+    labels: Vec<String>,
+    /// How captions are made from columns.
+    caption_template: String,
+    /// Captions to ids.
+    text: TextEncoder,
+    /// What pictures go through, as `preprocessor_config.json` has it.
+    processor: String,
+}
+
+impl ClipTask {
+    /// Contrastive loss and half the label loss, on random weights.
+    pub fn new(model: ClipConfig, num_labels: Option<usize>) -> ClipTask {
+        ClipTask {
+            num_tokens: model.text.max_positions,
+            model,
+            num_labels,
+            pixels: DType::U8,
+            contrastive_weight: 1.0,
+            label_weight: 0.5,
+            label_smoothing: 0.0,
+            class_weights: Vec::new(),
+            coupling: Coupling::EffectiveBatch,
+            contrastive_tile: CONTRASTIVE_TILE,
+            sorted_ids: false,
+            weights: None,
+            keep_head: true,
+            data: None,
+        }
+    }
+
+    /// What a sample of this class counts in the label loss: nothing where it has none.
+    pub fn class_weight(&self, label: i64) -> f32 {
+        match usize::try_from(label) {
+            Err(_) => 0.0,
+            Ok(label) => self.class_weights.get(label).copied().unwrap_or(1.0),
+        }
+    }
+
+    fn data(&self) -> &ClipData {
+        let data = self.data.as_ref();
+        data.expect("a task that was prepared with data")
+    }
+
+    fn tokens(&self, subset: Subset) -> &TokenTable {
+        let data = self.data();
+        match subset {
+            Subset::Train => &data.train_tokens,
+            Subset::Validation => {
+                let tokens = data.validation_tokens.as_ref();
+                tokens.expect("samples that are held out have captions")
+            }
+        }
+    }
+}
+
+impl Task for ClipTask {
+    fn name(&self) -> &'static str {
+        "clip"
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        let mut losses = vec![Loss {
+            name: "contrastive".to_owned(),
+            weight: self.contrastive_weight,
+            chance: Chance::LogSamples,
+        }];
+        losses.extend(self.num_labels.map(|labels| Loss {
+            name: "label".to_owned(),
+            weight: self.label_weight,
+            chance: Chance::Log(labels),
+        }));
+        losses
+    }
+
+    fn write_forward(&self, step: &mut StepWriter<'_>) {
+        step::write_forward(self, step);
+    }
+
+    fn write_coupled_losses(&self, step: &mut StepWriter<'_>) {
+        step::write_coupled_losses(self, step);
+    }
+
+    fn write_programs(&self, graph: &mut Graph, batch: usize) {
+        encoder::write_programs(self, graph, batch);
+    }
+
+    fn parameter_names(&self) -> Vec<String> {
+        let tensors = self.model.tensors().into_iter();
+        let mut names: Vec<String> = tensors.map(|(name, _)| name).collect();
+        names.extend(["head.weight", "head.bias"].map(str::to_owned));
+        names
+    }
+
+    fn timing_key(&self) -> String {
+        format!(
+            "clip {:?} {:?} {} {:?} {:?} {} {}",
+            self.model,
+            self.num_labels,
+            self.num_tokens,
+            self.pixels,
+            self.coupling,
+            self.contrastive_tile,
+            self.sorted_ids
+        )
+    }
+
+    fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
+        let folder = match self.weights.as_deref() {
+            Some(Weights::Folder(folder)) => folder,
+            Some(Weights::Random { .. }) | None => {
+                return Ok(Box::new(move |name, values| {
+                    Ok(init::fill(&self.model, seed, name, values)?)
+                }));
+            }
+        };
+        let head = match self.keep_head {
+            true => folder.read_head()?,
+            false => None,
+        };
+        Ok(Box::new(move |name, values| {
+            match (name, &head) {
+                ("head.weight", Some(head)) if head.weight.len() == values.len() => {
+                    values.copy_from_slice(&head.weight);
+                }
+                ("head.bias", Some(head)) if head.bias.len() == values.len() => {
+                    values.copy_from_slice(&head.bias);
+                }
+                ("head.weight" | "head.bias", _) => {
+                    init::fill_new_head(&self.model, seed, name, values)?;
+                }
+                _ => folder.read_f32(name, values)?,
+            }
+            Ok(())
+        }))
+    }
+
+    fn describe_weights(&self) -> String {
+        match &self.weights {
+            Some(weights) => weights.describe(),
+            None => "Weights: RANDOM".to_owned(),
+        }
+    }
+
+    fn smaller_batch_note(&self) -> &'static str {
+        ": fewer negatives"
+    }
+
+    fn as_reference(&self) -> Arc<dyn Task> {
+        Arc::new(ClipTask {
+            contrastive_tile: usize::MAX,
+            coupling: Coupling::EffectiveBatch,
+            ..self.clone()
+        })
+    }
+
+    fn with_plain_accumulation(&self) -> Option<Arc<dyn Task>> {
+        Some(Arc::new(ClipTask {
+            coupling: Coupling::WithinMicroBatch,
+            ..self.clone()
+        }))
+    }
+
+    fn picture_bytes(&self) -> usize {
+        self.model.vision.image_size.pow(2) * 3
+    }
+
+    fn batch_bytes(&self, num_samples: usize) -> u64 {
+        let indices = self.num_tokens + 2;
+        num_samples as u64 * (self.picture_bytes() + indices * size_of::<i64>()) as u64
+    }
+
+    fn fill_batch(&self, batch: &mut Batch, loaded: &Loaded<HostRow>, _epoch: u64) {
+        batch::fill(self, batch, loaded);
+    }
+
+    fn random_batch(&self, num_samples: usize, seed: u64) -> Batch {
+        batch::random(self, num_samples, seed)
+    }
+
+    fn derived_inputs(&self) -> &'static [&'static str] {
+        &[batch::LENGTHS, batch::ORDER]
+    }
+
+    fn derive(&self, name: &str, micro: &MicroBatch<'_>, to: &mut [i64]) {
+        batch::derive(name, micro, to);
+    }
+
+    fn count_losses(&self, batch: &Batch, counts: &mut [f64]) {
+        batch::count_losses(self, batch, counts);
+    }
+
+    fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8])) {
+        for sample in 0..samples.len() {
+            add(samples.image(sample).as_bytes());
+            add(samples.caption(sample).as_bytes());
+            add(&samples.label(sample).to_le_bytes());
+        }
+    }
+
+    fn evaluation_bytes(&self, subset: Subset, samples: &Samples, threads: usize) -> u64 {
+        let captions = self.tokens(subset).len();
+        evaluate::host_bytes(samples.len(), captions, self.model.projection_dim, threads)
+    }
+
+    fn evaluate(&self, evaluation: Evaluation<'_>) -> Result<Evaluated, Unfinished> {
+        evaluate::evaluate(self, evaluation)
+    }
+
+    fn metric(&self, scores: &Scores, name: &str) -> Option<f64> {
+        evaluate::metric(scores, name)
+    }
+
+    fn best_metric(&self, asked: Option<&str>) -> Result<(String, Direction), TrainError> {
+        let has_labels = self.num_labels.is_some();
+        let name = match asked {
+            None if has_labels && self.label_weight > 0.0 => "label_top1",
+            None => "mean_r1",
+            Some(name) if !METRICS.contains(&name) => {
+                return Err(TrainError::Config(format!(
+                    "train.best_metric: {name}, expected one of {}\n\
+                     hint: leave it out for label_top1 with labels, mean_r1 without",
+                    METRICS.join(", ")
+                )));
+            }
+            Some(name) if name.starts_with("label_") && !has_labels => {
+                return Err(TrainError::Config(format!(
+                    "train.best_metric: {name}, found no column of labels\n\
+                     hint: `data: {{label: COLUMN}}`, or mean_r1"
+                )));
+            }
+            Some(name) => name,
+        };
+        Ok((name.to_owned(), Direction::Higher))
+    }
+
+    fn describe_size(&self, scores: &Scores) -> Option<String> {
+        evaluate::describe_size(scores)
+    }
+
+    fn describe_scores(&self, scores: &Scores) -> String {
+        evaluate::describe_scores(scores)
+    }
+
+    fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError> {
+        export::save(self, step, folder)
+    }
+}

@@ -1,0 +1,318 @@
+//! From a config to a CLIP run before its plan: samples, tokens, the model.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdall_data::config::TokenizerChoice;
+use holdall_data::image_processor::ImageProcessor;
+use holdall_data::order::balanced_class_weights;
+use holdall_data::samples::Samples;
+use holdall_data::source::{self, Captions, DataSet};
+use holdall_data::text::{TextEncoder, bucket};
+use holdall_models::config::{ClipConfig, Normalization, TextPooling};
+use holdall_models::folder::ModelFolder;
+use holdall_models::hub_cache;
+
+use super::{ClipData, ClipTask, LabelNames, TokenTable};
+use crate::config::{ClassWeights, RunConfig};
+use crate::error::TrainError;
+use crate::prepare::Prepared;
+use crate::setup::{Setup, Weights, resolve_budget, room_to_open};
+use crate::site::Site;
+
+/// A model before anything is planned.
+pub(super) struct OpenedModel {
+    /// Sizes, and what its pictures are normalised by.
+    pub model: ClipConfig,
+    /// Where weights come from.
+    pub weights: Weights,
+    /// What its pictures go through.
+    pub processor: ImageProcessor,
+}
+
+impl OpenedModel {
+    fn new(mut model: ClipConfig, weights: Weights, processor: ImageProcessor) -> OpenedModel {
+        model.vision.normalization = Normalization {
+            mean: processor.mean,
+            std: processor.std,
+        };
+        OpenedModel {
+            model,
+            weights,
+            processor,
+        }
+    }
+}
+
+/// The folder that `name` is, or has in the local Hugging Face cache; else a preset.
+pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
+    let path = Path::new(name);
+    let found = match path.exists() {
+        true => Some(path.to_owned()),
+        false => hub_cache::find(name),
+    };
+    if let Some(path) = found {
+        let folder = ModelFolder::open(&path)?;
+        folder.check()?;
+        let config = folder.clip_config()?.clone();
+        let processor = ImageProcessor::read(&path, config.vision.image_size as u32)?;
+        let weights = Weights::Folder(Box::new(folder));
+        return Ok(OpenedModel::new(config, weights, processor));
+    }
+    match ClipConfig::preset(name) {
+        Some(config) => {
+            let preset = name.to_owned();
+            let processor = ImageProcessor::clip(config.vision.image_size as u32);
+            let weights = Weights::Random { preset };
+            Ok(OpenedModel::new(config, weights, processor))
+        }
+        None => Err(TrainError::Config(format!(
+            "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
+             Hugging Face cache, or a preset; found none\n\
+             hint: presets are {}",
+            ClipConfig::PRESETS.join(", ")
+        ))),
+    }
+}
+
+/// Opens the model without data: `labels` and `tokens` are what the config says.
+pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
+    let opened = open_model(&config.model)?;
+    let tokens = config.tokens.unwrap_or(opened.model.text.max_positions);
+    let mut notes = Vec::new();
+    let processor = opened.processor.clone();
+    let task = task(config, site, opened, config.labels, tokens, &mut notes)?;
+    Setup::new(config, site, Arc::new(task), processor, notes)
+}
+
+/// What is computed.
+fn task(
+    config: &RunConfig,
+    site: Site<'_>,
+    opened: OpenedModel,
+    labels: Option<usize>,
+    tokens: usize,
+    notes: &mut Vec<String>,
+) -> Result<ClipTask, TrainError> {
+    let OpenedModel {
+        model,
+        weights,
+        processor,
+    } = opened;
+    if config.data.mixing.is_on() || config.train.dropout + config.train.stochastic_depth > 0.0 {
+        return Err(TrainError::Config(
+            "task clip: expected neither `data.mixing` nor `train.dropout` nor `train.stochastic_depth`: a caption belongs to \
+             one picture, and CLIP is trained without dropout\nhint: leave them out, or `task: classify`"
+                .to_owned(),
+        ));
+    }
+    let positions = model.text.max_positions;
+    if tokens == 0 || tokens > positions {
+        return Err(TrainError::Config(format!(
+            "tokens: {tokens}, expected 1 to {positions}, the model's positions\nhint: leave `tokens` out"
+        )));
+    }
+    if let Weights::Folder(folder) = &weights {
+        notes.push(processor.describe());
+        if let Some(labels) = labels {
+            match folder.read_head()? {
+                Some(head) if head.num_labels == labels => {}
+                Some(head) => notes.push(format!(
+                    "Label head: RANDOM (the folder's head has {} classes, {labels} were asked for)",
+                    head.num_labels
+                )),
+                None => notes.push("Label head: RANDOM (the folder has none)".to_owned()),
+            }
+        }
+    }
+    Ok(ClipTask {
+        num_tokens: tokens,
+        contrastive_weight: config.losses.contrastive,
+        label_weight: config.losses.label,
+        label_smoothing: config.losses.label_smoothing,
+        sorted_ids: site.wants_sorted_ids(),
+        weights: Some(Arc::new(weights)),
+        ..ClipTask::new(model, labels)
+    })
+}
+
+/// Reads the data, opens the model, finds or trains the tokenizer.
+pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
+    let data = source::read(&config.data, Captions::Required, config.seed)?;
+    let mut opened = open_model(&config.model)?;
+    let mut notes = data.notes.clone();
+    let room = room_to_open(site, resolve_budget(config.memory, site)?);
+    let text = text_encoder(config, &mut opened, &data, room, &mut notes)?;
+    let positions = opened.model.text.max_positions;
+    let tokens_of = |samples: &Samples| TokenTable::new(&text, samples.captions(), positions);
+    let train_tokens = tokens_of(&data.train)?;
+    let validation_tokens = data.validation.as_ref().map(tokens_of).transpose()?;
+    let tables = [Some(&train_tokens), validation_tokens.as_ref()];
+    let longest = tables.iter().flatten().map(|tokens| tokens.longest());
+    let tokens = match config.tokens {
+        Some(tokens) => tokens,
+        None => bucket(longest.max().unwrap_or(1), positions),
+    };
+    notes.push(format!(
+        "Tokens per caption: {tokens} of the model's {positions}"
+    ));
+    let labels = num_labels(config, &data.labels, data.label_column.is_some())?;
+    let mut setup_notes = Vec::new();
+    let processor = opened.processor.clone();
+    let mut task = task(config, site, opened, labels, tokens, &mut setup_notes)?;
+    if let (Some(Weights::Folder(folder)), Some(_)) = (task.weights.as_deref(), labels) {
+        let names = LabelNames::read(folder.path())?.map(|names| names.labels);
+        let same_number = names
+            .as_ref()
+            .is_some_and(|names| names.len() == data.labels.len());
+        task.keep_head = names.as_ref() == Some(&data.labels);
+        if same_number && !task.keep_head {
+            notes.push("Label head: RANDOM (the folder's head is for other labels)".to_owned());
+        }
+    }
+    if let (Some(labels), ClassWeights::Balanced) = (labels, config.losses.class_weights) {
+        task.class_weights = balanced_class_weights(data.train.labels(), labels);
+    }
+    let train = Arc::new(data.train);
+    let validation = data.validation.map(Arc::new);
+    let parts = [
+        Some((&train, &train_tokens)),
+        validation.as_ref().zip(validation_tokens.as_ref()),
+    ];
+    notes.extend(note_on_long_captions(&text, parts, positions)?);
+    task.data = Some(Arc::new(ClipData {
+        train: Arc::clone(&train),
+        train_tokens,
+        validation_tokens,
+        labels: data.labels,
+        caption_template: data.caption_template,
+        text,
+        processor: processor.text().to_string(),
+    }));
+    Ok(Prepared {
+        setup: Setup::new(config, site, Arc::new(task), processor, setup_notes)?,
+        train,
+        validation,
+        csv: data.csv,
+        bad_rows: data.bad_rows,
+        notes,
+    })
+}
+
+/// Data with labels says how many there are.
+fn num_labels(
+    config: &RunConfig,
+    names: &[String],
+    labelled: bool,
+) -> Result<Option<usize>, TrainError> {
+    match (config.labels, labelled) {
+        (Some(asked), true) if asked != names.len() => Err(TrainError::Config(format!(
+            "labels: {asked}, expected {}: the data has that many\nhint: leave `labels` out",
+            names.len()
+        ))),
+        (Some(asked), false) => Err(TrainError::Config(format!(
+            "labels: {asked}, found no column of labels\nhint: `data: {{label: COLUMN}}` says where labels are"
+        ))),
+        (_, true) => Ok(Some(names.len())),
+        (None, false) => Ok(None),
+    }
+}
+
+/// The folder's tokenizer, the one asked for, or one trained on the captions.
+fn text_encoder(
+    config: &RunConfig,
+    OpenedModel { model, weights, .. }: &mut OpenedModel,
+    data: &DataSet,
+    room: u64,
+    notes: &mut Vec<String>,
+) -> Result<TextEncoder, TrainError> {
+    let (vocabulary, positions) = (model.text.vocab_size, model.text.max_positions);
+    let in_folder = match weights {
+        Weights::Folder(folder) => Some(folder.path().join("tokenizer.json")),
+        Weights::Random { .. } => None,
+    };
+    let text = match (&config.data.tokenizer, in_folder) {
+        (TokenizerChoice::File(path), _) => TextEncoder::open(path, vocabulary, positions, room)?,
+        (TokenizerChoice::Auto, Some(path)) if path.is_file() => {
+            TextEncoder::open(&path, vocabulary, positions, room)?
+        }
+        (TokenizerChoice::Auto, Some(path)) => {
+            return Err(TrainError::Config(format!(
+                "{}: expected the tokenizer that the weights were trained with, found nothing\n\
+                 hint: `data: {{tokenizer: FILE}}` names one; `tokenizer: train` makes a new one, and the text tower \
+                 has to learn its tokens from the beginning",
+                path.display()
+            )));
+        }
+        (TokenizerChoice::Train, _) | (TokenizerChoice::Auto, None) => {
+            let captions = data.train.captions();
+            let text =
+                TextEncoder::train(captions.iter().map(String::as_str), vocabulary, positions)?;
+            notes.push(format!(
+                "Tokenizer: trained on {} captions, {} tokens",
+                captions.len(),
+                text.vocab_size()
+            ));
+            text
+        }
+    };
+    let end = text.eos_id();
+    match weights {
+        // Nothing was learnt yet, so the model may pool where this tokenizer ends.
+        Weights::Random { .. } => model.text.pooling = TextPooling::FirstEos(end),
+        Weights::Folder(folder) => {
+            let pooled = match model.text.pooling {
+                TextPooling::FirstEos(id) => id,
+                TextPooling::HighestId => vocabulary as i64 - 1,
+            };
+            if pooled != end {
+                return Err(TrainError::Config(format!(
+                    "{}: captions end with token {end}, expected {pooled}, where the model reads them\n\
+                     hint: use the tokenizer.json that belongs to the model",
+                    folder.path().display()
+                )));
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// Captions that do not fit are cut, and that is said.
+fn note_on_long_captions(
+    text: &TextEncoder,
+    parts: [Option<(&Arc<Samples>, &TokenTable)>; 2],
+    positions: usize,
+) -> Result<Option<String>, TrainError> {
+    let mut cut = 0;
+    for (samples, tokens) in parts.into_iter().flatten() {
+        for (index, caption) in samples.captions().iter().enumerate() {
+            // Only those that fill every position may have been cut.
+            let full = tokens.caption(index).len() == positions;
+            cut += usize::from(full && text.num_tokens(caption)? > positions);
+        }
+    }
+    Ok((cut > 0).then(|| {
+        format!("Captions longer than the model's {positions} tokens: {cut}, cut at the end")
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers are written down twice, for pictures and for graphs; a bit between them would move every loss.
+    #[test]
+    fn the_image_processor_of_a_preset_has_the_bits_of_clip() {
+        let opened = open_model("small").unwrap();
+        let Normalization { mean, std } = Normalization::CLIP;
+        assert_eq!(
+            opened.processor.mean.map(f32::to_bits),
+            mean.map(f32::to_bits)
+        );
+        assert_eq!(
+            opened.processor.std.map(f32::to_bits),
+            std.map(f32::to_bits)
+        );
+        assert_eq!(opened.processor.differing_from_clip(), None);
+    }
+}

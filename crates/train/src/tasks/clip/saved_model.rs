@@ -1,0 +1,158 @@
+//! A trained CLIP, opened to be used: its folder, its tokenizer, what its label head calls things.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdall_data::image_processor::ImageProcessor;
+use holdall_data::source::{self, Captions};
+use holdall_data::text::{TextEncoder, bucket};
+
+use super::prepare::{OpenedModel, open_model};
+use super::{ClipData, ClipTask, LabelNames, TokenTable};
+use crate::config::RunConfig;
+use crate::error::TrainError;
+use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
+use crate::setup::Weights;
+
+/// A model with all that lies beside it.
+pub struct SavedClip {
+    task: ClipTask,
+    processor: ImageProcessor,
+    /// Names of the label head's outputs; empty where there is no head.
+    pub labels: Vec<String>,
+    /// Where its tokenizer is, and what reading that may take.
+    most_bytes: u64,
+}
+
+impl SavedClip {
+    /// Opens a model folder, the folder of a run, or a name in the local Hugging Face cache; its tokenizer in at most so many
+    /// bytes.
+    pub fn open(name: &str, most_bytes: u64) -> Result<SavedClip, TrainError> {
+        let named = resolve(name)?;
+        let OpenedModel {
+            model,
+            weights,
+            processor,
+        } = open_model(&named.to_string_lossy())?;
+        let Weights::Folder(folder) = &weights else {
+            return Err(not_trained(name));
+        };
+        let names = LabelNames::read(folder.path())?;
+        let head = folder.read_head()?;
+        let labels = match (&head, &names) {
+            (Some(head), Some(names)) if names.labels.len() == head.num_labels => {
+                names.labels.clone()
+            }
+            (Some(head), _) => (0..head.num_labels)
+                .map(|label| format!("label {label}"))
+                .collect(),
+            (None, _) => Vec::new(),
+        };
+        let mut task = ClipTask::new(model, head.map(|head| head.num_labels));
+        task.weights = Some(Arc::new(weights));
+        Ok(SavedClip {
+            task,
+            processor,
+            labels,
+            most_bytes,
+        })
+    }
+
+    /// The folder's tokenizer.
+    pub fn text(&self) -> Result<TextEncoder, TrainError> {
+        let text = &self.task.model.text;
+        let tokenizer = self.path().join("tokenizer.json");
+        let (vocabulary, positions) = (text.vocab_size, text.max_positions);
+        Ok(TextEncoder::open(
+            &tokenizer,
+            vocabulary,
+            positions,
+            self.most_bytes,
+        )?)
+    }
+
+    /// Token ids of captions.
+    pub fn tokens(&self, captions: &[String]) -> Result<TokenTable, TrainError> {
+        TokenTable::new(&self.text()?, captions, self.task.model.text.max_positions)
+    }
+
+    /// Length of a feature.
+    pub fn projection(&self) -> usize {
+        self.task.model.projection_dim
+    }
+
+    /// What a contrastive similarity is multiplied by.
+    pub fn logit_scale(&self) -> Result<f32, TrainError> {
+        let mut value = [0.0];
+        if let Some(Weights::Folder(folder)) = self.task.weights.as_deref() {
+            folder.read_f32("logit_scale", &mut value)?;
+        }
+        Ok(value[0].exp())
+    }
+
+    /// What is computed, for captions of up to `longest` tokens.
+    pub fn task(&self, longest: usize) -> ClipTask {
+        ClipTask {
+            num_tokens: bucket(longest.max(1), self.task.model.text.max_positions),
+            ..self.task.clone()
+        }
+    }
+}
+
+impl SavedModel for SavedClip {
+    fn path(&self) -> &Path {
+        match self.task.weights.as_deref() {
+            Some(Weights::Folder(folder)) => folder.path(),
+            _ => unreachable!("opened from a folder"),
+        }
+    }
+
+    fn processor(&self) -> &ImageProcessor {
+        &self.processor
+    }
+
+    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
+        let data = match self.labels.is_empty() {
+            true => source::read(&config.data, Captions::Required, config.seed)?,
+            false => source::read_with_labels(&config.data, &self.labels, config.seed)?,
+        };
+        let mut notes = data.notes;
+        let samples = match (held_out, data.validation) {
+            (HeldOut::Wanted, Some(validation)) => validation,
+            (HeldOut::Wanted, None) => {
+                notes.push(
+                    "The run held nothing out: these are the pictures it was trained on".to_owned(),
+                );
+                data.train
+            }
+            (HeldOut::All, _) => data.train,
+        };
+        let text = self.text()?;
+        let positions = self.task.model.text.max_positions;
+        let tokens = TokenTable::new(&text, samples.captions(), positions)?;
+        let mut task = self.task(tokens.longest());
+        let samples = Arc::new(samples);
+        task.data = Some(Arc::new(ClipData {
+            train: Arc::clone(&samples),
+            train_tokens: tokens,
+            validation_tokens: None,
+            labels: self.labels.clone(),
+            caption_template: data.caption_template,
+            text,
+            processor: String::new(),
+        }));
+        Ok(EvaluationData {
+            task: Arc::new(task),
+            samples,
+            csv: data.csv,
+            notes,
+        })
+    }
+
+    fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError> {
+        match self.labels.is_empty() {
+            true => Ok(()),
+            false => crate::tasks::take_label_column(config),
+        }
+    }
+}

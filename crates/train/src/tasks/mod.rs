@@ -1,0 +1,179 @@
+//! The tasks: each a folder, each an implementation of [`crate::task::Task`]; and which one a run is.
+
+pub mod classify;
+pub mod clip;
+
+use std::path::Path;
+
+use holdall_data::columns;
+use holdall_data::find::find;
+use holdall_data::source::{EvidenceKind, evidence};
+use holdall_data::table::Table;
+use holdall_data::target::TargetConfig;
+use holdall_models::clip::config::ClipConfig;
+use holdall_models::folder::ModelFolder;
+use holdall_models::hub_cache;
+use holdall_models::model_config::ModelConfig;
+use holdall_models::vit::config::VisionTransformerConfig;
+
+use crate::config::{RunConfig, TaskName};
+use crate::error::TrainError;
+use crate::prepare::Prepared;
+use crate::saved_model::{SavedModel, resolve};
+use crate::setup::Setup;
+use crate::site::Site;
+
+/// A task, and why it was taken where the config does not say.
+pub struct Decision {
+    /// Which one.
+    pub task: TaskName,
+    /// For the log.
+    pub note: Option<String>,
+}
+
+/// Which task a config means: what it says; else what its data is; without data, what its model is.
+pub fn decide(config: &RunConfig) -> Result<Decision, TrainError> {
+    if let Some(task) = config.task {
+        return Ok(Decision { task, note: None });
+    }
+    if config.data.train.is_none() {
+        let task = of_model(&config.model);
+        return Ok(Decision { task, note: None });
+    }
+    let found = evidence(&config.data)?;
+    let task = match found.kind {
+        EvidenceKind::Captions => TaskName::Clip,
+        EvidenceKind::Labels => TaskName::Classify,
+        EvidenceKind::Masks | EvidenceKind::Clips => {
+            return Err(TrainError::Config(format!(
+                "{}: expected pictures with captions or labels\nhint: `task: clip` or `task: classify` takes the data as such",
+                found.reason
+            )));
+        }
+    };
+    let note = format!("Task: {} ({})", task.name(), found.reason);
+    Ok(Decision {
+        task,
+        note: Some(note),
+    })
+}
+
+/// The task of a model that is a folder or a preset.
+fn of_model(name: &str) -> TaskName {
+    let path = Path::new(name);
+    let found = match path.exists() {
+        true => Some(path.to_owned()),
+        false => hub_cache::find(name),
+    };
+    let opened = found.and_then(|path| ModelFolder::open(&path).ok());
+    match opened.as_ref().map(ModelFolder::config) {
+        Some(ModelConfig::Clip(_)) => TaskName::Clip,
+        Some(ModelConfig::Backbone(_) | ModelConfig::Classifier(_)) => TaskName::Classify,
+        None if ClipConfig::preset(name).is_some() => TaskName::Clip,
+        None if VisionTransformerConfig::preset(name).is_some() => TaskName::Classify,
+        None => TaskName::Clip,
+    }
+}
+
+/// Reads a run's data and opens its model.
+pub(crate) fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
+    let Decision { task, note } = decide(config)?;
+    let mut prepared = match task {
+        TaskName::Clip => clip::prepare(config, site)?,
+        TaskName::Classify => classify::prepare(config, site)?,
+    };
+    prepared.notes.splice(0..0, note);
+    Ok(prepared)
+}
+
+/// Opens a model without data.
+pub(crate) fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
+    match decide(config)?.task {
+        TaskName::Clip => clip::setup(config, site),
+        TaskName::Classify => classify::setup(config, site),
+    }
+}
+
+/// A trained model of one of the tasks.
+pub enum Saved {
+    /// Pictures and captions.
+    Clip(clip::SavedClip),
+    /// Pictures and labels.
+    Classify(classify::SavedClassifier),
+}
+
+impl Saved {
+    /// Opens a trained model, whatever its task; reading what lies beside it takes at most so many bytes.
+    pub fn open(name: &str, most_bytes: u64) -> Result<Saved, TrainError> {
+        let path = resolve(name)?;
+        Ok(match of_model(&path.to_string_lossy()) {
+            TaskName::Clip => Saved::Clip(clip::SavedClip::open(name, most_bytes)?),
+            TaskName::Classify => Saved::Classify(classify::SavedClassifier::open(name)?),
+        })
+    }
+
+    /// What all of them are.
+    pub fn model(&self) -> &dyn SavedModel {
+        match self {
+            Saved::Clip(saved) => saved,
+            Saved::Classify(saved) => saved,
+        }
+    }
+}
+
+/// The data's table, where labels are not said and are no folders.
+fn table_without_labels(config: &RunConfig) -> Result<Option<Table>, TrainError> {
+    let data = &config.data;
+    if data.label.is_some() || !data.targets.is_empty() {
+        return Ok(None);
+    }
+    let found = find(data.train.as_deref())?;
+    match found.csv.is_dir() {
+        true => Ok(None),
+        false => Ok(Some(Table::open(&found.csv)?)),
+    }
+}
+
+/// What a model with labels is evaluated on: the column that is called `make` or `label`, if there is one.
+pub(crate) fn take_label_column(config: &mut RunConfig) -> Result<(), TrainError> {
+    if let Some(table) = table_without_labels(config)? {
+        config.data.label = columns::guess_label(&table).map(TargetConfig::from);
+    }
+    Ok(())
+}
+
+/// Without a config, a column that is called `make` or `label`, and tells rows apart, is one of labels. Returns the line that
+/// says so.
+pub fn guess_label(config: &mut RunConfig) -> Result<Option<String>, TrainError> {
+    let Some(table) = table_without_labels(config)? else {
+        return Ok(None);
+    };
+    let Some(label) = columns::guess_label(&table) else {
+        return Ok(None);
+    };
+    if !tells_apart(&table, label)? {
+        return Ok(None);
+    }
+    config.data.label = Some(TargetConfig::from(label));
+    Ok(Some(format!(
+        "Label column: `{label}` (found by its name; `--set data.label=COLUMN` names another, or none)"
+    )))
+}
+
+/// Whether a column has two values: one of a single value tells nothing apart.
+fn tells_apart(table: &Table, label: &str) -> Result<bool, TrainError> {
+    let Some(column) = table.columns().iter().position(|name| name == label) else {
+        return Ok(false);
+    };
+    let mut first = String::new();
+    let mut rows = table.rows()?;
+    while let Some(row) = rows.read_any()? {
+        match row.cell(column) {
+            "" => {}
+            cell if first.is_empty() => first.push_str(cell),
+            cell if cell != first => return Ok(true),
+            _ => {}
+        }
+    }
+    Ok(false)
+}
