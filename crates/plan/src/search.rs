@@ -98,6 +98,8 @@ impl Choice {
 pub struct Candidate {
     /// What is decided.
     pub choice: Choice,
+    /// Whether a loss needs the whole effective batch: micro-batches that keep nothing run forward twice.
+    pub is_coupled: bool,
     /// Number format of the arithmetic.
     pub precision: &'static str,
     /// Number format of the optimizer's state.
@@ -274,6 +276,7 @@ impl<'a> Field<'a> {
         let lifetimes = layout.lifetimes();
         Candidate {
             choice,
+            is_coupled: lifetimes.is_coupled(),
             precision,
             optimizer_state: "f32",
             arena_bytes,

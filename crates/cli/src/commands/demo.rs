@@ -33,7 +33,7 @@ pub struct DemoArguments {
     /// Which task to show
     #[arg(long, value_name = "TASK", default_value = "clip")]
     pub task: TaskArgument,
-    /// Times that the pictures are seen [default: 5 of clip, 8 of classify]
+    /// Times that the pictures are seen [default: 5 of clip, 4 of classify]
     #[arg(long, value_name = "N")]
     pub epochs: Option<usize>,
     /// What the process may hold: 1GiB, 80%, auto [default: 512MiB, on a GPU 2GiB]
@@ -112,7 +112,7 @@ fn draw(folder: &Path, arguments: &DemoArguments) -> Result<bool> {
 fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig {
     let (model, epochs) = match arguments.task {
         TaskArgument::Clip => ("small", 5),
-        TaskArgument::Classify => ("vit-demo", 8),
+        TaskArgument::Classify => ("vit-demo", 4),
     };
     let mut config = RunConfig {
         task: Some(arguments.task.into()),

@@ -298,6 +298,7 @@ fn sentence(candidate: &Candidate) -> String {
         _ => format!("{number} {many}"),
     };
     let passes = match (kept, twice) {
+        _ if !candidate.is_coupled => "forward runs once".to_owned(),
         (_, 0) => "every micro-batch keeps its activations: forward runs once".to_owned(),
         (0, _) => "no micro-batch keeps its activations: forward runs twice".to_owned(),
         (kept, twice) => format!(

@@ -88,7 +88,9 @@ pub(super) fn fill(task: &ClassifyTask, batch: &mut Batch, loaded: &Loaded<HostR
         let sample = |row: usize| loaded.samples[row] as usize;
         match values {
             TargetValues::Class(labels) => {
-                set_labels(task, head, batch, &mixes, |row| i64::from(labels[sample(row)]));
+                set_labels(task, head, batch, &mixes, |row| {
+                    i64::from(labels[sample(row)])
+                });
             }
             TargetValues::Number(numbers) => {
                 set_numbers(head, batch, &mixes, |row, _| numbers[sample(row)]);
