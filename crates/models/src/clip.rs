@@ -8,6 +8,8 @@ pub(crate) mod config_json;
 pub mod init;
 mod presets;
 
+pub use presets::NORMALIZATION;
+
 use holdall_graph::{DType, Decay, Graph, ValueId};
 
 use crate::transformer::{OneToken, norm};

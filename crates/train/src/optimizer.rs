@@ -1,7 +1,7 @@
 //! AdamW: which numbers move the weights.
 //!
 //! Matrices and embeddings decay; norms, biases and `logit_scale` do not. Learning rates are a short list: the
-//! towers' first, the heads' second, then those of patterns.
+//! backbone's first, the heads' second, then those of patterns.
 
 use holdall_graph::ops::update::{AdamW, AdamWParameter};
 use holdall_graph::{Decay, Graph};
@@ -80,7 +80,7 @@ impl OptimizerConfig {
 /// Entries of the schedule before the learning rates.
 pub(crate) const SCHEDULE_START: usize = 3;
 
-/// Learning rates that are always there: the towers' and the heads'.
+/// Learning rates that are always there: the backbone's and the heads'.
 pub const FIXED_RATES: usize = 2;
 
 /// What changes from step to step.
@@ -88,7 +88,7 @@ pub const FIXED_RATES: usize = 2;
 pub struct StepScalars<'a> {
     /// Counts updates, from 1.
     pub step: u64,
-    /// Learning rates: the towers', the heads', then one per pattern.
+    /// Learning rates: the backbone's, the heads', then one per pattern.
     pub rates: &'a [f64],
     /// What losses were multiplied by.
     pub loss_scale: f64,

@@ -4,11 +4,11 @@ use holdall_data::words::thousands;
 use holdall_files::show_bytes;
 
 /// `23,592 unique texts out of 117,120`.
-pub fn unique_texts(num_texts: usize, num_captions: usize) -> String {
+pub fn unique_texts(num_texts: usize, num_rows: usize) -> String {
     format!(
         "{} unique texts out of {}",
         thousands(num_texts),
-        thousands(num_captions)
+        thousands(num_rows)
     )
 }
 

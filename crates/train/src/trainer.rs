@@ -805,8 +805,7 @@ fn data_digest(ready: &Ready) -> u64 {
         task.add_to_digest(samples, &mut add);
         add(b"end of part");
     }
-    // Those of runs that began before there was one have none either.
-    if let Some(processor) = ready.prepared.setup.processor.differing_from_clip() {
+    if let Some(processor) = ready.prepared.setup.processor.digest_text() {
         add(processor.as_bytes());
     }
     digest.0

@@ -15,13 +15,12 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::collective::{Collective, Exchange};
 use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::ops::fill::Fill;
-use holdall_graph::ops::patchify::Normalization;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{Copies, DType, NodeView, Op, Output, Role, Section, Shape, ValueId};
 use holdall_plan::{Instruction, Place, Program, Stage, Target, lifetimes_of};
 
 use super::harness::{ALL, Case, F32, Gpu, Settings, Sketch, cpu};
-use super::step::{Contents, flat, write};
+use super::step::{Contents, NORMALIZATION, flat, write};
 use super::tokens::sorted_places;
 
 /// What a forward pass is written by: the values that gradients come back from.
@@ -76,9 +75,10 @@ fn pictures_and_heads(s: &mut Sketch) -> Vec<ValueId> {
     });
     let mix = [0.25, 1.0, 0.0, 3.0, 2.0].repeat(b);
     let mix_b5 = s.full_constant(&[b, 5], &mix);
-    let clip = Normalization::CLIP;
-    let mixed = s.graph.mix_pictures("mixed", own, partner, mix_b5, clip);
-    let patches = s.graph.patchify("patches", mixed, 4, clip);
+    let mixed = s
+        .graph
+        .mix_pictures("mixed", own, partner, mix_b5, NORMALIZATION);
+    let patches = s.graph.patchify("patches", mixed, 4, NORMALIZATION);
     let weight = s.parameter(&[d, 48]);
     let embedded_bnd = s.graph.linear("embedded", patches, weight, None, None);
     let (class_kd, positions_td) = (s.parameter(&[2, d]), s.parameter(&[4, d]));

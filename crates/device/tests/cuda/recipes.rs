@@ -182,7 +182,7 @@ pub struct Step {
     weights: Vec<(StorageId, Vec<f64>)>,
 }
 
-/// Two projections of one tower, compared over the effective batch, and a label head; `format` is what weights are
+/// Two projections of one branch, compared over the effective batch, and a label head; `format` is what weights are
 /// rounded to.
 pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
     let mut random = Random(recipe.layers.len() as u64);
