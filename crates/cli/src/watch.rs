@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdall_train::budget::show_bytes;
+use holdall_files::show_bytes;
 use holdall_train::config::Subset;
 use holdall_train::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary,

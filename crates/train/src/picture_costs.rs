@@ -242,7 +242,7 @@ pub fn describe(refused: &[TooCostly]) -> Option<String> {
     Some(format!(
         "WARNING: {} left out: decoding takes more than the {} that the budget leaves for it\n{}{more}\n\
          hint: a larger --memory, or smaller pictures on disk",
-        holdall_data::words::counted(refused.len(), "picture"),
+        holdall_files::counted(refused.len(), "picture"),
         show_bytes(allowed),
         named.join("\n")
     ))

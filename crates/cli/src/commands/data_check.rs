@@ -13,8 +13,8 @@ use holdall_data::check::{
 };
 use holdall_data::find::{find, source_of};
 use holdall_data::source::{Captions, EvidenceKind, evidence};
-use holdall_data::words::{counted, thousands};
 use holdall_device::cpu;
+use holdall_files::{counted, thousands};
 use holdall_train::TrainError;
 use holdall_train::budget::Memory;
 use holdall_train::config::{Count, RunConfig};

@@ -41,6 +41,8 @@ pub use target::CudaTarget;
 
 pub(crate) use machine::CudaMachine;
 
+use holdall_files::show_bytes;
+
 use driver::{Buffer, Context, Stream};
 use kernels::Kernels;
 use libraries::{Found, Missing};
@@ -291,18 +293,19 @@ impl Cuda {
     }
 
     fn who_holds(&self, bytes: u64, free: u64, total: u64) -> String {
-        let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64);
         let mut text = format!(
             "{}: the plan needs {} in one piece, {} of {} are free",
             self.name,
-            gib(bytes),
-            gib(free),
-            gib(total)
+            show_bytes(bytes),
+            show_bytes(free),
+            show_bytes(total)
         );
         let mut holders = memory::holders(self.card());
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
         for holder in holders {
-            let held = holder.bytes.map_or("an unknown amount".to_owned(), gib);
+            let held = holder
+                .bytes
+                .map_or("an unknown amount".to_owned(), show_bytes);
             text.push_str(&format!(
                 "\n  process {} ({}) holds {held}",
                 holder.pid, holder.name

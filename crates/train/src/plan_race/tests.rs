@@ -164,17 +164,6 @@ fn a_plan_runs_for_real() {
 }
 
 #[test]
-fn noise_is_small_and_not_zero() {
-    let mut noise = Noise(1);
-    let drawn: Vec<f32> = (0..10_000).map(|_| noise.draw()).collect();
-    assert!(drawn.iter().all(|value| value.abs() <= 0.02));
-    let mean = drawn.iter().sum::<f32>() / drawn.len() as f32;
-    assert!(mean.abs() < 0.001, "{mean}");
-    let large = drawn.iter().filter(|value| value.abs() > 0.01).count();
-    assert!((4_000..6_000).contains(&large), "{large}");
-}
-
-#[test]
 fn times_are_remembered_for_the_same_question_alone() {
     let folder = tempfile::tempdir().unwrap();
     let plans = up_to(&setup(&cpu()), None, 2).unwrap();
