@@ -88,29 +88,29 @@ impl Trainer {
                 (self.state.step, checksum)
             }
         };
-        let chosen = &self.ready.plan.chosen;
+        let chosen = &self.planned.plan.chosen;
         let summary = Summary {
-            device: self.ready.device.kind(),
-            effective_batch: self.ready.split.effective_batch,
+            device: self.planned.device.kind(),
+            effective_batch: self.planned.split.effective_batch,
             batch_size: chosen.choice.batch_size,
             gradient_accumulation: chosen.choice.gradient_accumulation,
             precision: chosen.precision,
             recompute: chosen.choice.recompute.label(),
-            epochs: self.state.step as f64 / self.ready.steps_per_epoch() as f64,
+            epochs: self.state.step as f64 / self.planned.steps_per_epoch() as f64,
             steps: self.state.step,
-            stopped_early: self.state.step < self.ready.total_steps(),
+            stopped_early: self.state.step < self.planned.total_steps(),
             seconds: self.state.clock.all,
             samples_per_s: self.state.clock.samples_per_s(),
             waited_for_data: self.state.clock.waiting(),
             reading: self
-                .ready
+                .planned
                 .feed
-                .report(&self.process_clock, self.ready.device.cpu().num_threads()),
+                .report(&self.process_clock, self.planned.device.cpu().num_threads()),
             skipped: self.skipped.total(),
-            budget_bytes: self.ready.prepared.setup.budget_bytes,
-            planned_bytes: self.planned[0],
-            process_bytes: self.ready.device.peak_bytes(),
-            planned_arena_bytes: self.planned[1],
+            budget_bytes: self.planned.prepared.setup.budget_bytes,
+            planned_bytes: self.planned_bytes[0],
+            process_bytes: self.planned.device.peak_bytes(),
+            planned_arena_bytes: self.planned_bytes[1],
             arena_bytes: self.step.arena_bytes(),
             weights: self.step.config().task.describe_weights(),
             best: self.state.best.clone(),
