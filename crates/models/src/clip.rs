@@ -61,12 +61,6 @@ pub fn inputs(
     }
 }
 
-/// Declares the order in which gradients of equal tokens are added, for devices that need it.
-pub fn order_input(graph: &mut Graph, inputs: &mut ClipInputs) {
-    let shape = graph.shape(inputs.ids);
-    inputs.order = Some(graph.input("order of ids", shape.dims(), DType::I64));
-}
-
 /// Fills an order for captions of `tokens` each: places up to the end tokens, by id and then by place; -1 behind them.
 pub fn sort_places(ids: &[i64], ends: &[i64], tokens: usize, order: &mut [i64]) {
     let mut count = 0;

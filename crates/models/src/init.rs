@@ -41,7 +41,7 @@ impl Draw {
 /// What the values of a parameter start as.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Start {
-    /// All the same.
+    /// One value everywhere.
     Constant(f32),
     /// Normal numbers of this standard deviation around zero.
     Normal(f64),

@@ -220,13 +220,13 @@ fn run_for_real(
     let began = Instant::now();
     let mut times = Vec::new();
     for count in 1..=WARM_UP_STEPS + COUNTED_STEPS {
-        let moment = StepScalars {
+        let scalars = StepScalars {
             step: count as u64,
             rates: &rates,
             loss_scale: 1.0,
         };
         let started = Instant::now();
-        step.launch(device, batch, &moment);
+        step.launch(device, batch, &scalars);
         // The next batch travels meanwhile, as it does where it is at hand.
         step.preload(device, batch);
         step.finish()?;

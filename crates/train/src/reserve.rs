@@ -26,7 +26,7 @@ pub struct Reserved<M = Step> {
 }
 
 /// What a device tells of its memory.
-struct Card<'a> {
+struct CardMemory<'a> {
     total_bytes: Option<u64>,
     /// What this process holds or could have, now.
     available_bytes: &'a dyn Fn() -> Option<u64>,
@@ -48,7 +48,7 @@ impl Setup {
         made: Plan,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Reserved, TrainError> {
-        let card = Card {
+        let card = CardMemory {
             total_bytes: device.total_bytes(),
             available_bytes: &|| device.available_bytes(),
             held_bytes: &|| device.held_bytes(),
@@ -74,7 +74,7 @@ impl Setup {
 fn reserve<M>(
     plan: Plan,
     budget_bytes: Option<u64>,
-    card: &Card<'_>,
+    card: &CardMemory<'_>,
     make: Make<'_, M>,
     plan_again: PlanAgain<'_>,
     tell: &mut dyn FnMut(&str),
@@ -115,7 +115,7 @@ fn reserve<M>(
                 machine,
             })
         }
-        // The same plan would be made again, for more bytes.
+        // Planning would give the same plan, for more bytes.
         _ => Ok(forecast_raised(reserved, excess, tell)),
     }
 }
@@ -139,7 +139,7 @@ fn forecast_raised<M>(
 fn within_what_is_left<M>(
     (old, old_budget): (&Plan, Option<u64>),
     why: &str,
-    card: &Card<'_>,
+    card: &CardMemory<'_>,
     make: Make<'_, M>,
     plan_again: PlanAgain<'_>,
     tell: &mut dyn FnMut(&str),

@@ -1,7 +1,7 @@
 //! The folder of a run: one owner at a time, and every file whole or not there.
 //!
 //! ```text
-//! RUN/config.yml      as resolved, runs again as it is
+//! RUN/config.yml      as resolved; `holdall train` on it repeats the run
 //! RUN/plan.json       what was chosen, and what else there was
 //! RUN/plan-tensors.json, operations.json   the same for people: what lies where and when, what takes how long
 //! RUN/metrics.jsonl   a line per step and evaluation
@@ -195,7 +195,7 @@ fn remove_partial(folder: &Path) {
     }
 }
 
-/// What stands in the way of a new run.
+/// What a folder holds that a new run may not overwrite.
 enum Contents {
     Run,
     Other(String),

@@ -201,7 +201,7 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    /// Work memory of so many bytes at least.
+    /// Work memory of at least this many bytes.
     fn work(&self, bytes: u64) -> Result<u64, DeviceError> {
         let mut work = self.work.borrow_mut();
         if work.as_ref().is_none_or(|work| work.bytes < bytes) {

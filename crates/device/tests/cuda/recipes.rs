@@ -155,7 +155,7 @@ impl Writer {
         }
     }
 
-    /// Each layer a block that may run again.
+    /// Each layer a block that may be recomputed.
     fn blocks(&mut self, layers: &[Layer], source: ValueId, tied: ValueId) -> ValueId {
         let mut x = source;
         for (index, &layer) in layers.iter().enumerate() {

@@ -45,7 +45,7 @@ pub struct Toy {
     /// One lane each.
     pub branches: Vec<Vec<Block>>,
     pub loss: Loss,
-    /// About one of so many parameters is frozen; 0 for none.
+    /// About one in this many parameters is frozen; 0 for none.
     pub frozen: usize,
     pub compute: DType,
     /// Forward programs beside the step.

@@ -52,7 +52,7 @@ impl World {
 
     fn reserve(&self, plan: Plan, budget: Option<u64>) -> Result<Reserved<u64>, TrainError> {
         let held = RefCell::new(0);
-        let card = Card {
+        let card = CardMemory {
             total_bytes: Some(self.total),
             available_bytes: &|| Some(self.free),
             held_bytes: &|| Some(*held.borrow()),
@@ -123,7 +123,7 @@ fn reserve_failing_once(
     budget: Option<u64>,
 ) -> Result<Reserved<u64>, TrainError> {
     let mut first = true;
-    let card = Card {
+    let card = CardMemory {
         total_bytes: Some(world.total),
         available_bytes: &|| Some(world.free),
         held_bytes: &|| None,
@@ -170,7 +170,7 @@ fn what_the_user_fixed_stays_and_may_not_fit() {
 fn a_second_failure_is_final() {
     let world = World::new(u64::MAX, RESERVE, |_| ());
     let plan = world.plan(None, 0).unwrap();
-    let card = Card {
+    let card = CardMemory {
         total_bytes: Some(world.total),
         available_bytes: &|| Some(u64::MAX),
         held_bytes: &|| None,
