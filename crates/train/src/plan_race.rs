@@ -114,7 +114,7 @@ fn race(
         let chosen = &plan.chosen;
         let (result, words) = match run(plan) {
             Ok(step_ms) => (Some(step_ms), format!("{} a step", show_time(step_ms))),
-            Err(TrainError::Device(DeviceError::Memory(_))) => {
+            Err(TrainError::Device(DeviceError::Memory { .. })) => {
                 (None, "left out: its memory is not there".to_owned())
             }
             Err(error) => return Err(error),

@@ -85,8 +85,9 @@ fn reserve<M>(
             budget_bytes,
             machine,
         },
-        Err(TrainError::Device(DeviceError::Memory(why))) => {
-            within_what_is_left((&plan, budget_bytes), &why, card, make, plan_again, tell)?
+        Err(TrainError::Device(DeviceError::Memory { found, hint })) => {
+            let why = (&*found, &*hint);
+            within_what_is_left((&plan, budget_bytes), why, card, make, plan_again, tell)?
         }
         Err(error) => return Err(error),
     };
@@ -135,28 +136,28 @@ fn forecast_raised<M>(
     reserved
 }
 
-/// Plans again for what is there now. `why` names who holds the rest.
+/// Plans again for what is there now. `who` names who holds the rest, `hint` what helps.
 fn within_what_is_left<M>(
     (old, old_budget): (&Plan, Option<u64>),
-    why: &str,
+    (who, hint): (&str, &str),
     card: &CardMemory<'_>,
     make: Make<'_, M>,
     plan_again: PlanAgain<'_>,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Reserved<M>, TrainError> {
-    let (who, hint) = match why.split_once("\nhint: ") {
-        Some((who, hint)) => (who, format!("\nhint: {hint}")),
-        None => (why, String::new()),
+    let no_memory = |found: String| DeviceError::Memory {
+        found,
+        hint: hint.to_owned(),
     };
     let Some(available) = (card.available_bytes)() else {
-        return Err(DeviceError::Memory(why.to_owned()).into());
+        return Err(no_memory(who.to_owned()).into());
     };
     let left = Memory::Auto.resolve(card.total_bytes.unwrap_or(u64::MAX), available);
     let budget = old_budget.map_or(left, |budget| budget.min(left));
     let plan = plan_again(Some(budget), 0).map_err(|error| match error {
         TrainError::Plan(PlanError::DoesNotFit { smallest_bytes, .. }) => {
-            TrainError::from(DeviceError::Memory(format!(
-                "{who}\n  {} could be had: the smallest plan of what was left open needs {}{hint}",
+            TrainError::from(no_memory(format!(
+                "{who}\n  {} could be had: the smallest plan of what was left open needs {}",
                 show_bytes(budget),
                 show_bytes(smallest_bytes)
             )))

@@ -282,18 +282,17 @@ impl Cuda {
     fn reserve(&self, bytes: u64) -> Result<Buffer, DeviceError> {
         // Where a driver lends host memory instead of refusing (Windows), a run would crawl: better to refuse here.
         let (free, total) = self.context.memory()?;
-        let buffer = match free >= bytes {
-            true => Buffer::new(bytes),
-            false => Err(DeviceError::Memory(String::new())),
-        };
-        buffer.map_err(|error| match error {
-            DeviceError::Memory(_) => DeviceError::Memory(self.who_holds(bytes, free, total)),
+        if free < bytes {
+            return Err(self.who_holds(bytes, free, total));
+        }
+        Buffer::new(bytes).map_err(|error| match error {
+            DeviceError::Memory { .. } => self.who_holds(bytes, free, total),
             error => error,
         })
     }
 
-    fn who_holds(&self, bytes: u64, free: u64, total: u64) -> String {
-        let mut text = format!(
+    fn who_holds(&self, bytes: u64, free: u64, total: u64) -> DeviceError {
+        let mut found = format!(
             "{}: the plan needs {} in one piece, {} of {} are free",
             self.name,
             show_bytes(bytes),
@@ -306,13 +305,15 @@ impl Cuda {
             let held = holder
                 .bytes
                 .map_or("an unknown amount".to_owned(), show_bytes);
-            text.push_str(&format!(
+            found.push_str(&format!(
                 "\n  process {} ({}) holds {held}",
                 holder.pid, holder.name
             ));
         }
-        text.push_str("\nhint: stop what holds the memory, or give a smaller `--memory`");
-        text
+        DeviceError::Memory {
+            found,
+            hint: "stop what holds the memory, or give a smaller `--memory`".to_owned(),
+        }
     }
 
     /// The algorithms chosen so far, as text that [`Cuda::prefer_algorithms`] reads.

@@ -29,7 +29,7 @@ type Example = fn(&mut Sketch) -> Vec<ValueId>;
 /// Together they have every operation.
 const EXAMPLES: [(&str, Example); 5] = [
     ("transformer block", transformer_block),
-    ("captions", captions),
+    ("texts", texts),
     ("pictures and heads", pictures_and_heads),
     ("features of pairs", features_of_pairs),
     ("update", update),
@@ -53,7 +53,7 @@ fn transformer_block(s: &mut Sketch) -> Vec<ValueId> {
     vec![s.graph.activate("a", y_btd, Activation::QuickGelu)]
 }
 
-fn captions(s: &mut Sketch) -> Vec<ValueId> {
+fn texts(s: &mut Sketch) -> Vec<ValueId> {
     let ids = [3, 0, 0, 2, 1, 3];
     let ends = [2, 1];
     let order = sorted_places(&ids, &ends, 3);

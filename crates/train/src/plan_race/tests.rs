@@ -106,7 +106,10 @@ fn what_has_no_memory_is_left_out_and_other_failures_are_told() {
     let mut results = vec![Ok(30.0), Err("no memory"), Ok(20.0)].into_iter();
     let mut run = |_: &Plan| {
         let result = results.next().unwrap();
-        result.map_err(|text| DeviceError::Memory(text.to_owned()).into())
+        result.map_err(|text: &str| {
+            let (found, hint) = (text.to_owned(), String::new());
+            DeviceError::Memory { found, hint }.into()
+        })
     };
     let timings = race(&plans, &mut run, &mut |line| lines.push(line.to_owned())).unwrap();
     assert_eq!(timings, [timing(&plans[2], 20.0), timing(&plans[0], 30.0)]);

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::Trainer;
 use crate::checkpoint::Best;
-use crate::error::TrainError;
+use crate::error::{TrainError, without_hint};
 use crate::export::save_model;
 use crate::failure_file;
 use crate::report::{ModelOfRun, Outcome, Summary};
@@ -52,10 +52,7 @@ impl Trainer {
             return Err(format!("{name} is not of the last checkpoint"));
         };
         let folder = self.folder.model();
-        let found = verify_folder(&folder).map_err(|cause| {
-            let cause = cause.to_string();
-            cause.lines().next().unwrap_or_default().to_owned()
-        })?;
+        let found = verify_folder(&folder).map_err(|cause| without_hint(&cause))?;
         match found.to_string() == model.checksum {
             true => Ok(text),
             false => Err(format!("{} is not of {name}", folder.display())),
@@ -66,14 +63,11 @@ impl Trainer {
     fn publish(&self, best: &Best) -> Result<Checksum, TrainError> {
         let folder = self.folder.checkpoints().join(&best.folder);
         self.folder.publish(&folder).map_err(|cause| match cause {
-            TrainError::Model(cause) => {
-                let cause = cause.to_string();
-                TrainError::Run(format!(
-                    "{}\nhint: restore it from a backup; or remove {}, and --resume publishes the model of the last step instead",
-                    cause.lines().next().unwrap_or_default(),
-                    folder.display()
-                ))
-            }
+            TrainError::Model(cause) => TrainError::Run(format!(
+                "{}\nhint: restore it from a backup; or remove {}, and --resume publishes the model of the last step instead",
+                without_hint(&cause),
+                folder.display()
+            )),
             cause => cause,
         })
     }
