@@ -85,18 +85,18 @@ fn assert_allocates_nothing(task: Arc<dyn Task>, batch: &Batch, splits: &[(usize
         let mut step = Step::new(&device, config.clone(), plan.step, batch_size).unwrap();
         step.set_weights(&device, fill_from.weights(0).unwrap())
             .unwrap();
-        let moment = |step| StepScalars {
+        let scalars = |step| StepScalars {
             step,
             rates: &[1e-4, 1e-3],
             loss_scale: 1.0,
         };
         device.cpu().scope(|| {
             for count in 1..3 {
-                step.run(&device, batch, &moment(count)).unwrap();
+                step.run(&device, batch, &scalars(count)).unwrap();
             }
             COUNTING.store(true, Ordering::SeqCst);
             for count in 3..8 {
-                step.run(&device, batch, &moment(count)).unwrap();
+                step.run(&device, batch, &scalars(count)).unwrap();
             }
             COUNTING.store(false, Ordering::SeqCst);
         });

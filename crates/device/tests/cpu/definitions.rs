@@ -11,7 +11,7 @@ use holdall_graph::{DType, Output, Role, ValueId};
 use holdall_plan::{Recompute, RecomputePolicy};
 
 use super::gradient_check::{Sketch, cpu};
-use super::step::{Contents, Kept, Planned, norm};
+use super::step::{Contents, Kept, NORMALIZATION, Planned, norm};
 
 /// Values that the reference reads: inputs as they are, weights as they were drawn.
 struct Known {
@@ -292,7 +292,7 @@ fn patchify_of_bytes_and_of_numbers() {
     compare(
         |s| {
             let pixels = s.constant(&[2, 4, 6, 3]);
-            let patches = s.graph.patchify("patches", pixels, 2, Normalization::CLIP);
+            let patches = s.graph.patchify("patches", pixels, 2, NORMALIZATION);
             (vec![pixels], patches)
         },
         |known, operands| {
@@ -306,7 +306,7 @@ fn patchify_of_bytes_and_of_numbers() {
         mean: [0.5, 0.25, 0.0],
         std: [0.5, 0.125, 1.0],
     };
-    for normalization in [Normalization::CLIP, other] {
+    for normalization in [NORMALIZATION, other] {
         compare(
             |s| {
                 let pixels = s.given(&[2, 4, 6, 3], Contents::Bytes(bytes.clone()));
@@ -570,14 +570,15 @@ fn pictures(step: u32) -> Vec<u8> {
 #[test]
 fn mix_pictures() {
     let (own, partner) = (pictures(37), pictures(91));
-    let Normalization { mean, std } = Normalization::CLIP;
+    let Normalization { mean, std } = NORMALIZATION;
     compare(
         |s| {
             let [pixels, partners] = [&own, &partner]
                 .map(|bytes| s.given(&[2, 3, 4, 3], Contents::Bytes(bytes.clone())));
             let mix = s.given(&[2, 5], Contents::Floats(MIX.concat()));
-            let clip = Normalization::CLIP;
-            let mixed = s.graph.mix_pictures("mixed", pixels, partners, mix, clip);
+            let mixed = s
+                .graph
+                .mix_pictures("mixed", pixels, partners, mix, NORMALIZATION);
             (vec![], mixed)
         },
         |_, _| {
@@ -608,12 +609,13 @@ fn pictures_that_are_left_alone() {
             &[2, 5],
             Contents::Floats([1.0, 0.0, 0.0, 0.0, 0.0].repeat(2)),
         );
-        let clip = Normalization::CLIP;
         let pixels = match mixed {
-            true => s.graph.mix_pictures("mixed", pixels, partner, mix, clip),
+            true => s
+                .graph
+                .mix_pictures("mixed", pixels, partner, mix, NORMALIZATION),
             false => pixels,
         };
-        let patches = s.graph.patchify("patches", pixels, 1, clip);
+        let patches = s.graph.patchify("patches", pixels, 1, NORMALIZATION);
         observed(s, patches)
     };
     assert_eq!(patches(true), patches(false));

@@ -251,7 +251,7 @@ fn unit_rows(s: &mut Sketch, [rows, width]: [usize; 2]) -> Vec<f64> {
     values
 }
 
-/// Which of pictures, captions and temperature have a gradient.
+/// Which of pictures, texts and temperature have a gradient.
 const EVERYTHING: [bool; 3] = [true; 3];
 
 fn contrastive(s: &mut Sketch, dims: [usize; 2], padded: bool, trained: [bool; 3]) -> Vec<ValueId> {
@@ -313,7 +313,7 @@ fn contrastive_with_sides_that_have_no_gradient() {
         [true, false, true],
         [false, false, true],
     ] {
-        let what = format!("contrastive, pictures, captions and temperature trained {trained:?}");
+        let what = format!("contrastive, pictures, texts and temperature trained {trained:?}");
         gpu.compare_with(&what, settings, |s| contrastive(s, [40, 64], true, trained));
     }
 }

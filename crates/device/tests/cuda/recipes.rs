@@ -155,7 +155,7 @@ impl Writer {
         }
     }
 
-    /// Each layer a block that may run again.
+    /// Each layer a block that may be recomputed.
     fn blocks(&mut self, layers: &[Layer], source: ValueId, tied: ValueId) -> ValueId {
         let mut x = source;
         for (index, &layer) in layers.iter().enumerate() {
@@ -182,7 +182,7 @@ pub struct Step {
     weights: Vec<(StorageId, Vec<f64>)>,
 }
 
-/// Two projections of one tower, compared over the effective batch, and a label head; `format` is what weights are
+/// Two projections of one branch, compared over the effective batch, and a label head; `format` is what weights are
 /// rounded to.
 pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
     let mut random = Random(recipe.layers.len() as u64);
