@@ -46,7 +46,7 @@ fn started(device: &Device, task: &ClassifyTask, arithmetic: Arithmetic) -> Step
 
 /// Whole batches and one with a tail.
 fn batches(task: &ClassifyTask) -> [Batch; 3] {
-    [0, 0, 3].map(|less| mixed_batch(task, EFFECTIVE_BATCH - less, less as u64))
+    [(0, 1), (0, 2), (3, 3)].map(|(less, seed)| mixed_batch(task, EFFECTIVE_BATCH - less, seed))
 }
 
 fn losses(device: &Device, task: &ClassifyTask, arithmetic: Arithmetic) -> Vec<f64> {
