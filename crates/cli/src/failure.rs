@@ -51,7 +51,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             tell(&format!("error: {error}"));
             ExitCode::from(match error {
                 DeviceError::Missing(_) => BAD_INPUT,
-                DeviceError::Memory(_) => DOES_NOT_FIT,
+                DeviceError::Memory { .. } => DOES_NOT_FIT,
                 DeviceError::Failed(_) => FOUND,
             })
         }
@@ -61,7 +61,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             tell(&format!("error: {error}"));
             ExitCode::from(DOES_NOT_FIT)
         }
-        Some(TrainError::Run(_) | TrainError::Diverged(_)) => {
+        Some(TrainError::Run(_) | TrainError::File { .. } | TrainError::Diverged(_)) => {
             tell(&format!("error: {error}"));
             ExitCode::from(FOUND)
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdall_train::budget::show_bytes;
+use holdall_files::show_bytes;
 use holdall_train::config::Subset;
 use holdall_train::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary,
@@ -42,7 +42,7 @@ pub struct Watcher {
 impl Watcher {
     /// For a run that is about to begin, or to go on.
     pub fn new(trainer: &Trainer) -> Watcher {
-        let total = trainer.ready().total_steps();
+        let total = trainer.planned().total_steps();
         let bar = if std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template(
                 "{bar:24} {pos}/{len} steps  {msg}  {elapsed} done, {eta} left",
@@ -55,13 +55,13 @@ impl Watcher {
         bar.set_position(trainer.steps_done());
         bar.reset_eta();
         Watcher {
-            task: Arc::clone(&trainer.ready().prepared.setup.step.task),
+            task: Arc::clone(&trainer.planned().prepared.setup.step.task),
             bar,
             last_line: Instant::now(),
             total,
             has_told_losses: false,
             peak_bytes: None,
-            memory: match trainer.ready().device.is_gpu() {
+            memory: match trainer.planned().device.is_gpu() {
                 true => "GPU memory",
                 false => "Memory",
             },

@@ -8,6 +8,8 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use holdall_files::show_bytes;
+
 use crate::words::{counted, listed, percent, thousands};
 
 /// Where something is wrong, what was expected there, what was found, and what to do about it.
@@ -301,8 +303,8 @@ pub enum DataError {
         "{}: {width} x {height} pixels take {} to decode, and the budget leaves {} for it\n\
          hint: scale it down before training, or give a larger budget",
         path.display(),
-        mebibytes(*needed_bytes),
-        mebibytes(*allowed_bytes)
+        show_bytes(*needed_bytes),
+        show_bytes(*allowed_bytes)
     )]
     PictureOverBudget {
         /// The file.
@@ -322,9 +324,9 @@ pub enum DataError {
         "{}: a tokenizer of {} takes {} to open, and the budget leaves {}\n\
          hint: give a larger budget, or check that this is the model's tokenizer",
         path.display(),
-        mebibytes(*file_bytes),
-        mebibytes(*needed_bytes),
-        mebibytes(*allowed_bytes)
+        show_bytes(*file_bytes),
+        show_bytes(*needed_bytes),
+        show_bytes(*allowed_bytes)
     )]
     TokenizerOverBudget {
         /// The file.
@@ -387,10 +389,6 @@ pub enum DataError {
         /// Pixels from the top.
         y: u32,
     },
-}
-
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 fn mask_hint(value: u16, white: u16) -> &'static str {

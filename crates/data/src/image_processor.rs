@@ -166,8 +166,8 @@ impl ImageProcessor {
         &self.text
     }
 
-    /// What tells it from OpenAI's numbers, in letters; nothing where nothing does.
-    pub fn differing_from_clip(&self) -> Option<String> {
+    /// What a run's digest says of it; nothing for OpenAI's numbers, which runs had before a folder could bring its own.
+    pub fn digest_text(&self) -> Option<String> {
         let clip = ImageProcessor::clip(self.framing.size);
         let of = |processor: &ImageProcessor| {
             format!(

@@ -151,11 +151,6 @@ impl TextEncoder {
         })
     }
 
-    /// The id that begins every caption.
-    pub fn start_id(&self) -> i64 {
-        i64::from(self.start)
-    }
-
     /// The id that ends every caption, and pads it.
     pub fn eos_id(&self) -> i64 {
         i64::from(self.end)

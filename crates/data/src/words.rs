@@ -1,23 +1,6 @@
 //! Numbers and names as messages write them.
 
-/// `2,400`.
-pub fn thousands(number: usize) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// `1 row`, `2,400 rows`.
-pub fn counted(number: usize, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", thousands(number))
-}
+pub(crate) use holdall_files::{counted, thousands};
 
 /// A share as a percentage, without zeros that say nothing: `10%`, `2.5%`.
 pub(crate) fn percent(share: f64) -> String {
@@ -62,12 +45,6 @@ mod tests {
 
     #[test]
     fn numbers() {
-        assert_eq!(thousands(0), "0");
-        assert_eq!(thousands(999), "999");
-        assert_eq!(thousands(2400), "2,400");
-        assert_eq!(thousands(1_234_567), "1,234,567");
-        assert_eq!(counted(1, "row"), "1 row");
-        assert_eq!(counted(2400, "row"), "2,400 rows");
         assert_eq!(percent(0.1), "10%");
         assert_eq!(percent(0.025), "2.5%");
     }

@@ -64,8 +64,13 @@ pub enum DeviceError {
     #[error("{0}")]
     Missing(String),
     /// The memory that the plan asks for is not there.
-    #[error("{0}")]
-    Memory(String),
+    #[error("{found}\nhint: {hint}")]
+    Memory {
+        /// What is asked for, and what there is.
+        found: String,
+        /// What helps.
+        hint: String,
+    },
     /// The device failed.
     #[error("{0}")]
     Failed(String),
@@ -73,7 +78,10 @@ pub enum DeviceError {
 
 impl From<ArenaError> for DeviceError {
     fn from(error: ArenaError) -> DeviceError {
-        DeviceError::Memory(error.to_string())
+        DeviceError::Memory {
+            found: error.to_string(),
+            hint: "free memory, or give a smaller `--memory`".to_owned(),
+        }
     }
 }
 

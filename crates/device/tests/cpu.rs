@@ -29,5 +29,5 @@ mod shadow;
 mod step;
 #[path = "cpu/threads.rs"]
 mod threads;
-#[path = "cpu/two_towers.rs"]
-mod two_towers;
+#[path = "cpu/two_branches.rs"]
+mod two_branches;

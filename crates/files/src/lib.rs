@@ -7,17 +7,21 @@
 //! ```
 //!
 //! A process killed at any of these points leaves the old file or the new one, never a mixture; a machine that loses power, too.
+//!
+//! The lowest crate: how numbers are written for people, and drawn at random, is here as well.
 
 mod checksum;
 mod folder;
+mod numbers;
 mod open;
-mod show_bytes;
+mod splitmix;
 mod write;
 
 pub use checksum::{Checksum, NotAChecksum, RunningChecksum};
 pub use folder::{copy_whole, create_folders, remove_folder, repair_folder, write_whole_folder};
+pub use numbers::{counted, show_bytes, thousands};
 pub use open::{open_regular, read_regular};
-pub use show_bytes::show_bytes;
+pub use splitmix::{GOLDEN, SplitMix64, mix};
 pub use write::{
     partial, sync_folder, write_shared, write_whole, write_whole_by, write_whole_file,
 };

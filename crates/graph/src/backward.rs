@@ -5,7 +5,7 @@
 //! contribution overwrites, later ones accumulate in place. Where only part of a storage is ever
 //! read (the class token of the last layer), its gradient is first filled with zero.
 //!
-//! What does not lead to a trainable parameter is pruned: a frozen tower has no backward nodes at all.
+//! What does not lead to a trainable parameter is pruned: a frozen branch has no backward nodes at all.
 
 use std::collections::{HashMap, HashSet};
 

@@ -244,23 +244,23 @@ mod tests {
 
     #[test]
     fn five_dimensions_are_counted_and_strided_like_fewer() {
-        let clip = Value::whole(StorageId(0), Shape::new(&[2, 3, 4, 5, 6]));
-        assert_eq!(clip.strides.dims(), [360, 120, 30, 6, 1]);
-        assert_eq!((clip.shape.rows(), clip.shape.width()), (120, 6));
+        let video = Value::whole(StorageId(0), Shape::new(&[2, 3, 4, 5, 6]));
+        assert_eq!(video.strides.dims(), [360, 120, 30, 6, 1]);
+        assert_eq!((video.shape.rows(), video.shape.width()), (120, 6));
         assert_eq!(
-            (clip.shape.num_elements(), clip.row_stride()),
+            (video.shape.num_elements(), video.row_stride()),
             (720, Some(6))
         );
-        assert!(clip.is_contiguous());
+        assert!(video.is_contiguous());
         let two_columns = Value {
             shape: Shape::new(&[2, 3, 4, 5, 2]),
-            ..clip
+            ..video
         };
         assert_eq!(two_columns.row_stride(), Some(6));
         assert!(!two_columns.is_contiguous());
         let without_first_frame = Value {
             shape: Shape::new(&[2, 2, 4, 5, 6]),
-            ..clip
+            ..video
         };
         assert_eq!(without_first_frame.row_stride(), None);
         assert_ne!(Shape::new(&[2, 3]), Shape::new(&[2, 3, 1, 1, 1, 1]));

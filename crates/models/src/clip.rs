@@ -8,6 +8,8 @@ pub(crate) mod config_json;
 pub mod init;
 mod presets;
 
+pub use presets::NORMALIZATION;
+
 use holdall_graph::{DType, Decay, Graph, ValueId};
 
 use crate::transformer::{OneToken, norm};
@@ -57,12 +59,6 @@ pub fn inputs(
         lengths: graph.input("lengths", &[batch], DType::I64),
         order: None,
     }
-}
-
-/// Declares the order in which gradients of equal tokens are added, for devices that need it.
-pub fn order_input(graph: &mut Graph, inputs: &mut ClipInputs) {
-    let shape = graph.shape(inputs.ids);
-    inputs.order = Some(graph.input("order of ids", shape.dims(), DType::I64));
 }
 
 /// Fills an order for captions of `tokens` each: places up to the end tokens, by id and then by place; -1 behind them.

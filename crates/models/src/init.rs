@@ -2,45 +2,33 @@
 //!
 //! How wide they spread is for each architecture to say: [`clip::init`](crate::clip::init), [`vit::init`](crate::vit::init).
 
-/// What a stream's state moves on by.
-const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+use holdall_files::{GOLDEN, SplitMix64};
 
 /// Numbers that one thread draws at a time; fewer are not worth a thread.
 const DRAWN_TOGETHER: usize = 1 << 18;
 
 /// A stream of numbers for one tensor.
-pub struct Draw {
-    state: u64,
-}
+pub struct Draw(SplitMix64);
 
 impl Draw {
     /// The stream of `name` under `seed`.
     pub fn new(seed: u64, name: &str) -> Draw {
         // FNV-1a over the name keeps streams of different tensors apart.
-        let mut state = 0xcbf2_9ce4_8422_2325u64 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut state = 0xcbf2_9ce4_8422_2325u64 ^ seed.wrapping_mul(GOLDEN);
         for byte in name.bytes() {
             state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
-        Draw { state }
+        Draw(SplitMix64(state))
     }
 
-    /// As if so many had been drawn already.
-    fn skip(&mut self, draws: u64) {
-        self.state = self.state.wrapping_add(GAMMA.wrapping_mul(draws));
-    }
-
-    /// Next 64 bits (splitmix64).
+    /// Next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(GAMMA);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// Uniform in `[0, 1)`.
     pub fn uniform(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+        self.0.unit()
     }
 
     /// Standard normal (Box-Muller).
@@ -53,7 +41,7 @@ impl Draw {
 /// What the values of a parameter start as.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Start {
-    /// All the same.
+    /// One value everywhere.
     Constant(f32),
     /// Normal numbers of this standard deviation around zero.
     Normal(f64),
@@ -69,7 +57,7 @@ impl Start {
         let draw_from = |first: usize, values: &mut [f32]| {
             let mut draw = Draw::new(seed, name);
             // A normal takes two.
-            draw.skip(2 * first as u64);
+            draw.0.skip(2 * first as u64);
             for value in values {
                 *value = (draw.normal() * std) as f32;
             }

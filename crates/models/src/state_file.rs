@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(read.map(f32::to_bits), values.map(f32::to_bits));
         assert!(state.read("b", &mut read).is_err());
         assert!(state.read("a", &mut [0.0; 2]).is_err());
-        // A folder in the way of the partial file: the write fails, the state stays.
+        // A folder has the name of the partial file: the write fails, the state stays.
         fs::create_dir(path.with_added_extension("partial")).unwrap();
         assert!(write_state(&path, "{}", NOTHING, || Ok(())).is_err());
         assert_eq!(StateFile::open(&path).unwrap().text(), "{\"step\": 1}");

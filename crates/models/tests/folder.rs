@@ -18,9 +18,8 @@ use std::fs;
 use std::path::Path;
 
 use half::{bf16, f16};
-use holdall_models::config::{
-    Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig,
-};
+use holdall_models::clip::NORMALIZATION;
+use holdall_models::config::{Activation, ClipConfig, TextConfig, TextPooling, VisionConfig};
 use holdall_models::error::ModelError;
 use holdall_models::folder::{Head, ModelFolder, StoredType, write_folder};
 use safetensors::Dtype;
@@ -51,7 +50,7 @@ fn tiny() -> ClipConfig {
             num_channels: 3,
             activation: Activation::QuickGelu,
             layer_norm_eps: 1e-5,
-            normalization: Normalization::CLIP,
+            normalization: NORMALIZATION,
         },
         projection_dim: 6,
         logit_scale_init: 2.5,

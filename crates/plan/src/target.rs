@@ -41,7 +41,7 @@ pub trait Target: Sync {
         0
     }
 
-    /// The arena is reserved in pages of so many bytes.
+    /// Size of the pages in which the arena is reserved.
     fn page_bytes(&self) -> u64;
 
     /// What the product library keeps outside the arena once the node has run.

@@ -1,37 +1,12 @@
 //! Numbers as messages write them.
 
-/// `2,400`.
-pub fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
+pub(crate) use holdall_files::{counted, thousands};
 
-/// `1 line`, `2,400 lines`.
-pub fn counted(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", thousands(number))
-}
-
-/// `1.50 GiB`.
+/// `1.50 GiB`, `-3.0 MiB`.
 pub fn show_bytes(bytes: f64) -> String {
-    const UNITS: [(f64, &str, usize); 4] = [
-        (1_099_511_627_776.0, "TiB", 2),
-        (1_073_741_824.0, "GiB", 2),
-        (1_048_576.0, "MiB", 1),
-        (1_024.0, "KiB", 1),
-    ];
-    let unit = UNITS.iter().find(|(size, _, _)| bytes.abs() >= *size);
-    match unit {
-        Some((size, name, digits)) => format!("{:.*} {name}", digits, bytes / size),
-        None => format!("{bytes:.0} B"),
-    }
+    let sign = if bytes < 0.0 { "-" } else { "" };
+    let bytes = bytes.abs().round() as u64;
+    format!("{sign}{}", holdall_files::show_bytes(bytes))
 }
 
 /// `41 ms`, `2.5 s`, `12 min`, `3.1 h`, `4 days`.
@@ -60,8 +35,6 @@ mod tests {
 
     #[test]
     fn numbers() {
-        assert_eq!(counted(1, "line"), "1 line");
-        assert_eq!(counted(1_234_567, "line"), "1,234,567 lines");
         assert_eq!(show_bytes(1.5 * 1_073_741_824.0), "1.50 GiB");
         assert_eq!(show_bytes(-3.0 * 1_048_576.0), "-3.0 MiB");
         assert_eq!(show_bytes(12.0), "12 B");

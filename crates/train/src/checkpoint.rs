@@ -25,7 +25,7 @@ use holdall_models::state_file::{StateFile, write_state};
 use serde::{Deserialize, Serialize};
 
 use crate::appended_file::Prefix;
-use crate::error::TrainError;
+use crate::error::{TrainError, without_hint};
 use crate::report::SummaryMetrics;
 use crate::run_folder::{RunFolder, failed};
 use crate::scaler::LossScaler;
@@ -377,12 +377,6 @@ fn unusable(path: &Path, cause: ModelError) -> Unusable {
             Unusable::Damaged(format!("{named}damaged: {text}"))
         }
     }
-}
-
-/// An error without the advice that it would come with elsewhere.
-fn without_hint(error: &impl ToString) -> String {
-    let text = error.to_string();
-    text.split("\nhint: ").next().unwrap_or_default().to_owned()
 }
 
 /// The checkpoints of a run as they lie on disk.

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::budget::show_bytes;
 use crate::config::EvalEvery;
 use crate::error::TrainError;
-use crate::ready::Ready;
+use crate::planned_run::PlannedRun;
 
 /// A line of `metrics.jsonl`, with its share of what else grows.
 const LINE_BYTES: u64 = 600;
@@ -32,8 +32,8 @@ pub struct DiskSpace {
 
 impl DiskSpace {
     /// Of a run that is planned.
-    pub fn new(ready: &Ready) -> DiskSpace {
-        let graph = &ready.plan.step.graph;
+    pub fn new(planned: &PlannedRun) -> DiskSpace {
+        let graph = &planned.plan.step.graph;
         let bytes = |trainable: bool| -> u64 {
             let parameters = graph.parameters().iter();
             let counted = parameters.filter(|parameter| parameter.trainable || !trainable);
@@ -43,8 +43,8 @@ impl DiskSpace {
         DiskSpace {
             checkpoint_bytes: bytes(false) + 2 * bytes(true),
             model_bytes: bytes(false),
-            other_bytes: SMALL_FILES_BYTES + LINE_BYTES * ready.total_steps(),
-            has_best: ready.config.train.eval_every != EvalEvery::Never,
+            other_bytes: SMALL_FILES_BYTES + LINE_BYTES * planned.total_steps(),
+            has_best: planned.config.train.eval_every != EvalEvery::Never,
         }
     }
 

@@ -1,5 +1,7 @@
 //! What can go wrong in a run.
 
+use std::fmt::Display;
+
 use holdall_data::error::DataError;
 use holdall_device::DeviceError;
 use holdall_models::error::ModelError;
@@ -28,10 +30,24 @@ pub enum TrainError {
     /// What is trained is not finite any more.
     #[error(transparent)]
     Diverged(#[from] Box<Diverged>),
+    /// A file of the run cannot be read or written.
+    #[error("{found}\nhint: {hint}")]
+    File {
+        /// The file, and what the system said.
+        found: String,
+        /// What helps.
+        hint: &'static str,
+    },
     /// A run that had begun cannot go on.
     #[error("{0}")]
     Run(String),
     /// The config cannot be read or contradicts itself.
     #[error("{0}")]
     Config(String),
+}
+
+/// What an error says, without the advice that it would come with elsewhere.
+pub(crate) fn without_hint(error: &dyn Display) -> String {
+    let text = error.to_string();
+    text.split("\nhint: ").next().unwrap_or_default().to_owned()
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use holdall_files::{Checksum, write_whole_folder};
 use holdall_models::folder::seal_folder;
 
-use crate::error::TrainError;
-use crate::run_folder::failed;
+use crate::error::{TrainError, without_hint};
+use crate::run_folder::{FREE_SPACE, failed};
 use crate::step::Step;
 
 /// Shards as large as `transformers` makes them.
@@ -24,9 +24,8 @@ pub fn save_model(step: &Step, folder: &Path) -> Result<Checksum, TrainError> {
 
 /// What could not be saved, and what helps.
 pub(crate) fn unsaved(cause: &dyn Display) -> TrainError {
-    let cause = cause.to_string();
-    let first = cause.lines().next().unwrap_or_default();
-    TrainError::Run(format!(
-        "{first}\nhint: free some space, then go on with --resume"
-    ))
+    TrainError::File {
+        found: without_hint(cause),
+        hint: FREE_SPACE,
+    }
 }

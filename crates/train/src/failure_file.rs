@@ -12,14 +12,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::diverged::Diverged;
-use crate::ready::{PlanReport, Ready};
+use crate::planned_run::{PlanReport, PlannedRun};
 use crate::recorder::Recorder;
 use crate::run_folder::write_whole;
 
 /// The file's name in a run's folder.
 pub const FILE_NAME: &str = "failure.json";
 
-/// Lines of `metrics.jsonl` that are kept, and where they are looked for.
+/// Lines of `metrics.jsonl` that are kept, and how much of its end is searched for them.
 const NUM_LINES: usize = 20;
 const TAIL_BYTES: u64 = 64 << 10;
 
@@ -61,18 +61,18 @@ struct Failure<'a> {
 
 impl FailureFile {
     /// For a run in this folder.
-    pub fn new(ready: &Ready, folder: &Path, command: Vec<String>) -> FailureFile {
+    pub fn new(planned: &PlannedRun, folder: &Path, command: Vec<String>) -> FailureFile {
         let report = PlanReport::new(
-            &ready.plan,
-            &ready.device,
-            ready.prepared.setup.budget_bytes,
+            &planned.plan,
+            &planned.device,
+            planned.prepared.setup.budget_bytes,
         );
         FailureFile {
             folder: folder.to_owned(),
-            recorder: ready.recorder().clone(),
+            recorder: planned.recorder().clone(),
             command,
-            device: ready.device.describe(),
-            config: serde_json::to_value(&ready.config).unwrap_or_default(),
+            device: planned.device.describe(),
+            config: serde_json::to_value(&planned.config).unwrap_or_default(),
             plan: serde_json::to_value(report).unwrap_or_default(),
         }
     }

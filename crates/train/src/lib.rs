@@ -1,9 +1,17 @@
 //! The training run: whatever the split of the batch, the gradient of the whole; whenever it is killed, the same losses.
 //!
-//! From a config to a run: [`config`] is what the user wrote, [`tasks`] read the data and open the model ([`prepare`]),
-//! [`setup`] says what is computed within which budget, [`site`] where, [`ready`] plans it, [`plan_race`] lets a GPU decide
-//! between plans, [`reserve`] gets the memory, [`trainer`] is the loop. Nothing here but [`tasks`] knows what is trained: [`task`]
-//! is what they are asked.
+//! From a config to a run, each room with what leaves it:
+//!
+//! ```text
+//! config        RunConfig           what the user wrote, checked
+//! tasks         Prepared            the samples are read, the model is opened; `site` says for which device or card
+//!   setup         Setup             what is computed, within which budget
+//! planned_run   PlannedRun          where every byte goes; `plan_race` lets a GPU decide between plans
+//! reserve       Step                the memory is reserved, the weights are in it
+//! trainer       Trainer             the loop
+//! ```
+//!
+//! Nothing here but [`tasks`] knows what is trained: [`task`] is what they are asked.
 //!
 //! Follow one step: `feed` brings the [`batch`] as [`loader_budget`] says, [`step_graph`] writes what is computed, the planner
 //! places it, [`step`] runs the programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss
@@ -33,8 +41,8 @@ pub mod optimizer;
 mod picture_changes;
 pub mod picture_costs;
 pub mod plan_race;
+pub mod planned_run;
 pub mod prepare;
-pub mod ready;
 pub mod recorder;
 pub mod report;
 pub mod requests;

@@ -275,7 +275,7 @@ pub struct ReadingReport {
 }
 
 impl ReadingReport {
-    /// Of a run that read like this, on a machine of so many threads.
+    /// Of a run that read like this, on a machine with this many threads.
     pub fn new(reading: &Reading, waits: &Waits, num_threads: usize) -> ReadingReport {
         ReadingReport {
             workers: waits.workers,

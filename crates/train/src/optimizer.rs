@@ -1,7 +1,7 @@
 //! AdamW: which numbers move the weights.
 //!
 //! Matrices and embeddings decay; norms, biases and `logit_scale` do not. Learning rates are a short list: the
-//! towers' first, the heads' second, then those of patterns.
+//! backbone's first, the heads' second, then those of patterns.
 
 use holdall_graph::ops::update::{AdamW, AdamWParameter};
 use holdall_graph::{Decay, Graph};
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerConfig {
-    /// Decay of the first moment.
+    /// Decay of the first scalars.
     pub beta1: f64,
-    /// Decay of the second moment.
+    /// Decay of the second scalars.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Added to the root of the second scalars.
     pub eps: f64,
     /// Decay of matrices and embeddings.
     pub weight_decay: f64,
@@ -60,18 +60,18 @@ impl OptimizerConfig {
         }
     }
 
-    /// What the update reads of the moment: inverse loss scale, bias corrections, learning rates.
-    pub(crate) fn write_schedule(&self, moment: &StepScalars<'_>, schedule: &mut [f32]) {
-        let step = moment.step as f64;
+    /// Scalars of the step: inverse loss scale, bias corrections, learning rates.
+    pub(crate) fn write_schedule(&self, scalars: &StepScalars<'_>, schedule: &mut [f32]) {
+        let step = scalars.step as f64;
         let correction = |beta: f64| (1.0 / (1.0 - beta.powf(step))) as f32;
         schedule[..SCHEDULE_START].copy_from_slice(&[
-            (1.0 / moment.loss_scale) as f32,
+            (1.0 / scalars.loss_scale) as f32,
             correction(self.beta1),
             correction(self.beta2),
         ]);
         let rates = &mut schedule[SCHEDULE_START..];
-        assert_eq!(rates.len(), moment.rates.len(), "learning rates");
-        for (to, &rate) in rates.iter_mut().zip(moment.rates) {
+        assert_eq!(rates.len(), scalars.rates.len(), "learning rates");
+        for (to, &rate) in rates.iter_mut().zip(scalars.rates) {
             *to = rate as f32;
         }
     }
@@ -80,7 +80,7 @@ impl OptimizerConfig {
 /// Entries of the schedule before the learning rates.
 pub(crate) const SCHEDULE_START: usize = 3;
 
-/// Learning rates that are always there: the towers' and the heads'.
+/// Learning rates that are always there: the backbone's and the heads'.
 pub const FIXED_RATES: usize = 2;
 
 /// What changes from step to step.
@@ -88,7 +88,7 @@ pub const FIXED_RATES: usize = 2;
 pub struct StepScalars<'a> {
     /// Counts updates, from 1.
     pub step: u64,
-    /// Learning rates: the towers', the heads', then one per pattern.
+    /// Learning rates: the backbone's, the heads', then one per pattern.
     pub rates: &'a [f64],
     /// What losses were multiplied by.
     pub loss_scale: f64,

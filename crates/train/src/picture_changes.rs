@@ -4,7 +4,7 @@
 use holdall_data::config::{BadPictures, DataConfig, ReplacedPictures};
 use holdall_data::picture_record::{Compared, compare, record};
 use holdall_data::samples::Samples;
-use holdall_data::words::thousands;
+use holdall_files::thousands;
 
 use crate::config::Subset;
 use crate::error::TrainError;

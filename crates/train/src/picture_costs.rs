@@ -22,7 +22,7 @@ use holdall_plan::PlanError;
 use rayon::prelude::*;
 
 use crate::budget::show_bytes;
-use crate::error::TrainError;
+use crate::error::{TrainError, without_hint};
 
 /// Headers that are read of a list. Of a longer one evenly spaced ones: what is larger than all of these is found when it is read, and
 /// waits or is left out then.
@@ -181,8 +181,7 @@ impl PictureCosts {
         if policy.bad_pictures == BadPictures::Fail {
             let first = refused
                 .first()
-                .map_or(String::new(), |first| first.skipped.error.to_string());
-            let first = first.lines().next().unwrap_or_default();
+                .map_or(String::new(), |first| without_hint(&first.skipped.error));
             return Err(TrainError::DoesNotFit(format!(
                 "{first}; {} in all do not fit, and `bad_pictures: fail` leaves none out\n\
                  hint: --memory {}MiB has room for the largest; `data: {{bad_pictures: skip}}` leaves them out",
@@ -242,7 +241,7 @@ pub fn describe(refused: &[TooCostly]) -> Option<String> {
     Some(format!(
         "WARNING: {} left out: decoding takes more than the {} that the budget leaves for it\n{}{more}\n\
          hint: a larger --memory, or smaller pictures on disk",
-        holdall_data::words::counted(refused.len(), "picture"),
+        holdall_files::counted(refused.len(), "picture"),
         show_bytes(allowed),
         named.join("\n")
     ))

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use holdall_device::cuda::compile::cache_folder;
 use holdall_device::{Device, DeviceError};
+use holdall_files::SplitMix64;
 use holdall_plan::{Candidate, Choice, Plan, Request, StepShape, contenders, plan, plan_of};
 use serde::{Deserialize, Serialize};
 
@@ -113,7 +114,7 @@ fn race(
         let chosen = &plan.chosen;
         let (result, words) = match run(plan) {
             Ok(step_ms) => (Some(step_ms), format!("{} a step", show_time(step_ms))),
-            Err(TrainError::Device(DeviceError::Memory(_))) => {
+            Err(TrainError::Device(DeviceError::Memory { .. })) => {
                 (None, "left out: its memory is not there".to_owned())
             }
             Err(error) => return Err(error),
@@ -208,22 +209,24 @@ fn run_for_real(
     let batch_size = plan.chosen.choice.batch_size;
     let mut step = Step::new(device, setup.step.clone(), plan.step.clone(), batch_size)?;
     // Small and never all zero: a card computes faster on zeros, and slower on what is not a number.
-    let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
+    let mut random = SplitMix64(0);
     step.set_weights(device, |_, values| -> Result<(), TrainError> {
-        values.iter_mut().for_each(|value| *value = noise.draw());
+        for value in values {
+            *value = (random.unit() as f32 - 0.5) * 0.04;
+        }
         Ok(())
     })?;
     let rates = vec![1e-6; setup.step.num_rates()];
     let began = Instant::now();
     let mut times = Vec::new();
     for count in 1..=WARM_UP_STEPS + COUNTED_STEPS {
-        let moment = StepScalars {
+        let scalars = StepScalars {
             step: count as u64,
             rates: &rates,
             loss_scale: 1.0,
         };
         let started = Instant::now();
-        step.launch(device, batch, &moment);
+        step.launch(device, batch, &scalars);
         // The next batch travels meanwhile, as it does where it is at hand.
         step.preload(device, batch);
         step.finish()?;
@@ -236,19 +239,6 @@ fn run_for_real(
     let counted = &mut times[warm_up..];
     counted.sort_by(f64::total_cmp);
     Ok(counted[counted.len() / 2])
-}
-
-/// Marsaglia's xorshift: drawing the weights of a large model as training does takes seconds.
-struct Noise(u64);
-
-impl Noise {
-    /// From -0.02 to 0.02.
-    fn draw(&mut self) -> f32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * 0.02
-    }
 }
 
 /// Where times are kept, and what they hold for.

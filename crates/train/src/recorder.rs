@@ -27,6 +27,7 @@ use holdall_telemetry::tensorboard::{self, EventFile};
 use serde::Serialize;
 
 use self::warnings::Warnings;
+use crate::error::without_hint;
 use crate::report::StepLine;
 
 /// Without anything to tell, a line this often.
@@ -282,8 +283,7 @@ impl Book {
         if let Err(error) = written
             && !std::mem::replace(&mut self.has_failed, true)
         {
-            let error = error.to_string();
-            let reason = error.lines().next().unwrap_or_default();
+            let reason = without_hint(&error);
             self.notices
                 .push(format!("{reason}; the run goes on without"));
         }

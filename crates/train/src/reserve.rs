@@ -26,7 +26,7 @@ pub struct Reserved<M = Step> {
 }
 
 /// What a device tells of its memory.
-struct Card<'a> {
+struct CardMemory<'a> {
     total_bytes: Option<u64>,
     /// What this process holds or could have, now.
     available_bytes: &'a dyn Fn() -> Option<u64>,
@@ -48,7 +48,7 @@ impl Setup {
         made: Plan,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Reserved, TrainError> {
-        let card = Card {
+        let card = CardMemory {
             total_bytes: device.total_bytes(),
             available_bytes: &|| device.available_bytes(),
             held_bytes: &|| device.held_bytes(),
@@ -74,7 +74,7 @@ impl Setup {
 fn reserve<M>(
     plan: Plan,
     budget_bytes: Option<u64>,
-    card: &Card<'_>,
+    card: &CardMemory<'_>,
     make: Make<'_, M>,
     plan_again: PlanAgain<'_>,
     tell: &mut dyn FnMut(&str),
@@ -85,8 +85,9 @@ fn reserve<M>(
             budget_bytes,
             machine,
         },
-        Err(TrainError::Device(DeviceError::Memory(why))) => {
-            within_what_is_left((&plan, budget_bytes), &why, card, make, plan_again, tell)?
+        Err(TrainError::Device(DeviceError::Memory { found, hint })) => {
+            let why = (&*found, &*hint);
+            within_what_is_left((&plan, budget_bytes), why, card, make, plan_again, tell)?
         }
         Err(error) => return Err(error),
     };
@@ -115,7 +116,7 @@ fn reserve<M>(
                 machine,
             })
         }
-        // The same plan would be made again, for more bytes.
+        // Planning would give the same plan, for more bytes.
         _ => Ok(forecast_raised(reserved, excess, tell)),
     }
 }
@@ -135,28 +136,28 @@ fn forecast_raised<M>(
     reserved
 }
 
-/// Plans again for what is there now. `why` names who holds the rest.
+/// Plans again for what is there now. `who` names who holds the rest, `hint` what helps.
 fn within_what_is_left<M>(
     (old, old_budget): (&Plan, Option<u64>),
-    why: &str,
-    card: &Card<'_>,
+    (who, hint): (&str, &str),
+    card: &CardMemory<'_>,
     make: Make<'_, M>,
     plan_again: PlanAgain<'_>,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Reserved<M>, TrainError> {
-    let (who, hint) = match why.split_once("\nhint: ") {
-        Some((who, hint)) => (who, format!("\nhint: {hint}")),
-        None => (why, String::new()),
+    let no_memory = |found: String| DeviceError::Memory {
+        found,
+        hint: hint.to_owned(),
     };
     let Some(available) = (card.available_bytes)() else {
-        return Err(DeviceError::Memory(why.to_owned()).into());
+        return Err(no_memory(who.to_owned()).into());
     };
     let left = Memory::Auto.resolve(card.total_bytes.unwrap_or(u64::MAX), available);
     let budget = old_budget.map_or(left, |budget| budget.min(left));
     let plan = plan_again(Some(budget), 0).map_err(|error| match error {
         TrainError::Plan(PlanError::DoesNotFit { smallest_bytes, .. }) => {
-            TrainError::from(DeviceError::Memory(format!(
-                "{who}\n  {} could be had: the smallest plan of what was left open needs {}{hint}",
+            TrainError::from(no_memory(format!(
+                "{who}\n  {} could be had: the smallest plan of what was left open needs {}",
                 show_bytes(budget),
                 show_bytes(smallest_bytes)
             )))

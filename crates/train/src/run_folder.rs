@@ -1,7 +1,7 @@
 //! The folder of a run: one owner at a time, and every file whole or not there.
 //!
 //! ```text
-//! RUN/config.yml      as resolved, runs again as it is
+//! RUN/config.yml      as resolved; `holdall train` on it repeats the run
 //! RUN/plan.json       what was chosen, and what else there was
 //! RUN/plan-tensors.json, operations.json   the same for people: what lies where and when, what takes how long
 //! RUN/metrics.jsonl   a line per step and evaluation
@@ -195,7 +195,7 @@ fn remove_partial(folder: &Path) {
     }
 }
 
-/// What stands in the way of a new run.
+/// What a folder holds that a new run may not overwrite.
 enum Contents {
     Run,
     Other(String),
@@ -245,12 +245,16 @@ pub fn write_whole(path: &Path, contents: &[u8]) -> Result<(), TrainError> {
     holdall_files::write_whole(path, contents).map_err(failed(path, "written"))
 }
 
+/// What helps a run whose disk is full.
+pub(crate) const FREE_SPACE: &str = "free some space, then go on with --resume";
+
 /// Advice for a run that has nothing to go on with yet.
 pub(crate) fn before_it_began(error: TrainError) -> TrainError {
     match error {
-        TrainError::Run(text) => {
-            TrainError::Run(text.replace("go on with --resume", "begin again"))
-        }
+        TrainError::File { found, hint } if hint == FREE_SPACE => TrainError::File {
+            found,
+            hint: "free some space, then begin again",
+        },
         error => error,
     }
 }
@@ -260,18 +264,16 @@ pub(crate) fn failed(path: &Path, done: &'static str) -> impl FnOnce(std::io::Er
     let path = path.to_owned();
     move |cause| {
         let hint = match cause.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::FileTooLarge => {
-                "free some space, then go on with --resume"
-            }
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::FileTooLarge => FREE_SPACE,
             std::io::ErrorKind::PermissionDenied => {
                 "check who may write there, or choose another --out"
             }
             _ => "check the path and the disk",
         };
-        TrainError::Run(format!(
-            "{} cannot be {done}: {cause}\nhint: {hint}",
-            path.display()
-        ))
+        TrainError::File {
+            found: format!("{} cannot be {done}: {cause}", path.display()),
+            hint,
+        }
     }
 }
 

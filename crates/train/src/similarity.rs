@@ -1,14 +1,13 @@
 //! Lines that people look for in the log of an evaluation.
 
-use holdall_data::words::thousands;
-use holdall_files::show_bytes;
+use holdall_files::{show_bytes, thousands};
 
 /// `23,592 unique texts out of 117,120`.
-pub fn unique_texts(num_texts: usize, num_captions: usize) -> String {
+pub fn unique_texts(num_texts: usize, num_rows: usize) -> String {
     format!(
         "{} unique texts out of {}",
         thousands(num_texts),
-        thousands(num_captions)
+        thousands(num_rows)
     )
 }
 

@@ -208,18 +208,18 @@ impl Step {
         &mut self,
         device: &Device,
         batch: &Batch,
-        moment: &StepScalars<'_>,
+        scalars: &StepScalars<'_>,
     ) -> Result<StepReport, DeviceError> {
-        self.launch(device, batch, moment);
+        self.launch(device, batch, scalars);
         self.finish()
     }
 
     /// Loads `batch` and runs every program; on a GPU, returns before they are done.
-    pub fn launch(&mut self, device: &Device, batch: &Batch, moment: &StepScalars<'_>) {
-        self.begin(batch, moment.loss_scale);
+    pub fn launch(&mut self, device: &Device, batch: &Batch, scalars: &StepScalars<'_>) {
+        self.begin(batch, scalars.loss_scale);
         let (place, optimizer) = (self.place(endpoints::SCHEDULE), &self.config.optimizer);
         self.machine.input(&place, |schedule: &mut [f32]| {
-            optimizer.write_schedule(moment, schedule);
+            optimizer.write_schedule(scalars, schedule);
         });
         on_its_threads(device, || {
             self.run_passes(device, batch);

@@ -7,7 +7,7 @@
 //! ([`Graph::leave_by_first_pass`]), the second uses them.
 //!
 //! A device may replay programs at fixed addresses, so only copies touch the rows that move from micro-batch to
-//! micro-batch: features are computed in one place and copied to their rows, and so are their gradients on the way back.
+//! micro-batch: features are computed in one place and copied to their rows, and so are their gradients in the backward pass.
 
 use std::collections::HashMap;
 use std::fmt;

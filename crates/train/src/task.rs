@@ -45,7 +45,7 @@ pub struct Loss {
 pub enum Chance {
     /// The logarithm of the number of samples in the step.
     LogSamples,
-    /// The logarithm of so many classes.
+    /// The logarithm of the number of classes.
     Log(usize),
     /// A number.
     Value(f64),
@@ -54,7 +54,7 @@ pub enum Chance {
 }
 
 impl Chance {
-    /// For a step of so many samples.
+    /// For a step of this many samples.
     pub fn of(self, samples: usize) -> Option<f64> {
         match self {
             Chance::LogSamples => Some((samples as f64).ln()),

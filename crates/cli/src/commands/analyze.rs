@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use holdall_data::words::{counted, thousands};
+use holdall_files::{counted, thousands};
 use holdall_telemetry::analyze::{
     Analysis, AnalyzeOptions, LogSummary, Severity, Verdict, analyze, analyze_run,
 };
@@ -155,7 +155,7 @@ fn show_log(log: &LogSummary) -> String {
         text += &format!(
             "{} could not be read; the first is line {}: {reason}\n",
             counted(log.skipped.lines as usize, "line"),
-            thousands(line as usize)
+            thousands(line)
         );
     }
     text

@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use half::{bf16, f16};
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
+use holdall_files::SplitMix64;
 use holdall_metrics::features::{Element, Features, Segment};
 use holdall_metrics::pairs::Pairs;
 use holdall_metrics::retrieval::{Job, OnGpu, Options, Ties};
@@ -91,7 +92,7 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
         ElementArgument::F16 => (Element::F16, "f16"),
         ElementArgument::Bf16 => (Element::Bf16, "bf16"),
     };
-    let mut dice = Dice(arguments.seed);
+    let mut dice = Dice(SplitMix64(arguments.seed));
     let [queries, gallery] = [arguments.queries, arguments.gallery]
         .map(|num_rows| dice.features(num_rows, arguments.dim, element));
     let features = |bytes| Features::new(arguments.dim, [Segment { bytes, element }]);
@@ -155,25 +156,17 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// splitmix64.
-struct Dice(u64);
+/// Draws what is ranked.
+struct Dice(SplitMix64);
 
 impl Dice {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, bound: usize) -> u32 {
-        (self.bits() % bound as u64) as u32
+        (self.0.bits() % bound as u64) as u32
     }
 
     /// Four sixteen-bit numbers and their sum: near enough to a normal distribution, of mean 0 and variance 1.
     fn normal(&mut self) -> f32 {
-        let bits = self.bits();
+        let bits = self.0.bits();
         let sum: u64 = (0..4).map(|part| bits >> (16 * part) & 0xffff).sum();
         const MEAN: f32 = 2.0 * 65_535.0;
         // Of each part 65536^2 / 12.
@@ -207,7 +200,7 @@ mod tests {
 
     #[test]
     fn rows_are_of_length_one_and_not_alike() {
-        let bytes = Dice(7).features(20, 64, Element::F32);
+        let bytes = Dice(SplitMix64(7)).features(20, 64, Element::F32);
         let features = Features::new(
             64,
             [Segment {

@@ -8,13 +8,13 @@ use clap::Args;
 use holdall_data::DataError;
 use holdall_data::allowance::Allowance;
 use holdall_data::check::{
-    CheckConfig, Example, Finding, Kind, MAX_ASPECT, MIN_PER_LABEL, MIN_SIZE, Outcome, Report,
-    RowKind, Watch, check,
+    CheckConfig, Example, Finding, MAX_ASPECT, MIN_PER_LABEL, MIN_SIZE, Outcome, ProblemKind,
+    Report, RowKind, Watch, check,
 };
 use holdall_data::find::{find, source_of};
 use holdall_data::source::{Captions, EvidenceKind, evidence};
-use holdall_data::words::{counted, thousands};
 use holdall_device::cpu;
+use holdall_files::{counted, thousands};
 use holdall_train::TrainError;
 use holdall_train::budget::Memory;
 use holdall_train::config::{Count, RunConfig};
@@ -288,7 +288,7 @@ fn first(report: &Report, finding: &Finding, room: usize) -> String {
         detail,
         ..
     } = example;
-    if let (Kind::Row(RowKind::FewOfLabel | RowKind::SameCaption), Some(detail)) =
+    if let (ProblemKind::Row(RowKind::FewOfLabel | RowKind::SameCaption), Some(detail)) =
         (finding.kind, detail)
     {
         return shortened(detail, room);
@@ -300,7 +300,7 @@ fn first(report: &Report, finding: &Finding, room: usize) -> String {
     };
     let detail = match (finding.kind, detail) {
         // Which CSV the other row is of shows in the row of this one.
-        (Kind::Row(RowKind::Leak), Some(detail)) => {
+        (ProblemKind::Row(RowKind::Leak), Some(detail)) => {
             let detail = detail.split(" of ").next().unwrap_or(detail);
             format!(" {detail}")
         }

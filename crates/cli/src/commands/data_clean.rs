@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_data::check::{CleanFile, Cleaned, Duplicates, clean};
-use holdall_data::words::{counted, thousands};
+use holdall_files::{counted, thousands};
 
 use crate::commands::data_check::{CheckOptions, Wanted, meant, share, watched};
 use crate::screen::{print, print_json, tell};

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use holdall_data::words::counted;
+use holdall_files::counted;
 use serde::Serialize;
 
 use crate::failure;

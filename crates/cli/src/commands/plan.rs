@@ -10,8 +10,8 @@ use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
 use holdall_train::plan_race::Choosing;
+use holdall_train::planned_run::{PlanReport, PlannedRun};
 use holdall_train::prepare::Prepared;
-use holdall_train::ready::{PlanReport, Ready};
 use holdall_train::setup::{Setup, show_budget};
 use holdall_train::site::Site;
 
@@ -58,14 +58,14 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
     if config.data.train.is_some() {
-        let ready = Ready::new(config.clone(), device, None, Choosing::Predicted);
-        let ready = fitting(json, kind, ready)?;
-        for note in &ready.prepared.notes {
+        let planned = PlannedRun::new(config.clone(), device, None, Choosing::Predicted);
+        let planned = fitting(json, kind, planned)?;
+        for note in &planned.prepared.notes {
             tell(note);
         }
-        let setup = &ready.prepared.setup;
-        let site = Site::Here(&ready.device);
-        return tell_plan(json, &config.model, setup, &ready.plan, site);
+        let setup = &planned.prepared.setup;
+        let site = Site::Here(&planned.device);
+        return tell_plan(json, &config.model, setup, &planned.plan, site);
     }
     let setup = Setup::without_data(&config, &device)?;
     let plan = fitting(json, kind, setup.plan(&device, 0, Choosing::Predicted))?;
@@ -260,9 +260,9 @@ fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
 }
 
 /// The plan as `train` says it before it begins.
-pub fn short(ready: &Ready) -> String {
-    let (setup, plan) = (&ready.prepared.setup, &ready.plan);
-    let mut text = batch_lines(setup, plan, ready.is_resumed());
+pub fn short(planned: &PlannedRun) -> String {
+    let (setup, plan) = (&planned.prepared.setup, &planned.plan);
+    let mut text = batch_lines(setup, plan, planned.is_resumed());
     text.push_str(&format!("Plan: {}\n", sentence(&plan.chosen)));
     text.push_str(&memory_line(setup, &plan.chosen));
     if let Some(better) = &plan.suggestion {
@@ -270,10 +270,10 @@ pub fn short(ready: &Ready) -> String {
     }
     text.push_str(&format!(
         "Pictures: {}; steps: {} an epoch, {} in all; epochs: {}\n",
-        ready.prepared.train.len(),
-        ready.steps_per_epoch(),
-        ready.total_steps(),
-        ready.config.train.epochs,
+        planned.prepared.train.len(),
+        planned.steps_per_epoch(),
+        planned.total_steps(),
+        planned.config.train.epochs,
     ));
     text
 }

@@ -238,13 +238,13 @@ fn does_not_fit(limit_bytes: u64, needed_bytes: u64) -> anyhow::Error {
     // What the process holds varies by a few pages.
     const RESERVE_BYTES: u64 = 8 << 20;
     let needed_bytes = needed_bytes.saturating_add(RESERVE_BYTES);
-    let text = format!(
-        "ranking does not fit: the limit is {}, at least {} are needed\nhint: --memory {}MiB",
+    let found = format!(
+        "ranking does not fit: the limit is {}, at least {} are needed",
         show_bytes(limit_bytes),
-        show_bytes(needed_bytes),
-        needed_bytes.div_ceil(1 << 20)
+        show_bytes(needed_bytes)
     );
-    TrainError::Device(DeviceError::Memory(text)).into()
+    let hint = format!("--memory {}MiB", needed_bytes.div_ceil(1 << 20));
+    TrainError::Device(DeviceError::Memory { found, hint }).into()
 }
 
 /// With the names of files, and a hint.

@@ -15,7 +15,7 @@ use holdall_train::disk_space::DiskSpace;
 use holdall_train::diverged::Diverged;
 use holdall_train::failure_file::FailureFile;
 use holdall_train::plan_race::Choosing;
-use holdall_train::ready::Ready;
+use holdall_train::planned_run::PlannedRun;
 use holdall_train::report::Outcome;
 use holdall_train::resume;
 use holdall_train::run_folder::{RunFolder, next_free};
@@ -163,22 +163,23 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
     let kind = device.kind();
     let mut say = tell;
     let choosing = Choosing::Measured(&mut say);
-    let ready = Ready::new_unless(&stop::requests().stop, config, device, checkpoint, choosing);
-    let Some(ready) = plan::fitting(json, kind, ready)? else {
+    let planned =
+        PlannedRun::new_unless(&stop::requests().stop, config, device, checkpoint, choosing);
+    let Some(planned) = plan::fitting(json, kind, planned)? else {
         tell("Stopped before the first step: nothing was written");
         let (step, total) = (begun_at.unwrap_or(0), 0);
         return Ok(Outcome::Interrupted { step, total });
     };
-    for note in ready
+    for note in planned
         .prepared
         .notes
         .iter()
-        .chain(&ready.prepared.setup.notes)
+        .chain(&planned.prepared.setup.notes)
     {
         tell(note);
     }
-    tell(plan::short(&ready).trim_end());
-    for line in disk_space(&ready, &out)? {
+    tell(plan::short(&planned).trim_end());
+    for line in disk_space(&planned, &out)? {
         tell(&line);
     }
     // Until here nothing was written: a signal ends the process at once, whatever it reads or plans.
@@ -193,9 +194,9 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
     let command: Vec<String> = std::env::args_os()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let failure = FailureFile::new(&ready, &out, command.clone());
+    let failure = FailureFile::new(&planned, &out, command.clone());
     let begun = failing_into(&failure, || {
-        match Trainer::begin(ready, folder, &mut say) {
+        match Trainer::begin(planned, folder, &mut say) {
             // What was asked for and cannot be had is no failure of the run.
             Err(error @ TrainError::Config(_)) => Ok(Err(error.into())),
             begun => Ok(anyhow::Ok(begun?)),
@@ -207,7 +208,7 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
             tell(&format!(
                 "The run is complete: step {} of {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
                 trainer.steps_done(),
-                trainer.ready().total_steps()
+                trainer.planned().total_steps()
             ));
             if !out.join("report.html").exists() {
                 // Ended after the run and before its report.
@@ -224,13 +225,13 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
         )),
         (_, Some(step)) => tell(&format!(
             "Going on after step {step} of {}",
-            trainer.ready().total_steps()
+            trainer.planned().total_steps()
         )),
         (_, None) if resume => tell("No checkpoint was written yet: beginning at step 0"),
         (_, None) => {}
     }
     // The plan may be another since its memory was reserved.
-    let failure = FailureFile::new(trainer.ready(), &out, command);
+    let failure = FailureFile::new(trainer.planned(), &out, command);
     if tensorboard {
         failing_into(&failure, || Ok(trainer.write_tensorboard()?))?;
     }
@@ -252,19 +253,19 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
 }
 
 /// Lines on what the run will need on disk; an error where it could not even begin to save.
-fn disk_space(ready: &Ready, out: &Path) -> Result<Vec<String>> {
+fn disk_space(planned: &PlannedRun, out: &Path) -> Result<Vec<String>> {
     let there = out.ancestors().find(|folder| folder.is_dir());
     let free_bytes = there
         .or(Some(Path::new(".")))
         .and_then(holdall_files::free_bytes);
-    let used_bytes = match ready.is_resumed() {
+    let used_bytes = match planned.is_resumed() {
         true => ["checkpoints", "model"]
             .map(|name| folder_bytes(&out.join(name)))
             .into_iter()
             .sum(),
         false => 0,
     };
-    Ok(DiskSpace::new(ready).check(out, free_bytes, used_bytes)?)
+    Ok(DiskSpace::new(planned).check(out, free_bytes, used_bytes)?)
 }
 
 /// Of all files in a folder and in those within it, as far as they can be seen.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
+use holdall_files::show_bytes;
 use holdall_plan::Recompute;
 use holdall_train::TrainError;
-use holdall_train::budget::show_bytes;
 use holdall_train::config::Precision;
 use holdall_train::setup::Setup;
 use holdall_train::verify::{Certificate, Split, usual_splits, verify};

@@ -28,24 +28,23 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use holdall_files::SplitMix64;
+
 use crate::training::{RunFiles, at_full_size, same_results};
 
-/// Numbers that are the same whenever the campaign runs; `HOLDALL_CAMPAIGN_SEED` gives others. SplitMix64.
-pub struct Dice(u64);
+/// Numbers that are the same whenever the campaign runs; `HOLDALL_CAMPAIGN_SEED` gives others.
+pub struct Dice(SplitMix64);
 
 impl Dice {
     pub fn new(stream: u64) -> Dice {
         let seed = std::env::var("HOLDALL_CAMPAIGN_SEED");
         let seed: u64 = seed.ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-        Dice(seed.wrapping_mul(1 << 20).wrapping_add(stream))
+        Dice(SplitMix64(seed.wrapping_mul(1 << 20).wrapping_add(stream)))
     }
 
     /// In `0..bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
+        self.0.bits() % bound
     }
 
     pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {

@@ -4,6 +4,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use holdall_files::SplitMix64;
+
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, at_full_size};
 use crate::typed::{Answer, DONE, Running, start, test_device};
 
@@ -40,14 +42,8 @@ const ON_CPU: Duration = Duration::from_millis(1950);
 
 /// Moments that are the same whenever the tests run; `longest` is the latest.
 fn moments(longest: Duration) -> impl Iterator<Item = Moment> {
-    let mut state = 1u64;
-    let mut below = move |limit: u64| {
-        // SplitMix64.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    };
+    let mut random = SplitMix64(1);
+    let mut below = move |limit: u64| random.bits() % limit;
     (0..).map(move |number| match number % 4 {
         1 => Moment {
             delay: Duration::from_millis(50 + below(950)),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::duplicates::Groups;
 use super::picture_state::{Look, State};
-use super::report::{CaptionFacts, Example, Finding, Kind, LabelFacts, Report, RowKind};
+use super::report::{CaptionFacts, Example, Finding, LabelFacts, ProblemKind, Report, RowKind};
 use super::row_facts::Facts;
 use super::{AllFacts, CheckConfig};
 use crate::error::DataError;
@@ -22,7 +22,7 @@ pub(super) type At = (usize, usize);
 pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, DataError> {
     let sheets = all.sheets();
     let num_rows: usize = sheets.iter().map(|(_, rows)| rows.len()).sum();
-    let mut found: Vec<(Kind, Vec<At>)> = Vec::new();
+    let mut found: Vec<(ProblemKind, Vec<At>)> = Vec::new();
     for state in [
         State::Unnamed,
         State::Missing,
@@ -34,7 +34,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         State::Unreadable,
     ] {
         let rows = all.rows_where(|facts| facts.look.state == state);
-        found.push((Kind::Picture(state), rows));
+        found.push((ProblemKind::Picture(state), rows));
     }
     let empty = all.rows_where(|facts| !facts.has_caption && facts.has_fields);
     let other_fields = all.rows_where(|facts| !facts.has_fields);
@@ -52,16 +52,19 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         false => Vec::new(),
     };
     found.extend([
-        (Kind::Row(RowKind::EmptyCaption), empty),
-        (Kind::Row(RowKind::WrongFields), other_fields),
-        (Kind::Row(RowKind::BadCell), bad_cells),
-        (Kind::Row(RowKind::Leak), leaks),
-        (Kind::Row(RowKind::GroupLeak), all.group_leaks.clone()),
-        (Kind::Row(RowKind::Duplicate), groups.duplicates(all)),
-        (Kind::Row(RowKind::TooSmall), small),
-        (Kind::Row(RowKind::TooNarrow), narrow),
-        (Kind::Row(RowKind::FewOfLabel), few),
-        (Kind::Row(RowKind::SameCaption), same),
+        (ProblemKind::Row(RowKind::EmptyCaption), empty),
+        (ProblemKind::Row(RowKind::WrongFields), other_fields),
+        (ProblemKind::Row(RowKind::BadCell), bad_cells),
+        (ProblemKind::Row(RowKind::Leak), leaks),
+        (
+            ProblemKind::Row(RowKind::GroupLeak),
+            all.group_leaks.clone(),
+        ),
+        (ProblemKind::Row(RowKind::Duplicate), groups.duplicates(all)),
+        (ProblemKind::Row(RowKind::TooSmall), small),
+        (ProblemKind::Row(RowKind::TooNarrow), narrow),
+        (ProblemKind::Row(RowKind::FewOfLabel), few),
+        (ProblemKind::Row(RowKind::SameCaption), same),
     ]);
     found.retain(|(_, rows)| !rows.is_empty());
     let images = images_of(all, &found)?;
@@ -184,7 +187,7 @@ fn rows_with_caption(all: &AllFacts, caption: &str) -> Vec<At> {
 }
 
 fn detail(
-    kind: Kind,
+    kind: ProblemKind,
     at: At,
     all: &AllFacts,
     groups: &Groups,
@@ -200,24 +203,30 @@ fn detail(
         Some(format!("as row {}{place}", all.at(first).line))
     };
     match kind {
-        Kind::Picture(State::TooManyPixels) | Kind::Row(RowKind::TooSmall | RowKind::TooNarrow) => {
+        ProblemKind::Picture(State::TooManyPixels)
+        | ProblemKind::Row(RowKind::TooSmall | RowKind::TooNarrow) => {
             Some(format!("{} x {}", look.width, look.height))
         }
-        Kind::Row(RowKind::Leak) => same_as(0),
-        Kind::Row(RowKind::Duplicate) => same_as(usize::from(all.is_held(at))),
-        Kind::Row(RowKind::FewOfLabel) => {
+        ProblemKind::Row(RowKind::Leak) => same_as(0),
+        ProblemKind::Row(RowKind::Duplicate) => same_as(usize::from(all.is_held(at))),
+        ProblemKind::Row(RowKind::FewOfLabel) => {
             let few = &labels.as_ref()?.few;
             let names: Vec<String> = few.iter().map(|(name, _)| name.clone()).collect();
             let count = counted(names.len(), "label");
             Some(format!("{count}: {}", listed(&names)))
         }
-        Kind::Row(RowKind::SameCaption) => Some(format!("\"{}\"", all.captions.commonest().0)),
+        ProblemKind::Row(RowKind::SameCaption) => {
+            Some(format!("\"{}\"", all.captions.commonest().0))
+        }
         _ => None,
     }
 }
 
 /// The paths that examples name, read again: they were not kept.
-fn images_of(all: &AllFacts, found: &[(Kind, Vec<At>)]) -> Result<HashMap<At, String>, DataError> {
+fn images_of(
+    all: &AllFacts,
+    found: &[(ProblemKind, Vec<At>)],
+) -> Result<HashMap<At, String>, DataError> {
     let shown = found
         .iter()
         .flat_map(|(_, rows)| rows.iter().take(NUM_EXAMPLES));

@@ -19,7 +19,7 @@ pub enum Severity {
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Kind {
+pub enum ProblemKind {
     /// With the picture, which cannot be used.
     Picture(State),
     /// With the row.
@@ -52,35 +52,35 @@ pub enum RowKind {
     SameCaption,
 }
 
-impl Kind {
+impl ProblemKind {
     /// In a few words.
     pub fn words(self) -> &'static str {
         match self {
-            Kind::Picture(state) => state.words(),
-            Kind::Row(RowKind::EmptyCaption) => "empty caption",
-            Kind::Row(RowKind::WrongFields) => "wrong number of fields",
-            Kind::Row(RowKind::BadCell) => "not a number, not 0 or 1",
-            Kind::Row(RowKind::Leak) => "in train and validation",
-            Kind::Row(RowKind::GroupLeak) => "group on both sides",
-            Kind::Row(RowKind::Duplicate) => "duplicate",
-            Kind::Row(RowKind::TooSmall) => "too small",
-            Kind::Row(RowKind::TooNarrow) => "too narrow",
-            Kind::Row(RowKind::FewOfLabel) => "few of its label",
-            Kind::Row(RowKind::SameCaption) => "same caption",
+            ProblemKind::Picture(state) => state.words(),
+            ProblemKind::Row(RowKind::EmptyCaption) => "empty caption",
+            ProblemKind::Row(RowKind::WrongFields) => "wrong number of fields",
+            ProblemKind::Row(RowKind::BadCell) => "not a number, not 0 or 1",
+            ProblemKind::Row(RowKind::Leak) => "in train and validation",
+            ProblemKind::Row(RowKind::GroupLeak) => "group on both sides",
+            ProblemKind::Row(RowKind::Duplicate) => "duplicate",
+            ProblemKind::Row(RowKind::TooSmall) => "too small",
+            ProblemKind::Row(RowKind::TooNarrow) => "too narrow",
+            ProblemKind::Row(RowKind::FewOfLabel) => "few of its label",
+            ProblemKind::Row(RowKind::SameCaption) => "same caption",
         }
     }
 
     pub(super) fn severity(self) -> Severity {
         match self {
-            Kind::Picture(_)
-            | Kind::Row(
+            ProblemKind::Picture(_)
+            | ProblemKind::Row(
                 RowKind::EmptyCaption
                 | RowKind::WrongFields
                 | RowKind::BadCell
                 | RowKind::Leak
                 | RowKind::GroupLeak,
             ) => Severity::Problem,
-            Kind::Row(_) => Severity::Warning,
+            ProblemKind::Row(_) => Severity::Warning,
         }
     }
 }
@@ -118,7 +118,7 @@ pub struct Example {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// What.
-    pub kind: Kind,
+    pub kind: ProblemKind,
     /// How bad.
     pub severity: Severity,
     /// How many rows.

@@ -1,20 +1,18 @@
 //! Bytes made worse: each case is a function of (seed, case).
 
-/// splitmix64.
-pub struct Dice(u64);
+use holdall_files::{GOLDEN, SplitMix64};
+
+/// Draws what becomes of them.
+pub struct Dice(SplitMix64);
 
 impl Dice {
     pub fn new(seed: u64, case: u64) -> Dice {
-        let mut dice = Dice(seed);
-        Dice(dice.bits() ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        let bits = SplitMix64(seed).bits();
+        Dice(SplitMix64(bits ^ case.wrapping_mul(GOLDEN)))
     }
 
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// In `0..bound`; 0 where the bound is 0.

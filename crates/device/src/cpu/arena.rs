@@ -9,9 +9,7 @@ use super::real::Element;
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
     /// The system refused.
-    #[error(
-        "could not reserve {bytes} bytes of memory: {source}\nhint: free memory, or give a smaller `--memory`"
-    )]
+    #[error("could not reserve {bytes} bytes of memory: {source}")]
     Refused {
         /// What was asked for.
         bytes: u64,

@@ -169,9 +169,10 @@ impl Buffer {
         // SAFETY: the address is written to a local and freed on drop.
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) };
         if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            return Err(DeviceError::Memory(format!(
-                "the card has no {bytes} bytes left in one piece"
-            )));
+            return Err(DeviceError::Memory {
+                found: format!("the card has no {bytes} bytes left in one piece"),
+                hint: "stop what holds its memory, or give a smaller `--memory`".to_owned(),
+            });
         }
         check(result, "cuMemAlloc")?;
         Ok(Buffer { address, bytes })

@@ -41,6 +41,8 @@ pub use target::CudaTarget;
 
 pub(crate) use machine::CudaMachine;
 
+use holdall_files::show_bytes;
+
 use driver::{Buffer, Context, Stream};
 use kernels::Kernels;
 use libraries::{Found, Missing};
@@ -280,36 +282,38 @@ impl Cuda {
     fn reserve(&self, bytes: u64) -> Result<Buffer, DeviceError> {
         // Where a driver lends host memory instead of refusing (Windows), a run would crawl: better to refuse here.
         let (free, total) = self.context.memory()?;
-        let buffer = match free >= bytes {
-            true => Buffer::new(bytes),
-            false => Err(DeviceError::Memory(String::new())),
-        };
-        buffer.map_err(|error| match error {
-            DeviceError::Memory(_) => DeviceError::Memory(self.who_holds(bytes, free, total)),
+        if free < bytes {
+            return Err(self.who_holds(bytes, free, total));
+        }
+        Buffer::new(bytes).map_err(|error| match error {
+            DeviceError::Memory { .. } => self.who_holds(bytes, free, total),
             error => error,
         })
     }
 
-    fn who_holds(&self, bytes: u64, free: u64, total: u64) -> String {
-        let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64);
-        let mut text = format!(
+    fn who_holds(&self, bytes: u64, free: u64, total: u64) -> DeviceError {
+        let mut found = format!(
             "{}: the plan needs {} in one piece, {} of {} are free",
             self.name,
-            gib(bytes),
-            gib(free),
-            gib(total)
+            show_bytes(bytes),
+            show_bytes(free),
+            show_bytes(total)
         );
         let mut holders = memory::holders(self.card());
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
         for holder in holders {
-            let held = holder.bytes.map_or("an unknown amount".to_owned(), gib);
-            text.push_str(&format!(
+            let held = holder
+                .bytes
+                .map_or("an unknown amount".to_owned(), show_bytes);
+            found.push_str(&format!(
                 "\n  process {} ({}) holds {held}",
                 holder.pid, holder.name
             ));
         }
-        text.push_str("\nhint: stop what holds the memory, or give a smaller `--memory`");
-        text
+        DeviceError::Memory {
+            found,
+            hint: "stop what holds the memory, or give a smaller `--memory`".to_owned(),
+        }
     }
 
     /// The algorithms chosen so far, as text that [`Cuda::prefer_algorithms`] reads.

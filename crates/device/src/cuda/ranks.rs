@@ -201,7 +201,7 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    /// Work memory of so many bytes at least.
+    /// Work memory of at least this many bytes.
     fn work(&self, bytes: u64) -> Result<u64, DeviceError> {
         let mut work = self.work.borrow_mut();
         if work.as_ref().is_none_or(|work| work.bytes < bytes) {
@@ -454,10 +454,12 @@ impl<'a> Ranks<'a> {
         }
         let num_open = counted[2] as usize;
         if num_open > OPEN {
-            return Err(DeviceError::Memory(format!(
-                "features too much alike: f64 leaves {num_open} comparisons open, the list of the card holds {OPEN}\n\
-                 hint: `--device cpu` needs no list"
-            )));
+            return Err(DeviceError::Memory {
+                found: format!(
+                    "features too much alike: f64 leaves {num_open} comparisons open, the list of the card holds {OPEN}"
+                ),
+                hint: "`--device cpu` needs no list".to_owned(),
+            });
         }
         let open: Vec<u64> = self.fetch(open, num_open)?;
         let open = open.into_iter().map(|entry| Open {

@@ -11,7 +11,7 @@ use holdall_graph::{DType, Output, Role, ValueId};
 use holdall_plan::{Recompute, RecomputePolicy};
 
 use super::gradient_check::{Sketch, cpu};
-use super::step::{Contents, Kept, Planned, norm};
+use super::step::{Contents, Kept, NORMALIZATION, Planned, norm};
 
 /// Values that the reference reads: inputs as they are, weights as they were drawn.
 struct Known {
@@ -292,7 +292,7 @@ fn patchify_of_bytes_and_of_numbers() {
     compare(
         |s| {
             let pixels = s.constant(&[2, 4, 6, 3]);
-            let patches = s.graph.patchify("patches", pixels, 2, Normalization::CLIP);
+            let patches = s.graph.patchify("patches", pixels, 2, NORMALIZATION);
             (vec![pixels], patches)
         },
         |known, operands| {
@@ -306,7 +306,7 @@ fn patchify_of_bytes_and_of_numbers() {
         mean: [0.5, 0.25, 0.0],
         std: [0.5, 0.125, 1.0],
     };
-    for normalization in [Normalization::CLIP, other] {
+    for normalization in [NORMALIZATION, other] {
         compare(
             |s| {
                 let pixels = s.given(&[2, 4, 6, 3], Contents::Bytes(bytes.clone()));
@@ -345,13 +345,16 @@ fn normalize() {
 
 #[test]
 fn cross_entropy() {
-    // As PyTorch defines smoothing: a share of the label, the rest spread over all classes alike.
+    // As PyTorch defines smoothing: a share of the label, the rest spread over all classes alike. What either gives to a class
+    // is weighted by the class.
     for smoothing in [0.0, 0.1, 0.5] {
-        cross_entropy_with(smoothing);
+        cross_entropy_with(smoothing, None);
+        cross_entropy_with(smoothing, Some([0.5, 1.0, 2.0, 0.0, 0.75]));
     }
 }
 
-fn cross_entropy_with(smoothing: f64) {
+fn cross_entropy_with(smoothing: f64, class_weights: Option<[f64; 5]>) {
+    let each_class = class_weights.unwrap_or([1.0; 5]);
     let (labels, weights) = ([4, -1, 0, 2], [1.0, 1.0, 0.0, 0.5]);
     compare(
         |s| {
@@ -359,8 +362,23 @@ fn cross_entropy_with(smoothing: f64) {
             let labels = s.indices(&[4], &labels);
             let weights = s.given(&[4], Contents::Floats(weights.to_vec()));
             let sum = s.total();
-            s.graph
-                .cross_entropy_into("loss", logits, labels, weights, sum, smoothing);
+            match class_weights {
+                None => s
+                    .graph
+                    .cross_entropy_into("loss", logits, labels, weights, sum, smoothing),
+                Some(class_weights) => {
+                    let class_weights = s.given(&[5], Contents::Floats(class_weights.to_vec()));
+                    s.graph.weighted_cross_entropy_into(
+                        "loss",
+                        logits,
+                        labels,
+                        weights,
+                        class_weights,
+                        sum,
+                        smoothing,
+                    );
+                }
+            }
             (vec![logits], sum)
         },
         |known, operands| {
@@ -372,9 +390,9 @@ fn cross_entropy_with(smoothing: f64) {
                 rows.filter(|(_, (label, _))| **label >= 0)
                     .map(|(logits, (&label, weight))| {
                         let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
-                        let own = total.ln() - logits[label as usize];
-                        let all: f64 = logits.iter().map(|logit| total.ln() - logit).sum();
-                        let spread = all / logits.len() as f64;
+                        let class = |c: usize| each_class[c] * (total.ln() - logits[c]);
+                        let own = class(label as usize);
+                        let spread = (0..5).map(class).sum::<f64>() / 5.0;
                         weight * ((1.0 - smoothing) * own + smoothing * spread)
                     });
             vec![losses.sum()]
@@ -552,14 +570,15 @@ fn pictures(step: u32) -> Vec<u8> {
 #[test]
 fn mix_pictures() {
     let (own, partner) = (pictures(37), pictures(91));
-    let Normalization { mean, std } = Normalization::CLIP;
+    let Normalization { mean, std } = NORMALIZATION;
     compare(
         |s| {
             let [pixels, partners] = [&own, &partner]
                 .map(|bytes| s.given(&[2, 3, 4, 3], Contents::Bytes(bytes.clone())));
             let mix = s.given(&[2, 5], Contents::Floats(MIX.concat()));
-            let clip = Normalization::CLIP;
-            let mixed = s.graph.mix_pictures("mixed", pixels, partners, mix, clip);
+            let mixed = s
+                .graph
+                .mix_pictures("mixed", pixels, partners, mix, NORMALIZATION);
             (vec![], mixed)
         },
         |_, _| {
@@ -590,12 +609,13 @@ fn pictures_that_are_left_alone() {
             &[2, 5],
             Contents::Floats([1.0, 0.0, 0.0, 0.0, 0.0].repeat(2)),
         );
-        let clip = Normalization::CLIP;
         let pixels = match mixed {
-            true => s.graph.mix_pictures("mixed", pixels, partner, mix, clip),
+            true => s
+                .graph
+                .mix_pictures("mixed", pixels, partner, mix, NORMALIZATION),
             false => pixels,
         };
-        let patches = s.graph.patchify("patches", pixels, 1, clip);
+        let patches = s.graph.patchify("patches", pixels, 1, NORMALIZATION);
         observed(s, patches)
     };
     assert_eq!(patches(true), patches(false));

@@ -9,7 +9,7 @@ use super::gradient_check::cpu;
 use super::recompute::policies;
 use super::shadow;
 use super::step::{Kept, Planned, Step, flat};
-use super::two_towers::TwoTowers;
+use super::two_branches::TwoBranches;
 
 fn each_plan(step: &Step, accumulation: usize, mut visit: impl FnMut(&Planned, &str)) {
     for policy in policies(step.graph.blocks().len()) {
@@ -25,9 +25,9 @@ fn each_plan(step: &Step, accumulation: usize, mut visit: impl FnMut(&Planned, &
 #[test]
 fn every_read_sees_the_bytes_that_the_graph_says() {
     for dtype in [DType::F32, DType::F64] {
-        let towers = TwoTowers::small(dtype);
-        let step = towers.step();
-        each_plan(&step, towers.accumulation, |planned, what| {
+        let branches = TwoBranches::small(dtype);
+        let step = branches.step();
+        each_plan(&step, branches.accumulation, |planned, what| {
             let num_cells = shadow::check(&step, planned)
                 .unwrap_or_else(|wrong| panic!("{dtype:?}, {what}: {wrong}"));
             assert!(num_cells > 10_000, "{num_cells}");
@@ -42,8 +42,8 @@ const BACKWARD: Stage = Stage::ForwardBackward;
 /// The check itself: results moved by one granule must not pass.
 #[test]
 fn a_misplaced_result_is_noticed() {
-    let towers = TwoTowers::small(DType::F32);
-    let step = towers.step();
+    let branches = TwoBranches::small(DType::F32);
+    let step = branches.step();
     let policy = RecomputePolicy::uniform(Recompute::Cheap, step.graph.blocks().len());
     let num_instructions = {
         let planned = Planned::new(&step.graph, policy, Kept::First(1), 3, 2);
@@ -76,14 +76,14 @@ fn alive(step: &Step, planned: &Planned, index: usize) -> HashSet<usize> {
         return cells;
     }
     let schedule = planned.schedule();
-    let when = |name: &str, slot: Option<usize>| {
+    let when = |stage: Stage, slot: Option<usize>| {
         let mut runs = schedule.iter();
-        runs.position(|run| run.program.name == name && run.slot == slot)
+        runs.position(|run| run.program.stage == stage && run.slot == slot)
     };
     for id in (0..step.graph.storages().len()).map(StorageId) {
         let persists = match step.graph.storage(id).role {
             Role::Activation => false,
-            Role::Gradient => when("loss", None).is_some_and(|loss| index > loss),
+            Role::Gradient => when(Stage::Loss, None).is_some_and(|loss| index > loss),
             _ => true,
         };
         if persists {
@@ -106,8 +106,8 @@ fn alive(step: &Step, planned: &Planned, index: usize) -> HashSet<usize> {
             };
             let bytes = place.shape.num_elements() * place.dtype.bytes();
             for slot in 0..planned.plan.kept {
-                let filled = when("kept features", Some(slot)).unwrap();
-                let emptied = when("kept pull-back", Some(slot)).unwrap();
+                let filled = when(Stage::KeptForward, Some(slot)).unwrap();
+                let emptied = when(Stage::KeptBackward, Some(slot)).unwrap();
                 if index > filled && index <= emptied {
                     let start = place.offset as usize + slot * place.slot_stride as usize;
                     cells.extend((start..start + bytes).step_by(4));
@@ -124,12 +124,12 @@ const POISON: u32 = u32::MAX;
 #[test]
 fn nothing_is_read_that_was_not_written() {
     for dtype in [DType::F32, DType::F64] {
-        let towers = TwoTowers::small(dtype);
-        let step = towers.step();
+        let branches = TwoBranches::small(dtype);
+        let step = branches.step();
         let none = RecomputePolicy::uniform(Recompute::None, step.graph.blocks().len());
-        let clean = Planned::new(&step.graph, none, Kept::First(0), towers.accumulation, 2);
+        let clean = Planned::new(&step.graph, none, Kept::First(0), branches.accumulation, 2);
         let expected = step.run(&clean, cpu());
-        each_plan(&step, towers.accumulation, |planned, what| {
+        each_plan(&step, branches.accumulation, |planned, what| {
             if matches!(planned.kept, Kept::Last(_)) {
                 return; // another order of sums
             }

@@ -8,7 +8,7 @@ use holdall_plan::{Recompute, RecomputePolicy, Rewritten, rewrite};
 
 use super::gradient_check::cpu;
 use super::step::{Contents, Kept, Outcome, Planned, Step};
-use super::two_towers::TwoTowers;
+use super::two_branches::TwoBranches;
 
 pub fn policies(num_blocks: usize) -> Vec<RecomputePolicy> {
     let mut policies = vec![
@@ -41,7 +41,7 @@ fn kept_bytes(rewritten: &Rewritten) -> u64 {
 
 #[test]
 fn a_block_that_runs_again_keeps_what_enters_it_and_nothing_within() {
-    let graph = TwoTowers::small(DType::F32).step().graph;
+    let graph = TwoBranches::small(DType::F32).step().graph;
     let num_blocks = graph.blocks().len();
     let [none, cheap, blocks] = [Recompute::None, Recompute::Cheap, Recompute::Blocks]
         .map(|recompute| rewrite(&graph, &RecomputePolicy::uniform(recompute, num_blocks)));
@@ -70,10 +70,10 @@ fn a_block_that_runs_again_keeps_what_enters_it_and_nothing_within() {
 #[test]
 fn policies_and_slots_change_no_bit() {
     for dtype in [DType::F32, DType::F64] {
-        let towers = TwoTowers::small(dtype);
-        let step = towers.step();
+        let branches = TwoBranches::small(dtype);
+        let step = branches.step();
         let num_blocks = step.graph.blocks().len();
-        let accumulation = towers.accumulation;
+        let accumulation = branches.accumulation;
         let none = RecomputePolicy::uniform(Recompute::None, num_blocks);
         let expected = run(&step, none, Kept::First(0), accumulation);
         for policy in policies(num_blocks) {
@@ -87,8 +87,8 @@ fn policies_and_slots_change_no_bit() {
 
 #[test]
 fn another_order_of_micro_batches_changes_rounding_only() {
-    let towers = TwoTowers::small(DType::F64);
-    let step = towers.step();
+    let branches = TwoBranches::small(DType::F64);
+    let step = branches.step();
     let num_blocks = step.graph.blocks().len();
     let none = RecomputePolicy::uniform(Recompute::None, num_blocks);
     let expected = run(&step, none, Kept::First(0), 3);
@@ -101,7 +101,7 @@ fn another_order_of_micro_batches_changes_rounding_only() {
 }
 
 #[test]
-fn frozen_towers_and_layers_agree_too() {
+fn frozen_branches_and_layers_agree_too() {
     let frozen: [&[&str]; 6] = [
         &["image."],
         &["text."],
@@ -117,12 +117,12 @@ fn frozen_towers_and_layers_agree_too() {
         &["image.out", "text.table", "text.positions", "head"],
     ];
     for frozen in frozen {
-        let towers = TwoTowers {
+        let branches = TwoBranches {
             frozen: frozen.iter().map(|&name| name.to_owned()).collect(),
             activation: Activation::Gelu,
-            ..TwoTowers::small(DType::F32)
+            ..TwoBranches::small(DType::F32)
         };
-        let step = towers.step();
+        let step = branches.step();
         let num_blocks = step.graph.blocks().len();
         let none = RecomputePolicy::uniform(Recompute::None, num_blocks);
         let expected = run(&step, none, Kept::First(0), 3);
@@ -142,16 +142,16 @@ fn frozen_towers_and_layers_agree_too() {
 fn the_split_into_micro_batches_changes_rounding_only() {
     // The same twelve samples, in micro-batches of 12, 4 and 3.
     let outcome = |batch: usize| {
-        let towers = TwoTowers {
+        let branches = TwoBranches {
             batch,
             accumulation: 12 / batch,
-            ..TwoTowers::small(DType::F64)
+            ..TwoBranches::small(DType::F64)
         };
-        let mut step = towers.step();
-        let whole = TwoTowers {
+        let mut step = branches.step();
+        let whole = TwoBranches {
             batch: 12,
             accumulation: 1,
-            ..towers.clone()
+            ..branches.clone()
         };
         let whole = whole.step();
         for ((_, parts), (_, all)) in step.inputs.iter_mut().zip(&whole.inputs) {
@@ -159,7 +159,7 @@ fn the_split_into_micro_batches_changes_rounding_only() {
         }
         step.initial = whole.initial;
         let policy = RecomputePolicy::uniform(Recompute::Cheap, step.graph.blocks().len());
-        run(&step, policy, Kept::First(1), towers.accumulation)
+        run(&step, policy, Kept::First(1), branches.accumulation)
     };
     let expected = outcome(12);
     for batch in [4, 3] {
@@ -178,6 +178,6 @@ fn split(all: &Contents, parts: usize) -> Vec<Contents> {
             let parts = all.chunks(all.len() / parts);
             parts.map(|part| Contents::Indices(part.to_vec())).collect()
         }
-        Contents::Bytes(_) => unreachable!("the towers take no bytes"),
+        Contents::Bytes(_) => unreachable!("the branches take no bytes"),
     }
 }

@@ -5,8 +5,15 @@ use std::collections::BTreeSet;
 use holdall_device::cpu::{Arena, Cpu, CpuTarget};
 use holdall_graph::ops::dropout::mix;
 use holdall_graph::ops::fill::Fill;
+use holdall_graph::ops::patchify::Normalization;
 use holdall_graph::{DType, Graph, Role, Section, Shape, StorageId, Value, ValueId};
 use holdall_plan::{Place, Program, RecomputePolicy, Stage, StepPlan, lifetimes_of};
+
+/// Of pictures, different in every channel.
+pub const NORMALIZATION: Normalization = Normalization {
+    mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
+    std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
+};
 
 /// SplitMix64: the same numbers on every machine.
 pub struct Random(pub u64);

@@ -5,11 +5,11 @@ use holdall_graph::DType;
 use holdall_plan::{Recompute, RecomputePolicy};
 
 use super::step::{Kept, Planned};
-use super::two_towers::TwoTowers;
+use super::two_branches::TwoBranches;
 
 #[test]
 fn one_two_three_and_five_threads_agree_in_every_bit() {
-    let towers = TwoTowers {
+    let branches = TwoBranches {
         batch: 11,
         accumulation: 2,
         tokens: 31, // 341 rows
@@ -17,9 +17,9 @@ fn one_two_three_and_five_threads_agree_in_every_bit() {
         heads: 3,
         projection: 40,
         tile: 13,
-        ..TwoTowers::small(DType::F32)
+        ..TwoBranches::small(DType::F32)
     };
-    let step = towers.step();
+    let step = branches.step();
     let outcome = |num_threads: usize| {
         let policy = RecomputePolicy::uniform(Recompute::Cheap, step.graph.blocks().len());
         let planned = Planned::new(&step.graph, policy, Kept::First(1), 2, num_threads);

@@ -15,13 +15,12 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::collective::{Collective, Exchange};
 use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::ops::fill::Fill;
-use holdall_graph::ops::patchify::Normalization;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::{Copies, DType, NodeView, Op, Output, Role, Section, Shape, ValueId};
 use holdall_plan::{Instruction, Place, Program, Stage, Target, lifetimes_of};
 
 use super::harness::{ALL, Case, F32, Gpu, Settings, Sketch, cpu};
-use super::step::{Contents, flat, write};
+use super::step::{Contents, NORMALIZATION, flat, write};
 use super::tokens::sorted_places;
 
 /// What a forward pass is written by: the values that gradients come back from.
@@ -30,7 +29,7 @@ type Example = fn(&mut Sketch) -> Vec<ValueId>;
 /// Together they have every operation.
 const EXAMPLES: [(&str, Example); 5] = [
     ("transformer block", transformer_block),
-    ("captions", captions),
+    ("texts", texts),
     ("pictures and heads", pictures_and_heads),
     ("features of pairs", features_of_pairs),
     ("update", update),
@@ -54,7 +53,7 @@ fn transformer_block(s: &mut Sketch) -> Vec<ValueId> {
     vec![s.graph.activate("a", y_btd, Activation::QuickGelu)]
 }
 
-fn captions(s: &mut Sketch) -> Vec<ValueId> {
+fn texts(s: &mut Sketch) -> Vec<ValueId> {
     let ids = [3, 0, 0, 2, 1, 3];
     let ends = [2, 1];
     let order = sorted_places(&ids, &ends, 3);
@@ -76,9 +75,10 @@ fn pictures_and_heads(s: &mut Sketch) -> Vec<ValueId> {
     });
     let mix = [0.25, 1.0, 0.0, 3.0, 2.0].repeat(b);
     let mix_b5 = s.full_constant(&[b, 5], &mix);
-    let clip = Normalization::CLIP;
-    let mixed = s.graph.mix_pictures("mixed", own, partner, mix_b5, clip);
-    let patches = s.graph.patchify("patches", mixed, 4, clip);
+    let mixed = s
+        .graph
+        .mix_pictures("mixed", own, partner, mix_b5, NORMALIZATION);
+    let patches = s.graph.patchify("patches", mixed, 4, NORMALIZATION);
     let weight = s.parameter(&[d, 48]);
     let embedded_bnd = s.graph.linear("embedded", patches, weight, None, None);
     let (class_kd, positions_td) = (s.parameter(&[2, d]), s.parameter(&[4, d]));
@@ -107,6 +107,17 @@ fn pictures_and_heads(s: &mut Sketch) -> Vec<ValueId> {
     let weights_n = s.full_constant(&[b], &[1.0, 0.5, 1.0]);
     s.graph
         .cross_entropy_into("classes", heads[0], labels_n, weights_n, sums[0], 0.1);
+    let class_weights_c = s.full_constant(&[4], &[0.5, 2.0, 1.0, 0.0]);
+    let [head, sum] = [heads[0], sums[0]];
+    s.graph.weighted_cross_entropy_into(
+        "weighted",
+        head,
+        labels_n,
+        weights_n,
+        class_weights_c,
+        sum,
+        0.1,
+    );
     let [targets, weights] = [[0.0, 1.0, 0.3], [1.0, 0.0, 2.0]]
         .map(|values| s.full_constant(&[b, 3], &values.repeat(b)));
     s.graph

@@ -155,7 +155,7 @@ impl Writer {
         }
     }
 
-    /// Each layer a block that may run again.
+    /// Each layer a block that may be recomputed.
     fn blocks(&mut self, layers: &[Layer], source: ValueId, tied: ValueId) -> ValueId {
         let mut x = source;
         for (index, &layer) in layers.iter().enumerate() {
@@ -182,7 +182,7 @@ pub struct Step {
     weights: Vec<(StorageId, Vec<f64>)>,
 }
 
-/// Two projections of one tower, compared over the effective batch, and a label head; `format` is what weights are
+/// Two projections of one branch, compared over the effective batch, and a label head; `format` is what weights are
 /// rounded to.
 pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
     let mut random = Random(recipe.layers.len() as u64);
@@ -198,7 +198,7 @@ pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
     let end_b = w.g.input("end", &[b], DType::I64);
     let labels_r = w.g.input("labels", &[rows], DType::I64);
     let weights_r = w.g.input("weights", &[rows], DType::F32);
-    let seeds = SEEDS.map(|_| w.g.input("seed", &[1], DType::F32));
+    let seeds = ["contrastive seed", "label seed"].map(|name| w.g.input(name, &[1], DType::F32));
     let mut inputs = inputs_of_micro_batches(recipe, [ids_bt, order_bt, end_b], &mut random);
     let counts = (0..rows).map(|row| if row % 5 == 4 { 0.0 } else { 1.0 });
     inputs.push((labels_r, vec![random.indices(rows, CLASSES)]));

@@ -6,7 +6,7 @@ use holdall_graph::ops::patchify::Normalization;
 use holdall_graph::{DType, ValueId};
 
 use super::harness::{ALL, F32, FORMATS, Gpu, Settings, Sketch};
-use super::step::Contents;
+use super::step::{Contents, NORMALIZATION};
 
 /// Places sorted by id, and after them -1 for places beyond their sample's end.
 pub fn sorted_places(ids_bt: &[i64], ends_b: &[usize], tokens: usize) -> Vec<i64> {
@@ -143,7 +143,7 @@ fn patchify_of_bytes_and_of_numbers() {
                     mean: [0.5, 0.25, 0.0],
                     std: [0.5, 0.125, 1.0],
                 },
-                _ => Normalization::CLIP,
+                _ => NORMALIZATION,
             };
             vec![
                 s.graph
@@ -153,8 +153,10 @@ fn patchify_of_bytes_and_of_numbers() {
         gpu.compare(&format!("patches of {patch}, numbers"), FORMATS, |s| {
             let values = s.numbers(count, 2.0);
             let pixels_bhwc = s.full_constant(&dims, &values);
-            let clip = Normalization::CLIP;
-            vec![s.graph.patchify("patches", pixels_bhwc, patch, clip)]
+            vec![
+                s.graph
+                    .patchify("patches", pixels_bhwc, patch, NORMALIZATION),
+            ]
         });
     }
 }
@@ -173,7 +175,7 @@ fn pictures_to_tokens() {
                 let pixels_bhwc = s.given(&dims, DType::U8, Contents::Bytes(bytes));
                 let patches = s
                     .graph
-                    .patchify("patches", pixels_bhwc, patch, Normalization::CLIP);
+                    .patchify("patches", pixels_bhwc, patch, NORMALIZATION);
                 let weight = s.parameter(&[64, 3 * patch * patch]);
                 let embedded = s.graph.linear("embedded", patches, weight, None, None);
                 let (class_d, positions_td) = (s.parameter(&[64]), s.parameter(&[7, 64]));
@@ -324,10 +326,11 @@ fn mixed_pictures_to_patches() {
                     [1.0, 0.0, 0.0, 0.0, 0.0],
                 ];
                 let mix_b5 = s.full_constant(&[3, 5], &mix.concat());
-                let clip = Normalization::CLIP;
-                let mixed = s.graph.mix_pictures("mixed", own, partner, mix_b5, clip);
+                let mixed = s
+                    .graph
+                    .mix_pictures("mixed", own, partner, mix_b5, NORMALIZATION);
                 s.seen = vec![mixed];
-                vec![s.graph.patchify("patches", mixed, patch, clip)]
+                vec![s.graph.patchify("patches", mixed, patch, NORMALIZATION)]
             },
         );
     }

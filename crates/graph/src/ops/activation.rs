@@ -5,7 +5,7 @@
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
 
-/// The non-linearities that CLIP has.
+/// Non-linearities of transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// OpenAI's: `z * sigmoid(1.702 z)`.

@@ -1,4 +1,4 @@
-//! `y[b] = x[b, index[b]]`: the class token, or the end token of a caption. Backward: `dx[b, index[b]] += dy[b]`.
+//! `y[b] = x[b, index[b]]`: the class token, or the end token of a text. Backward: `dx[b, index[b]] += dy[b]`.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};

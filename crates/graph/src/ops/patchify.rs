@@ -25,14 +25,6 @@ pub struct Normalization {
     pub std: [f32; 3],
 }
 
-impl Normalization {
-    /// The numbers of OpenAI's CLIP.
-    pub const CLIP: Normalization = Normalization {
-        mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
-        std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
-    };
-}
-
 impl Graph {
     /// Patches of three-channel pictures.
     pub fn patchify(

@@ -2,6 +2,7 @@ use std::cmp::Ordering;
 
 use holdall_device::cuda::Cuda;
 use holdall_device::cuda::ranks::Ranks;
+use holdall_files::SplitMix64;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
@@ -123,15 +124,8 @@ fn kind() -> impl Strategy<Value = Kind> {
 
 /// Rows of `kind`; every few of them a copy of another, or zeros.
 fn rows(kind: Kind, num_rows: usize, dimension: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = move || {
-        // splitmix64.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = state;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    };
+    let mut random = SplitMix64(seed);
+    let mut next = move || random.bits();
     let mut values: Vec<f32> = vec![];
     for row in 0..num_rows {
         let copied = (next() % row.max(1) as u64) as usize;

@@ -2,6 +2,12 @@
 
 use super::config::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
 
+/// What pictures of OpenAI's models are normalised by.
+pub const NORMALIZATION: Normalization = Normalization {
+    mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
+    std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
+};
+
 impl ClipConfig {
     /// The names that [`ClipConfig::preset`] knows.
     pub const PRESETS: &'static [&'static str] = &[
@@ -49,7 +55,7 @@ pub(super) fn base(patch_size: usize) -> ClipConfig {
             num_channels: 3,
             activation: Activation::QuickGelu,
             layer_norm_eps: 1e-5,
-            normalization: Normalization::CLIP,
+            normalization: NORMALIZATION,
         },
         projection_dim: 512,
         logit_scale_init: 2.6592,

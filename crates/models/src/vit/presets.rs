@@ -3,6 +3,8 @@
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::patchify::Normalization;
 
+use crate::clip;
+
 use super::config::{Family, VisionConfig, VisionTransformerConfig};
 
 /// Bytes to -1..1: how Google's ViT was trained.
@@ -71,7 +73,7 @@ pub(crate) fn defaults(family: Family) -> VisionTransformerConfig {
         Family::Vit => (16, 1e-12, HALVES),
         Family::Deit => (16, 1e-12, IMAGENET),
         Family::Dinov2 => (14, 1e-6, IMAGENET),
-        Family::Clip => (32, 1e-5, Normalization::CLIP),
+        Family::Clip => (32, 1e-5, clip::NORMALIZATION),
     };
     let activation = match family {
         Family::Clip => Activation::QuickGelu,

@@ -119,7 +119,7 @@ proptest! {
             };
             prop_assert!(node.outputs.iter().any(|output| is_left(&output) || read(output)));
         }
-        // What the second pass runs again replaces; what would be added again is left out.
+        // What the second pass recomputes replaces; what would be added again is left out.
         let adds = |stage: Stage| {
             let nodes = rewritten.nodes(stage).into_iter();
             let outputs = nodes.flat_map(|node| &node.outputs).filter(is_left);

@@ -10,7 +10,7 @@ use holdall_graph::{
 use holdall_plan::{StepShape, Target};
 use proptest::prelude::*;
 
-/// What a block of a tower is made of.
+/// What a block of a branch is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// Norm, product with an activation function, product with a residual.
@@ -23,7 +23,7 @@ pub enum Block {
     Part,
     /// The same elements under another shape.
     Reshaped,
-    /// A product with a weight that other blocks of the tower use too.
+    /// A product with a weight that other blocks of the branch use too.
     Shared,
 }
 
@@ -43,9 +43,9 @@ pub enum Loss {
 pub struct Toy {
     pub width: usize,
     /// One lane each.
-    pub towers: Vec<Vec<Block>>,
+    pub branches: Vec<Vec<Block>>,
     pub loss: Loss,
-    /// About one of so many parameters is frozen; 0 for none.
+    /// About one in this many parameters is frozen; 0 for none.
     pub frozen: usize,
     pub compute: DType,
     /// Forward programs beside the step.
@@ -61,13 +61,13 @@ pub fn toys() -> impl Strategy<Value = Toy> {
         Block::Reshaped,
         Block::Shared,
     ]);
-    let towers = prop::collection::vec(prop::collection::vec(block, 0..5), 1..4);
+    let branches = prop::collection::vec(prop::collection::vec(block, 0..5), 1..4);
     let loss = prop::sample::select(vec![Loss::Separable, Loss::Features, Loss::Sums]);
     let compute = prop::sample::select(vec![DType::F32, DType::Bf16]);
-    (2..5usize, towers, loss, 0..4usize, compute, 0..3usize).prop_map(
-        |(width, towers, loss, frozen, compute, num_programs)| Toy {
+    (2..5usize, branches, loss, 0..4usize, compute, 0..3usize).prop_map(
+        |(width, branches, loss, frozen, compute, num_programs)| Toy {
             width,
-            towers,
+            branches,
             loss,
             frozen,
             compute,
@@ -81,7 +81,7 @@ pub fn example() -> Toy {
     use Block::*;
     Toy {
         width: 4,
-        towers: vec![
+        branches: vec![
             vec![Residual, Views, Shared, Residual, Shared],
             vec![Diamond, Part, Reshaped, Residual],
         ],
@@ -105,13 +105,13 @@ impl Toy {
         g.push_new(Fill { value: 0.0 }, vec![], &[sums]);
 
         g.enter(Section::Forward);
-        let features: Vec<ValueId> = (0..self.towers.len())
-            .map(|tower| g.in_lane(tower, |g| self.tower(g, tower, batch, "")))
+        let features: Vec<ValueId> = (0..self.branches.len())
+            .map(|branch| g.in_lane(branch, |g| self.branch(g, branch, batch, "")))
             .collect();
         let mut whole = vec![];
         if self.loss == Loss::Features {
-            for (tower, &own) in features.iter().enumerate() {
-                let all = g.output(&format!("features {tower}"), &[rows, self.width]);
+            for (branch, &own) in features.iter().enumerate() {
+                let all = g.output(&format!("features {branch}"), &[rows, self.width]);
                 g.leave_by_first_pass(all);
                 let of_micro_batch = g.micro_rows(all, batch);
                 g.push_new(AddInto {}, vec![own], &[of_micro_batch]);
@@ -157,8 +157,8 @@ impl Toy {
         g.enter(Section::Forward);
         for program in 0..self.num_programs {
             g.forward_program(&format!("program {program}"), |g| {
-                let tower = program % self.towers.len();
-                let features = self.tower(g, tower, batch + program, "");
+                let branch = program % self.branches.len();
+                let features = self.branch(g, branch, batch + program, "");
                 let out = g.output("out", &[batch + program, self.width]);
                 g.push_new(AddInto {}, vec![features], &[out]);
             });
@@ -189,15 +189,15 @@ impl Toy {
         self.frozen > 0 && of_product.map(usize::from).sum::<usize>() % self.frozen == 0
     }
 
-    fn tower(&self, g: &mut Graph, tower: usize, batch: usize, prefix: &str) -> ValueId {
+    fn branch(&self, g: &mut Graph, branch: usize, batch: usize, prefix: &str) -> ValueId {
         let width = self.width;
         let mut x = g.input(
-            &format!("{prefix}pixels {tower}"),
+            &format!("{prefix}pixels {branch}"),
             &[batch, width],
             self.compute,
         );
-        for (index, &block) in self.towers[tower].iter().enumerate() {
-            let name = format!("{tower}.{index}");
+        for (index, &block) in self.branches[branch].iter().enumerate() {
+            let name = format!("{branch}.{index}");
             x = g.block(&name, |g| match block {
                 Block::Residual => {
                     let [gamma, beta] = ["gamma", "beta"]
@@ -235,10 +235,10 @@ impl Toy {
                     let active = g.activate(&name, flat, Activation::Gelu);
                     g.reshape(active, &[batch, width])
                 }
-                Block::Shared => self.product(g, &format!("{tower}.shared"), x, width),
+                Block::Shared => self.product(g, &format!("{branch}.shared"), x, width),
             });
         }
-        self.product(g, &format!("{tower}.projection"), x, width)
+        self.product(g, &format!("{branch}.projection"), x, width)
     }
 
     fn product(&self, g: &mut Graph, name: &str, x: ValueId, outputs: usize) -> ValueId {

@@ -2,25 +2,25 @@
 
 use std::fmt::Write;
 
-/// splitmix64, and what is drawn from it.
-pub struct Dice(u64);
+use holdall_files::{GOLDEN, SplitMix64};
+
+/// What logs are drawn from.
+pub struct Dice(SplitMix64);
 
 impl Dice {
     pub fn new(seed: u64) -> Dice {
-        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+        Dice(SplitMix64(
+            seed.wrapping_mul(GOLDEN) ^ 0x5851_f42d_4c95_7f2d,
+        ))
     }
 
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// In `[low, high)`.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * ((self.bits() >> 11) as f64 / (1u64 << 53) as f64)
+        low + (high - low) * self.0.unit()
     }
 
     /// In `[low, high)`, each factor equally likely.

@@ -6,32 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::word_or_number::WordOrNumber;
 
-/// What kind of model and loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TaskName {
-    /// Pictures and captions, with an optional label head.
-    Clip,
-    /// Pictures and labels, or numbers.
-    Classify,
-}
-
-impl TaskName {
-    /// As the user writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            TaskName::Clip => "clip",
-            TaskName::Classify => "classify",
-        }
-    }
-
-    /// The task of that name.
-    pub(crate) fn by_name(name: &str) -> Option<TaskName> {
-        let all = [TaskName::Clip, TaskName::Classify];
-        all.into_iter().find(|task| task.name() == name)
-    }
-}
-
 /// Number format of the arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -29,14 +29,16 @@ use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset,
-    TaskName, Warmup,
+    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
 };
 pub use self::layers::lay_batch_numbers;
 pub use self::rates::{RatesByName, matches};
-pub use self::sections::{Losses, OptimizerSection, TrainSection};
+pub use self::sections::{OptimizerSection, TrainSection};
+pub(crate) use self::validate::{Wrong, check};
 use crate::budget::Memory;
 use crate::error::TrainError;
+pub use crate::tasks::losses::Losses;
+pub use crate::tasks::{DEFAULT_MODEL, TaskName};
 
 /// A whole config.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,7 +55,7 @@ pub struct RunConfig {
     pub data: DataConfig,
     /// Classes of the label head; none leaves the head out. Data with labels says how many there are.
     pub labels: Option<usize>,
-    /// Tokens per caption; as many as the model has positions by default.
+    /// Tokens per text; as many as the model has positions by default.
     pub tokens: Option<usize>,
     /// Weights of the losses.
     pub losses: Losses,
@@ -82,7 +84,7 @@ impl Default for RunConfig {
         RunConfig {
             base: None,
             task: None,
-            model: "openai/clip-vit-base-patch32".to_owned(),
+            model: DEFAULT_MODEL.to_owned(),
             data: DataConfig::default(),
             labels: None,
             tokens: None,

@@ -47,7 +47,7 @@ pub static BROUGHT: &[Brought] = &[
             "accumulate_grad_batches",
             "accum_freq",
         ],
-        answer: "`train: {gradient_accumulation: 16}`; the gradient is that of the whole batch, contrastive loss included",
+        answer: "`train: {gradient_accumulation: 16}`; the gradient is that of the whole batch, whatever the loss compares",
     },
     Brought {
         keys: &[
@@ -263,7 +263,7 @@ pub static BROUGHT: &[Brought] = &[
             "pretrained",
             "pretrained_model",
         ],
-        answer: "`model: openai/clip-vit-base-patch32`: a folder, or a name",
+        answer: "`model:` takes a folder, or the name of a preset",
     },
     Brought {
         keys: &[

@@ -1,44 +1,12 @@
 //! The sections of a config and their defaults.
 
-use std::collections::BTreeMap;
-
 use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
-use super::choices::{
-    ClassWeights, EvalEvery, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
-};
+use super::choices::{EvalEvery, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup};
 use super::rates::RatesByName;
 use super::word_or_number::{count_or_none, real_or_none};
 use crate::optimizer::OptimizerConfig;
-
-/// The `losses` section: what counts how much.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Losses {
-    /// Pictures against captions.
-    pub contrastive: f64,
-    /// The label head; counts where there are labels.
-    pub label: f64,
-    /// Share of a label that is spread evenly over all classes.
-    pub label_smoothing: f64,
-    /// What a class counts for in the label loss.
-    pub class_weights: ClassWeights,
-    /// Weights of a classifier's targets by name; 1 by default.
-    pub targets: BTreeMap<String, f64>,
-}
-
-impl Default for Losses {
-    fn default() -> Losses {
-        Losses {
-            contrastive: 1.0,
-            label: 0.5,
-            label_smoothing: 0.0,
-            class_weights: ClassWeights::None,
-            targets: BTreeMap::new(),
-        }
-    }
-}
 
 /// The `train` section: batch, rates, and what happens when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use holdall_data::config::DataConfig;
 
 use super::choices::{Count, EvalEvery};
-use super::{Losses, RunConfig, TrainSection};
+use super::{RunConfig, TrainSection};
 use crate::error::TrainError;
 
 /// Most classes of a label head, and most threads, that anyone means.
@@ -11,7 +11,7 @@ const MOST_LABELS: usize = 1 << 24;
 const MOST_THREADS: usize = 1024;
 
 /// A value that makes no sense.
-pub(super) struct Wrong {
+pub(crate) struct Wrong {
     /// Where it stands, dotted.
     pub(super) path: String,
     found: String,
@@ -46,7 +46,7 @@ impl RunConfig {
     }
 }
 
-fn check(
+pub(crate) fn check(
     is_right: bool,
     path: &str,
     found: impl std::fmt::Display,
@@ -67,7 +67,7 @@ fn check(
 /// Checks of one value each: a layer on its own must pass them.
 pub(super) fn check_numbers(config: &RunConfig) -> Result<(), Wrong> {
     check_machine(config)?;
-    check_losses(&config.losses)?;
+    config.losses.check_numbers()?;
     check_rates(&config.train)?;
     check_moments(&config.train)?;
     check_data(&config.data)
@@ -113,28 +113,6 @@ fn check_machine(config: &RunConfig) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn check_losses(losses: &Losses) -> Result<(), Wrong> {
-    for (path, weight) in [
-        ("losses.contrastive", losses.contrastive),
-        ("losses.label", losses.label),
-    ] {
-        check(
-            weight.is_finite() && weight >= 0.0,
-            path,
-            weight,
-            "a number of at least 0",
-            "`losses: {contrastive: 1.0, label: 0.5}`",
-        )?;
-    }
-    check(
-        (0.0..1.0).contains(&losses.label_smoothing),
-        "losses.label_smoothing",
-        losses.label_smoothing,
-        "at least 0 and less than 1",
-        "`label_smoothing: 0.1` spreads a tenth of each label over all classes",
-    )
-}
-
 fn check_rates(train: &TrainSection) -> Result<(), Wrong> {
     let positive = |number: f64| number.is_finite() && number > 0.0;
     check(
@@ -142,7 +120,7 @@ fn check_rates(train: &TrainSection) -> Result<(), Wrong> {
         "train.lr",
         train.lr,
         "a number above 0",
-        "`lr: 2e-5` is usual for pretrained towers",
+        "`lr: 2e-5` is usual for pretrained weights",
     )?;
     check(
         positive(train.lr_head),
@@ -293,14 +271,7 @@ fn check_data(data: &DataConfig) -> Result<(), Wrong> {
 
 /// Checks of values beside each other: only all layers together must pass them.
 fn check_together(config: &RunConfig) -> Result<(), Wrong> {
-    let losses = &config.losses;
-    check(
-        losses.contrastive > 0.0 || losses.label > 0.0,
-        "losses",
-        format!("contrastive {}, label {}", losses.contrastive, losses.label),
-        "contrastive, label or both above 0",
-        "`losses: {contrastive: 1.0, label: 0.5}`",
-    )?;
+    config.losses.check_together()?;
     check(
         config.train.early_stop.is_none() || config.train.eval_every != EvalEvery::Never,
         "train.early_stop",

@@ -106,7 +106,10 @@ fn what_has_no_memory_is_left_out_and_other_failures_are_told() {
     let mut results = vec![Ok(30.0), Err("no memory"), Ok(20.0)].into_iter();
     let mut run = |_: &Plan| {
         let result = results.next().unwrap();
-        result.map_err(|text| DeviceError::Memory(text.to_owned()).into())
+        result.map_err(|text: &str| {
+            let (found, hint) = (text.to_owned(), String::new());
+            DeviceError::Memory { found, hint }.into()
+        })
     };
     let timings = race(&plans, &mut run, &mut |line| lines.push(line.to_owned())).unwrap();
     assert_eq!(timings, [timing(&plans[2], 20.0), timing(&plans[0], 30.0)]);
@@ -161,17 +164,6 @@ fn a_plan_runs_for_real() {
     let batch = setup.step.task.random_batch(3, 1);
     let step_ms = run_for_real(&setup, &device, &plan, &batch).unwrap();
     assert!(step_ms.is_finite() && step_ms > 0.0, "{step_ms}");
-}
-
-#[test]
-fn noise_is_small_and_not_zero() {
-    let mut noise = Noise(1);
-    let drawn: Vec<f32> = (0..10_000).map(|_| noise.draw()).collect();
-    assert!(drawn.iter().all(|value| value.abs() <= 0.02));
-    let mean = drawn.iter().sum::<f32>() / drawn.len() as f32;
-    assert!(mean.abs() < 0.001, "{mean}");
-    let large = drawn.iter().filter(|value| value.abs() > 0.01).count();
-    assert!((4_000..6_000).contains(&large), "{large}");
 }
 
 #[test]

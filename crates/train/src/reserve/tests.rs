@@ -8,7 +8,12 @@ use super::*;
 use crate::config::RunConfig;
 
 const HOLDERS: &str = "Card: the plan needs 9 GiB in one piece, 1 GiB of 16 GiB are free\n  \
-                       process 7 (other) holds 15 GiB\nhint: stop what holds the memory";
+                       process 7 (other) holds 15 GiB";
+
+fn taken() -> TrainError {
+    let (found, hint) = (HOLDERS.to_owned(), "stop what holds the memory".to_owned());
+    DeviceError::Memory { found, hint }.into()
+}
 
 /// Plans of a small model as a card with these bytes would get them. A machine is the bytes that it takes.
 struct World {
@@ -52,7 +57,7 @@ impl World {
 
     fn reserve(&self, plan: Plan, budget: Option<u64>) -> Result<Reserved<u64>, TrainError> {
         let held = RefCell::new(0);
-        let card = Card {
+        let card = CardMemory {
             total_bytes: Some(self.total),
             available_bytes: &|| Some(self.free),
             held_bytes: &|| Some(*held.borrow()),
@@ -60,7 +65,7 @@ impl World {
         let mut make = |plan: &Plan| {
             let bytes = plan.step.process_bytes;
             if bytes > self.free {
-                return Err(DeviceError::Memory(HOLDERS.to_owned()).into());
+                return Err(taken());
             }
             // The excess is counted by a plan that knows of it.
             let known = bytes - plan.step.arena_bytes;
@@ -123,13 +128,13 @@ fn reserve_failing_once(
     budget: Option<u64>,
 ) -> Result<Reserved<u64>, TrainError> {
     let mut first = true;
-    let card = Card {
+    let card = CardMemory {
         total_bytes: Some(world.total),
         available_bytes: &|| Some(world.free),
         held_bytes: &|| None,
     };
     let mut make = |plan: &Plan| match std::mem::take(&mut first) {
-        true => Err(DeviceError::Memory(HOLDERS.to_owned()).into()),
+        true => Err(taken()),
         false => Ok(plan.step.process_bytes),
     };
     let mut tell = |line: &str| world.lines.borrow_mut().push(line.to_owned());
@@ -157,9 +162,11 @@ fn what_the_user_fixed_stays_and_may_not_fit() {
     let plan = world.plan(None, 0).unwrap();
     world.free = RESERVE + plan.step.process_bytes / 2;
     let refused = reserve_failing_once(&world, plan, None).err().unwrap();
-    let TrainError::Device(DeviceError::Memory(text)) = refused else {
-        panic!("{refused}");
-    };
+    assert!(matches!(
+        refused,
+        TrainError::Device(DeviceError::Memory { .. })
+    ));
+    let text = refused.to_string();
     assert!(text.contains("process 7 (other) holds 15 GiB"), "{text}");
     assert!(text.contains("the smallest plan"), "{text}");
     assert!(text.ends_with("hint: stop what holds the memory"), "{text}");
@@ -170,7 +177,7 @@ fn what_the_user_fixed_stays_and_may_not_fit() {
 fn a_second_failure_is_final() {
     let world = World::new(u64::MAX, RESERVE, |_| ());
     let plan = world.plan(None, 0).unwrap();
-    let card = Card {
+    let card = CardMemory {
         total_bytes: Some(world.total),
         available_bytes: &|| Some(u64::MAX),
         held_bytes: &|| None,
@@ -178,13 +185,13 @@ fn a_second_failure_is_final() {
     let mut made = 0;
     let mut make = |_: &Plan| -> Result<(), TrainError> {
         made += 1;
-        Err(DeviceError::Memory(HOLDERS.to_owned()).into())
+        Err(taken())
     };
     let mut again = |budget, more| world.plan(budget, more);
     let refused = reserve(plan, None, &card, &mut make, &mut again, &mut |_| ()).err();
     assert!(matches!(
         refused,
-        Some(TrainError::Device(DeviceError::Memory(_)))
+        Some(TrainError::Device(DeviceError::Memory { .. }))
     ));
     assert_eq!(made, 2);
 }

@@ -2,6 +2,7 @@
 
 pub mod classify;
 pub mod clip;
+pub mod losses;
 
 use std::path::Path;
 
@@ -15,13 +16,43 @@ use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
 use holdall_models::model_config::ModelConfig;
 use holdall_models::vit::config::VisionTransformerConfig;
+use serde::{Deserialize, Serialize};
 
-use crate::config::{RunConfig, TaskName};
+use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::prepare::Prepared;
 use crate::saved_model::{SavedModel, resolve};
 use crate::setup::Setup;
 use crate::site::Site;
+
+/// The model of a config that names none.
+pub const DEFAULT_MODEL: &str = "openai/clip-vit-base-patch32";
+
+/// What kind of model and loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskName {
+    /// Pictures and captions, with an optional label head.
+    Clip,
+    /// Pictures and labels, or numbers.
+    Classify,
+}
+
+impl TaskName {
+    /// As the user writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            TaskName::Clip => "clip",
+            TaskName::Classify => "classify",
+        }
+    }
+
+    /// The task of that name.
+    pub(crate) fn by_name(name: &str) -> Option<TaskName> {
+        let all = [TaskName::Clip, TaskName::Classify];
+        all.into_iter().find(|task| task.name() == name)
+    }
+}
 
 /// A task, and why it was taken where the config does not say.
 pub struct Decision {

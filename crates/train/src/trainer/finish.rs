@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::Trainer;
 use crate::checkpoint::Best;
-use crate::error::TrainError;
+use crate::error::{TrainError, without_hint};
 use crate::export::save_model;
 use crate::failure_file;
 use crate::report::{ModelOfRun, Outcome, Summary};
@@ -52,10 +52,7 @@ impl Trainer {
             return Err(format!("{name} is not of the last checkpoint"));
         };
         let folder = self.folder.model();
-        let found = verify_folder(&folder).map_err(|cause| {
-            let cause = cause.to_string();
-            cause.lines().next().unwrap_or_default().to_owned()
-        })?;
+        let found = verify_folder(&folder).map_err(|cause| without_hint(&cause))?;
         match found.to_string() == model.checksum {
             true => Ok(text),
             false => Err(format!("{} is not of {name}", folder.display())),
@@ -66,14 +63,11 @@ impl Trainer {
     fn publish(&self, best: &Best) -> Result<Checksum, TrainError> {
         let folder = self.folder.checkpoints().join(&best.folder);
         self.folder.publish(&folder).map_err(|cause| match cause {
-            TrainError::Model(cause) => {
-                let cause = cause.to_string();
-                TrainError::Run(format!(
-                    "{}\nhint: restore it from a backup; or remove {}, and --resume publishes the model of the last step instead",
-                    cause.lines().next().unwrap_or_default(),
-                    folder.display()
-                ))
-            }
+            TrainError::Model(cause) => TrainError::Run(format!(
+                "{}\nhint: restore it from a backup; or remove {}, and --resume publishes the model of the last step instead",
+                without_hint(&cause),
+                folder.display()
+            )),
             cause => cause,
         })
     }
@@ -88,29 +82,29 @@ impl Trainer {
                 (self.state.step, checksum)
             }
         };
-        let chosen = &self.ready.plan.chosen;
+        let chosen = &self.planned.plan.chosen;
         let summary = Summary {
-            device: self.ready.device.kind(),
-            effective_batch: self.ready.split.effective_batch,
+            device: self.planned.device.kind(),
+            effective_batch: self.planned.split.effective_batch,
             batch_size: chosen.choice.batch_size,
             gradient_accumulation: chosen.choice.gradient_accumulation,
             precision: chosen.precision,
             recompute: chosen.choice.recompute.label(),
-            epochs: self.state.step as f64 / self.ready.steps_per_epoch() as f64,
+            epochs: self.state.step as f64 / self.planned.steps_per_epoch() as f64,
             steps: self.state.step,
-            stopped_early: self.state.step < self.ready.total_steps(),
+            stopped_early: self.state.step < self.planned.total_steps(),
             seconds: self.state.clock.all,
             samples_per_s: self.state.clock.samples_per_s(),
             waited_for_data: self.state.clock.waiting(),
             reading: self
-                .ready
+                .planned
                 .feed
-                .report(&self.process_clock, self.ready.device.cpu().num_threads()),
+                .report(&self.process_clock, self.planned.device.cpu().num_threads()),
             skipped: self.skipped.total(),
-            budget_bytes: self.ready.prepared.setup.budget_bytes,
-            planned_bytes: self.planned[0],
-            process_bytes: self.ready.device.peak_bytes(),
-            planned_arena_bytes: self.planned[1],
+            budget_bytes: self.planned.prepared.setup.budget_bytes,
+            planned_bytes: self.planned_bytes[0],
+            process_bytes: self.planned.device.peak_bytes(),
+            planned_arena_bytes: self.planned_bytes[1],
             arena_bytes: self.step.arena_bytes(),
             weights: self.step.config().task.describe_weights(),
             best: self.state.best.clone(),

@@ -10,7 +10,7 @@ use holdall_device::cpu::Cpu;
 use super::*;
 use crate::appended_file::Prefix;
 use crate::checkpoint::Checkpoint;
-use crate::config::{Count, RunConfig};
+use crate::config::{Count, EvalEvery, RunConfig};
 use crate::plan_race::Choosing;
 
 /// Three steps an epoch.
@@ -26,14 +26,14 @@ fn trainer_in(
     change: impl Fn(&mut RunConfig),
 ) -> Trainer {
     let checkpoint = Checkpoint::newest(&run).unwrap();
-    Trainer::begin(ready(folder, checkpoint, change), run, &mut |_| ()).unwrap()
+    Trainer::begin(planned(folder, checkpoint, change), run, &mut |_| ()).unwrap()
 }
 
-fn ready(
+fn planned(
     folder: &std::path::Path,
     checkpoint: Option<Checkpoint>,
     change: impl Fn(&mut RunConfig),
-) -> Ready {
+) -> PlannedRun {
     let mut config = RunConfig {
         model: "small".to_owned(),
         ..RunConfig::default()
@@ -46,7 +46,7 @@ fn ready(
     config.train.eval_every = EvalEvery::Never;
     change(&mut config);
     let device = Device::on_cpu(Cpu::new(Some(2)));
-    Ready::new(config, device, checkpoint, Choosing::Predicted).unwrap()
+    PlannedRun::new(config, device, checkpoint, Choosing::Predicted).unwrap()
 }
 
 /// Goes on with a run; what it said, or why it does not.
@@ -58,7 +58,7 @@ fn resumed(
     let checkpoint = Checkpoint::newest(&run).unwrap();
     assert!(checkpoint.is_some());
     let mut said = String::new();
-    let trainer = Trainer::begin(ready(folder, checkpoint, change), run, &mut |line| {
+    let trainer = Trainer::begin(planned(folder, checkpoint, change), run, &mut |line| {
         said.push_str(line);
         said.push('\n');
     });
@@ -92,8 +92,8 @@ fn run(trainer: &mut Trainer) -> (Steps, usize, Result<Outcome, TrainError>) {
 
 /// The picture at a place in the first epoch's order is no picture any more.
 fn break_picture(trainer: &Trainer, place: usize) -> u32 {
-    let samples = &trainer.ready.prepared.train;
-    let order = Order::new(0, 0, samples, trainer.ready.config.train.sampling);
+    let samples = &trainer.planned.prepared.train;
+    let order = Order::new(0, 0, samples, trainer.planned.config.train.sampling);
     let sample = order.as_slice()[place] as usize;
     std::fs::write(samples.image_path(sample), "no picture").unwrap();
     samples.row(sample)
@@ -372,7 +372,7 @@ fn replaced_pictures_are_noticed_when_a_run_goes_on() {
     run(&mut trainer(folder.path(), "run", |_| ())).2.unwrap();
     let longer = |config: &mut RunConfig| config.train.epochs = 3;
     let (trainer, said) = resumed(folder.path(), longer);
-    let samples = std::sync::Arc::clone(&trainer.unwrap().ready.prepared.train);
+    let samples = std::sync::Arc::clone(&trainer.unwrap().planned.prepared.train);
     assert_eq!(said, "");
     // The same bytes with another time are not known to be the same, and taken for it.
     let picture = samples.image_path(5);
@@ -444,7 +444,7 @@ fn a_mended_picture_that_was_skipped_is_still_skipped() {
     let folder = tempfile::tempdir().unwrap();
     draw(folder.path());
     let mut trainer = trainer(folder.path(), "run", |_| ());
-    let samples = std::sync::Arc::clone(&trainer.ready.prepared.train);
+    let samples = std::sync::Arc::clone(&trainer.planned.prepared.train);
     let row = break_picture(&trainer, 10);
     run(&mut trainer).2.unwrap();
     drop(trainer);

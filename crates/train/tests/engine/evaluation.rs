@@ -112,12 +112,12 @@ fn a_pattern_has_a_learning_rate_of_its_own() {
     let before = step.named_weights().unwrap();
     let rates = [1e-3, 1e-3, 0.0, 1e-3];
     assert_eq!(rates.len(), config.num_rates());
-    let moment = StepScalars {
+    let scalars = StepScalars {
         step: 1,
         rates: &rates,
         loss_scale: 1.0,
     };
-    step.run(&device, &batch, &moment).unwrap();
+    step.run(&device, &batch, &scalars).unwrap();
     for (name, after) in step.named_weights().unwrap() {
         // Key biases have no gradient, and what is zero stays zero.
         if name.ends_with("k_proj.bias") {

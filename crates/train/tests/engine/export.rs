@@ -22,12 +22,12 @@ fn a_trained_model_is_saved_and_read_back_bit_for_bit() {
     };
     let mut step = step(&device, &config_of(&task), 6, split);
     read_weights(&device, &mut step, &folder);
-    let moment = StepScalars {
+    let scalars = StepScalars {
         step: 1,
         rates: &[1e-3, 1e-3],
         loss_scale: 1.0,
     };
-    step.run(&device, &batch, &moment).unwrap();
+    step.run(&device, &batch, &scalars).unwrap();
     let trained = step.named_weights().unwrap();
     for shard_bytes in [None, Some(40_000)] {
         let saved = tempfile::tempdir().unwrap();

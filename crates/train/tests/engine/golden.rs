@@ -110,12 +110,12 @@ fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
             let mut step = step(&device, &config, 6, split);
             read_weights(&device, &mut step, &folder);
             for count in 0..10 {
-                let moment = StepScalars {
+                let scalars = StepScalars {
                     step: count as u64 + 1,
                     rates: &[1e-3, 1e-3],
                     loss_scale: 1.0,
                 };
-                let report = step.run(&device, &batch, &moment).unwrap();
+                let report = step.run(&device, &batch, &scalars).unwrap();
                 let expected = golden["adamw_losses"].1[count];
                 assert!(
                     (report.loss - expected).abs() < 1e-4,

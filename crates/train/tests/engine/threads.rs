@@ -25,12 +25,12 @@ fn three_steps_have_the_same_bits_on_any_number_of_threads() {
         draw_weights(&device, &mut step, &model, 3);
         let mut losses = Vec::new();
         for count in 0..3 {
-            let moment = StepScalars {
+            let scalars = StepScalars {
                 step: count + 1,
                 rates: &[1e-3, 1e-3],
                 loss_scale: 1.0,
             };
-            losses.push(step.run(&device, &batch, &moment).unwrap().loss.to_bits());
+            losses.push(step.run(&device, &batch, &scalars).unwrap().loss.to_bits());
         }
         let weights: Vec<(String, Vec<u32>)> = step
             .parameters()

@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
 
     /// The next step, on the batch whose turn it is.
     pub fn step(&mut self) -> StepReport {
-        let report = self.launched(|step, device, batch, moment| step.run(device, batch, moment));
+        let report = self.launched(|step, device, batch, scalars| step.run(device, batch, scalars));
         self.scaler.observe(report.gradients).unwrap();
         report
     }
@@ -197,8 +197,8 @@ impl<'a> Run<'a> {
     /// The next step, and the inputs of the one after it travel meanwhile.
     pub fn step_and_preload(&mut self) -> StepReport {
         let next = self.batches[(self.number as usize + 1) % self.batches.len()].clone();
-        let report = self.launched(|step, device, batch, moment| {
-            step.launch(device, batch, moment);
+        let report = self.launched(|step, device, batch, scalars| {
+            step.launch(device, batch, scalars);
             step.preload(device, &next);
             step.finish()
         });
@@ -214,12 +214,12 @@ impl<'a> Run<'a> {
         self.number += 1;
         let mut rates = Vec::new();
         self.rates.write(self.number, &mut rates);
-        let moment = StepScalars {
+        let scalars = StepScalars {
             step: self.number - self.scaler.skipped_steps(),
             rates: &rates,
             loss_scale: self.scaler.scale(),
         };
-        run(&mut self.step, self.device, batch, &moment).unwrap()
+        run(&mut self.step, self.device, batch, &scalars).unwrap()
     }
 
     pub fn losses(&mut self, num_steps: usize) -> Vec<f64> {

@@ -157,12 +157,12 @@ impl Case {
         draw_weights(&device, &mut step, &task.model, 0);
         let batch = task.random_batch(self.effective_batch, 1);
         for number in 1..=2 {
-            let moment = StepScalars {
+            let scalars = StepScalars {
                 step: number,
                 rates: &[1e-5, 1e-4],
                 loss_scale: 1.0,
             };
-            let report = step.run(&device, &batch, &moment).unwrap();
+            let report = step.run(&device, &batch, &scalars).unwrap();
             assert!(report.loss.is_finite());
         }
         json!({

@@ -18,7 +18,7 @@ const PRECISIONS: [Precision; 4] = [
     Precision::Fp16,
 ];
 
-/// A setup of the small preset and a batch of so many; `None`, and a line, where the card lacks the format.
+/// A setup of the small preset and a batch of this many samples; `None`, and a line, where the card lacks the format.
 fn setup(gpu: &Gpu, precision: Precision, samples: usize, seed: u64) -> Option<(Setup, Batch)> {
     if !gpu.device.supports(precision.arithmetic().unwrap()) {
         say(&format!("SKIPPED: this card has no {}", precision.name()));

@@ -1,7 +1,6 @@
 //! A sample as text, for pipes and for people in a hurry.
 
-use holdall_data::words::counted;
-use holdall_train::budget::show_bytes;
+use holdall_files::{counted, show_bytes};
 
 use super::readings::Readings;
 use super::run::RunReading;

@@ -2,26 +2,31 @@
 
 use std::time::Duration;
 
-use holdall_data::words::thousands;
 use holdall_device::cuda::gpus::GpuReading;
+use holdall_files::{show_bytes, thousands};
 use holdall_telemetry::run_files::{in_words, is_share};
-use holdall_train::budget::show_bytes;
 
 use super::run::{RunReading, State};
 
 pub const UNKNOWN: &str = "-";
 
+/// In GiB, without the unit: `3.1`.
+pub fn gib(bytes: f64) -> String {
+    format!("{:.1}", bytes / (1u64 << 30) as f64)
+}
+
 /// `3.1/8.0 GiB`: both in the larger one's unit.
 pub fn of_bytes(used: Option<u64>, total: Option<u64>) -> String {
-    let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
     match (used, total) {
         (Some(used), Some(total)) if total < 1 << 30 => {
             let mib = |bytes: u64| bytes as f64 / (1u64 << 20) as f64;
             format!("{:.0}/{:.0} MiB", mib(used), mib(total))
         }
-        (Some(used), Some(total)) => format!("{:.1}/{:.1} GiB", gib(used), gib(total)),
+        (Some(used), Some(total)) => {
+            format!("{}/{} GiB", gib(used as f64), gib(total as f64))
+        }
         (Some(used), None) => show_bytes(used),
-        (None, Some(total)) => format!("{UNKNOWN}/{:.1} GiB", gib(total)),
+        (None, Some(total)) => format!("{UNKNOWN}/{} GiB", gib(total as f64)),
         (None, None) => UNKNOWN.to_owned(),
     }
 }
@@ -69,8 +74,8 @@ pub fn span(seconds: f64) -> String {
 /// How far a run is: `epoch 3/20, step 412/1,640`.
 pub fn progress(run: &RunReading) -> String {
     let of = |done: u64, all: Option<u64>| match all {
-        Some(all) => format!("{}/{}", thousands(done as usize), thousands(all as usize)),
-        None => thousands(done as usize),
+        Some(all) => format!("{}/{}", thousands(done), thousands(all)),
+        None => thousands(done),
     };
     match (run.epoch, run.step) {
         (Some(epoch), Some(step)) => {

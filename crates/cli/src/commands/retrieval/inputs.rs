@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use holdall_data::unique_texts::read_captions;
-use holdall_data::words::{counted, thousands};
+use holdall_files::{counted, thousands};
 use holdall_metrics::feature_file::{FeatureFiles, parted};
 use holdall_metrics::features::{Element, Features, Meter};
 use holdall_metrics::pair_file::{self, Counts};

@@ -4,8 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use holdall_data::words::counted;
-use holdall_files::write_whole_by;
+use holdall_files::{counted, write_whole_by};
 use holdall_metrics::retrieval::{Found, Neighbours, Ranked, Ties};
 use holdall_train::TrainError;
 

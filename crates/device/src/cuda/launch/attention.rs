@@ -10,7 +10,7 @@ use crate::DeviceError;
 /// Which kernels do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A head of a sample in one block of so many warps.
+    /// One block per sample and head, with this many warps.
     Small(usize),
     /// Tiles of queries against tiles of keys.
     Tiled,

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use holdall_data::picture::thumbnail;
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
+use holdall_metrics::classification::top_k;
 use serde::Serialize;
 
 use super::{ClipTask, EncodedPictures};
@@ -114,7 +115,7 @@ impl Examples {
             };
             let labels = encoded.logits.as_ref().map_or(Vec::new(), |logits| {
                 let width = logits.len() / read.len();
-                best_labels(&logits[row * width..][..width])
+                top_k(&logits[row * width..][..width], NUM_BEST)
             });
             self.examples.push(Example {
                 sample,
@@ -203,18 +204,6 @@ fn keep_best(best: &mut Vec<(usize, f64)>, candidate: (usize, f64)) {
     }
 }
 
-/// The largest logits, as shares of a softmax over all.
-fn best_labels(logits: &[f32]) -> Vec<(usize, f64)> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let weight = |logit: f32| f64::from(logit - largest).exp();
-    let total: f64 = logits.iter().map(|&logit| weight(logit)).sum();
-    let mut best = Vec::with_capacity(NUM_BEST);
-    for (index, &logit) in logits.iter().enumerate() {
-        keep_best(&mut best, (index, weight(logit) / total));
-    }
-    best
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,13 +215,5 @@ mod tests {
             keep_best(&mut best, (index, value));
         }
         assert_eq!(best, [(5, 0.9), (1, 0.5), (3, 0.5)]);
-    }
-
-    #[test]
-    fn shares_of_labels_are_those_of_a_softmax() {
-        let best = best_labels(&[0.0, 2f32.ln(), 0.0]);
-        assert_eq!(best[0].0, 1);
-        assert!((best[0].1 - 0.5).abs() < 1e-6 && (best[1].1 - 0.25).abs() < 1e-6);
-        assert!(best_labels(&[]).is_empty());
     }
 }

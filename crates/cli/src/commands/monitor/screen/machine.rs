@@ -1,9 +1,8 @@
 //! The machine's part of the screen: host, GPUs, their curves, the processes on them.
 
-use holdall_data::words::counted;
 use holdall_device::cuda::gpus::GpuReading;
 use holdall_device::cuda::memory::Holder;
-use holdall_train::budget::show_bytes;
+use holdall_files::{counted, show_bytes};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -13,7 +12,7 @@ use ratatui::widgets::{Paragraph, Wrap};
 use super::super::chart::{self, CurveChart, bar};
 use super::super::history::Ring;
 use super::super::once::no_gpu;
-use super::super::words::{self, UNKNOWN, gpu_name, of_bytes, percent};
+use super::super::words::{self, UNKNOWN, gib, gpu_name, of_bytes, percent};
 use super::{LOSS, View, WIDE, WORK, headed, indented, whole};
 
 /// Memory, and what it is full of.
@@ -114,10 +113,6 @@ fn draw_time_curves(frame: &mut Frame, area: Rect, view: &View, all: &[TimeCurve
         };
         chart::draw(frame, *area, drawn);
     }
-}
-
-fn gib(bytes: f64) -> String {
-    format!("{:.1}", bytes / (1u64 << 30) as f64)
 }
 
 pub fn draw_host_curves(frame: &mut Frame, area: Rect, view: &View) {

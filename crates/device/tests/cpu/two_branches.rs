@@ -1,4 +1,4 @@
-//! A step like CLIP's in small: a text and an image tower in blocks, features of the whole effective batch, contrastive
+//! A step of two modalities in small: a text and an image branch in blocks, features of the whole effective batch, contrastive
 //! and label loss, gradient norm and AdamW.
 //!
 //! Legend: `b` samples of a micro-batch, `t` tokens, `d` width, `p` projection.
@@ -10,14 +10,14 @@ use holdall_graph::{DType, Decay, Graph, Output, Role, Section, ValueId, backwar
 use super::step::{Contents, LABEL_SUM, Random, Step, total, zero_gradients};
 
 #[derive(Clone, Debug)]
-pub struct TwoTowers {
+pub struct TwoBranches {
     pub dtype: DType,
     pub batch: usize,
     pub accumulation: usize,
     pub tokens: usize,
     pub width: usize,
     pub heads: usize,
-    /// Blocks of each tower.
+    /// Blocks of each branch.
     pub layers: usize,
     pub projection: usize,
     pub tile: usize,
@@ -30,9 +30,9 @@ const NUM_CLASSES: usize = 3;
 const VOCABULARY: usize = 11;
 const PATCH_WIDTH: usize = 5;
 
-impl TwoTowers {
-    pub fn small(dtype: DType) -> TwoTowers {
-        TwoTowers {
+impl TwoBranches {
+    pub fn small(dtype: DType) -> TwoBranches {
+        TwoBranches {
             dtype,
             batch: 3,
             accumulation: 3,
@@ -95,8 +95,8 @@ impl TwoTowers {
         let all = ["image", "text"].map(|name| whole(&mut g, name));
         all.iter().for_each(|&all| g.leave_by_first_pass(all));
         let [image_bp, text_bp] = all.map(|all| g.micro_rows(all, b));
-        self.image_tower(&mut g, patches, image_bp);
-        self.text_tower(&mut g, ids, end, lengths, text_bp);
+        self.image_branch(&mut g, patches, image_bp);
+        self.text_branch(&mut g, ids, end, lengths, text_bp);
         let head = g.parameter("head.weight", &[NUM_CLASSES, self.projection], Decay::Yes);
         let bias = g.parameter("head.bias", &[NUM_CLASSES], Decay::No);
         let logit_scale = g.parameter("logit_scale", &[], Decay::No);
@@ -168,7 +168,7 @@ impl TwoTowers {
         g.push(operation, inputs, outputs);
     }
 
-    fn image_tower(&self, g: &mut Graph, patches: ValueId, features: ValueId) {
+    fn image_branch(&self, g: &mut Graph, patches: ValueId, features: ValueId) {
         let d = self.width;
         let weight = g.parameter("image.patch", &[d, PATCH_WIDTH], Decay::Yes);
         let class_d = g.parameter("image.class", &[d], Decay::No);
@@ -187,7 +187,7 @@ impl TwoTowers {
         self.project(g, "image.out", x_btd, features);
     }
 
-    fn text_tower(
+    fn text_branch(
         &self,
         g: &mut Graph,
         ids: ValueId,

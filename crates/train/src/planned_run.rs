@@ -69,7 +69,7 @@ const LOOP_BYTES: u64 = 1 << 20;
 const THREAD_BYTES: u64 = 64 << 10;
 
 /// A planned run.
-pub struct Ready {
+pub struct PlannedRun {
     /// What the user wrote.
     pub config: RunConfig,
     /// Samples, tokens, model.
@@ -86,27 +86,27 @@ pub struct Ready {
     pub(crate) recorder: Recorder,
 }
 
-impl Ready {
+impl PlannedRun {
     /// Reads everything and plans; goes on from `checkpoint` with its split of the batch.
     pub fn new(
         config: RunConfig,
         device: Device,
         checkpoint: Option<Checkpoint>,
         choosing: Choosing<'_>,
-    ) -> Result<Ready, TrainError> {
+    ) -> Result<PlannedRun, TrainError> {
         let never = AtomicBool::new(false);
-        let ready = Ready::new_unless(&never, config, device, checkpoint, choosing)?;
-        Ok(ready.expect("nobody stopped it"))
+        let planned = PlannedRun::new_unless(&never, config, device, checkpoint, choosing)?;
+        Ok(planned.expect("nobody stopped it"))
     }
 
-    /// As [`Ready::new`], unless it is to `stop`: then there is none.
+    /// As [`PlannedRun::new`], unless it is to `stop`: then there is none.
     pub fn new_unless(
         stop: &AtomicBool,
         config: RunConfig,
         device: Device,
         checkpoint: Option<Checkpoint>,
         choosing: Choosing<'_>,
-    ) -> Result<Option<Ready>, TrainError> {
+    ) -> Result<Option<PlannedRun>, TrainError> {
         let recorder = Recorder::new(device.gauge());
         let mut config = config;
         let mut prepared = Prepared::new(&config, &device)?;
@@ -202,7 +202,7 @@ impl Ready {
         }
         prepared.notes.push(feed.reading().describe());
         let split = split_of(&plan);
-        Ok(Some(Ready {
+        Ok(Some(PlannedRun {
             config,
             prepared,
             device,

@@ -1,0 +1,188 @@
+//! Evaluations of a run, and the best model so far.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::Trainer;
+use crate::checkpoint::{Best, Next};
+use crate::config::{EvalEvery, Subset};
+use crate::error::TrainError;
+use crate::export::save_model;
+use crate::planned_run::PlannedRun;
+use crate::report::{EvaluationLine, Event, SummaryMetrics};
+use crate::requests::Requests;
+use crate::run_folder::{RunFolder, failed, write_whole};
+use crate::task::{BEST_FILES, Evaluation, Unfinished};
+
+/// Name and contents of files to look at.
+type BestFiles = Vec<(&'static str, String)>;
+
+impl Trainer {
+    pub(super) fn evaluation_is_due(&self) -> bool {
+        let step = self.state.step;
+        let due = match self.planned.config.train.eval_every {
+            EvalEvery::Never => false,
+            EvalEvery::Epoch => step.is_multiple_of(self.planned.steps_per_epoch()),
+            EvalEvery::Steps(steps) => {
+                step.is_multiple_of(steps as u64) || step == self.planned.total_steps()
+            }
+        };
+        due && self.evaluated().next().is_some()
+    }
+
+    fn evaluated(&self) -> impl Iterator<Item = Subset> {
+        let wanted = self.planned.config.train.eval_on.iter().copied();
+        wanted.filter(|&subset| self.planned.prepared.samples(subset).is_some())
+    }
+
+    pub(super) fn evaluate_all(
+        &mut self,
+        requests: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), Unfinished> {
+        let is_saved = self.saved == Some((self.state.step, self.state.next));
+        let is_wanted = || {
+            let is_asked_to_save = !is_saved && requests.save.load(Ordering::Relaxed);
+            !requests.stop.load(Ordering::Relaxed) && !is_asked_to_save
+        };
+        let mut lines = Vec::new();
+        let mut files = Vec::new();
+        let subsets: Vec<Subset> = self.evaluated().collect();
+        for on in subsets {
+            let began = Instant::now();
+            let PlannedRun {
+                prepared,
+                device,
+                feed,
+                config,
+                ..
+            } = &mut self.planned;
+            let task = &prepared.setup.step.task;
+            let evaluated = task.evaluate(Evaluation {
+                device,
+                forward: self.step.forward(device),
+                pictures: feed.lend(self.state.step),
+                subset: on,
+                samples: prepared.samples(on).expect("there: filtered above"),
+                step: Some(self.state.step),
+                stop: &requests.stop,
+                is_wanted: &is_wanted,
+                tell: &mut |done, total| watch(Event::Evaluating { on, done, total }),
+            });
+            feed.train(config, prepared);
+            let evaluated = evaluated?;
+            files.push((on, evaluated.files));
+            self.tell_skipped(on, &evaluated.skipped, watch)?;
+            let scores = evaluated.scores;
+            lines.push(EvaluationLine {
+                kind: "evaluation",
+                step: self.state.step,
+                epoch: self.state.step.div_ceil(self.planned.steps_per_epoch()),
+                on,
+                scores,
+                seconds: began.elapsed().as_secs_f64(),
+            });
+        }
+        // Files first, then the lines in one write, then the state: a failure or a stop in between leaves an evaluation that is
+        // due, and is done again.
+        let better = self.better(&lines);
+        let best = match better {
+            Some(value) => Some(self.save_best(value, &files)?),
+            None => None,
+        };
+        self.journal.add(&lines)?;
+        let is_best = best.is_some();
+        match best {
+            Some(best) => {
+                self.state.best = Some(best);
+                self.state.without_improvement = 0;
+            }
+            None if self.decisive(&lines).is_some() => self.state.without_improvement += 1,
+            None => {}
+        }
+        self.state.last_scores = lines.iter().map(SummaryMetrics::from).collect();
+        self.state.next = Next::Step;
+        for line in &lines {
+            let name = match line.on {
+                Subset::Validation => "validation",
+                Subset::Train => "evaluation_on_train",
+            };
+            self.planned.recorder.add_scalars(name, line.step, line);
+            let decides = line.on == Subset::Validation || lines.len() == 1;
+            watch(Event::Evaluated {
+                line,
+                is_best: is_best && decides,
+            });
+        }
+        Ok(())
+    }
+
+    /// The number that decides which model is the best: what was held out counts, whatever else is evaluated.
+    fn decisive(&self, lines: &[EvaluationLine]) -> Option<f64> {
+        let held_out = lines.iter().find(|line| line.on == Subset::Validation);
+        let decisive = held_out.or(lines.first())?;
+        let task = &self.step.config().task;
+        task.metric(&decisive.scores, &self.best_metric.0)
+    }
+
+    /// The same where it is better than the best so far.
+    fn better(&self, lines: &[EvaluationLine]) -> Option<f64> {
+        let best = self.state.best.as_ref().map(|best| best.value);
+        let (_, direction) = self.best_metric;
+        let value = self.decisive(lines);
+        value.filter(|&value| direction.is_better(value, best))
+    }
+
+    /// Saves the model as the best one, with what it makes of a few samples. No checkpoint names it yet.
+    pub(super) fn save_best(
+        &self,
+        value: f64,
+        files: &[(Subset, BestFiles)],
+    ) -> Result<Best, TrainError> {
+        let step = self.state.step;
+        let name = format!("best-{step:06}");
+        let path = self.folder.checkpoints().join(&name);
+        let checksum = save_model(&self.step, &path)?;
+        let held_out = files.iter().find(|(on, _)| *on == Subset::Validation);
+        let shown = held_out.or(files.first());
+        for (name, json) in shown.into_iter().flat_map(|(_, files)| files) {
+            // Beside the model's files and no part of them: a resumed run finds those of the best that it goes on from.
+            write_whole(&path.join(name), json.as_bytes())?;
+            self.folder.write(name, json)?;
+        }
+        Ok(Best {
+            metric: self.best_metric.0.clone(),
+            value,
+            step,
+            folder: name,
+            checksum: Some(checksum.to_string()),
+        })
+    }
+}
+
+/// The files of the best model that a checkpoint names; those of a later one, which is no part of the run any more, are removed.
+pub(super) fn put_back_best_files(
+    folder: &RunFolder,
+    best: Option<&Best>,
+) -> Result<(), TrainError> {
+    if best.is_some_and(|best| best.checksum.is_none()) {
+        // Written before best models had files of their own.
+        return Ok(());
+    }
+    for name in BEST_FILES {
+        let kept = best.map(|best| folder.checkpoints().join(&best.folder).join(name));
+        if let Some(kept) = kept.filter(|kept| kept.is_file()) {
+            let json = std::fs::read_to_string(&kept).map_err(failed(&kept, "read"))?;
+            folder.write(name, &json)?;
+            continue;
+        }
+        let path = folder.path().join(name);
+        match std::fs::remove_file(&path) {
+            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(&path, "removed")(cause));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
