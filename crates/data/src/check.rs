@@ -26,9 +26,7 @@ use crate::words::thousands;
 pub use clean::{CleanFile, Cleaned, Duplicates, Gone, Reason, clean};
 use journal::Journal;
 pub use picture_state::State;
-pub use report::{
-    CaptionFacts, Example, Finding, LabelFacts, ProblemKind, Report, RowKind, Severity,
-};
+pub use report::{CaptionFacts, Example, Fault, Finding, LabelFacts, Report, RowKind, Severity};
 use row_facts::{CaptionCounts, Facts, Survey};
 
 /// What is looked at, and what is too little.

@@ -205,29 +205,29 @@ impl ImageProcessor {
 
 /// Whose defaults hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Class {
     Clip,
     Vit,
     Deit,
 }
 
 /// Classes by their names, old and new. DINOv2 has Bit's, whose defaults are CLIP's.
-const CLASSES: [(&str, Kind); 15] = [
-    ("CLIPImageProcessor", Kind::Clip),
-    ("CLIPImageProcessorFast", Kind::Clip),
-    ("CLIPImageProcessorPil", Kind::Clip),
-    ("CLIPFeatureExtractor", Kind::Clip),
-    ("ViTImageProcessor", Kind::Vit),
-    ("ViTImageProcessorFast", Kind::Vit),
-    ("ViTImageProcessorPil", Kind::Vit),
-    ("ViTFeatureExtractor", Kind::Vit),
-    ("DeiTImageProcessor", Kind::Deit),
-    ("DeiTImageProcessorFast", Kind::Deit),
-    ("DeiTImageProcessorPil", Kind::Deit),
-    ("DeiTFeatureExtractor", Kind::Deit),
-    ("BitImageProcessor", Kind::Clip),
-    ("BitImageProcessorFast", Kind::Clip),
-    ("BitImageProcessorPil", Kind::Clip),
+const CLASSES: [(&str, Class); 15] = [
+    ("CLIPImageProcessor", Class::Clip),
+    ("CLIPImageProcessorFast", Class::Clip),
+    ("CLIPImageProcessorPil", Class::Clip),
+    ("CLIPFeatureExtractor", Class::Clip),
+    ("ViTImageProcessor", Class::Vit),
+    ("ViTImageProcessorFast", Class::Vit),
+    ("ViTImageProcessorPil", Class::Vit),
+    ("ViTFeatureExtractor", Class::Vit),
+    ("DeiTImageProcessor", Class::Deit),
+    ("DeiTImageProcessorFast", Class::Deit),
+    ("DeiTImageProcessorPil", Class::Deit),
+    ("DeiTFeatureExtractor", Class::Deit),
+    ("BitImageProcessor", Class::Clip),
+    ("BitImageProcessorFast", Class::Clip),
+    ("BitImageProcessorPil", Class::Clip),
 ];
 
 /// Keys that pixels depend on.
@@ -283,7 +283,7 @@ impl Keys<'_> {
         DataError::invalid(place, expected, found, hint)
     }
 
-    fn kind(&self) -> Result<Kind, DataError> {
+    fn kind(&self) -> Result<Class, DataError> {
         for key in ["image_processor_type", "feature_extractor_type"] {
             let Some(value) = self.get(key) else {
                 continue;
@@ -295,7 +295,7 @@ impl Keys<'_> {
                 .map(|(_, kind)| *kind)
                 .ok_or_else(|| self.wrong(key, expected, &shown(value), ASK_TRANSFORMERS));
         }
-        Ok(Kind::Clip)
+        Ok(Class::Clip)
     }
 
     /// What is `null` or `false` changes no pixels, whatever it is called.
@@ -328,7 +328,7 @@ impl Keys<'_> {
     }
 
     /// What happens to pictures before they are numbers.
-    fn framing(&self, kind: Kind, size: u32) -> Result<Framing, DataError> {
+    fn framing(&self, kind: Class, size: u32) -> Result<Framing, DataError> {
         if !self.flag("do_resize", true)? {
             let hint =
                 "pictures of other sizes would have to be padded; write true, or resize by hand";
@@ -336,7 +336,7 @@ impl Keys<'_> {
         }
         let filter = self.filter(kind)?;
         let resize = self.resize(kind)?;
-        if self.flag("do_center_crop", kind != Kind::Vit)? {
+        if self.flag("do_center_crop", kind != Class::Vit)? {
             self.check_crop(size)?;
         } else if resize
             != (Resize::Exactly {
@@ -370,11 +370,11 @@ impl Keys<'_> {
         })
     }
 
-    fn filter(&self, kind: Kind) -> Result<Filter, DataError> {
+    fn filter(&self, kind: Class) -> Result<Filter, DataError> {
         let Some(value) = self.get("resample") else {
             return Ok(match kind {
-                Kind::Clip | Kind::Deit => Filter::Bicubic,
-                Kind::Vit => Filter::Bilinear,
+                Class::Clip | Class::Deit => Filter::Bicubic,
+                Class::Vit => Filter::Bilinear,
             });
         };
         Ok(match value.as_u64() {
@@ -392,13 +392,13 @@ impl Keys<'_> {
         })
     }
 
-    fn resize(&self, kind: Kind) -> Result<Resize, DataError> {
+    fn resize(&self, kind: Class) -> Result<Resize, DataError> {
         let exactly = |[height, width]: [u32; 2]| Resize::Exactly { width, height };
         let Some(value) = self.get("size") else {
             return Ok(match kind {
-                Kind::Clip => Resize::Shorter(224),
-                Kind::Vit => exactly([224; 2]),
-                Kind::Deit => exactly([256; 2]),
+                Class::Clip => Resize::Shorter(224),
+                Class::Vit => exactly([224; 2]),
+                Class::Deit => exactly([256; 2]),
             });
         };
         let read = match value {
@@ -409,8 +409,8 @@ impl Keys<'_> {
                     .map(Resize::Shorter)
             }
             Value::Number(_) => side(value).map(|side| match kind {
-                Kind::Clip => Resize::Shorter(side),
-                Kind::Vit | Kind::Deit => exactly([side; 2]),
+                Class::Clip => Resize::Shorter(side),
+                Class::Vit | Class::Deit => exactly([side; 2]),
             }),
             _ => two_sides(value).map(exactly),
         };
@@ -444,7 +444,7 @@ impl Keys<'_> {
     }
 
     /// What bytes become: rescaling and normalisation as one, `(byte / 255 - mean) / std`.
-    fn normalization(&self, kind: Kind) -> Result<([f32; CHANNELS], [f32; CHANNELS]), DataError> {
+    fn normalization(&self, kind: Class) -> Result<([f32; CHANNELS], [f32; CHANNELS]), DataError> {
         let factor = match (self.flag("do_rescale", true)?, self.get("rescale_factor")) {
             (false, _) => 1.0,
             (true, None) => 1.0 / 255.0,
@@ -463,11 +463,11 @@ impl Keys<'_> {
         };
         let (mean, std) = match (self.flag("do_normalize", true)?, kind) {
             (false, _) => ([0.0; CHANNELS], [1.0; CHANNELS]),
-            (true, Kind::Clip) => (
+            (true, Class::Clip) => (
                 self.channels("image_mean", CLIP_MEAN)?,
                 self.channels("image_std", CLIP_STD)?,
             ),
-            (true, Kind::Vit | Kind::Deit) => (
+            (true, Class::Vit | Class::Deit) => (
                 self.channels("image_mean", [0.5; CHANNELS])?,
                 self.channels("image_std", [0.5; CHANNELS])?,
             ),

@@ -31,7 +31,7 @@ pub mod target;
 pub mod template;
 pub mod text;
 pub mod unique_texts;
-pub mod words;
+mod words;
 
 pub use config::DataConfig;
 pub use error::DataError;

@@ -7,11 +7,11 @@ use crate::cuda::memory::{self, CardId, Holder};
 /// Looks at one device.
 #[derive(Debug, Clone)]
 pub struct Gauge {
-    kind: Kind,
+    kind: Source,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum Source {
     Cpu,
     Card {
         name: String,
@@ -38,7 +38,7 @@ pub struct Reading {
 
 impl Gauge {
     pub(crate) fn of_cpu() -> Gauge {
-        Gauge { kind: Kind::Cpu }
+        Gauge { kind: Source::Cpu }
     }
 
     /// `held_bytes` is what the process holds on the card now.
@@ -50,7 +50,7 @@ impl Gauge {
                 .map(|memory| memory.used_bytes.saturating_sub(held_bytes.unwrap_or(0))),
         };
         Gauge {
-            kind: Kind::Card {
+            kind: Source::Card {
                 name,
                 pci_bus_id: pci_bus_id.to_owned(),
                 others_bytes,
@@ -61,8 +61,8 @@ impl Gauge {
     /// `cpu`, or `cuda:0`.
     pub fn name(&self) -> &str {
         match &self.kind {
-            Kind::Cpu => "cpu",
-            Kind::Card { name, .. } => name,
+            Source::Cpu => "cpu",
+            Source::Card { name, .. } => name,
         }
     }
 
@@ -70,7 +70,7 @@ impl Gauge {
     pub fn is_by_difference(&self) -> bool {
         matches!(
             self.kind,
-            Kind::Card {
+            Source::Card {
                 others_bytes: Some(_),
                 ..
             }
@@ -81,7 +81,7 @@ impl Gauge {
     pub fn read(&self) -> Reading {
         let host_rss_bytes = cpu::resident_bytes();
         match &self.kind {
-            Kind::Cpu => {
+            Source::Cpu => {
                 let memory = cpu::host_memory();
                 Reading {
                     used_bytes: memory
@@ -92,7 +92,7 @@ impl Gauge {
                     host_rss_bytes,
                 }
             }
-            Kind::Card {
+            Source::Card {
                 pci_bus_id,
                 others_bytes,
                 ..
@@ -117,16 +117,16 @@ impl Gauge {
     /// The most that this process has held since it began, where the system keeps count; it does on the host alone.
     pub fn high_water_bytes(&self) -> Option<u64> {
         match self.kind {
-            Kind::Cpu => cpu::peak_resident_bytes(),
-            Kind::Card { .. } => None,
+            Source::Cpu => cpu::peak_resident_bytes(),
+            Source::Card { .. } => None,
         }
     }
 
     /// Other processes on the card, largest first.
     pub fn others(&self) -> Vec<Holder> {
         match &self.kind {
-            Kind::Cpu => Vec::new(),
-            Kind::Card { pci_bus_id, .. } => memory::holders(CardId::PciBusId(pci_bus_id)),
+            Source::Cpu => Vec::new(),
+            Source::Card { pci_bus_id, .. } => memory::holders(CardId::PciBusId(pci_bus_id)),
         }
     }
 }

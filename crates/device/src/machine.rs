@@ -273,11 +273,11 @@ impl Device {
 
 /// A plan's memory, and its programs made ready to run in it.
 pub struct Machine {
-    kind: Kind,
+    kind: Backend,
     arithmetic: Arithmetic,
 }
 
-enum Kind {
+enum Backend {
     Cpu(Arena),
     Cuda(Box<CudaMachine>),
 }
@@ -291,10 +291,10 @@ impl Machine {
     ) -> Result<Machine, DeviceError> {
         cpu::give_back_freed();
         let kind = match device.gpu() {
-            Some(gpu) => Kind::Cuda(Box::new(CudaMachine::new(gpu, plan, arithmetic)?)),
+            Some(gpu) => Backend::Cuda(Box::new(CudaMachine::new(gpu, plan, arithmetic)?)),
             None => {
                 device.cpu().touch_slabs(plan.packing_bytes);
-                Kind::Cpu(Arena::new(plan.arena_bytes)?)
+                Backend::Cpu(Arena::new(plan.arena_bytes)?)
             }
         };
         Ok(Machine { kind, arithmetic })
@@ -303,32 +303,32 @@ impl Machine {
     /// Size of the arena, as reserved.
     pub fn arena_bytes(&self) -> u64 {
         match &self.kind {
-            Kind::Cpu(arena) => arena.bytes(),
-            Kind::Cuda(machine) => machine.arena_bytes(),
+            Backend::Cpu(arena) => arena.bytes(),
+            Backend::Cuda(machine) => machine.arena_bytes(),
         }
     }
 
     /// A contiguous tensor that outlives programs; waits for what still runs.
     pub fn read<T: Element>(&self, place: &Place) -> Result<Cow<'_, [T]>, DeviceError> {
         match &self.kind {
-            Kind::Cpu(arena) => Ok(Cow::Borrowed(arena.read(place, 0))),
-            Kind::Cuda(machine) => machine.read(place),
+            Backend::Cpu(arena) => Ok(Cow::Borrowed(arena.read(place, 0))),
+            Backend::Cuda(machine) => machine.read(place),
         }
     }
 
     /// Writes a contiguous tensor that outlives programs; waits for what still runs.
     pub fn write<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
         match &mut self.kind {
-            Kind::Cpu(arena) => fill(arena.write(place, 0)),
-            Kind::Cuda(machine) => machine.write(place, fill),
+            Backend::Cpu(arena) => fill(arena.write(place, 0)),
+            Backend::Cuda(machine) => machine.write(place, fill),
         }
     }
 
     /// Writes an input for the next [`Machine::run`]; does not wait. What `fill` finds in it is arbitrary.
     pub fn input<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
         match &mut self.kind {
-            Kind::Cpu(arena) => fill(arena.write(place, 0)),
-            Kind::Cuda(machine) => machine.input(place, fill),
+            Backend::Cpu(arena) => fill(arena.write(place, 0)),
+            Backend::Cuda(machine) => machine.input(place, fill),
         }
     }
 
@@ -338,7 +338,7 @@ impl Machine {
     /// If they are not as long together as the input.
     pub fn input_rows<'a>(&mut self, place: &Place, rows: impl Iterator<Item = &'a HostRow>) {
         match &mut self.kind {
-            Kind::Cpu(arena) => {
+            Backend::Cpu(arena) => {
                 let mut rest = arena.write::<u8>(place, 0);
                 for row in rows {
                     let (to, behind) = rest.split_at_mut(row.as_ref().len());
@@ -347,7 +347,7 @@ impl Machine {
                 }
                 assert!(rest.is_empty(), "rows as long together as the input");
             }
-            Kind::Cuda(machine) => {
+            Backend::Cuda(machine) => {
                 let mut rows = rows;
                 machine.input_rows(place, &mut rows);
             }
@@ -356,7 +356,7 @@ impl Machine {
 
     /// Lets inputs that were written travel to the device while it still computes; [`Machine::run`] does it otherwise.
     pub fn send(&mut self) {
-        if let Kind::Cuda(machine) = &mut self.kind {
+        if let Backend::Cuda(machine) = &mut self.kind {
             machine.send();
         }
     }
@@ -371,11 +371,11 @@ impl Machine {
         slot: usize,
     ) {
         match &mut self.kind {
-            Kind::Cpu(arena) => {
+            Backend::Cpu(arena) => {
                 let program = &plan.programs[program.0];
                 device.cpu().run(program, arena, micro, slot);
             }
-            Kind::Cuda(machine) => machine.run(program, micro, slot),
+            Backend::Cuda(machine) => machine.run(program, micro, slot),
         }
     }
 
@@ -389,11 +389,11 @@ impl Machine {
         told: &mut (dyn FnMut(&'static str, f64) + Send),
     ) -> Result<(), DeviceError> {
         match (&mut self.kind, device.gpu()) {
-            (Kind::Cuda(machine), Some(gpu)) => {
+            (Backend::Cuda(machine), Some(gpu)) => {
                 machine.profile(gpu, plan, self.arithmetic, program, [micro, slot], told)
             }
-            (Kind::Cuda(_), None) => unreachable!("a machine on a GPU comes from one"),
-            (Kind::Cpu(arena), _) => {
+            (Backend::Cuda(_), None) => unreachable!("a machine on a GPU comes from one"),
+            (Backend::Cpu(arena), _) => {
                 let program = &plan.programs[program.0];
                 device.cpu().profile(program, arena, micro, slot, told);
                 Ok(())
@@ -404,8 +404,8 @@ impl Machine {
     /// Waits for what still runs, and tells whether the device failed.
     pub fn wait(&mut self) -> Result<(), DeviceError> {
         match &mut self.kind {
-            Kind::Cpu(_) => Ok(()),
-            Kind::Cuda(machine) => machine.wait(),
+            Backend::Cpu(_) => Ok(()),
+            Backend::Cuda(machine) => machine.wait(),
         }
     }
 }

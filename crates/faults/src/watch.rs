@@ -23,12 +23,12 @@ struct Fault {
     operation: String,
     target: String,
     occurrence: u64,
-    kind: Kind,
+    kind: Mode,
     error: c_int,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Mode {
     Once,
     Always,
     Half,
@@ -103,17 +103,17 @@ impl State {
             fault.operation == operation && fault.target == target && fault.occurrence == *calls;
         match (is_it, fault.kind) {
             (false, _) => Action::Pass,
-            (true, Kind::Once) => Action::Fail(fault.error),
-            (true, Kind::Always) => {
+            (true, Mode::Once) => Action::Fail(fault.error),
+            (true, Mode::Always) => {
                 self.disk_is_full = true;
                 Action::Fail(fault.error)
             }
-            (true, Kind::Half) => {
+            (true, Mode::Half) => {
                 self.half_written = true;
                 Action::Half
             }
-            (true, Kind::Kill) => kill(),
-            (true, Kind::Torn) => Action::Torn,
+            (true, Mode::Kill) => kill(),
+            (true, Mode::Torn) => Action::Torn,
         }
     }
 }
@@ -126,11 +126,11 @@ fn parse(text: &str) -> Option<Fault> {
     let action = parts.next()?;
     let (name, error) = action.split_once(':').unwrap_or((action, "0"));
     let kind = match name {
-        "once" => Kind::Once,
-        "always" => Kind::Always,
-        "half" => Kind::Half,
-        "kill" => Kind::Kill,
-        "torn" => Kind::Torn,
+        "once" => Mode::Once,
+        "always" => Mode::Always,
+        "half" => Mode::Half,
+        "kill" => Mode::Kill,
+        "torn" => Mode::Torn,
         _ => return None,
     };
     Some(Fault {

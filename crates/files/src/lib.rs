@@ -11,6 +11,7 @@
 //! The lowest crate: how numbers are written for people, and drawn at random, is here as well.
 
 mod checksum;
+mod fnv;
 mod folder;
 mod numbers;
 mod open;
@@ -18,6 +19,7 @@ mod splitmix;
 mod write;
 
 pub use checksum::{Checksum, NotAChecksum, RunningChecksum};
+pub use fnv::{FNV_START, fnv1a};
 pub use folder::{copy_whole, create_folders, remove_folder, repair_folder, write_whole_folder};
 pub use numbers::{counted, show_bytes, thousands};
 pub use open::{open_regular, read_regular};

@@ -32,7 +32,7 @@ pub(crate) struct Layout {
 
 /// What a name says of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Suffix {
     Npy,
     Safetensors,
 }
@@ -41,12 +41,12 @@ impl Layout {
     /// Of bytes that claim to be a file of this kind. Within them, whatever they are.
     pub(crate) fn read(
         path: &Path,
-        kind: Kind,
+        kind: Suffix,
         file: &[u8],
         tensor: Option<&str>,
     ) -> Result<Layout, InputError> {
         let (element, shape, data_start) = match kind {
-            Kind::Npy => {
+            Suffix::Npy => {
                 let header = Header::read(path, file)?;
                 let element = npy_element(path, &header.format)?;
                 header.check_length(path, file, element.num_bytes())?;
@@ -56,7 +56,7 @@ impl Layout {
                 }
                 (element, header.shape, header.data_start)
             }
-            Kind::Safetensors => {
+            Suffix::Safetensors => {
                 let found = safetensors_header::find(path, file, tensor)?;
                 let element = tensor_element(path, &found)?;
                 (element, found.shape, found.data_start)
@@ -151,8 +151,8 @@ impl FeatureFile {
     pub fn open(named: &Path) -> Result<FeatureFile, InputError> {
         let (path, tensor) = parted(named, ".safetensors");
         let kind = match extension(&path).as_deref() {
-            Some("npy") => Kind::Npy,
-            Some("safetensors") => Kind::Safetensors,
+            Some("npy") => Suffix::Npy,
+            Some("safetensors") => Suffix::Safetensors,
             other => return Err(unknown(&path, other)),
         };
         let map = MappedFile::open(&path)?;

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::error::InputError;
-use crate::feature_file::{Kind, Layout};
+use crate::feature_file::{Layout, Suffix};
 use crate::features::Features;
 use crate::pair_file::{self, Counts};
 
@@ -19,13 +19,13 @@ const COUNTS: Counts = Counts {
 
 /// Reads bytes as features in a `.npy`.
 pub fn npy(bytes: &[u8]) -> Result<(), InputError> {
-    features(Kind::Npy, bytes, None)
+    features(Suffix::Npy, bytes, None)
 }
 
 /// Reads bytes as features in a safetensors file, with and without a name.
 pub fn safetensors(bytes: &[u8]) -> Result<(), InputError> {
-    let named = features(Kind::Safetensors, bytes, Some("a"));
-    features(Kind::Safetensors, bytes, None).and(named)
+    let named = features(Suffix::Safetensors, bytes, Some("a"));
+    features(Suffix::Safetensors, bytes, None).and(named)
 }
 
 /// Reads bytes as pairs, both ways.
@@ -43,7 +43,7 @@ pub fn pairs(bytes: &[u8]) -> Result<(), InputError> {
 }
 
 /// Every row is there to be read.
-fn features(kind: Kind, bytes: &[u8], tensor: Option<&str>) -> Result<(), InputError> {
+fn features(kind: Suffix, bytes: &[u8], tensor: Option<&str>) -> Result<(), InputError> {
     let layout = checked(Layout::read(Path::new(NAME), kind, bytes, tensor))?;
     let features = Features::new(layout.dimension(), [layout.segment(bytes)]);
     let mut room = vec![0.0; features.dimension()];

@@ -2,7 +2,7 @@
 //!
 //! How wide they spread is for each architecture to say: [`clip::init`](crate::clip::init), [`vit::init`](crate::vit::init).
 
-use holdall_files::{GOLDEN, SplitMix64};
+use holdall_files::{FNV_START, GOLDEN, SplitMix64, fnv1a};
 
 /// Numbers that one thread draws at a time; fewer are not worth a thread.
 const DRAWN_TOGETHER: usize = 1 << 18;
@@ -13,11 +13,8 @@ pub struct Draw(SplitMix64);
 impl Draw {
     /// The stream of `name` under `seed`.
     pub fn new(seed: u64, name: &str) -> Draw {
-        // FNV-1a over the name keeps streams of different tensors apart.
-        let mut state = 0xcbf2_9ce4_8422_2325u64 ^ seed.wrapping_mul(GOLDEN);
-        for byte in name.bytes() {
-            state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        // The name keeps streams of different tensors apart.
+        let state = fnv1a(FNV_START ^ seed.wrapping_mul(GOLDEN), name.as_bytes());
         Draw(SplitMix64(state))
     }
 

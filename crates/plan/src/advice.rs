@@ -41,7 +41,7 @@ pub(crate) fn suggestion(
         .filter(|better| better.step_ms < 0.95 * chosen.step_ms)
 }
 
-/// `--memory` that holds so many bytes, rounded up: in MiB, from 10 GiB on in GiB.
+/// `--memory` that holds this many bytes, rounded up: in MiB, from 10 GiB on in GiB.
 fn more_memory(bytes: u64) -> String {
     match bytes >> 30 {
         0..10 => format!("--memory {}MiB", bytes.div_ceil(1 << 20)),

@@ -102,7 +102,7 @@ const FIXED: [Stage; 8] = [
 ];
 
 impl Stage {
-    /// Every stage of a plan with so many forward programs, in order.
+    /// Every stage of a plan with this many forward programs, in order.
     pub fn all(num_forward_programs: usize) -> impl Iterator<Item = Stage> {
         let forward = (0..num_forward_programs).map(Stage::Forward);
         FIXED.into_iter().chain(forward)

@@ -131,7 +131,7 @@ fn open_batches(effective: usize) -> Vec<usize> {
     batches
 }
 
-/// Above so many samples one lane fills a device by itself.
+/// Above this many samples one lane fills a device by itself.
 const LARGEST_BESIDE: usize = 64;
 
 /// Ways to run micro-batches of a size, on a device that runs lanes beside each other or does not.

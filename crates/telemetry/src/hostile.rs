@@ -1,6 +1,6 @@
 //! What the reader of logs must survive: any bytes at all. The fuzz target in `fuzz/` and the mutations of `tests/logs` call this.
 
-use crate::analyze::{Analysis, AnalyzeOptions, Kind, analyze};
+use crate::analyze::{Analysis, AnalyzeOptions, Symptom, analyze};
 use crate::error::TelemetryError;
 
 const NAME: &str = "hostile";
@@ -45,7 +45,10 @@ fn checked(result: Result<Analysis, TelemetryError>) -> Result<Analysis, Telemet
                 // These speak of NaN, or show the log's own words.
                 let may_say_nan = matches!(
                     finding.kind,
-                    Kind::Diverged | Kind::GpuError | Kind::CudaError | Kind::OutOfMemory
+                    Symptom::Diverged
+                        | Symptom::GpuError
+                        | Symptom::CudaError
+                        | Symptom::OutOfMemory
                 );
                 let is_line = |text: &str| {
                     let has_nan = text.contains("NaN") && !may_say_nan;

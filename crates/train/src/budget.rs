@@ -23,65 +23,34 @@ const AUTO_RESERVE_BYTES: u64 = 256 << 20;
 const AUTO_RESERVE_PART: u64 = 16;
 
 const UNITS: [(&str, u64); 9] = [
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("TiB", 1 << 40),
-    ("KB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("TB", 1_000_000_000_000),
-    ("B", 1),
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("b", 1),
 ];
 
 impl std::str::FromStr for Memory {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Memory, String> {
-        let wrong = || {
-            format!(
-                "memory `{text}`: expected a size such as 8GiB or 8GB, a share such as 80%, or auto\n\
-                 hint: --memory 8GiB"
-            )
-        };
-        let trimmed = text.trim();
-        if trimmed.eq_ignore_ascii_case("auto") {
-            return Ok(Memory::Auto);
-        }
-        let positive = |number: &str| {
-            let number: f64 = number.trim().parse().ok()?;
-            (number.is_finite() && number > 0.0).then_some(number)
-        };
-        if let Some(number) = trimmed.strip_suffix('%') {
-            return positive(number)
-                .filter(|&percent| percent <= 100.0)
-                .map(Memory::Percent)
-                .ok_or_else(wrong);
-        }
-        let lower = trimmed.to_ascii_lowercase();
-        for (unit, bytes) in UNITS {
-            if let Some(number) = lower.strip_suffix(&unit.to_ascii_lowercase()) {
-                let total = positive(number).ok_or_else(wrong)? * bytes as f64;
-                return if total < u64::MAX as f64 {
-                    Ok(Memory::Bytes(total as u64))
-                } else {
-                    Err(wrong())
-                };
-            }
-        }
-        Err(wrong())
+        Memory::try_from(text.to_owned()).map_err(|what| format!("{what}\nhint: --memory 8GiB"))
     }
 }
 
 impl TryFrom<String> for Memory {
     type Error = String;
 
+    /// Without a hint: whoever reads a file adds one of its own.
     fn try_from(text: String) -> Result<Memory, String> {
-        // Whoever reads a file adds a hint of its own.
-        text.parse().map_err(|error: String| {
-            error
-                .split_once('\n')
-                .map_or(error.clone(), |(what, _)| what.to_owned())
+        Memory::parse(&text.trim().to_ascii_lowercase()).ok_or_else(|| {
+            format!(
+                "memory `{text}`: expected a size such as 8GiB or 8GB, a share such as 80%, or auto"
+            )
         })
     }
 }
@@ -97,6 +66,24 @@ impl From<Memory> for String {
 }
 
 impl Memory {
+    fn parse(text: &str) -> Option<Memory> {
+        if text == "auto" {
+            return Some(Memory::Auto);
+        }
+        let positive = |number: &str| {
+            let number: f64 = number.trim().parse().ok()?;
+            (number.is_finite() && number > 0.0).then_some(number)
+        };
+        if let Some(number) = text.strip_suffix('%') {
+            let percent = positive(number).filter(|&percent| percent <= 100.0);
+            return percent.map(Memory::Percent);
+        }
+        let amount = |&(unit, bytes): &(&str, u64)| Some((text.strip_suffix(unit)?, bytes));
+        let (number, bytes) = UNITS.iter().find_map(amount)?;
+        let total = positive(number)? * bytes as f64;
+        (total < u64::MAX as f64).then_some(Memory::Bytes(total as u64))
+    }
+
     /// Bytes, given what the machine has and what is free.
     pub fn resolve(self, total_bytes: u64, free_bytes: u64) -> u64 {
         match self {

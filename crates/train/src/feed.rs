@@ -130,7 +130,7 @@ impl Feed {
         self.loader.begin_waits();
     }
 
-    /// Lends rows and workers to an evaluation after so many steps; [`Feed::train`] takes them back. What was read ahead is read again
+    /// Lends rows and workers to an evaluation after this many steps; [`Feed::train`] takes them back. What was read ahead is read again
     /// then.
     pub fn lend(&mut self, done: u64) -> &mut Loader<HostRow> {
         self.waits = self.waits_so_far();

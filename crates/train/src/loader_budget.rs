@@ -40,7 +40,7 @@ pub struct Reading {
 /// On `auto`, no more than this share of the memory that is free goes to pictures that wait.
 const AUTO_SHARE: u64 = 4;
 
-/// On `auto`, a worker has at least so many pictures to go on with: small batches would make it stop and go.
+/// On `auto`, a worker has at least this many pictures to go on with: small batches would make it stop and go.
 const ROWS_PER_WORKER: usize = 32;
 
 /// What decoding takes: one picture at a time, and all workers at once.
@@ -307,11 +307,11 @@ fn advice(reading: &Reading, waits: &Waits, num_threads: usize) -> String {
     }
     match bottleneck {
         Bottleneck::Compute => format!(
-            "Bottleneck: computing ({waited}; workers paused {:.0}% of theirs)",
+            "Bottleneck: computing ({waited}; workers were idle {:.0}% of the time)",
             100.0 * (1.0 - waits.busy())
         ),
         Bottleneck::Room => format!(
-            "Bottleneck: by turns ({waited}; workers, too, paused {:.0}% of theirs): --prefetch {} would even it out",
+            "Bottleneck: loader and trainer alternate ({waited}; workers were idle {:.0}% of the time): --prefetch {} would even it out",
             100.0 * (1.0 - waits.busy()),
             reading.more_ahead()
         ),

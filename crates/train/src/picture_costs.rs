@@ -117,7 +117,7 @@ impl PictureCosts {
         self.top(1).first().copied().unwrap_or(0)
     }
 
-    /// What the largest ones take that so many workers could decode at once.
+    /// What the largest ones take that this many workers could decode at once.
     pub fn together_bytes(&self, workers: usize) -> u64 {
         self.top(workers.max(1)).iter().sum()
     }

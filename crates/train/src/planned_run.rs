@@ -274,7 +274,7 @@ fn leave_out_again(
     }
 }
 
-/// Where a run is after so many steps, if nothing was left out.
+/// Where a run is after this many steps, if nothing was left out.
 fn whole_steps(done: u64, per_epoch: u64, effective_batch: usize) -> Cursor {
     let given = done % per_epoch * effective_batch as u64;
     Cursor {

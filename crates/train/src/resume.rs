@@ -40,8 +40,12 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
             .iter()
             .any(|known| key == *known || key.starts_with(&format!("{known}.")));
         if !may {
+            let began = match &before {
+                Value::Null => "but the run began without it".to_owned(),
+                before => format!("expected {before}, as the run began"),
+            };
             return Err(TrainError::Config(format!(
-                "{key}: {after}, expected {before}, as the run began\n\
+                "{key}: {after}, {began}\n\
                  hint: leave it out to go on; a run with another {key} is a new run, with another --out"
             )));
         }
@@ -88,6 +92,11 @@ mod tests {
             changes(&begun, &now).unwrap(),
             ["Changed: train.epochs 10 -> 15"]
         );
+        now.train.batch_size = Some(16);
+        let error = changes(&begun, &now).unwrap_err().to_string();
+        let expected = "train.batch_size: 16, but the run began without it\nhint: ";
+        assert!(error.starts_with(expected), "{error}");
+        now.train.batch_size = None;
         now.seed = 7;
         let error = changes(&begun, &now).unwrap_err().to_string();
         assert!(

@@ -155,7 +155,7 @@ impl Trainer {
         let steps = planned.steps_per_epoch();
         if state.step > planned.total_steps() {
             return Err(TrainError::Config(format!(
-                "train.epochs: {}, expected at least {}: so many are done\nhint: leave it out, or ask for more",
+                "train.epochs: {}, expected at least {}, which are done\nhint: leave it out, or ask for more",
                 planned.config.train.epochs,
                 state.step.div_ceil(steps)
             )));

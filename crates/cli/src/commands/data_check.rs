@@ -8,8 +8,8 @@ use clap::Args;
 use holdall_data::DataError;
 use holdall_data::allowance::Allowance;
 use holdall_data::check::{
-    CheckConfig, Example, Finding, MAX_ASPECT, MIN_PER_LABEL, MIN_SIZE, Outcome, ProblemKind,
-    Report, RowKind, Watch, check,
+    CheckConfig, Example, Fault, Finding, MAX_ASPECT, MIN_PER_LABEL, MIN_SIZE, Outcome, Report,
+    RowKind, Watch, check,
 };
 use holdall_data::find::{find, source_of};
 use holdall_data::source::{Captions, EvidenceKind, evidence};
@@ -288,7 +288,7 @@ fn first(report: &Report, finding: &Finding, room: usize) -> String {
         detail,
         ..
     } = example;
-    if let (ProblemKind::Row(RowKind::FewOfLabel | RowKind::SameCaption), Some(detail)) =
+    if let (Fault::Row(RowKind::FewOfLabel | RowKind::SameCaption), Some(detail)) =
         (finding.kind, detail)
     {
         return shortened(detail, room);
@@ -300,7 +300,7 @@ fn first(report: &Report, finding: &Finding, room: usize) -> String {
     };
     let detail = match (finding.kind, detail) {
         // Which CSV the other row is of shows in the row of this one.
-        (ProblemKind::Row(RowKind::Leak), Some(detail)) => {
+        (Fault::Row(RowKind::Leak), Some(detail)) => {
             let detail = detail.split(" of ").next().unwrap_or(detail);
             format!(" {detail}")
         }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::duplicates::Repeats;
 use super::findings::{is_narrow, is_small};
 use super::picture_state::State;
-use super::report::{ProblemKind, RowKind};
+use super::report::{Fault, RowKind};
 use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
 use crate::config::Validation;
 use crate::error::DataError;
@@ -29,7 +29,7 @@ pub enum Duplicates {
 }
 
 /// Why a row went.
-pub type Reason = ProblemKind;
+pub type Reason = Fault;
 
 /// Rows that went for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -147,11 +147,11 @@ fn write(
 /// Why each row cannot be used, if it cannot.
 fn unreadable(all: &AllFacts) -> Vec<Option<Reason>> {
     let reason = |facts: &super::Facts| match facts.look.state {
-        _ if !facts.has_fields => Some(ProblemKind::Row(RowKind::WrongFields)),
+        _ if !facts.has_fields => Some(Fault::Row(RowKind::WrongFields)),
         State::Good if facts.has_caption && facts.has_values => None,
-        State::Good if facts.has_caption => Some(ProblemKind::Row(RowKind::BadCell)),
-        State::Good => Some(ProblemKind::Row(RowKind::EmptyCaption)),
-        state => Some(ProblemKind::Picture(state)),
+        State::Good if facts.has_caption => Some(Fault::Row(RowKind::BadCell)),
+        State::Good => Some(Fault::Row(RowKind::EmptyCaption)),
+        state => Some(Fault::Picture(state)),
     };
     all.rows.iter().map(reason).collect()
 }
@@ -184,7 +184,7 @@ fn filter(
         } else {
             continue;
         };
-        *reason = Some(ProblemKind::Row(kind));
+        *reason = Some(Fault::Row(kind));
     }
     let label = |row: usize| usize::try_from(all.label_of[row]).ok();
     let mut counts = vec![0; all.labels.len()];
@@ -196,7 +196,7 @@ fn filter(
     for (row, reason) in reasons.iter_mut().enumerate() {
         let is_few = label(row).is_some_and(|label| counts[label] < config.min_per_label);
         if reason.is_none() && is_few {
-            *reason = Some(ProblemKind::Row(RowKind::FewOfLabel));
+            *reason = Some(Fault::Row(RowKind::FewOfLabel));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::duplicates::Groups;
 use super::picture_state::{Look, State};
-use super::report::{CaptionFacts, Example, Finding, LabelFacts, ProblemKind, Report, RowKind};
+use super::report::{CaptionFacts, Example, Fault, Finding, LabelFacts, Report, RowKind};
 use super::row_facts::Facts;
 use super::{AllFacts, CheckConfig};
 use crate::error::DataError;
@@ -22,7 +22,7 @@ pub(super) type At = (usize, usize);
 pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, DataError> {
     let sheets = all.sheets();
     let num_rows: usize = sheets.iter().map(|(_, rows)| rows.len()).sum();
-    let mut found: Vec<(ProblemKind, Vec<At>)> = Vec::new();
+    let mut found: Vec<(Fault, Vec<At>)> = Vec::new();
     for state in [
         State::Unnamed,
         State::Missing,
@@ -34,7 +34,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         State::Unreadable,
     ] {
         let rows = all.rows_where(|facts| facts.look.state == state);
-        found.push((ProblemKind::Picture(state), rows));
+        found.push((Fault::Picture(state), rows));
     }
     let empty = all.rows_where(|facts| !facts.has_caption && facts.has_fields);
     let other_fields = all.rows_where(|facts| !facts.has_fields);
@@ -52,19 +52,16 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         false => Vec::new(),
     };
     found.extend([
-        (ProblemKind::Row(RowKind::EmptyCaption), empty),
-        (ProblemKind::Row(RowKind::WrongFields), other_fields),
-        (ProblemKind::Row(RowKind::BadCell), bad_cells),
-        (ProblemKind::Row(RowKind::Leak), leaks),
-        (
-            ProblemKind::Row(RowKind::GroupLeak),
-            all.group_leaks.clone(),
-        ),
-        (ProblemKind::Row(RowKind::Duplicate), groups.duplicates(all)),
-        (ProblemKind::Row(RowKind::TooSmall), small),
-        (ProblemKind::Row(RowKind::TooNarrow), narrow),
-        (ProblemKind::Row(RowKind::FewOfLabel), few),
-        (ProblemKind::Row(RowKind::SameCaption), same),
+        (Fault::Row(RowKind::EmptyCaption), empty),
+        (Fault::Row(RowKind::WrongFields), other_fields),
+        (Fault::Row(RowKind::BadCell), bad_cells),
+        (Fault::Row(RowKind::Leak), leaks),
+        (Fault::Row(RowKind::GroupLeak), all.group_leaks.clone()),
+        (Fault::Row(RowKind::Duplicate), groups.duplicates(all)),
+        (Fault::Row(RowKind::TooSmall), small),
+        (Fault::Row(RowKind::TooNarrow), narrow),
+        (Fault::Row(RowKind::FewOfLabel), few),
+        (Fault::Row(RowKind::SameCaption), same),
     ]);
     found.retain(|(_, rows)| !rows.is_empty());
     let images = images_of(all, &found)?;
@@ -187,7 +184,7 @@ fn rows_with_caption(all: &AllFacts, caption: &str) -> Vec<At> {
 }
 
 fn detail(
-    kind: ProblemKind,
+    kind: Fault,
     at: At,
     all: &AllFacts,
     groups: &Groups,
@@ -203,30 +200,25 @@ fn detail(
         Some(format!("as row {}{place}", all.at(first).line))
     };
     match kind {
-        ProblemKind::Picture(State::TooManyPixels)
-        | ProblemKind::Row(RowKind::TooSmall | RowKind::TooNarrow) => {
+        Fault::Picture(State::TooManyPixels)
+        | Fault::Row(RowKind::TooSmall | RowKind::TooNarrow) => {
             Some(format!("{} x {}", look.width, look.height))
         }
-        ProblemKind::Row(RowKind::Leak) => same_as(0),
-        ProblemKind::Row(RowKind::Duplicate) => same_as(usize::from(all.is_held(at))),
-        ProblemKind::Row(RowKind::FewOfLabel) => {
+        Fault::Row(RowKind::Leak) => same_as(0),
+        Fault::Row(RowKind::Duplicate) => same_as(usize::from(all.is_held(at))),
+        Fault::Row(RowKind::FewOfLabel) => {
             let few = &labels.as_ref()?.few;
             let names: Vec<String> = few.iter().map(|(name, _)| name.clone()).collect();
             let count = counted(names.len(), "label");
             Some(format!("{count}: {}", listed(&names)))
         }
-        ProblemKind::Row(RowKind::SameCaption) => {
-            Some(format!("\"{}\"", all.captions.commonest().0))
-        }
+        Fault::Row(RowKind::SameCaption) => Some(format!("\"{}\"", all.captions.commonest().0)),
         _ => None,
     }
 }
 
 /// The paths that examples name, read again: they were not kept.
-fn images_of(
-    all: &AllFacts,
-    found: &[(ProblemKind, Vec<At>)],
-) -> Result<HashMap<At, String>, DataError> {
+fn images_of(all: &AllFacts, found: &[(Fault, Vec<At>)]) -> Result<HashMap<At, String>, DataError> {
     let shown = found
         .iter()
         .flat_map(|(_, rows)| rows.iter().take(NUM_EXAMPLES));

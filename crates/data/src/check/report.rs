@@ -19,7 +19,7 @@ pub enum Severity {
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum ProblemKind {
+pub enum Fault {
     /// With the picture, which cannot be used.
     Picture(State),
     /// With the row.
@@ -52,35 +52,35 @@ pub enum RowKind {
     SameCaption,
 }
 
-impl ProblemKind {
+impl Fault {
     /// In a few words.
     pub fn words(self) -> &'static str {
         match self {
-            ProblemKind::Picture(state) => state.words(),
-            ProblemKind::Row(RowKind::EmptyCaption) => "empty caption",
-            ProblemKind::Row(RowKind::WrongFields) => "wrong number of fields",
-            ProblemKind::Row(RowKind::BadCell) => "not a number, not 0 or 1",
-            ProblemKind::Row(RowKind::Leak) => "in train and validation",
-            ProblemKind::Row(RowKind::GroupLeak) => "group on both sides",
-            ProblemKind::Row(RowKind::Duplicate) => "duplicate",
-            ProblemKind::Row(RowKind::TooSmall) => "too small",
-            ProblemKind::Row(RowKind::TooNarrow) => "too narrow",
-            ProblemKind::Row(RowKind::FewOfLabel) => "few of its label",
-            ProblemKind::Row(RowKind::SameCaption) => "same caption",
+            Fault::Picture(state) => state.words(),
+            Fault::Row(RowKind::EmptyCaption) => "empty caption",
+            Fault::Row(RowKind::WrongFields) => "wrong number of fields",
+            Fault::Row(RowKind::BadCell) => "not a number, not 0 or 1",
+            Fault::Row(RowKind::Leak) => "in train and validation",
+            Fault::Row(RowKind::GroupLeak) => "group on both sides",
+            Fault::Row(RowKind::Duplicate) => "duplicate",
+            Fault::Row(RowKind::TooSmall) => "too small",
+            Fault::Row(RowKind::TooNarrow) => "too narrow",
+            Fault::Row(RowKind::FewOfLabel) => "few of its label",
+            Fault::Row(RowKind::SameCaption) => "same caption",
         }
     }
 
     pub(super) fn severity(self) -> Severity {
         match self {
-            ProblemKind::Picture(_)
-            | ProblemKind::Row(
+            Fault::Picture(_)
+            | Fault::Row(
                 RowKind::EmptyCaption
                 | RowKind::WrongFields
                 | RowKind::BadCell
                 | RowKind::Leak
                 | RowKind::GroupLeak,
             ) => Severity::Problem,
-            ProblemKind::Row(_) => Severity::Warning,
+            Fault::Row(_) => Severity::Warning,
         }
     }
 }
@@ -118,7 +118,7 @@ pub struct Example {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// What.
-    pub kind: ProblemKind,
+    pub kind: Fault,
     /// How bad.
     pub severity: Severity,
     /// How many rows.

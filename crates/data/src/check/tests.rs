@@ -87,7 +87,7 @@ fn groups_on_both_sides_are_found() {
     let leak = report
         .findings
         .iter()
-        .find(|finding| finding.kind == ProblemKind::Row(RowKind::GroupLeak))
+        .find(|finding| finding.kind == Fault::Row(RowKind::GroupLeak))
         .unwrap();
     assert_eq!(
         (leak.rows.clone(), leak.validation_rows.clone()),

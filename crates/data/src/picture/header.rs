@@ -77,7 +77,7 @@ pub struct Header {
     pub height: u32,
     /// Bytes of a pixel as the decoder writes it.
     pixel_bytes: u64,
-    kind: Kind,
+    kind: Format,
     /// Whether EXIF lays it on its side.
     is_turned: bool,
     /// Profiles, texts and thumbnails.
@@ -85,7 +85,7 @@ pub struct Header {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Format {
     Jpeg(JpegFrame),
     Png,
     Webp(WebpFrame),
@@ -165,16 +165,16 @@ impl Header {
     pub(super) fn cost(&self, file_bytes: u64, framing: Option<Framing>, needed: Needed) -> Cost {
         let (mut width, mut height) = (u64::from(self.width), u64::from(self.height));
         let decoder = match self.kind {
-            Kind::Jpeg(frame) => {
+            Format::Jpeg(frame) => {
                 let divisor = u64::from(needed.divisor(self.width, self.height));
                 let full = (width, height);
                 (width, height) = (width.div_ceil(divisor), height.div_ceil(divisor));
                 frame.decoder_bytes(full, divisor)
             }
-            Kind::Png => 5 * width * self.pixel_bytes,
-            Kind::Webp(frame) => frame.decoder_bytes(width, height, file_bytes),
-            Kind::Bmp => 4 * width,
-            Kind::Tiff {
+            Format::Png => 5 * width * self.pixel_bytes,
+            Format::Webp(frame) => frame.decoder_bytes(width, height, file_bytes),
+            Format::Bmp => 4 * width,
+            Format::Tiff {
                 held_pixel_bytes,
                 num_values,
             } => width * height * held_pixel_bytes + 80 * num_values + width * 16,
@@ -352,7 +352,7 @@ fn jpeg_frame(bytes: &(impl Bytes + ?Sized), at: usize, marker: u8) -> Option<He
         width: word([w0, w1]),
         height: word([h0, h1]),
         pixel_bytes: if num_components == 4 { 4 } else { 3 },
-        kind: Kind::Jpeg(frame),
+        kind: Format::Jpeg(frame),
         is_turned: false,
         metadata_bytes: 0,
     })
@@ -403,7 +403,7 @@ fn png(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         width,
         height,
         pixel_bytes: num_channels * if depth == 16 { 2 } else { 1 },
-        kind: Kind::Png,
+        kind: Format::Png,
         is_turned: has_exif,
         metadata_bytes,
     })
@@ -454,7 +454,7 @@ fn webp(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         width,
         height,
         pixel_bytes: if frame.has_alpha { 4 } else { 3 },
-        kind: Kind::Webp(frame),
+        kind: Format::Webp(frame),
         is_turned,
         metadata_bytes,
     })
@@ -475,7 +475,7 @@ fn bmp(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         width,
         height,
         pixel_bytes: if matches!(bits, 16 | 32) { 4 } else { 3 },
-        kind: Kind::Bmp,
+        kind: Format::Bmp,
         is_turned: false,
         metadata_bytes: 0,
     })
@@ -495,7 +495,7 @@ fn tiff(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         width,
         height,
         pixel_bytes: held_pixel_bytes,
-        kind: Kind::Tiff {
+        kind: Format::Tiff {
             held_pixel_bytes,
             num_values: u64::from(tags.most_values()),
         },

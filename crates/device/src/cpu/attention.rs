@@ -64,7 +64,7 @@ impl Heads {
     }
 }
 
-/// Elements of scratch: so many matrices of scores per thread.
+/// Elements of scratch: this many matrices of scores per thread.
 pub(super) fn scratch_elements(num_threads: usize, num_matrices: usize, keys: usize) -> usize {
     num_threads * num_matrices * QUERY_TILE * keys
 }

@@ -26,7 +26,7 @@ const LEAST_BYTES: usize = 1024;
 
 /// Which factors of a product lie transposed in memory: decides what `gemm` packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Form {
     /// `x W^T`.
     RightTransposed,
     /// `dz W`.
@@ -102,7 +102,7 @@ fn has_fma() -> bool {
 impl Packed {
     /// What `gemm` packs of `m x k` by `k x n` with a row-major result: the same decisions as in its `gemm_basic_generic`.
     pub fn new(
-        kind: Kind,
+        kind: Form,
         [m, k, n]: [usize; 3],
         element_bytes: usize,
         threads: Threads,
@@ -132,10 +132,10 @@ impl Packed {
         let most_rows = get_rhs_packing_threshold() * tile.rows;
         let packs_right = match kind {
             _ if m > most_rows => true,
-            Kind::LeftTransposed => cfg!(not(target_arch = "aarch64")) && m > 2 * tile.rows,
-            Kind::RightTransposed | Kind::Plain => false,
+            Form::LeftTransposed => cfg!(not(target_arch = "aarch64")) && m > 2 * tile.rows,
+            Form::RightTransposed | Form::Plain => false,
         };
-        let left_is_across = kind == Kind::RightTransposed;
+        let left_is_across = kind == Form::RightTransposed;
         let uneven = !m.is_multiple_of(tile.lanes);
         let packs_left_at_once = m <= 2 * mc && (uneven || left_is_across);
         let panels = |count: usize, width: usize| match count {
@@ -328,7 +328,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for PackingAllocator<A> {
             };
             if !moved.is_null() {
                 let bytes = layout.size().min(new_size);
-                // SAFETY: both have at least so many bytes, and a new allocation overlaps nothing.
+                // SAFETY: both have at least this many bytes, and a new allocation overlaps nothing.
                 unsafe { std::ptr::copy_nonoverlapping(pointer, moved, bytes) };
             }
             return moved;
@@ -405,7 +405,7 @@ mod tests {
     /// `y = left right`, row-major, and what was asked of the heap for it.
     fn product(
         pool: &ThreadPool,
-        kind: Kind,
+        kind: Form,
         [m, k, n]: [usize; 3],
         threads: Threads,
         packing: Packing,
@@ -417,11 +417,11 @@ mod tests {
         let mut y = vec![0.0f32; m * n];
         let (m_, k_, n_) = (m as isize, k as isize, n as isize);
         let (left_row, left_column) = match kind {
-            Kind::LeftTransposed => (1, m_),
+            Form::LeftTransposed => (1, m_),
             _ => (k_, 1),
         };
         let (right_row, right_column) = match kind {
-            Kind::RightTransposed => (1, k_),
+            Form::RightTransposed => (1, k_),
             _ => (n_, 1),
         };
         let parallelism = match threads {
@@ -463,7 +463,7 @@ mod tests {
     }
 
     /// What the heap is asked for without an offer is what was foreseen, and with that on offer it is asked for nothing.
-    fn check(kind: Kind, shape: [usize; 3], threads: Threads) -> Result<(), TestCaseError> {
+    fn check(kind: Form, shape: [usize; 3], threads: Threads) -> Result<(), TestCaseError> {
         thread_local! {
             static POOL: RefCell<ThreadPool> =
                 RefCell::new(rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap());
@@ -490,7 +490,7 @@ mod tests {
         })
     }
 
-    const KINDS: [Kind; 3] = [Kind::RightTransposed, Kind::Plain, Kind::LeftTransposed];
+    const KINDS: [Form; 3] = [Form::RightTransposed, Form::Plain, Form::LeftTransposed];
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]

@@ -4,7 +4,7 @@ use holdall_graph::{NodeView, Op, Shape};
 use holdall_plan::Target;
 
 use super::attention::{self, QUERY_TILE};
-use super::packing::{self, Kind, Packed, Threads};
+use super::packing::{self, Form, Packed, Threads};
 use super::{contrastive, elements, layer_norm, linear, memory, product, update};
 
 /// Sizes and times on this machine's cores.
@@ -57,26 +57,26 @@ impl CpuTarget {
     }
 
     /// The products of a node: on how many threads each, which kind, and `m x k` by `k x n`.
-    fn products(&self, node: NodeView<'_>, part: Part) -> (Threads, Vec<(Kind, [usize; 3])>) {
+    fn products(&self, node: NodeView<'_>, part: Part) -> (Threads, Vec<(Form, [usize; 3])>) {
         let products = match &node.node.op {
             Op::Linear(_) => {
                 let (x, weight) = (node.input(0), node.input(1));
                 let rows = strip_rows(x.rows(), weight.rows(), part);
-                vec![(Kind::RightTransposed, [rows, x.width(), weight.rows()])]
+                vec![(Form::RightTransposed, [rows, x.width(), weight.rows()])]
             }
             Op::LinearInputGrad(_) => {
                 let (dz, weight) = (node.input(0), node.input(1));
                 let rows = strip_rows(dz.rows(), weight.width(), part);
-                vec![(Kind::Plain, [rows, dz.width(), weight.width()])]
+                vec![(Form::Plain, [rows, dz.width(), weight.width()])]
             }
             Op::LinearWeightGrad(_) => {
                 let (dz, x) = (node.input(0), node.input(1));
-                vec![(Kind::LeftTransposed, [dz.width(), dz.rows(), x.width()])]
+                vec![(Form::LeftTransposed, [dz.width(), dz.rows(), x.width()])]
             }
             Op::Contrastive(op) => {
                 let image = node.input(0);
                 let tiles = tile_sizes(image.rows(), op.tile, part).into_iter();
-                let product = |(i, j)| (Kind::RightTransposed, [i, image.width(), j]);
+                let product = |(i, j)| (Form::RightTransposed, [i, image.width(), j]);
                 tiles.map(product).collect()
             }
             Op::ContrastiveGrad(op) => {
@@ -84,9 +84,9 @@ impl CpuTarget {
                 let tiles = tile_sizes(image.rows(), op.tile, part).into_iter();
                 let products = |(i, j)| {
                     [
-                        (Kind::RightTransposed, [i, image.width(), j]),
-                        (Kind::Plain, [i, j, image.width()]),
-                        (Kind::LeftTransposed, [j, i, image.width()]),
+                        (Form::RightTransposed, [i, image.width(), j]),
+                        (Form::Plain, [i, j, image.width()]),
+                        (Form::LeftTransposed, [j, i, image.width()]),
                     ]
                 };
                 tiles.flat_map(products).collect()
@@ -162,7 +162,7 @@ fn attention_products(
     heads: usize,
     [q, k]: [Shape; 2],
     part: Part,
-) -> (Threads, Vec<(Kind, [usize; 3])>) {
+) -> (Threads, Vec<(Form, [usize; 3])>) {
     let (queries, keys) = (q.dims()[1], k.dims()[1]);
     let queries = match part {
         Part::Whole => queries.min(QUERY_TILE),
@@ -170,9 +170,9 @@ fn attention_products(
     };
     let width = q.width() / heads;
     let products = vec![
-        (Kind::RightTransposed, [queries, width, keys]),
-        (Kind::Plain, [queries, keys, width]),
-        (Kind::LeftTransposed, [keys, queries, width]),
+        (Form::RightTransposed, [queries, width, keys]),
+        (Form::Plain, [queries, keys, width]),
+        (Form::LeftTransposed, [keys, queries, width]),
     ];
     (Threads::One, products)
 }

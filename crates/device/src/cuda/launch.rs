@@ -354,7 +354,7 @@ impl<'a> Issuer<'a> {
         }
     }
 
-    /// Threads for so many elements, several to an access.
+    /// Threads for this many elements, several to an access.
     fn grid(&self, elements: usize, dtype: DType) -> [usize; 3] {
         let each = ACCESS / dtype.bytes().max(2);
         [elements.div_ceil(each).div_ceil(BLOCK).max(1), 1, 1]

@@ -427,7 +427,7 @@ fn runs(rows: &[(u64, HostRow)]) -> impl Iterator<Item = (u64, *const u8, usize)
 
 fn zeros<T: Element>(elements: usize) -> Vec<T> {
     let mut values = Vec::with_capacity(elements);
-    // SAFETY: room for so many was made; every bit pattern of an `Element` is valid, zeros too.
+    // SAFETY: room for this many elements was made; every bit pattern of an `Element` is valid, zeros too.
     unsafe {
         std::ptr::write_bytes::<T>(values.as_mut_ptr(), 0, elements);
         values.set_len(elements);

@@ -135,7 +135,7 @@ impl WeightsFile {
         self.checksums.as_ref().map(|checksums| checksums.header)
     }
 
-    /// Compares a tensor with its checksum, where there is one, while `read` gets its bytes: pieces of at most so many, one after the
+    /// Compares a tensor with its checksum, where there is one, while `read` gets its bytes: pieces of at most this many, one after the
     /// other. Pages that were read are given back.
     pub(crate) fn read(
         &self,

@@ -1,7 +1,7 @@
 //! Over the budget: the process held more than it may, by the system's high-water mark where the log has it. One moment is enough.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Kind, Severity, place};
+use super::finding::{Finding, Severity, Symptom, place};
 use crate::words::{percent, show_bytes};
 
 /// Who said how much the process may hold.
@@ -35,7 +35,7 @@ pub(super) fn finding(at: &str, held: f64, limit: f64, whose: &str) -> Finding {
         show_bytes(limit)
     );
     Finding::new(
-        Kind::OverBudget,
+        Symptom::OverBudget,
         Severity::Problem,
         message,
         "allow what it held, or need less: a smaller batch with more accumulation, recomputation, smaller pictures; \

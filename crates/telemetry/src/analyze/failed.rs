@@ -1,24 +1,24 @@
 //! What a log says outright: a GPU that is lost, an allocation that failed, a loss that is no number.
 
-use super::finding::{Finding, Kind, Severity};
+use super::finding::{Finding, Severity, Symptom};
 use crate::log::{OddLosses, Trouble, TroubleLines};
 use crate::words::{counted, thousands};
 
 pub(super) fn of_lines(lines: &TroubleLines) -> Finding {
     let (kind, says, advice) = match lines.what {
         Trouble::Gpu => (
-            Kind::GpuError,
+            Symptom::GpuError,
             "the driver lost the GPU, or cannot read it",
             "look for Xid lines in `dmesg`, check power, cooling and seating; reset the GPU (`nvidia-smi -r`) or restart the machine, \
              then resume",
         ),
         Trouble::Cuda => (
-            Kind::CudaError,
+            Symptom::CudaError,
             "a CUDA call failed",
             "run again with CUDA_LAUNCH_BLOCKING=1, which names the call that failed; labels out of range are the usual cause",
         ),
         Trouble::OutOfMemory => (
-            Kind::OutOfMemory,
+            Symptom::OutOfMemory,
             "an allocation failed: out of memory",
             "a smaller batch with more accumulation, or recomputation; `holdall plan` shows what fits before the run",
         ),
@@ -52,7 +52,7 @@ pub(super) fn of_losses(losses: &OddLosses) -> Option<Finding> {
             counted(losses.count + losses.num_finite, "line")
         )),
         false => Finding::new(
-            Kind::Diverged,
+            Symptom::Diverged,
             Severity::Warning,
             format!(
                 "the loss was NaN or infinite in {} of {}, last from {at}, and is finite again",
@@ -70,7 +70,7 @@ pub(super) fn of_losses(losses: &OddLosses) -> Option<Finding> {
 
 pub(super) fn diverged(message: &str) -> Finding {
     Finding::new(
-        Kind::Diverged,
+        Symptom::Diverged,
         Severity::Problem,
         message.to_owned(),
         "go back to a checkpoint before that step, with a lower learning rate, a longer warm-up or gradient clipping",

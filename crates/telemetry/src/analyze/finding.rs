@@ -10,7 +10,7 @@ use crate::memory_log::Phase;
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum Symptom {
     /// Memory grows steadily.
     Growth,
     /// Memory shot up for a moment.
@@ -43,25 +43,25 @@ pub enum Kind {
     Failed,
 }
 
-impl Kind {
+impl Symptom {
     /// As people read it.
     pub fn words(self) -> &'static str {
         match self {
-            Kind::Growth => "steady growth",
-            Kind::Spike => "spike",
-            Kind::Fragmentation => "fragmentation",
-            Kind::NearLimit => "near the limit",
-            Kind::Underused => "underused",
-            Kind::Idle => "idle GPU",
-            Kind::WaitingForData => "waiting for data",
-            Kind::OtherProcesses => "other processes",
-            Kind::Spill => "spill to host memory",
-            Kind::OverBudget => "over the budget",
-            Kind::GpuError => "GPU error",
-            Kind::CudaError => "CUDA error",
-            Kind::OutOfMemory => "out of memory",
-            Kind::Diverged => "diverged",
-            Kind::Failed => "failed",
+            Symptom::Growth => "steady growth",
+            Symptom::Spike => "spike",
+            Symptom::Fragmentation => "fragmentation",
+            Symptom::NearLimit => "near the limit",
+            Symptom::Underused => "underused",
+            Symptom::Idle => "idle GPU",
+            Symptom::WaitingForData => "waiting for data",
+            Symptom::OtherProcesses => "other processes",
+            Symptom::Spill => "spill to host memory",
+            Symptom::OverBudget => "over the budget",
+            Symptom::GpuError => "GPU error",
+            Symptom::CudaError => "CUDA error",
+            Symptom::OutOfMemory => "out of memory",
+            Symptom::Diverged => "diverged",
+            Symptom::Failed => "failed",
         }
     }
 }
@@ -80,7 +80,7 @@ pub enum Severity {
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// What.
-    pub kind: Kind,
+    pub kind: Symptom,
     /// How bad.
     pub severity: Severity,
     /// Where it shows, where that is a place.
@@ -158,7 +158,7 @@ impl Analysis {
 
 impl Finding {
     pub(super) fn new(
-        kind: Kind,
+        kind: Symptom,
         severity: Severity,
         message: String,
         advice: impl Into<String>,

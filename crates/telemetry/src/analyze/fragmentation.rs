@@ -5,7 +5,7 @@
 //! their most is the peak; samples that stand still are not, and then only reserved memory that goes on growing tells.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Kind, Severity};
+use super::finding::{Finding, Severity, Symptom};
 use super::series::{Channel, Stat};
 use super::trend::median;
 use crate::words::{percent, show_bytes};
@@ -76,7 +76,7 @@ pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Option<Finding> 
     );
     let advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and shapes that do not change: pad to a few lengths, drop odd last batches";
     Some(
-        Finding::new(Kind::Fragmentation, severity, message, advice)
+        Finding::new(Symptom::Fragmentation, severity, message, advice)
             .with("reserved_bytes", late)
             .with("peak_allocated_bytes", peak)
             .with("gap_share", gap / late),

@@ -7,7 +7,7 @@
 //! measured length of an epoch and of a step.
 
 use super::device::{DeviceLog, PhaseLog};
-use super::finding::{Finding, Kind, Severity};
+use super::finding::{Finding, Severity, Symptom};
 use super::pace::Pace;
 use super::points::{Points, Unit, gains_by_place, of_many_epochs, of_samples, whole_epochs};
 use super::series::Channel;
@@ -118,7 +118,7 @@ fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Opt
                 notes.push(message);
                 return None;
             }
-            Finding::new(Kind::Growth, Severity::Warning, message, advice(channel))
+            Finding::new(Symptom::Growth, Severity::Warning, message, advice(channel))
                 .at_step(log.first.step)
                 .with("bytes_per_epoch", per_epoch)
                 .with("points", num_epochs as f64)
@@ -332,7 +332,7 @@ fn finding(
         Some(left) if left < 10.0 * pace.whole => Severity::Problem,
         _ => Severity::Warning,
     };
-    let mut finding = Finding::new(Kind::Growth, severity, message, advice(channel))
+    let mut finding = Finding::new(Symptom::Growth, severity, message, advice(channel))
         .at_step(log.first.step)
         .with("growth_bytes", rate.middle * pace.whole)
         .with("growth_low_bytes", rate.low * pace.whole)

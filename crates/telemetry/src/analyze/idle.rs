@@ -1,7 +1,7 @@
 //! Idle: nothing to do for (nearly) all of the log, or for one long stretch of it, with memory held all the while.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Kind, Severity, place};
+use super::finding::{Finding, Severity, Symptom, place};
 use crate::words::{counted, percent, show_duration};
 
 pub(super) const FEWEST_SAMPLES: u64 = 20;
@@ -18,14 +18,14 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     if is_most(busy.num_before) {
         let samples = counted(busy.num_before, "sample");
         let message = format!("the GPU had nothing to do in the first {samples}, with memory held");
-        let finding = Finding::new(Kind::Idle, Severity::Problem, message, advice);
+        let finding = Finding::new(Symptom::Idle, Severity::Problem, message, advice);
         return Some(finding.with("idle_samples", busy.num_before as f64));
     }
     if is_most(busy.num_empty) {
         let samples = counted(busy.num_empty, "sample");
         let message = format!("nothing ran: {samples} with nothing loaded and nothing to do");
         let advice = "check that the run found this GPU: CUDA_VISIBLE_DEVICES, --device";
-        let finding = Finding::new(Kind::Idle, Severity::Warning, message, advice);
+        let finding = Finding::new(Symptom::Idle, Severity::Warning, message, advice);
         return Some(finding.with("idle_samples", busy.num_empty as f64));
     }
     if count < FEWEST_SAMPLES {
@@ -38,7 +38,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
             "the GPU had nothing to do in {} of the samples, with memory held; {utilization:.0}% busy on average",
             percent(share)
         );
-        let finding = Finding::new(Kind::Idle, Severity::Problem, message, advice);
+        let finding = Finding::new(Symptom::Idle, Severity::Problem, message, advice);
         return Some(
             finding
                 .with("idle_share", share)
@@ -59,7 +59,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         place(log, &stretch.first).trim_start_matches("at ")
     );
     Some(
-        Finding::new(Kind::Idle, Severity::Warning, message, advice)
+        Finding::new(Symptom::Idle, Severity::Warning, message, advice)
             .at_step(stretch.first.step)
             .with("idle_share", stretch.num_samples as f64 / count as f64)
             .with("idle_samples", stretch.num_samples as f64)

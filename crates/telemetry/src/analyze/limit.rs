@@ -1,7 +1,7 @@
 //! Near the limit: what is needed leaves too little for one unlucky batch. A run that was planned, and keeps to its plan, may.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Kind, Severity, place};
+use super::finding::{Finding, Severity, Symptom, place};
 use super::series::Channel;
 use crate::words::{percent, show_bytes};
 
@@ -38,7 +38,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     );
     Some(
         Finding::new(
-            Kind::NearLimit,
+            Symptom::NearLimit,
             severity,
             message,
             "a smaller batch with more accumulation, recomputation, or half precision; `holdall plan` shows what each would buy",

@@ -32,7 +32,7 @@ use crate::error::TelemetryError;
 use crate::log::Log;
 use crate::words::{counted, show_bytes, thousands};
 
-pub use self::finding::{Analysis, Finding, Kind, LogSummary, Severity, Verdict};
+pub use self::finding::{Analysis, Finding, LogSummary, Severity, Symptom, Verdict};
 pub use self::run_folder::analyze_run;
 pub use crate::log::{Format, Skipped};
 

@@ -1,7 +1,7 @@
 //! Memory that other processes took: what is used on the device less what the run holds of it.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Kind, Severity};
+use super::finding::{Finding, Severity, Symptom};
 use super::series::{Bucket, Channel};
 use crate::words::{percent, show_bytes, thousands};
 
@@ -62,7 +62,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     );
     Some(
         Finding::new(
-            Kind::OtherProcesses,
+            Symptom::OtherProcesses,
             severity,
             message,
             "`nvidia-smi` names them: end them or move to another GPU, or plan with what is left (`memory: auto`)",

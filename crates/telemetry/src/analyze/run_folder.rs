@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use super::finding::{Analysis, Finding, Kind, Severity};
+use super::finding::{Analysis, Finding, Severity, Symptom};
 use super::{AnalyzeOptions, analyze, budget, failed, waiting};
 use crate::error::{TelemetryError, failed as not_read};
 use crate::log::OddLosses;
@@ -36,18 +36,18 @@ pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, 
         if found.is_some() {
             analysis
                 .findings
-                .retain(|finding| finding.kind != Kind::Underused);
+                .retain(|finding| finding.kind != Symptom::Underused);
         }
         analysis.findings.extend(found);
     }
-    if !has(&analysis, Kind::OverBudget) && options.limit_bytes.is_none() {
+    if !has(&analysis, Symptom::OverBudget) && options.limit_bytes.is_none() {
         analysis.findings.extend(over_budget(folder));
     }
     // A file that cannot be read says nothing of the run.
     if let Ok(Some(failure)) = run_files::failure(folder) {
         analysis.findings.push(of_failure(&failure));
     }
-    if !has(&analysis, Kind::Diverged) {
+    if !has(&analysis, Symptom::Diverged) {
         analysis.findings.extend(failed::of_losses(&steps.losses));
     }
     analysis.judge();
@@ -108,7 +108,13 @@ fn of_failure(failure: &Failure) -> Finding {
     let hint = lines.find_map(|line| line.strip_prefix("hint: "));
     let advice = hint.unwrap_or("failure.json has the plan, the last samples and the last steps");
     let message = format!("the run failed: {first}");
-    Finding::new(Kind::Failed, Severity::Problem, message, printable(advice)).at_step(failure.step)
+    Finding::new(
+        Symptom::Failed,
+        Severity::Problem,
+        message,
+        printable(advice),
+    )
+    .at_step(failure.step)
 }
 
 #[cfg(test)]
@@ -177,7 +183,7 @@ mod tests {
         let analysis = run(&[metrics(|_| "1.5", 0.63)]);
         assert_eq!(analysis.verdict, Verdict::Problem);
         let finding = only(&analysis);
-        assert_eq!(finding.kind, Kind::WaitingForData);
+        assert_eq!(finding.kind, Symptom::WaitingForData);
         assert!(finding.message.contains("63%"), "{}", finding.message);
         assert!(finding.advice.contains("workers"), "{}", finding.advice);
     }
@@ -188,7 +194,7 @@ mod tests {
         let analysis = run(&[metrics(|_| "1.5", 0.0), ("summary.json", summary)]);
         assert_eq!(analysis.verdict, Verdict::Problem);
         let finding = only(&analysis);
-        assert_eq!(finding.kind, Kind::OverBudget);
+        assert_eq!(finding.kind, Symptom::OverBudget);
         assert_eq!(
             finding.message,
             "held 226.0 MiB at its peak: 86.0 MiB (61%) over its budget of 140.0 MiB"
@@ -200,14 +206,14 @@ mod tests {
         let of_kind = "{\"kind\": \"diverged\", \"step\": 7, \"error\": \"step 7: training diverged: the loss is NaN\\nhint: lr\"}".to_owned();
         let analysis = run(&[metrics(|_| "1.5", 0.0), ("failure.json", of_kind)]);
         let finding = only(&analysis);
-        assert_eq!((finding.kind, finding.step), (Kind::Diverged, Some(7)));
+        assert_eq!((finding.kind, finding.step), (Symptom::Diverged, Some(7)));
         assert_eq!(
             finding.message,
             "step 7: training diverged: the loss is NaN"
         );
         let analysis = run(&[metrics(|step| if step < 12 { "1.5" } else { "null" }, 0.0)]);
         let finding = only(&analysis);
-        assert_eq!((finding.kind, finding.step), (Kind::Diverged, Some(12)));
+        assert_eq!((finding.kind, finding.step), (Symptom::Diverged, Some(12)));
         assert_eq!(
             (analysis.verdict, finding.severity),
             (Verdict::Problem, Severity::Problem)
@@ -220,7 +226,7 @@ mod tests {
         let failure = "{\"error\": \"the disk is full\\nhint: make room\"}".to_owned();
         let analysis = run(&[("failure.json", failure)]);
         let finding = only(&analysis);
-        assert_eq!(finding.kind, Kind::Failed);
+        assert_eq!(finding.kind, Symptom::Failed);
         assert_eq!(
             (finding.message.as_str(), finding.advice.as_str()),
             ("the run failed: the disk is full", "make room")

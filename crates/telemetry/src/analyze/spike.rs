@@ -4,7 +4,7 @@
 //! is a good part of the device, with few samples above it, is a spike.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Kind, Severity, place};
+use super::finding::{Finding, Severity, Symptom, place};
 use crate::log::Sample;
 use crate::memory_log::Phase;
 use crate::words::{counted, percent, show_bytes};
@@ -72,7 +72,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         _ => Severity::Warning,
     };
     Some(
-        Finding::new(Kind::Spike, severity, message, advice(top))
+        Finding::new(Symptom::Spike, severity, message, advice(top))
             .at_step(top.step)
             .in_phase(top.phase)
             .with("peak_bytes", peak)

@@ -1,7 +1,7 @@
 //! Suspected spill: some drivers move what does not fit to the host's memory, silently, and steps take several times as long.
 
 use super::device::{DeviceLog, FULL};
-use super::finding::{Finding, Kind, Severity, place};
+use super::finding::{Finding, Severity, Symptom, place};
 use crate::words::{percent, show_duration};
 
 /// How much slower.
@@ -33,7 +33,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     );
     Some(
         Finding::new(
-            Kind::Spill,
+            Symptom::Spill,
             Severity::Problem,
             message,
             "need less memory (a smaller batch, recomputation), or forbid the driver's fallback to system memory so that it fails early",

@@ -2,7 +2,7 @@
 //! batch makes data come faster.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Kind, Severity};
+use super::finding::{Finding, Severity, Symptom};
 use crate::words::{percent, show_bytes};
 
 /// Of the device, where the GPU is known to be busy for less than `BUSY` percent of the time.
@@ -54,7 +54,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
             percent(share * factor)
         ),
     };
-    let mut finding = Finding::new(Kind::Underused, Severity::Warning, message, advice)
+    let mut finding = Finding::new(Symptom::Underused, Severity::Warning, message, advice)
         .with("used_share", share)
         .with("total_bytes", total)
         .with("batch_size_factor", factor);

@@ -1,7 +1,7 @@
 //! Waiting: the GPU is not busy, because data come too slowly, or the host does.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Kind, Severity};
+use super::finding::{Finding, Severity, Symptom};
 use super::idle::utilization_otherwise;
 use crate::words::percent;
 
@@ -28,7 +28,7 @@ pub(super) fn of_share(waited: f64) -> Option<Finding> {
         Severity::Warning
     };
     let message = format!("{} of the time was spent waiting for data", percent(waited));
-    let finding = Finding::new(Kind::WaitingForData, severity, message, OF_DATA);
+    let finding = Finding::new(Symptom::WaitingForData, severity, message, OF_DATA);
     Some(finding.with("waited_share", waited))
 }
 
@@ -55,7 +55,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         "the GPU is busy {utilization:.0}% of the time{gaps}: it waits for data or for the host"
     );
     Some(
-        Finding::new(Kind::WaitingForData, severity, message, OF_DATA)
+        Finding::new(Symptom::WaitingForData, severity, message, OF_DATA)
             .with("gpu_utilization", utilization)
             .with("nothing_to_do_share", nothing),
     )

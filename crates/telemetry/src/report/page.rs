@@ -1,5 +1,7 @@
 //! The page: markup, style and script of this folder, and the data, in one string.
 
+use holdall_files::{FNV_START, fnv1a};
+
 use super::run::Run;
 
 const MARKUP: &str = include_str!("page.html");
@@ -25,7 +27,7 @@ pub fn render(runs: &[Run]) -> String {
     let data = data.to_string().replace('<', "\\u003c");
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
     // A digest of the whole data: a script that is hidden in a text of the run cannot know it.
-    let nonce = format!("{:016x}", digest(data.as_bytes()));
+    let nonce = format!("{:016x}", fnv1a(FNV_START, data.as_bytes()));
     let mut html = String::with_capacity(data.len() + 100_000);
     let mut rest = MARKUP;
     while let Some((before, after)) = rest.split_once("{{") {
@@ -49,11 +51,4 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
-}
-
-/// FNV-1a.
-fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, &byte| {
-        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -11,7 +11,7 @@ use super::ReportError;
 use super::confusion::Confusion;
 use super::curves::{StepCurves, memory_curves, phases, without_pauses};
 use super::evaluations::{Best, MetricCurve, best, metric_curves};
-use crate::analyze::{AnalyzeOptions, Kind, analyze_run};
+use crate::analyze::{AnalyzeOptions, Symptom, analyze_run};
 use crate::memory_log::{self, MemorySample};
 use crate::run_files::{
     self, CONFIG_FILE, EvaluationLine, Failure, METRICS_FILE, MetricsLine, OF_A_RUN, PLAN_FILE,
@@ -155,7 +155,7 @@ fn analysis(run: &Path, has_failed: bool, notes: &mut Vec<String>) -> Option<Val
     };
     match analyze_run(run, &options) {
         Ok(mut analysis) => {
-            let is_told = |kind| has_failed && matches!(kind, Kind::Failed | Kind::Diverged);
+            let is_told = |kind| has_failed && matches!(kind, Symptom::Failed | Symptom::Diverged);
             analysis.findings.retain(|finding| !is_told(finding.kind));
             serde_json::to_value(analysis).ok()
         }

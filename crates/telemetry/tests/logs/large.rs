@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use holdall_telemetry::analyze::{AnalyzeOptions, Kind, Verdict, analyze};
+use holdall_telemetry::analyze::{AnalyzeOptions, Symptom, Verdict, analyze};
 
 use crate::counting;
 
@@ -98,7 +98,7 @@ fn a_long_log_takes_no_more_memory_than_a_short_one() {
     let leak_per_step = 15_000_000_000 * 240 / bytes();
     let analysis = analyze(Endless::new(bytes(), leak_per_step), &options).unwrap();
     assert_eq!(analysis.findings.len(), 1, "{:?}", analysis.findings);
-    assert_eq!(analysis.findings[0].kind, Kind::Growth);
+    assert_eq!(analysis.findings[0].kind, Symptom::Growth);
 }
 
 /// A gigabyte without a line end would be held by a reader that looks for one.

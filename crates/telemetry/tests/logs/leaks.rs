@@ -1,7 +1,7 @@
 //! Leaks of a known size, few epochs and many: how often the interval that is told has the truth in it, and whether per epoch, per
 //! step and per minute are the same growth. And logs of few epochs without a leak.
 
-use holdall_telemetry::analyze::{Analysis, AnalyzeOptions, Finding, Kind, analyze};
+use holdall_telemetry::analyze::{Analysis, AnalyzeOptions, Finding, Symptom, analyze};
 
 use crate::draw::{Dice, Drawn, Writer};
 
@@ -83,7 +83,7 @@ fn analysis(drawn: &Drawn) -> Analysis {
 
 fn growth(analysis: &Analysis) -> Option<&Finding> {
     let mut findings = analysis.findings.iter();
-    findings.find(|finding| finding.kind == Kind::Growth)
+    findings.find(|finding| finding.kind == Symptom::Growth)
 }
 
 /// Whether it has an interval.

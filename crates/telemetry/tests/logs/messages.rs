@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use holdall_telemetry::analyze::{
-    Analysis, AnalyzeOptions, Finding, Format, Kind, Severity, Verdict, analyze,
+    Analysis, AnalyzeOptions, Finding, Format, Severity, Symptom, Verdict, analyze,
 };
 use holdall_telemetry::memory_log::Phase;
 
@@ -67,7 +67,7 @@ fn a_leak_of_400_mib_per_epoch_is_400_however_few_epochs() {
         let growth = analysis
             .findings
             .iter()
-            .find(|finding| finding.kind == Kind::Growth);
+            .find(|finding| finding.kind == Symptom::Growth);
         let growth =
             growth.unwrap_or_else(|| panic!("{num_epochs} epochs: {:?}", analysis.findings));
         let number = |key: &str| growth.evidence[key].as_f64().unwrap() / 1_048_576.0;
@@ -137,7 +137,7 @@ fn global_steps_and_phases_are_kept() {
     let spike = analysis
         .findings
         .iter()
-        .find(|finding| finding.kind == Kind::Spike)
+        .find(|finding| finding.kind == Symptom::Spike)
         .unwrap();
     assert_eq!(
         (spike.step, spike.phase),
@@ -207,23 +207,23 @@ fn a_gpu_that_is_lost_is_a_problem() {
     let lost = "Unable to determine the device handle for GPU0000:01:00.0: GPU is lost.  Reboot the system to recover this GPU\n";
     let cells = "2026/03/01 10:01:00.000, 0, [GPU is lost], [GPU is lost], [GPU is lost]\n";
     for (more, kind) in [
-        (lost, Kind::GpuError),
-        (cells, Kind::GpuError),
+        (lost, Symptom::GpuError),
+        (cells, Symptom::GpuError),
         (
             "2026/03/01 10:01:00.000, 0, [Unknown Error], 24000 MiB, [Unknown Error]\n",
-            Kind::GpuError,
+            Symptom::GpuError,
         ),
         (
             "[ 1234.5] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n",
-            Kind::GpuError,
+            Symptom::GpuError,
         ),
         (
             "RuntimeError: CUDA error: an illegal memory access was encountered\n",
-            Kind::CudaError,
+            Symptom::CudaError,
         ),
         (
             "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
-            Kind::OutOfMemory,
+            Symptom::OutOfMemory,
         ),
     ] {
         let analysis = read(&format!("{healthy}{more}"), None);
@@ -237,7 +237,7 @@ fn a_gpu_that_is_lost_is_a_problem() {
     let analysis = read(lost, None);
     assert_eq!(
         (only(&analysis).kind, analysis.log.format),
-        (Kind::GpuError, Format::Text)
+        (Symptom::GpuError, Format::Text)
     );
     assert_eq!(analysis.log.samples, 0);
 }
@@ -269,7 +269,7 @@ fn a_run_that_waits_is_never_healthy_and_gets_no_larger_batch() {
             analysis.findings
         );
         let finding = only(&analysis);
-        assert_eq!(finding.kind, Kind::WaitingForData);
+        assert_eq!(finding.kind, Symptom::WaitingForData);
         assert!(finding.advice.contains("workers"), "{}", finding.advice);
         assert!(!finding.advice.contains("batch size"), "{}", finding.advice);
     }
@@ -297,7 +297,7 @@ fn a_limit_counts_over_the_total_of_the_log() {
     let finding = only(&analysis);
     assert_eq!(
         (finding.kind, analysis.verdict),
-        (Kind::OverBudget, Verdict::Problem)
+        (Symptom::OverBudget, Verdict::Problem)
     );
     assert_eq!(
         finding.message,
@@ -311,7 +311,7 @@ fn a_limit_counts_over_the_total_of_the_log() {
         analysis.log.notes
     );
     let near = read(&text, Some(18));
-    assert_eq!(only(&near).kind, Kind::NearLimit);
+    assert_eq!(only(&near).kind, Symptom::NearLimit);
     // A run of ours keeps to its plan, but not to this: what counts is what the process holds, not the host.
     let ours: String = (0..40)
         .map(|step| {
@@ -324,7 +324,7 @@ fn a_limit_counts_over_the_total_of_the_log() {
         .collect();
     assert_eq!(read(&ours, None).verdict, Verdict::Healthy);
     assert_eq!(read(&ours, Some(4)).verdict, Verdict::Healthy);
-    assert_eq!(only(&read(&ours, Some(2))).kind, Kind::OverBudget);
+    assert_eq!(only(&read(&ours, Some(2))).kind, Symptom::OverBudget);
 }
 
 /// One line of a hundred, by the high-water mark, while every sample is within.
@@ -346,7 +346,7 @@ fn a_peak_over_the_budget_is_a_problem() {
     let finding = only(&analysis);
     assert_eq!(
         (finding.kind, finding.step, analysis.verdict),
-        (Kind::OverBudget, Some(41), Verdict::Problem)
+        (Symptom::OverBudget, Some(41), Verdict::Problem)
     );
     assert_eq!(
         finding.message,
@@ -371,7 +371,7 @@ fn a_loss_that_is_no_number() {
         let diverged = analysis
             .findings
             .iter()
-            .find(|finding| finding.kind == Kind::Diverged);
+            .find(|finding| finding.kind == Symptom::Diverged);
         assert_eq!(diverged.is_some(), last, "{writes}");
         if let Some(finding) = diverged {
             assert_eq!(
@@ -396,7 +396,7 @@ fn a_loss_that_is_no_number() {
     let finding = only(&analysis);
     assert_eq!(
         (finding.kind, finding.severity),
-        (Kind::Diverged, Severity::Warning)
+        (Symptom::Diverged, Severity::Warning)
     );
     assert!(
         finding
@@ -432,7 +432,7 @@ fn dmon_is_read_in_each_of_its_forms() {
         assert_eq!(analysis.log.format, Format::NvidiaSmiDmon);
         assert_eq!((analysis.log.samples, analysis.log.skipped.lines), (120, 0));
         let growth = only(&analysis);
-        assert_eq!(growth.kind, Kind::Growth);
+        assert_eq!(growth.kind, Symptom::Growth);
         let grown = growth.evidence["growth_bytes"].as_f64().unwrap() / 1_048_576.0;
         assert!((grown / 4760.0 - 1.0).abs() < 0.03, "{grown}");
     }
@@ -452,7 +452,7 @@ fn dmon_is_read_in_each_of_its_forms() {
         ))
     );
     let analysis = read(&busy_only, None);
-    assert_eq!(only(&analysis).kind, Kind::WaitingForData);
+    assert_eq!(only(&analysis).kind, Symptom::WaitingForData);
     assert!(
         analysis.log.notes.iter().any(|note| note.contains("-s m")),
         "{:?}",
@@ -493,7 +493,7 @@ fn tables_of_nvidia_smi_are_read() {
         failing
             .findings
             .iter()
-            .any(|finding| finding.kind == Kind::GpuError),
+            .any(|finding| finding.kind == Symptom::GpuError),
         "{:?}",
         failing.findings
     );

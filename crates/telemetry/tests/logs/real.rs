@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use holdall_telemetry::analyze::{Analysis, AnalyzeOptions, Format, Kind, analyze};
+use holdall_telemetry::analyze::{Analysis, AnalyzeOptions, Format, Symptom, analyze};
 
 pub const NAMES: [&str; 7] = [
     "healthy_torch.jsonl",
@@ -36,7 +36,7 @@ fn analysis(name: &str) -> Analysis {
     analysis
 }
 
-fn kinds(name: &str) -> Vec<Kind> {
+fn kinds(name: &str) -> Vec<Symptom> {
     analysis(name)
         .findings
         .iter()
@@ -55,7 +55,10 @@ fn a_healthy_run() {
 /// 0.1% of the card per epoch, on a card of which 5% is used.
 #[test]
 fn a_leak() {
-    assert_eq!(kinds("leak_torch.jsonl"), [Kind::Growth, Kind::Underused]);
+    assert_eq!(
+        kinds("leak_torch.jsonl"),
+        [Symptom::Growth, Symptom::Underused]
+    );
     let growth = &analysis("leak_torch.jsonl").findings[0];
     let per_epoch = growth.evidence["bytes_per_epoch"].as_f64().unwrap();
     let card = 150_109_880_320.0;
@@ -73,7 +76,7 @@ fn a_run_that_waits() {
     let [found] = &analysis.findings[..] else {
         panic!("{:?}", analysis.findings);
     };
-    assert_eq!(found.kind, Kind::WaitingForData);
+    assert_eq!(found.kind, Symptom::WaitingForData);
     assert!(found.advice.contains("workers"), "{}", found.advice);
     assert!(!found.advice.contains("batch size"), "{}", found.advice);
     assert_eq!(kinds("waiting_torch.jsonl"), []);
@@ -81,5 +84,5 @@ fn a_run_that_waits() {
 
 #[test]
 fn fragments() {
-    assert!(kinds("fragmented_torch.jsonl").contains(&Kind::Fragmentation));
+    assert!(kinds("fragmented_torch.jsonl").contains(&Symptom::Fragmentation));
 }

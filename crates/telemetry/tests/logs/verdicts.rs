@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use holdall_telemetry::analyze::{Analysis, AnalyzeOptions, Kind, analyze};
+use holdall_telemetry::analyze::{Analysis, AnalyzeOptions, Symptom, analyze};
 
 use crate::draw::{Dice, Drawn, Writer};
 
@@ -32,7 +32,12 @@ fn analysis(drawn: &Drawn) -> Analysis {
 }
 
 /// Draws logs that have it, prints how often it was found, and how often something that is not there; `beside` may be there too.
-fn assert_detected(name: &str, kind: Kind, beside: &[Kind], draw: impl Fn(&mut Dice) -> Drawn) {
+fn assert_detected(
+    name: &str,
+    kind: Symptom,
+    beside: &[Symptom],
+    draw: impl Fn(&mut Dice) -> Drawn,
+) {
     let seeds = seeds();
     let num_cases = seeds.end - seeds.start;
     let mut num_found = 0;
@@ -46,7 +51,7 @@ fn assert_detected(name: &str, kind: Kind, beside: &[Kind], draw: impl Fn(&mut D
             false => missed.push((seed, drawn.writer)),
         }
         let others = findings.iter().map(|finding| finding.kind);
-        let wrong: Vec<Kind> = others
+        let wrong: Vec<Symptom> = others
             .filter(|other| *other != kind && !beside.contains(other))
             .collect();
         alarms.extend((!wrong.is_empty()).then_some((seed, drawn.writer, wrong)));
@@ -165,8 +170,8 @@ pub fn warm_up(dice: &mut Dice, drawn: &mut Drawn) {
 fn growth() {
     assert_detected(
         "growth: leak in noise",
-        Kind::Growth,
-        &[Kind::NearLimit],
+        Symptom::Growth,
+        &[Symptom::NearLimit],
         |dice| {
             let mut drawn = Drawn::healthy(dice);
             let per_epoch = leak(dice, &mut drawn);
@@ -180,8 +185,8 @@ fn growth() {
 fn growth_of_the_least_that_counts() {
     assert_detected(
         "growth: 0.1% of the card per epoch",
-        Kind::Growth,
-        &[Kind::NearLimit],
+        Symptom::Growth,
+        &[Symptom::NearLimit],
         |dice| {
             let mut drawn = Drawn::healthy(dice);
             drifting(dice, &mut drawn, 0.001);
@@ -194,8 +199,8 @@ fn growth_of_the_least_that_counts() {
 fn growth_under_a_sawtooth() {
     assert_detected(
         "growth: under a sawtooth",
-        Kind::Growth,
-        &[Kind::NearLimit],
+        Symptom::Growth,
+        &[Symptom::NearLimit],
         |dice| {
             let mut drawn = Drawn::healthy(dice);
             let per_epoch = leak(dice, &mut drawn).max(0.002);
@@ -211,8 +216,8 @@ fn growth_under_a_sawtooth() {
 fn growth_after_warm_up() {
     assert_detected(
         "growth: after warm-up",
-        Kind::Growth,
-        &[Kind::NearLimit],
+        Symptom::Growth,
+        &[Symptom::NearLimit],
         |dice| {
             let mut drawn = Drawn::healthy(dice);
             let per_epoch = leak(dice, &mut drawn);
@@ -250,7 +255,7 @@ fn healthy_warm_up() {
 
 #[test]
 fn spike() {
-    assert_detected("spike", Kind::Spike, &[Kind::NearLimit], |dice| {
+    assert_detected("spike", Symptom::Spike, &[Symptom::NearLimit], |dice| {
         let mut drawn = Drawn::healthy(dice);
         let top = drawn.looks.iter().map(|look| look.held).fold(0.0, f64::max);
         let height = dice.between(0.07, (0.99 - top).max(0.08));
@@ -268,7 +273,7 @@ fn spike() {
 
 #[test]
 fn fragmentation() {
-    assert_detected("fragmentation", Kind::Fragmentation, &[], |dice| {
+    assert_detected("fragmentation", Symptom::Fragmentation, &[], |dice| {
         let mut drawn = Drawn::healthy_of(Writer::Torch, dice);
         // Looked at within steps, or at their ends while what is reserved creeps up.
         let is_within = dice.chance(0.5);
@@ -296,7 +301,7 @@ fn fragmentation() {
 
 #[test]
 fn near_the_limit() {
-    assert_detected("near the limit", Kind::NearLimit, &[], |dice| {
+    assert_detected("near the limit", Symptom::NearLimit, &[], |dice| {
         let mut drawn = Drawn::healthy(dice);
         let most = drawn.looks.iter().map(|look| look.held).fold(0.0, f64::max);
         let goal = dice.between(0.965, 0.995);
@@ -307,7 +312,7 @@ fn near_the_limit() {
 
 #[test]
 fn underused() {
-    assert_detected("underused", Kind::Underused, &[], |dice| {
+    assert_detected("underused", Symptom::Underused, &[], |dice| {
         // Where the GPU is not busy, only a log that says it did not wait for data tells that batches are too small.
         let writer = dice.pick(&[Writer::Holdall, Writer::Torch]);
         let mut drawn = Drawn::healthy_of(writer, dice);
@@ -330,7 +335,7 @@ fn scaled_down(dice: &mut Dice, drawn: &mut Drawn) {
 /// Most of the memory is free and the GPU is not busy: a larger batch may only wait longer, so none is suggested.
 #[test]
 fn a_gpu_that_waits_is_not_told_to_take_larger_batches() {
-    assert_detected("starved", Kind::WaitingForData, &[], |dice| {
+    assert_detected("starved", Symptom::WaitingForData, &[], |dice| {
         let writer = dice.pick(&[Writer::Holdall, Writer::Smi, Writer::Dmon]);
         let mut drawn = Drawn::healthy_of(writer, dice);
         scaled_down(dice, &mut drawn);
@@ -340,7 +345,7 @@ fn a_gpu_that_waits_is_not_told_to_take_larger_batches() {
 
 #[test]
 fn idle() {
-    assert_detected("idle", Kind::Idle, &[], |dice| {
+    assert_detected("idle", Symptom::Idle, &[], |dice| {
         let writer = dice.pick(&[Writer::Holdall, Writer::Smi]);
         let mut drawn = Drawn::healthy_of(writer, dice);
         drawn.empty = [0, 0];
@@ -360,7 +365,7 @@ fn idle() {
 
 #[test]
 fn waiting_for_data() {
-    assert_detected("waiting for data", Kind::WaitingForData, &[], |dice| {
+    assert_detected("waiting for data", Symptom::WaitingForData, &[], |dice| {
         let writer = dice.pick(&[Writer::Holdall, Writer::Smi, Writer::Dmon]);
         let mut drawn = Drawn::healthy_of(writer, dice);
         let share = dice.between(0.35, 0.8);
@@ -383,8 +388,8 @@ fn waiting_for_data() {
 fn other_processes() {
     assert_detected(
         "other processes",
-        Kind::OtherProcesses,
-        &[Kind::NearLimit],
+        Symptom::OtherProcesses,
+        &[Symptom::NearLimit],
         |dice| {
             let mut drawn = Drawn::healthy_of(Writer::Holdall, dice);
             let others = dice.between(0.06, 0.15);
@@ -427,8 +432,8 @@ fn a_run_on_a_shared_host_is_healthy() {
 fn spill() {
     assert_detected(
         "spill to host memory",
-        Kind::Spill,
-        &[Kind::NearLimit],
+        Symptom::Spill,
+        &[Symptom::NearLimit],
         |dice| {
             let mut drawn = Drawn::healthy(dice);
             drawn.writer = dice.pick(&[Writer::Holdall, Writer::Torch]);

@@ -167,7 +167,7 @@ impl std::str::FromStr for Count {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "WordOrNumber", into = "WordOrNumber")]
 pub enum Warmup {
-    /// So many optimizer steps.
+    /// A number of optimizer steps.
     Steps(usize),
     /// A share of all optimizer steps, in percent.
     Percent(f64),
@@ -224,7 +224,7 @@ pub enum EvalEvery {
     /// After each epoch.
     #[default]
     Epoch,
-    /// After so many optimizer steps.
+    /// After this many optimizer steps.
     Steps(usize),
     /// Never.
     Never,
@@ -260,7 +260,7 @@ pub enum SaveEvery {
     /// After each epoch.
     #[default]
     Epoch,
-    /// After so many optimizer steps.
+    /// After this many optimizer steps.
     Steps(usize),
 }
 

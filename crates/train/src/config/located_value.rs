@@ -14,11 +14,11 @@ use serde_saphyr::Spanned;
 pub(super) struct LocatedValue {
     pub(super) line: u64,
     column: u64,
-    kind: Kind,
+    kind: Node,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum Node {
     Scalar(Value),
     List(Vec<LocatedValue>),
     Map(Vec<(String, LocatedValue)>),
@@ -30,16 +30,16 @@ impl LocatedValue {
         LocatedValue {
             line: 1,
             column: 1,
-            kind: Kind::Map(Vec::new()),
+            kind: Node::Map(Vec::new()),
         }
     }
 
     /// The same without places.
     pub(super) fn value(&self) -> Value {
         match &self.kind {
-            Kind::Scalar(value) => value.clone(),
-            Kind::List(items) => Value::Array(items.iter().map(LocatedValue::value).collect()),
-            Kind::Map(entries) => {
+            Node::Scalar(value) => value.clone(),
+            Node::List(items) => Value::Array(items.iter().map(LocatedValue::value).collect()),
+            Node::Map(entries) => {
                 let entries = entries
                     .iter()
                     .map(|(key, tree)| (key.clone(), tree.value()));
@@ -56,13 +56,13 @@ impl LocatedValue {
             _ => format!("{path}.{key}"),
         };
         match &self.kind {
-            Kind::Scalar(_) => {}
-            Kind::List(items) => {
+            Node::Scalar(_) => {}
+            Node::List(items) => {
                 for item in items {
                     item.walk(path, found); // the list's path is enough to find an item by
                 }
             }
-            Kind::Map(entries) => {
+            Node::Map(entries) => {
                 for (key, tree) in entries {
                     tree.walk(&below(key), found);
                 }
@@ -94,7 +94,7 @@ impl LocatedValue {
     /// The first number that stands in quotes: its path and line.
     pub(super) fn quoted_number(&self) -> Option<(String, u64)> {
         let is_quoted = |tree: &LocatedValue| match &tree.kind {
-            Kind::Scalar(Value::String(text)) => text.parse::<f64>().is_ok(),
+            Node::Scalar(Value::String(text)) => text.parse::<f64>().is_ok(),
             _ => false,
         };
         let mut all = self.all().into_iter();
@@ -105,7 +105,7 @@ impl LocatedValue {
 
 impl<'de> Deserialize<'de> for LocatedValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LocatedValue, D::Error> {
-        let spanned = Spanned::<Kind>::deserialize(deserializer)?;
+        let spanned = Spanned::<Node>::deserialize(deserializer)?;
         Ok(LocatedValue {
             line: spanned.referenced.line(),
             column: spanned.referenced.column(),
@@ -114,61 +114,61 @@ impl<'de> Deserialize<'de> for LocatedValue {
     }
 }
 
-impl<'de> Deserialize<'de> for Kind {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Node, D::Error> {
         struct KindVisitor;
 
         impl<'de> Visitor<'de> for KindVisitor {
-            type Value = Kind;
+            type Value = Node;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a value, a list or a section")
             }
 
-            fn visit_bool<E: de::Error>(self, truth: bool) -> Result<Kind, E> {
-                Ok(Kind::Scalar(Value::Bool(truth)))
+            fn visit_bool<E: de::Error>(self, truth: bool) -> Result<Node, E> {
+                Ok(Node::Scalar(Value::Bool(truth)))
             }
 
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Kind, E> {
-                Ok(Kind::Scalar(number.into()))
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Node, E> {
+                Ok(Node::Scalar(number.into()))
             }
 
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Kind, E> {
-                Ok(Kind::Scalar(number.into()))
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Node, E> {
+                Ok(Node::Scalar(number.into()))
             }
 
             // What is not finite is refused by the checks of each layer, so nothing is lost by `null` here.
-            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Kind, E> {
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Node, E> {
                 let number = Number::from_f64(number);
-                Ok(Kind::Scalar(number.map_or(Value::Null, Value::Number)))
+                Ok(Node::Scalar(number.map_or(Value::Null, Value::Number)))
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Kind, E> {
-                Ok(Kind::Scalar(text.into()))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Node, E> {
+                Ok(Node::Scalar(text.into()))
             }
 
-            fn visit_unit<E: de::Error>(self) -> Result<Kind, E> {
-                Ok(Kind::Scalar(Value::Null))
+            fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
+                Ok(Node::Scalar(Value::Null))
             }
 
-            fn visit_none<E: de::Error>(self) -> Result<Kind, E> {
-                Ok(Kind::Scalar(Value::Null))
+            fn visit_none<E: de::Error>(self) -> Result<Node, E> {
+                Ok(Node::Scalar(Value::Null))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Kind, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
                 let mut items = Vec::new();
                 while let Some(item) = list.next_element()? {
                     items.push(item);
                 }
-                Ok(Kind::List(items))
+                Ok(Node::List(items))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kind, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     entries.push(entry);
                 }
-                Ok(Kind::Map(entries))
+                Ok(Node::Map(entries))
             }
         }
 

@@ -175,8 +175,8 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         ),
         (
             "task: poetry",
-            "line 1: task: `poetry`, expected clip: found `task: poetry`",
-            "by default it is `task: clip`",
+            "line 1: task: `poetry`, expected one of clip, classify: found `task: poetry`",
+            "leave `task` out; text that looks like a number goes in quotes",
         ),
         (
             "train: {warmup: 0.05}",

@@ -134,7 +134,7 @@ pub enum Saved {
 }
 
 impl Saved {
-    /// Opens a trained model, whatever its task; reading what lies beside it takes at most so many bytes.
+    /// Opens a trained model, whatever its task; reading what lies beside it takes at most `most_bytes`.
     pub fn open(name: &str, most_bytes: u64) -> Result<Saved, TrainError> {
         let path = resolve(name)?;
         Ok(match of_model(&path.to_string_lossy()) {

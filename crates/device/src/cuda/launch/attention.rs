@@ -9,7 +9,7 @@ use crate::DeviceError;
 
 /// Which kernels do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Kernels {
     /// One block per sample and head, with this many warps.
     Small(usize),
     /// Tiles of queries against tiles of keys.
@@ -40,7 +40,7 @@ impl Sizes {
         }
     }
 
-    fn kind(&self, capability: u32, operands: &[Matrix]) -> Kind {
+    fn kind(&self, capability: u32, operands: &[Matrix]) -> Kernels {
         let aligned = operands
             .iter()
             .all(|matrix| matrix.address % 16 == 0 && matrix.stride % 8 == 0);
@@ -51,12 +51,12 @@ impl Sizes {
             _ => false,
         };
         if !has_cores || !aligned || self.queries == 1 || ![32, 64].contains(&self.head) {
-            return Kind::Plain;
+            return Kernels::Plain;
         }
         match self.queries.max(self.keys) {
-            0..=64 => Kind::Small(4),
-            65..=80 => Kind::Small(5),
-            _ => Kind::Tiled,
+            0..=64 => Kernels::Small(4),
+            65..=80 => Kernels::Small(5),
+            _ => Kernels::Tiled,
         }
     }
 
@@ -64,7 +64,7 @@ impl Sizes {
         [self.samples, self.heads, self.queries, self.keys].map(|size| (size as i32).into())
     }
 
-    /// A warp per row of every head: so many blocks of 128 threads.
+    /// A warp per row of every head: the number of blocks of 128 threads.
     fn plain_grid(&self, rows: usize) -> [usize; 3] {
         [(self.samples * self.heads * rows).div_ceil(4), 1, 1]
     }
@@ -112,7 +112,7 @@ pub(super) fn forward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Device
         i32::from(op.causal).into(),
     ]);
     match kind {
-        Kind::Small(warps) => {
+        Kernels::Small(warps) => {
             let names = [
                 "attention_forward_small_32_4",
                 "attention_forward_small_32_5",
@@ -123,7 +123,7 @@ pub(super) fn forward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Device
             o.issuer
                 .launch(name, sizes.small_grid(), 32 * warps, &arguments)
         }
-        Kind::Tiled => {
+        Kernels::Tiled => {
             let name = match sizes.head {
                 32 => "attention_forward_32",
                 _ => "attention_forward_64",
@@ -131,7 +131,7 @@ pub(super) fn forward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Device
             o.issuer
                 .launch(name, sizes.tiled_grid(sizes.queries), 128, &arguments)
         }
-        Kind::Plain => {
+        Kernels::Plain => {
             arguments.push((sizes.head as i32).into());
             let grid = sizes.plain_grid(sizes.queries);
             o.issuer
@@ -171,7 +171,7 @@ pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Devic
     ]);
     let issuer = o.issuer;
     match kind {
-        Kind::Small(warps) => {
+        Kernels::Small(warps) => {
             let names = [
                 "attention_backward_small_32_4",
                 "attention_backward_small_32_5",
@@ -181,7 +181,7 @@ pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Devic
             let name = small(names, sizes.head, warps);
             issuer.launch(name, sizes.small_grid(), 32 * warps, &arguments)
         }
-        Kind::Tiled => {
+        Kernels::Tiled => {
             let [to_queries, to_keys] = match sizes.head {
                 32 => ["attention_backward_dq_32", "attention_backward_dkv_32"],
                 _ => ["attention_backward_dq_64", "attention_backward_dkv_64"],
@@ -189,7 +189,7 @@ pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Devic
             issuer.launch(to_queries, sizes.tiled_grid(sizes.queries), 128, &arguments)?;
             issuer.launch(to_keys, sizes.tiled_grid(sizes.keys), 128, &arguments)
         }
-        Kind::Plain => {
+        Kernels::Plain => {
             arguments.push((sizes.head as i32).into());
             let (queries, keys) = (
                 sizes.plain_grid(sizes.queries),
