@@ -12,6 +12,10 @@ mod broken;
 mod campaign;
 #[path = "cli/cards.rs"]
 mod cards;
+#[path = "cli/classify.rs"]
+mod classify;
+#[path = "cli/classify_refusals.rs"]
+mod classify_refusals;
 #[path = "cli/config.rs"]
 mod config;
 #[path = "cli/damaged.rs"]

@@ -8,7 +8,7 @@ pub trait Operation {
     /// For people: reports and errors.
     fn name(&self) -> &'static str;
 
-    /// Appends the nodes that carry the gradients of the outputs to the inputs; [`no_backward`] where there is no rule.
+    /// Appends the nodes that carry the gradients of the outputs to the inputs; `no_backward` where there is no rule.
     fn backward(&self, node: &Node, pass: &mut Backward<'_>);
 
     /// Arithmetic and traffic.

@@ -29,7 +29,7 @@ impl MappedFile {
         }
         // SAFETY: the map is read-only and private to this struct, and its bytes are only ever read as integers and floats,
         // for which every bit pattern is valid. What remains is that another process shortens the file while it is mapped,
-        // which kills this one with SIGBUS; the README says so.
+        // which kills this one with SIGBUS; docs/retrieval.md says so.
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map it into memory"))?;
         Ok(MappedFile { map })
     }

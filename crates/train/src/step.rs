@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::io;
 
 use holdall_device::{Device, DeviceError, Machine};
-use holdall_graph::Parameter;
+use holdall_graph::{Graph, Parameter, Role, Section, ValueId};
 use holdall_models::folder::Values as StoredValues;
 use holdall_plan::{Place, Run, Stage, StepPlan};
 
@@ -26,6 +26,7 @@ use crate::operations::Times;
 use crate::optimizer::StepScalars;
 use crate::scaler::Gradients;
 use crate::step_graph::{StepConfig, endpoints};
+use crate::task::Task;
 
 /// A loss as sum and count; whoever wants the mean divides, once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -75,6 +76,8 @@ pub struct Step {
     preloaded: bool,
     /// The loss scale of a step that was launched and is not finished.
     launched: Option<f64>,
+    /// Inputs that the passes read: a batch must bring each of them.
+    inputs: Vec<String>,
 }
 
 /// A tensor that outlives programs, read when it is asked for: from a GPU, that is a copy.
@@ -110,6 +113,7 @@ impl Step {
     ) -> Result<Step, TrainError> {
         let machine = Machine::new(device, &plan, config.arithmetic)?;
         let losses = config.task.losses();
+        let inputs = inputs_of_batches(&plan.graph, &*config.task);
         Ok(Step {
             loss_weights: losses.iter().map(|loss| loss.weight).collect(),
             counts: vec![0.0; losses.len()],
@@ -121,6 +125,7 @@ impl Step {
             loaded: None,
             preloaded: false,
             launched: None,
+            inputs,
         })
     }
 
@@ -277,6 +282,13 @@ impl Step {
             self.plan.accumulation,
             self.batch_size
         );
+        for input in &self.inputs {
+            let mut columns = batch.columns.iter();
+            assert!(
+                columns.any(|column| column.endpoint == *input),
+                "the step reads `{input}`, which the batch does not have"
+            );
+        }
         if !std::mem::take(&mut self.preloaded) {
             self.loaded = None;
         }
@@ -512,6 +524,30 @@ impl Step {
         });
         named.collect()
     }
+}
+
+/// Inputs that the passes read and that neither the engine nor the task derives.
+fn inputs_of_batches(graph: &Graph, task: &dyn Task) -> Vec<String> {
+    let of_engine = [endpoints::WEIGHTS, endpoints::SEEDS, endpoints::SCHEDULE];
+    let is_brought = |name: &str| {
+        !of_engine.contains(&name) && !task.derived_inputs().contains(&name) && !name.contains('/')
+    };
+    let is_read = |value: ValueId| {
+        let storage = graph.value(value).storage;
+        let passes = [Section::Forward, Section::Loss, Section::Backward];
+        let mut nodes = graph.nodes().iter();
+        graph.storage(storage).role == Role::Input
+            && nodes.any(|node| {
+                let mut inputs = node.inputs.iter();
+                passes.contains(&node.section)
+                    && inputs.any(|&input| graph.value(input).storage == storage)
+            })
+    };
+    graph
+        .endpoints()
+        .filter(|&(name, value)| is_brought(name) && is_read(value))
+        .map(|(name, _)| name.to_owned())
+        .collect()
 }
 
 /// Where an endpoint is.

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot read its own fixture should stop
 
+#[path = "engine/classify_golden.rs"]
+mod classify_golden;
+#[path = "engine/classify_splits.rs"]
+mod classify_splits;
 #[path = "engine/contrastive.rs"]
 mod contrastive;
 #[path = "engine/evaluation.rs"]

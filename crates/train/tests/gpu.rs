@@ -6,6 +6,8 @@
 
 #[path = "gpu/card.rs"]
 mod card;
+#[path = "gpu/classify.rs"]
+mod classify;
 #[path = "gpu/evaluation.rs"]
 mod evaluation;
 #[path = "gpu/forecast.rs"]

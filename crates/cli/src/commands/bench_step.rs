@@ -22,6 +22,7 @@ use crate::screen::{print_json, progress, tell};
     mut_arg("effective_batch", |argument| {
         argument.help("Samples per optimizer step [default: 32 x 4 with --small, else 8 x 16]")
     }),
+    mut_arg("task", |argument| argument.hide(true)),
     after_help = "Example, beside a PyTorch script that does the same job:\n  \
                   holdall bench clip --small --batch-size 32 --gradient-accumulation 4"
 )]
@@ -51,6 +52,8 @@ pub struct BenchClipArguments {
     mut_arg("effective_batch", |argument| {
         argument.help("Samples per optimizer step [default: 32 x 4 with --small, else 8 x 16]")
     }),
+    mut_arg("task", |argument| argument.hide(true)),
+    mut_arg("tokens", |argument| argument.hide(true)),
     after_help = "Example, beside a PyTorch script that does the same job:\n  \
                   holdall bench classify --small --batch-size 32 --gradient-accumulation 4"
 )]
@@ -170,7 +173,16 @@ fn run(bench: Bench) -> Result<ExitCode> {
     let began = Instant::now();
     let options = &bench.options;
     let mut config = options.config(&bench.model)?;
-    config.task = config.task.or(Some(bench.task));
+    if let Some(task) = config.task.filter(|task| *task != bench.task) {
+        return Err(TrainError::Config(format!(
+            "task: {}, expected {}: that is what is timed here\nhint: holdall bench {}",
+            task.name(),
+            bench.task.name(),
+            task.name()
+        ))
+        .into());
+    }
+    config.task = Some(bench.task);
     config.labels = config.labels.or(Some(bench.num_labels));
     if config.train.effective_batch.is_none()
         && config.train.batch_size.is_none()

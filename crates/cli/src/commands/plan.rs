@@ -219,7 +219,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
         }
         text.push_str(
             "\n  kept: micro-batches that keep their activations and run forward once; the others run it twice\n  \
-             recompute: cheap makes norms and activations again, blocks 2/8 the first two of eight blocks whole\n",
+             recompute: cheap recomputes norms and activations, blocks 2/8 the first two of eight blocks whole\n",
         );
     }
     if let Some(better) = &plan.suggestion {

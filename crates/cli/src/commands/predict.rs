@@ -239,25 +239,22 @@ fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<Ex
 fn as_csv(predictions: &[Prediction]) -> Result<Vec<u8>> {
     let mut rows = csv::Writer::from_writer(Vec::new());
     rows.write_record(["image", "target", "label", "probability", "number"])?;
-    let mut labels = |image: &str, target: &str, labels: &[Guess]| -> Result<()> {
-        for guess in labels {
+    let labels = |rows: &mut csv::Writer<Vec<u8>>, image: &str, target: &str, labels: &[Guess]| {
+        labels.iter().try_for_each(|guess| {
             let probability = format!("{:.6}", guess.probability);
-            rows.write_record([image, target, &guess.label, &probability, ""])?;
-        }
-        Ok(())
+            rows.write_record([image, target, &guess.label, &probability, ""])
+        })
     };
-    let mut numbers = Vec::new();
     for one in predictions {
         if one.targets.is_empty() {
-            labels(&one.image, "label", &one.labels)?;
+            labels(&mut rows, &one.image, "label", &one.labels)?;
         }
         for target in &one.targets {
-            labels(&one.image, &target.target, &target.labels)?;
-            numbers.extend(target.number.map(|number| (one, target, number)));
+            labels(&mut rows, &one.image, &target.target, &target.labels)?;
+            if let Some(number) = target.number {
+                rows.write_record([&one.image, &target.target, "", "", &number.to_string()])?;
+            }
         }
-    }
-    for (one, target, number) in numbers {
-        rows.write_record([&one.image, &target.target, "", "", &number.to_string()])?;
     }
     Ok(rows.into_inner()?)
 }

@@ -9,6 +9,7 @@ use holdall_files::show_bytes;
 use holdall_plan::Recompute;
 use holdall_train::TrainError;
 use holdall_train::config::Precision;
+use holdall_train::prepare::Prepared;
 use holdall_train::setup::Setup;
 use holdall_train::verify::{Certificate, Split, usual_splits, verify};
 
@@ -48,7 +49,11 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         config.precision = Precision::F32;
     }
     let device = open_device_for(&config, arguments.options.compute.device)?;
-    let setup = Setup::without_data(&config, &device)?;
+    // With data, what is certified is what `train` computes: its heads, its tokens.
+    let setup = match config.data.train {
+        Some(_) => Prepared::new(&config, &device)?.setup,
+        None => Setup::without_data(&config, &device)?,
+    };
     let mut request = setup.request.clone();
     if request.batch_size.is_none() && request.gradient_accumulation.is_none() {
         request.effective_batch = request.effective_batch.or(Some(DEFAULT_EFFECTIVE_BATCH));

@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
     "",
     "demo",
     "train",
@@ -20,6 +20,7 @@ const COMMANDS: [&str; 21] = [
     "monitor",
     "doctor",
     "bench",
+    "bench classify",
     "bench clip",
     "bench retrieval",
     "completions",
@@ -89,7 +90,7 @@ fn examples_run() {
             }
             let few = match typed {
                 _ if typed.contains("--steps") => "",
-                _ if typed.starts_with("bench clip") => " --steps 1",
+                _ if typed.starts_with("bench cl") => " --steps 1",
                 _ if typed.starts_with("bench retrieval") => " --repeat 1",
                 _ => "",
             };

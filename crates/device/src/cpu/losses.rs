@@ -12,6 +12,7 @@ pub(super) fn cross_entropy<T: Real>(op: &CrossEntropy, o: &Operands<'_>) {
     let smoothing = T::of(op.smoothing);
     let logits = o.input::<T>(0);
     let (labels, weights) = (o.input::<i64>(1).flat(), o.input::<T>(2).flat());
+    let class_weights = (o.num_inputs() > 3).then(|| o.input::<T>(3).flat());
     let (total, _) = o.result::<T>(0);
     // Per row: exponentials, then the row's loss in the last place.
     let scratch = o.workspace::<T>(logits.width + 1);
@@ -31,12 +32,27 @@ pub(super) fn cross_entropy<T: Real>(op: &CrossEntropy, o: &Operands<'_>) {
         let peak = largest(logits);
         exponentials.copy_from_slice(logits);
         let sum = exp_in_place(exponentials, peak);
-        let mut target = logits[label as usize];
-        if op.smoothing > 0.0 {
-            let mean = logits.iter().map(|x| x.f64()).sum::<f64>() / logits.len() as f64;
-            target = (T::ONE - smoothing) * target + smoothing * T::of(mean);
-        }
-        loss[0] = weight * (peak + sum.ln() - target);
+        let (log_sum, own) = (peak + sum.ln(), logits[label as usize]);
+        let mean = |terms: f64| T::of(terms / logits.len() as f64);
+        loss[0] = match &class_weights {
+            None if op.smoothing > 0.0 => {
+                let spread = mean(logits.iter().map(|x| x.f64()).sum());
+                weight * (log_sum - ((T::ONE - smoothing) * own + smoothing * spread))
+            }
+            None => weight * (log_sum - own),
+            Some(class_weights) => {
+                let class_weights = class_weights.row(0);
+                let own = class_weights[label as usize] * (log_sum - own);
+                let mut loss = (T::ONE - smoothing) * own;
+                if op.smoothing > 0.0 {
+                    let each = logits.iter().zip(class_weights);
+                    let terms =
+                        each.map(|(&x, &class_weight)| (class_weight * (log_sum - x)).f64());
+                    loss += smoothing * mean(terms.sum());
+                }
+                weight * loss
+            }
+        };
     });
     let losses = (0..logits.rows).map(|row| scratch.row(row)[logits.width].f64());
     let sum = total.scalar().f64() + losses.sum::<f64>();
@@ -47,6 +63,12 @@ pub(super) fn cross_entropy_grad<T: Real>(op: &CrossEntropyGrad, o: &Operands<'_
     let seed = o.input::<T>(0).scalar();
     let logits = o.input::<T>(1);
     let (labels, weights) = (o.input::<i64>(2).flat(), o.input::<T>(3).flat());
+    // Of every class, and their sum.
+    let class_weights = (o.num_inputs() > 4).then(|| {
+        let each = o.input::<T>(4).flat();
+        let sum = each.row(0).iter().map(|weight| weight.f64()).sum();
+        (each, T::of(sum))
+    });
     let (dlogits, mode) = o.result::<T>(0);
     let scratch = o.workspace::<T>(logits.width);
     for_rows(logits.rows, |row| {
@@ -62,12 +84,25 @@ pub(super) fn cross_entropy_grad<T: Real>(op: &CrossEntropyGrad, o: &Operands<'_
         let exponentials = scratch.row_mut(row);
         exponentials.copy_from_slice(logits);
         let sum = exp_in_place(exponentials, largest(logits));
-        let scale = seed * weight / sum;
-        let spread = T::of(op.smoothing / logits.len() as f64);
-        for (out, &value) in out.iter_mut().zip(&*exponentials) {
-            *out += value * scale - spread * seed * weight;
+        let own = T::of(1.0 - op.smoothing) * seed * weight;
+        let spread = T::of(op.smoothing / logits.len() as f64) * seed * weight;
+        let each = out.iter_mut().zip(&*exponentials);
+        match &class_weights {
+            None => {
+                let scale = seed * weight / sum;
+                each.for_each(|(out, &value)| *out += value * scale - spread);
+                out[label as usize] -= own;
+            }
+            Some((class_weights, all)) => {
+                let class_weights = class_weights.row(0);
+                let own = own * class_weights[label as usize];
+                let scale = (own + spread * *all) / sum;
+                for ((out, &value), &class_weight) in each.zip(class_weights) {
+                    *out += value * scale - spread * class_weight;
+                }
+                out[label as usize] -= own;
+            }
         }
-        out[label as usize] -= T::of(1.0 - op.smoothing) * seed * weight;
     });
 }
 

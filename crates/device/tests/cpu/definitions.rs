@@ -345,13 +345,16 @@ fn normalize() {
 
 #[test]
 fn cross_entropy() {
-    // As PyTorch defines smoothing: a share of the label, the rest spread over all classes alike.
+    // As PyTorch defines smoothing: a share of the label, the rest spread over all classes alike. What either gives to a class
+    // is weighted by the class.
     for smoothing in [0.0, 0.1, 0.5] {
-        cross_entropy_with(smoothing);
+        cross_entropy_with(smoothing, None);
+        cross_entropy_with(smoothing, Some([0.5, 1.0, 2.0, 0.0, 0.75]));
     }
 }
 
-fn cross_entropy_with(smoothing: f64) {
+fn cross_entropy_with(smoothing: f64, class_weights: Option<[f64; 5]>) {
+    let each_class = class_weights.unwrap_or([1.0; 5]);
     let (labels, weights) = ([4, -1, 0, 2], [1.0, 1.0, 0.0, 0.5]);
     compare(
         |s| {
@@ -359,8 +362,23 @@ fn cross_entropy_with(smoothing: f64) {
             let labels = s.indices(&[4], &labels);
             let weights = s.given(&[4], Contents::Floats(weights.to_vec()));
             let sum = s.total();
-            s.graph
-                .cross_entropy_into("loss", logits, labels, weights, sum, smoothing);
+            match class_weights {
+                None => s
+                    .graph
+                    .cross_entropy_into("loss", logits, labels, weights, sum, smoothing),
+                Some(class_weights) => {
+                    let class_weights = s.given(&[5], Contents::Floats(class_weights.to_vec()));
+                    s.graph.weighted_cross_entropy_into(
+                        "loss",
+                        logits,
+                        labels,
+                        weights,
+                        class_weights,
+                        sum,
+                        smoothing,
+                    );
+                }
+            }
             (vec![logits], sum)
         },
         |known, operands| {
@@ -372,9 +390,9 @@ fn cross_entropy_with(smoothing: f64) {
                 rows.filter(|(_, (label, _))| **label >= 0)
                     .map(|(logits, (&label, weight))| {
                         let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
-                        let own = total.ln() - logits[label as usize];
-                        let all: f64 = logits.iter().map(|logit| total.ln() - logit).sum();
-                        let spread = all / logits.len() as f64;
+                        let class = |c: usize| each_class[c] * (total.ln() - logits[c]);
+                        let own = class(label as usize);
+                        let spread = (0..5).map(class).sum::<f64>() / 5.0;
                         weight * ((1.0 - smoothing) * own + smoothing * spread)
                     });
             vec![losses.sum()]

@@ -489,6 +489,25 @@ fn cross_entropy_of_smoothed_labels() {
 }
 
 #[test]
+fn cross_entropy_with_class_weights() {
+    for smoothing in [0.0, 0.1] {
+        check_gradients(|s| {
+            let logits_nc = s.input(&[4, 5]);
+            let labels_n = s.indices(&[4], &[0, 4, -1, 2]);
+            let weights_n = s.given(&[4], Contents::Floats(vec![1.0, 0.5, 1.0, 2.0]));
+            let weights_c = s.given(&[5], Contents::Floats(vec![0.5, 1.0, 2.0, 0.0, 0.75]));
+            let sum = s.total();
+            s.graph.weighted_cross_entropy_into(
+                "loss", logits_nc, labels_n, weights_n, weights_c, sum, smoothing,
+            );
+            // Where another reader has left a gradient already.
+            let weight = s.parameter(&[2, 5]);
+            vec![sum, s.graph.linear("z", logits_nc, weight, None, None)]
+        });
+    }
+}
+
+#[test]
 fn cross_entropy_adds_to_a_gradient_that_is_there() {
     check_gradients(|s| {
         let logits_nc = s.input(&[3, 5]);

@@ -76,14 +76,14 @@ fn alive(step: &Step, planned: &Planned, index: usize) -> HashSet<usize> {
         return cells;
     }
     let schedule = planned.schedule();
-    let when = |name: &str, slot: Option<usize>| {
+    let when = |stage: Stage, slot: Option<usize>| {
         let mut runs = schedule.iter();
-        runs.position(|run| run.program.name == name && run.slot == slot)
+        runs.position(|run| run.program.stage == stage && run.slot == slot)
     };
     for id in (0..step.graph.storages().len()).map(StorageId) {
         let persists = match step.graph.storage(id).role {
             Role::Activation => false,
-            Role::Gradient => when("loss", None).is_some_and(|loss| index > loss),
+            Role::Gradient => when(Stage::Loss, None).is_some_and(|loss| index > loss),
             _ => true,
         };
         if persists {
@@ -106,8 +106,8 @@ fn alive(step: &Step, planned: &Planned, index: usize) -> HashSet<usize> {
             };
             let bytes = place.shape.num_elements() * place.dtype.bytes();
             for slot in 0..planned.plan.kept {
-                let filled = when("kept features", Some(slot)).unwrap();
-                let emptied = when("kept pull-back", Some(slot)).unwrap();
+                let filled = when(Stage::KeptForward, Some(slot)).unwrap();
+                let emptied = when(Stage::KeptBackward, Some(slot)).unwrap();
                 if index > filled && index <= emptied {
                     let start = place.offset as usize + slot * place.slot_stride as usize;
                     cells.extend((start..start + bytes).step_by(4));

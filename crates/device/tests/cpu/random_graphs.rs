@@ -223,7 +223,7 @@ fn write(recipe: &Recipe) -> Step {
     let end = w.g.input("end", &[b], DType::I64);
     let labels = w.g.input("labels", &[b], DType::I64);
     let weights = w.g.input("weights", &[rows], DType::F64);
-    let seeds = SEEDS.map(|_| w.g.input("seed", &[1], DType::F64));
+    let seeds = ["contrastive seed", "label seed"].map(|name| w.g.input(name, &[1], DType::F64));
     let counts = (0..rows).map(|row| if row % 5 == 4 { 0.0 } else { 1.0 });
     let mut inputs = vec![
         (ids, each(&mut |random| random.indices(b * t, VOCABULARY))),

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use holdall_graph::{Op, Role, StorageId, Value, ValueId, Write};
-use holdall_plan::{Place, Rewritten, rewrite};
+use holdall_plan::{Place, Rewritten, Stage, rewrite};
 
 use super::step::{Planned, Run, Step, flat};
 
@@ -83,7 +83,7 @@ impl Shadow {
         let plan = &planned.plan;
         let fresh = |(storage, slot): Key| {
             plan.graph.storage(storage).role == Role::Activation
-                && (slot.is_none() || (slot == run.slot && run.program.name == "kept features"))
+                && (slot.is_none() || (slot == run.slot && run.program.stage == Stage::KeptForward))
         };
         self.by_storage.retain(|&(key, _), _| !fresh(key));
         for index in 0..plan.graph.storages().len() {

@@ -107,6 +107,17 @@ fn pictures_and_heads(s: &mut Sketch) -> Vec<ValueId> {
     let weights_n = s.full_constant(&[b], &[1.0, 0.5, 1.0]);
     s.graph
         .cross_entropy_into("classes", heads[0], labels_n, weights_n, sums[0], 0.1);
+    let class_weights_c = s.full_constant(&[4], &[0.5, 2.0, 1.0, 0.0]);
+    let [head, sum] = [heads[0], sums[0]];
+    s.graph.weighted_cross_entropy_into(
+        "weighted",
+        head,
+        labels_n,
+        weights_n,
+        class_weights_c,
+        sum,
+        0.1,
+    );
     let [targets, weights] = [[0.0, 1.0, 0.3], [1.0, 0.0, 2.0]]
         .map(|values| s.full_constant(&[b, 3], &values.repeat(b)));
     s.graph

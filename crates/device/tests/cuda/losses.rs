@@ -119,6 +119,38 @@ fn cross_entropy_adds_to_a_gradient_that_is_there() {
     });
 }
 
+/// Weights of classes, some of them zero.
+fn class_weights(s: &mut Sketch, classes: usize) -> ValueId {
+    let weights: Vec<f64> = (0..classes)
+        .map(|class| [0.5, 1.0, 2.0, 0.0, 1.25][class % 5])
+        .collect();
+    s.full_constant(&[classes], &weights)
+}
+
+#[test]
+fn cross_entropy_with_class_weights() {
+    let Some(gpu) = Gpu::open() else { return };
+    let settings = Settings::of(FORMATS).kept_full();
+    const MICRO_BATCHES: usize = 2;
+    for [rows, classes] in [[3, 4], [300, 33], [64, 1000]] {
+        for smoothing in [0.0, 0.1] {
+            let what = format!("class weights of {rows} rows, {classes} classes, {smoothing}");
+            gpu.compare_with(&what, settings, |s| {
+                s.micro_batches = MICRO_BATCHES;
+                let logits_nc = logits(s, rows, classes);
+                let all = labels_and_weights(s, MICRO_BATCHES * rows, classes);
+                let [labels_n, weights_n] = all.map(|all| s.graph.micro_rows(all, rows));
+                let weights_c = class_weights(s, classes);
+                let sum = s.total();
+                s.graph.weighted_cross_entropy_into(
+                    "loss", logits_nc, labels_n, weights_n, weights_c, sum, smoothing,
+                );
+                vec![sum]
+            });
+        }
+    }
+}
+
 #[test]
 fn cross_entropy_of_each_micro_batch_has_its_own_rows() {
     let Some(gpu) = Gpu::open() else { return };
@@ -158,6 +190,11 @@ fn losses_of_column_slices() {
                 let [labels_n, weights_n] = labels_and_weights(s, rows, classes);
                 s.graph
                     .cross_entropy_into("classes", head, labels_n, weights_n, sums[0], 0.1);
+                // Adds to the gradient that is there.
+                let weights_c = class_weights(s, classes);
+                s.graph.weighted_cross_entropy_into(
+                    "weighted", head, labels_n, weights_n, weights_c, sums[0], 0.1,
+                );
                 let width = labels + numbers;
                 let targets: Vec<f64> = (0..rows * width).map(|i| (i % 4) as f64 / 3.0).collect();
                 let weights: Vec<f64> = (0..rows * width)

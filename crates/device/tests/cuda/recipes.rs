@@ -198,7 +198,7 @@ pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
     let end_b = w.g.input("end", &[b], DType::I64);
     let labels_r = w.g.input("labels", &[rows], DType::I64);
     let weights_r = w.g.input("weights", &[rows], DType::F32);
-    let seeds = SEEDS.map(|_| w.g.input("seed", &[1], DType::F32));
+    let seeds = ["contrastive seed", "label seed"].map(|name| w.g.input(name, &[1], DType::F32));
     let mut inputs = inputs_of_micro_batches(recipe, [ids_bt, order_bt, end_b], &mut random);
     let counts = (0..rows).map(|row| if row % 5 == 4 { 0.0 } else { 1.0 });
     inputs.push((labels_r, vec![random.indices(rows, CLASSES)]));

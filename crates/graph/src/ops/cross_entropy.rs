@@ -4,18 +4,23 @@
 //! Rows of weight zero (padding) and of negative label (ignored) count nothing. The count is data: the step knows it
 //! before it starts, and divides once through the seed. Backward:
 //! `dlogits = seed * w[n] * (softmax - target)`.
+//!
+//! With class weights `v[c]`, as `F.cross_entropy(weight=v, label_smoothing=e)` has them, `target[c]` is weighted by `v[c]`:
+//! a row with label `y` adds `w[n] * ((1 - e) v[y] (lse - logits[y]) + e / C * sum over c of v[c] (lse - logits[c]))`, and
+//! `dlogits[c] = seed * w[n] * ((1 - e) v[y] (softmax[c] - [c = y]) + e / C * (V softmax[c] - v[c]))`, `V` being their sum.
+//! Class weights are no part of `w`.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
-/// Forward. Inputs `logits_nc, labels_n, weights_n`; output the sum, which is added to.
+/// Forward. Inputs `logits_nc, labels_n, weights_n, [class_weights_c]`; output the sum, which is added to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CrossEntropy {
     /// Share of the target that is spread over all classes.
     pub smoothing: f64,
 }
 
-/// Inputs `seed, logits_nc, labels_n, weights_n`; output `dlogits_nc`.
+/// Inputs `seed, logits_nc, labels_n, weights_n, [class_weights_c]`; output `dlogits_nc`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CrossEntropyGrad {
     /// Share of the target that is spread over all classes.
@@ -33,17 +38,47 @@ impl Graph {
         sum: ValueId,
         smoothing: f64,
     ) {
-        let (logits, labels) = (self.shape(logits_nc), self.shape(labels_n));
+        let inputs = vec![logits_nc, labels_n, weights_n];
+        self.push_cross_entropy(name, inputs, sum, smoothing);
+    }
+
+    /// The same, where each class has a weight. Class weights are constants: they get no gradient.
+    #[allow(clippy::too_many_arguments)] // those of `cross_entropy_into` and the class weights
+    pub fn weighted_cross_entropy_into(
+        &mut self,
+        name: &str,
+        logits_nc: ValueId,
+        labels_n: ValueId,
+        weights_n: ValueId,
+        class_weights_c: ValueId,
+        sum: ValueId,
+        smoothing: f64,
+    ) {
+        let (logits, class_weights) = (self.shape(logits_nc), self.shape(class_weights_c));
+        assert_eq!(
+            logits.width(),
+            class_weights.num_elements(),
+            "cross-entropy {name}: logits {logits:?}, class weights {class_weights:?}"
+        );
+        let inputs = vec![logits_nc, labels_n, weights_n, class_weights_c];
+        self.push_cross_entropy(name, inputs, sum, smoothing);
+    }
+
+    fn push_cross_entropy(
+        &mut self,
+        name: &str,
+        inputs: Vec<ValueId>,
+        sum: ValueId,
+        smoothing: f64,
+    ) {
+        let [logits, labels, weights] = [0, 1, 2].map(|index| self.shape(inputs[index]));
         assert_eq!(
             (logits.rows(), logits.rows()),
-            (labels.num_elements(), self.shape(weights_n).num_elements()),
+            (labels.num_elements(), weights.num_elements()),
             "cross-entropy {name}: logits {logits:?}, labels {labels:?}"
         );
-        self.push(
-            CrossEntropy { smoothing },
-            vec![logits_nc, labels_n, weights_n],
-            vec![Output::accumulate(sum)],
-        );
+        let outputs = vec![Output::accumulate(sum)];
+        self.push(CrossEntropy { smoothing }, inputs, outputs);
     }
 }
 

@@ -4,16 +4,21 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use holdall_data::mixing::Mixing;
+use holdall_data::target::{Target, TargetKind};
 use holdall_device::cpu::Cpu;
 use holdall_device::{Device, HostRow};
 use holdall_graph::DType;
 use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
+use holdall_models::vit::config::VisionTransformerConfig;
 use holdall_plan::{Recompute, Request, StepShape, plan};
 use holdall_train::batch::{Batch, IGNORED, Values};
 use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
+use holdall_train::task::Task;
+use holdall_train::tasks::classify::{self, ClassifyTask, Head};
 use holdall_train::tasks::clip::{ClipTask, Encoder, batch_of};
 
 pub fn on_cpu(num_threads: usize) -> Device {
@@ -85,7 +90,7 @@ pub fn read_weights(device: &Device, step: &mut Step, folder: &ModelFolder) {
 }
 
 /// Tensors of a safetensors file, as f64.
-pub fn read_tensors(path: &Path) -> HashMap<String, (Vec<usize>, Vec<f64>)> {
+pub fn read_tensors(path: &Path) -> Tensors {
     let bytes = std::fs::read(path).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let numbers = |tensor: &safetensors::tensor::TensorView<'_>| -> Vec<f64> {
@@ -112,11 +117,11 @@ pub fn read_tensors(path: &Path) -> HashMap<String, (Vec<usize>, Vec<f64>)> {
         .collect()
 }
 
-/// The fixture's batch: channels first on disk, last in a batch.
-pub fn golden_batch(
-    config: &ClipConfig,
-    golden: &HashMap<String, (Vec<usize>, Vec<f64>)>,
-) -> (ClipTask, Batch) {
+/// Tensors by name: shape and numbers.
+pub type Tensors = HashMap<String, (Vec<usize>, Vec<f64>)>;
+
+/// The fixture's pictures: channels first on disk, last in a batch.
+pub fn golden_pixels(golden: &Tensors) -> Vec<f32> {
     let (shape, pixels) = &golden["pixel_values"];
     let [samples, channels, height, width] = shape[..] else {
         panic!("pixel_values {shape:?}");
@@ -129,6 +134,12 @@ pub fn golden_batch(
             }
         }
     }
+    floats
+}
+
+/// The fixture's batch.
+pub fn golden_batch(config: &ClipConfig, golden: &Tensors) -> (ClipTask, Batch) {
+    let floats = golden_pixels(golden);
     let whole = |name: &str| {
         golden[name]
             .1
@@ -195,6 +206,150 @@ pub fn without_some_labels(task: &ClipTask, batch: Batch) -> Batch {
         .for_each(|label| *label = IGNORED);
     let ids = batch.read_indices("ids").to_vec();
     batch_of(task, Values::Bytes(pixels(&batch).to_vec()), ids, labels)
+}
+
+/// A vision transformer that trains in milliseconds: a preset's family, smaller.
+pub fn tiny_vit(preset: &str) -> VisionTransformerConfig {
+    let mut config = VisionTransformerConfig::preset(preset).unwrap();
+    config.vision.image_size = 16;
+    config.vision.patch_size = 8;
+    config.vision.hidden_size = 32;
+    config.vision.intermediate_size = 64;
+    config.vision.num_layers = 3;
+    config.vision.num_heads = 4;
+    config
+}
+
+/// A head of this name.
+pub fn head(name: &str, kind: TargetKind) -> Head {
+    Head::new(&Target {
+        name: name.to_owned(),
+        kind,
+    })
+}
+
+pub fn names(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("label {number}")).collect()
+}
+
+/// One label, several labels and a number, with weights and smoothing; pictures mixed, dropout and stochastic depth on.
+pub fn mixed_task(backbone: VisionTransformerConfig, seed: u64) -> ClassifyTask {
+    let mut make = head("make", TargetKind::Class { names: names(5) });
+    make.class_weights = vec![0.5, 1.0, 2.0, 1.25, 0.75];
+    make.smoothing = 0.1;
+    let mut colour = head("colour", TargetKind::Class { names: names(3) });
+    colour.class_weights = vec![2.0, 0.5, 1.0];
+    let mut tags = head("tags", TargetKind::Classes { names: names(4) });
+    tags.class_weights = vec![1.0, 3.0, 0.25, 1.0];
+    tags.weight = 0.5;
+    let mut age = head(
+        "age",
+        TargetKind::Number {
+            mean: 30.0,
+            std: 10.0,
+        },
+    );
+    age.weight = 0.25;
+    let mut task = ClassifyTask::new(backbone, vec![make, colour, tags, age]);
+    task.mixing = Mixing {
+        mixup: 0.4,
+        cutmix: 1.0,
+        ..Mixing::default()
+    };
+    task.dropout = 0.1;
+    task.stochastic_depth = 0.3;
+    task.seed = seed;
+    task
+}
+
+/// Random samples of [`mixed_task`]; every third label of the first head and every fifth number of the others is not known.
+pub fn mixed_batch(task: &ClassifyTask, samples: usize, seed: u64) -> Batch {
+    let mut bits = holdall_models::init::Draw::new(seed, "targets");
+    let bytes = holdall_train::batch::random_bytes(&mut bits, samples * task.picture_bytes());
+    let mut below = |limit: u64| bits.bits() % limit;
+    let labels: Vec<i64> = (0..samples)
+        .map(|row| match row % 3 {
+            2 => IGNORED,
+            _ => below(5) as i64,
+        })
+        .collect();
+    let colours: Vec<i64> = (0..samples).map(|_| below(3) as i64).collect();
+    let unknown = |index: usize, value: f32| match index % 5 {
+        3 => f32::NAN,
+        _ => value,
+    };
+    let tags: Vec<f32> = (0..4 * samples)
+        .map(|index| unknown(index, below(2) as f32))
+        .collect();
+    let ages: Vec<f32> = (0..samples)
+        .map(|index| unknown(index, 15.0 + below(30) as f32))
+        .collect();
+    let targets = [
+        classify::Targets::Class(&labels),
+        classify::Targets::Class(&colours),
+        classify::Targets::Numbers(&tags),
+        classify::Targets::Numbers(&ages),
+    ];
+    classify::batch_of(task, Values::Bytes(bytes), &targets)
+}
+
+/// Fills a classifier's weights as a run from nothing does.
+pub fn draw_classifier(device: &Device, step: &mut Step, task: &ClassifyTask, seed: u64) {
+    let fill = task.weights(seed).unwrap();
+    step.set_weights(device, fill).unwrap();
+}
+
+/// Outputs of a classifier for pictures, through the evaluation program.
+pub fn logits(step: &mut Step, device: &Device, pictures: &[HostRow]) -> Vec<f32> {
+    let mut forward = step.forward(device);
+    let size = forward.rows("classifier/pixels");
+    let mut logits = Vec::new();
+    for chosen in pictures.chunks(size) {
+        forward.feed_pictures("classifier/pixels", chosen);
+        forward.run("classifier").unwrap();
+        let outputs = forward.read_rows("classifier/logits", chosen.len());
+        logits.extend_from_slice(&outputs.unwrap());
+    }
+    logits
+}
+
+/// Outputs of a classifier in a step, picture by picture: half the gradient of its bias, where all of them are to be zero.
+pub fn logits_of_step(
+    device: &Device,
+    task: &ClassifyTask,
+    fill: impl FnOnce(&mut Step),
+    pixels: &[f32],
+    num_pictures: usize,
+) -> Vec<f32> {
+    let number = TargetKind::Number {
+        mean: 0.0,
+        std: 1.0,
+    };
+    let outputs = task.model.labels.iter();
+    let heads = outputs.map(|name| head(name, number.clone())).collect();
+    let mut numbers = ClassifyTask::new(task.model.backbone.clone(), heads);
+    numbers.pixels = DType::F32;
+    let split = Split {
+        batch_size: 1,
+        kept: 0,
+        recompute: Recompute::None,
+    };
+    let config = StepConfig::new(Arc::new(numbers.clone()));
+    let mut step = step(device, &config, 1, split);
+    fill(&mut step);
+    let targets: Vec<_> = (0..task.model.labels.len())
+        .map(|_| classify::Targets::Numbers(&[0.0]))
+        .collect();
+    let mut logits = Vec::new();
+    for picture in pixels.chunks(pixels.len() / num_pictures) {
+        let batch = classify::batch_of(&numbers, Values::Floats(picture.to_vec()), &targets);
+        step.gradients(device, &batch, 1.0).unwrap();
+        let mut parameters = step.parameters().iter();
+        let bias = parameters.find(|one| one.name == "classifier.bias");
+        let gradient = step.gradient(bias.unwrap()).unwrap().unwrap();
+        logits.extend(gradient.iter().map(|value| value / 2.0));
+    }
+    logits
 }
 
 fn norm(values: impl Iterator<Item = f64>) -> f64 {

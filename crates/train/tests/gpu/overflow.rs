@@ -23,7 +23,7 @@ fn grown_too_far() -> LossScaler {
 fn computed(step: &mut Step, device: &Device, batch: &Batch) -> Bits {
     step.gradients(device, batch, 1024.0).unwrap();
     let features = ["image features", "text features"].into_iter();
-    let features = features.zip(crate::support::features(&step));
+    let features = features.zip(crate::support::features(step));
     let features = features.map(|(name, values)| (name.to_owned(), bits(&values)));
     let gradients = step.parameters().iter().map(|parameter| {
         let gradient = step.gradient(parameter).unwrap().unwrap();

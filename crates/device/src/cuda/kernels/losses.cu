@@ -40,19 +40,44 @@ __device__ __forceinline__ float cross_entropy_of(const T *logits, const Row &r,
     return r.weight * (l.x + logf(l.y) - target);
 }
 
+// The same where target[c] is weighted by class_weights[c].
+template <class T>
+__device__ __forceinline__ float weighted_cross_entropy_of(const T *logits, const Row &r, const float *class_weights,
+                                                           int width, float smoothing, int lane) {
+    float2 l = peak_and_sum(logits, width, lane);
+    float log_sum = l.x + logf(l.y);
+    float loss = (1.0f - smoothing) * class_weights[r.label] * (log_sum - load(logits[r.label]));
+    if (smoothing > 0.0f) {
+        float sum = 0.0f;
+        for (int column = lane; column < width; column += WARP)
+            sum += class_weights[column] * (log_sum - load(logits[column]));
+        loss += smoothing * (warp_sum(sum) / width);
+    }
+    return r.weight * loss;
+}
+
+template <class T>
+__device__ __forceinline__ float cross_entropy_row(const T *logits, const Row &r, const float *class_weights, int width,
+                                                   float smoothing, int lane) {
+    return class_weights ? weighted_cross_entropy_of(logits, r, class_weights, width, smoothing, lane)
+                         : cross_entropy_of(logits, r, width, smoothing, lane);
+}
+
 // Cross-entropy: loss = w * (logsumexp(logits) - target . logits), dlogits = seed * w * (softmax - target).
-// Rows of weight zero and of negative label count nothing.
-extern "C" __global__ void cross_entropy(const void *logits, const i64 *labels, const float *weights, float *row_losses,
-                                         int rows, int width, i64 stride, float smoothing, int full, const int *micro,
-                                         i64 labels_micro, i64 weights_micro) {
+// Rows of weight zero and of negative label count nothing. Class weights may be null.
+extern "C" __global__ void cross_entropy(const void *logits, const i64 *labels, const float *weights,
+                                         const float *class_weights, float *row_losses, int rows, int width, i64 stride,
+                                         float smoothing, int full, const int *micro, i64 labels_micro,
+                                         i64 weights_micro) {
     follow();
     int lane = threadIdx.x % WARP, row = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     if (row >= rows) return;
     Row r = read_row(labels, weights, row, width, micro, labels_micro, weights_micro);
     float loss = 0.0f;
     if (r.counts()) {
-        loss = full ? cross_entropy_of((const float *)logits + row * stride, r, width, smoothing, lane)
-                    : cross_entropy_of((const Element *)logits + row * stride, r, width, smoothing, lane);
+        i64 from = row * stride;
+        loss = full ? cross_entropy_row((const float *)logits + from, r, class_weights, width, smoothing, lane)
+                    : cross_entropy_row((const Element *)logits + from, r, class_weights, width, smoothing, lane);
     }
     if (lane == 0) row_losses[row] = loss;
 }
@@ -73,11 +98,33 @@ extern "C" __global__ void __launch_bounds__(1024) sum_into(const float *values,
 }
 
 template <class T>
-__device__ __forceinline__ void cross_entropy_row_grad(const T *logits, T *dlogits, const Row &r, int width, float seed,
+__device__ __forceinline__ void weighted_cross_entropy_grad_of(const T *logits, T *dlogits, const Row &r,
+                                                               const float *class_weights, int width, float seed,
+                                                               float smoothing, int accumulate, int lane) {
+    float2 l = peak_and_sum(logits, width, lane);
+    float whole = seed * r.weight;
+    float spread = smoothing / width * whole, own = (1.0f - smoothing) * class_weights[r.label] * whole;
+    float all = 0.0f;
+    for (int column = lane; column < width; column += WARP) all += class_weights[column];
+    float scale = (own + spread * warp_sum(all)) / l.y;
+    for (int column = lane; column < width; column += WARP) {
+        float value = expf(load(logits[column]) - l.x) * scale - spread * class_weights[column];
+        if (column == r.label) value -= own;
+        store(dlogits + column, accumulate ? load(dlogits[column]) + value : value);
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void cross_entropy_row_grad(const T *logits, T *dlogits, const Row &r,
+                                                       const float *class_weights, int width, float seed,
                                                        float smoothing, int accumulate, int lane) {
     if (!r.counts()) {
         if (!accumulate)
             for (int column = lane; column < width; column += WARP) store(dlogits + column, 0.0f);
+        return;
+    }
+    if (class_weights) {
+        weighted_cross_entropy_grad_of(logits, dlogits, r, class_weights, width, seed, smoothing, accumulate, lane);
         return;
     }
     float2 l = peak_and_sum(logits, width, lane);
@@ -92,20 +139,21 @@ __device__ __forceinline__ void cross_entropy_row_grad(const T *logits, T *dlogi
 }
 
 extern "C" __global__ void cross_entropy_grad(const float *seed, const void *logits, const i64 *labels,
-                                              const float *weights, void *dlogits, int rows, int width, i64 stride,
-                                              i64 d_stride, float smoothing, int accumulate, int full, const int *micro,
-                                              i64 labels_micro, i64 weights_micro) {
+                                              const float *weights, const float *class_weights, void *dlogits,
+                                              int rows, int width, i64 stride, i64 d_stride, float smoothing,
+                                              int accumulate, int full, const int *micro, i64 labels_micro,
+                                              i64 weights_micro) {
     follow();
     int lane = threadIdx.x % WARP, row = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     if (row >= rows) return;
     Row r = read_row(labels, weights, row, width, micro, labels_micro, weights_micro);
     i64 from = row * stride, to = row * d_stride;
     if (full)
-        cross_entropy_row_grad((const float *)logits + from, (float *)dlogits + to, r, width, *seed, smoothing, accumulate,
-                               lane);
+        cross_entropy_row_grad((const float *)logits + from, (float *)dlogits + to, r, class_weights, width, *seed,
+                               smoothing, accumulate, lane);
     else
-        cross_entropy_row_grad((const Element *)logits + from, (Element *)dlogits + to, r, width, *seed, smoothing,
-                               accumulate, lane);
+        cross_entropy_row_grad((const Element *)logits + from, (Element *)dlogits + to, r, class_weights, width, *seed,
+                               smoothing, accumulate, lane);
 }
 
 // Losses of one number each. Numbers of weight zero count nothing, whatever their target holds.

@@ -20,6 +20,7 @@ fn sum_rows(o: &Operands<'_, '_>, losses: u64, rows: usize) -> Result<(), Device
 
 pub(super) fn cross_entropy(smoothing: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let (logits, labels, weights) = (o.input(0), o.moving(1), o.moving(2));
+    let class_weights = (o.num_inputs() > 3).then(|| o.input(3).address);
     let losses = o.scratch();
     o.issuer.launch(
         "cross_entropy",
@@ -29,6 +30,7 @@ pub(super) fn cross_entropy(smoothing: f64, o: &Operands<'_, '_>) -> Result<(), 
             logits.address,
             labels.address,
             weights.address,
+            class_weights,
             losses,
             logits.rows as i32,
             logits.width as i32,
@@ -46,6 +48,7 @@ pub(super) fn cross_entropy(smoothing: f64, o: &Operands<'_, '_>) -> Result<(), 
 pub(super) fn cross_entropy_grad(smoothing: f64, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let (seed, logits) = (o.input(0), o.input(1));
     let (labels, weights) = (o.moving(2), o.moving(3));
+    let class_weights = (o.num_inputs() > 4).then(|| o.input(4).address);
     let (dlogits, mode) = o.result(0);
     o.issuer.launch(
         "cross_entropy_grad",
@@ -56,6 +59,7 @@ pub(super) fn cross_entropy_grad(smoothing: f64, o: &Operands<'_, '_>) -> Result
             logits.address,
             labels.address,
             weights.address,
+            class_weights,
             dlogits.address,
             logits.rows as i32,
             logits.width as i32,

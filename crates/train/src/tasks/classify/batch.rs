@@ -20,16 +20,6 @@ pub(super) const MIX: &str = "mix";
 pub(super) const SAMPLE_IDS: &str = "sample ids";
 /// Seed and epoch, `[2]`.
 pub(super) const STREAM: &str = "stream";
-/// Of a head; whole effective batch.
-pub(super) const LABELS: &str = "labels";
-/// What each sample, or each of its labels, counts.
-pub(super) const WEIGHTS: &str = "weights";
-/// Of the pictures that samples are mixed with.
-pub(super) const PARTNER_LABELS: &str = "partner labels";
-/// What they count.
-pub(super) const PARTNER_WEIGHTS: &str = "partner weights";
-/// Labels as numbers from 0 to 1, or standardised numbers.
-pub(super) const TARGETS: &str = "targets";
 
 /// What samples are to be taken for by one head.
 pub enum Targets<'a> {
@@ -39,7 +29,7 @@ pub enum Targets<'a> {
     Numbers(&'a [f32]),
 }
 
-/// A batch of these pictures; targets head by head.
+/// A batch of these pictures; targets head by head. Pictures that are mixed are bytes.
 pub fn batch_of(task: &ClassifyTask, pixels: Values, targets: &[Targets<'_>]) -> Batch {
     let num_samples = match (targets.first(), task.heads.first()) {
         (Some(Targets::Class(labels)), _) => labels.len(),
@@ -57,6 +47,18 @@ pub fn batch_of(task: &ClassifyTask, pixels: Values, targets: &[Targets<'_>]) ->
     let ids: Vec<u32> = (0..num_samples as u32).collect();
     set_stream(task, &mut batch, &ids, 0);
     let mixes = mixes(task, &mut batch, &ids, 0);
+    if let (true, Values::Bytes(pixels)) = (task.mixing.is_on(), &batch.columns[0].values) {
+        let each = task.picture_bytes();
+        let partners = mixes
+            .iter()
+            .flat_map(|mix| &pixels[mix.partner * each..][..each]);
+        let values = Values::Bytes(partners.copied().collect());
+        batch.columns.push(Column {
+            endpoint: PARTNER_PIXELS.to_owned(),
+            scope: Scope::MicroBatch,
+            values,
+        });
+    }
     for (head, targets) in task.heads.iter().zip(targets) {
         match targets {
             Targets::Class(labels) => set_labels(task, head, &mut batch, &mixes, |row| labels[row]),
@@ -148,22 +150,31 @@ fn set_labels(
     mixes: &[Mix],
     label: impl Fn(usize) -> i64,
 ) {
-    let weight = |label: i64| usize::try_from(label).map_or(0.0, |label| head.class_weight(label));
+    let weight = |label: i64| match usize::try_from(label) {
+        Err(_) => 0.0,
+        Ok(_) if head.weighs_smoothing() => 1.0,
+        Ok(label) => head.class_weight(label),
+    };
+    if head.weighs_smoothing() {
+        let weights = batch.floats(&head.endpoints.class_weights, Scope::EffectiveBatch);
+        weights.clone_from(&head.class_weights);
+    }
+    let names = &head.endpoints;
     let mut set = |labels_name: &str, weights_name: &str, of: &dyn Fn(usize) -> (i64, f32)| {
         let rows = 0..mixes.len();
-        let labels = batch.indices(&head.endpoint(labels_name), Scope::EffectiveBatch);
+        let labels = batch.indices(labels_name, Scope::EffectiveBatch);
         labels.clear();
         labels.extend(rows.clone().map(|row| of(row).0));
-        let weights = batch.floats(&head.endpoint(weights_name), Scope::EffectiveBatch);
+        let weights = batch.floats(weights_name, Scope::EffectiveBatch);
         weights.clear();
         weights.extend(rows.map(|row| of(row).1));
     };
-    set(LABELS, WEIGHTS, &|row| {
+    set(&names.labels, &names.weights, &|row| {
         let own = label(row);
         (own, mixes[row].lambda * weight(own))
     });
     if task.mixing.is_on() {
-        set(PARTNER_LABELS, PARTNER_WEIGHTS, &|row| {
+        set(&names.partner_labels, &names.partner_weights, &|row| {
             let partner = label(mixes[row].partner);
             (partner, (1.0 - mixes[row].lambda) * weight(partner))
         });
@@ -194,7 +205,7 @@ fn set_numbers(
         }
     };
     let pairs = (0..mixes.len()).flat_map(|row| (0..width).map(move |output| (row, output)));
-    let targets = batch.floats(&head.endpoint(TARGETS), Scope::EffectiveBatch);
+    let targets = batch.floats(&head.endpoints.targets, Scope::EffectiveBatch);
     targets.clear();
     targets.extend(pairs.clone().map(|(row, output)| {
         let number = mixed(row, output);
@@ -204,7 +215,7 @@ fn set_numbers(
             standardized(number)
         }
     }));
-    let weights = batch.floats(&head.endpoint(WEIGHTS), Scope::EffectiveBatch);
+    let weights = batch.floats(&head.endpoints.weights, Scope::EffectiveBatch);
     weights.clear();
     weights.extend(
         pairs.map(|(row, output)| match number(row, output).is_nan() {
@@ -215,19 +226,30 @@ fn set_numbers(
 }
 
 pub(super) fn count_losses(task: &ClassifyTask, batch: &Batch, counts: &mut [f64]) {
-    let sum = |name: &str| -> f64 {
-        let weights = batch.read_floats(name).iter();
-        weights.map(|&weight| f64::from(weight)).sum()
+    let sum = |head: &Head, labels: &str, weights: &str| -> f64 {
+        let weights = batch.read_floats(weights).iter();
+        let weights = weights.map(|&weight| f64::from(weight));
+        if !head.weighs_smoothing() {
+            return weights.sum();
+        }
+        let labels = batch.read_indices(labels).iter();
+        let of_label = labels
+            .map(|&label| usize::try_from(label).map_or(0.0, |label| head.class_weight(label)));
+        weights
+            .zip(of_label)
+            .map(|(weight, of_label)| weight * f64::from(of_label))
+            .sum()
     };
     for (count, head) in counts.iter_mut().zip(&task.heads) {
-        *count = sum(&head.endpoint(WEIGHTS));
+        let names = &head.endpoints;
+        *count = sum(head, &names.labels, &names.weights);
         if let (TargetKind::Class { .. }, true) = (&head.kind, task.mixing.is_on()) {
-            *count += sum(&head.endpoint(PARTNER_WEIGHTS));
+            *count += sum(head, &names.partner_labels, &names.partner_weights);
         }
     }
 }
 
-/// Random pictures and targets; some targets are not known.
+/// Random pictures and targets.
 pub(super) fn random(task: &ClassifyTask, num_samples: usize, seed: u64) -> Batch {
     let mut draw = Draw::new(seed, "batch");
     let pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
@@ -258,13 +280,5 @@ pub(super) fn random(task: &ClassifyTask, num_samples: usize, seed: u64) -> Batc
             TargetKind::Classes { .. } | TargetKind::Number { .. } => Targets::Numbers(numbers),
         })
         .collect();
-    let mut batch = batch_of(task, Values::Bytes(pixels.clone()), &targets);
-    if task.mixing.is_on() {
-        // Each with the next: any pictures do for what this is for.
-        let each = task.picture_bytes();
-        let rows: Vec<HostRow> = pixels.chunks(each).map(HostRow::from).collect();
-        let partners = rows[1..].iter().chain(&rows[..1]);
-        batch.set_rows(PARTNER_PIXELS, partners);
-    }
-    batch
+    batch_of(task, Values::Bytes(pixels), &targets)
 }

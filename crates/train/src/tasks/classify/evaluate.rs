@@ -390,7 +390,7 @@ fn class_table(scores: &Scores, prefix: &str, head: &Head) -> Vec<String> {
             .collect();
         lines.push(format!(
             "    {label:widest$}  {:>7}  {:>9}  {:>6}  {:>6}",
-            class["support"],
+            class["support"].as_u64().unwrap_or(0),
             share(&class["precision"]),
             share(&class["recall"]),
             share(&class["f1"])

@@ -16,6 +16,39 @@ pub struct Head {
     pub smoothing: f64,
     /// What a sample of each class, or a label, counts; empty: one each.
     pub class_weights: Vec<f32>,
+    /// What the step calls its inputs.
+    pub(super) endpoints: Endpoints,
+}
+
+/// Inputs of one head, of the whole effective batch: `labels of make`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Endpoints {
+    /// Index of each sample's label.
+    pub labels: String,
+    /// What each sample, or each of its labels, counts.
+    pub weights: String,
+    /// Labels of the pictures that samples are mixed with.
+    pub partner_labels: String,
+    /// What those count.
+    pub partner_weights: String,
+    /// What each class counts, `[classes]`, where smoothing asks for all of them.
+    pub class_weights: String,
+    /// Labels as numbers from 0 to 1, or standardised numbers.
+    pub targets: String,
+}
+
+impl Endpoints {
+    fn of(name: &str) -> Endpoints {
+        let endpoint = |what: &str| format!("{what} of {name}");
+        Endpoints {
+            labels: endpoint("labels"),
+            weights: endpoint("weights"),
+            partner_labels: endpoint("partner labels"),
+            partner_weights: endpoint("partner weights"),
+            class_weights: endpoint("class weights"),
+            targets: endpoint("targets"),
+        }
+    }
 }
 
 impl Head {
@@ -27,6 +60,7 @@ impl Head {
             weight: 1.0,
             smoothing: 0.0,
             class_weights: Vec::new(),
+            endpoints: Endpoints::of(&target.name),
         }
     }
 
@@ -51,9 +85,11 @@ impl Head {
         self.class_weights.get(class).copied().unwrap_or(1.0)
     }
 
-    /// As an endpoint of the step: `labels of make`.
-    pub(super) fn endpoint(&self, what: &str) -> String {
-        format!("{what} of {}", self.name)
+    /// Whether class weights are an input of the loss: what smoothing gives to a class counts by that class's weight, so that
+    /// weights of rows cannot say it.
+    pub(super) fn weighs_smoothing(&self) -> bool {
+        let is_class = matches!(self.kind, TargetKind::Class { .. });
+        is_class && self.smoothing > 0.0 && !self.class_weights.is_empty()
     }
 }
 

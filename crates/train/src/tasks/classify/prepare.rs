@@ -20,6 +20,30 @@ use crate::prepare::Prepared;
 use crate::setup::{Setup, Weights};
 use crate::site::Site;
 
+/// Keys of `metrics.jsonl` and of an evaluation's JSON beside losses and scores: a target of that name would hide one.
+const RESERVED_NAMES: [&str; 20] = [
+    "kind",
+    "step",
+    "epoch",
+    "loss",
+    "gradient_norm",
+    "lr",
+    "lr_head",
+    "loss_scale",
+    "samples",
+    "samples_digest",
+    "seconds",
+    "waited_for_data",
+    "on",
+    "pictures",
+    "skipped",
+    "model",
+    "data",
+    "device",
+    "planned_bytes",
+    "process_bytes",
+];
+
 /// A backbone before anything is planned.
 pub(super) struct OpenedModel {
     /// Sizes, and what its pictures are normalised by.
@@ -148,6 +172,14 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
             "{}: expected labels to learn, found none\n\
              hint: `data: {{label: COLUMN}}` (--set data.label=COLUMN) says where they are; a folder per class needs no columns",
             data.csv.display()
+        )));
+    }
+    let mut targets = data.targets.iter();
+    let reserved = targets.find(|target| RESERVED_NAMES.contains(&target.name.as_str()));
+    if let Some(Target { name, .. }) = reserved {
+        return Err(TrainError::Config(format!(
+            "data.targets: `{name}`, expected another name: metrics.jsonl has something else under this one\n\
+             hint: a target need not be called as its column: `targets: {{the_{name}: {name}}}`"
         )));
     }
     let mut notes = data.notes;

@@ -6,8 +6,7 @@ use holdall_graph::{DType, Graph};
 use holdall_models::vit::{self, Regularization};
 
 use super::ClassifyTask;
-use super::batch::{LABELS, MIX, PARTNER_LABELS, PARTNER_PIXELS, PARTNER_WEIGHTS, PIXELS};
-use super::batch::{SAMPLE_IDS, STREAM, TARGETS, WEIGHTS};
+use super::batch::{MIX, PARTNER_PIXELS, PIXELS, SAMPLE_IDS, STREAM};
 use crate::step_graph::StepWriter;
 
 /// The forward program, and what it writes: `[b, outputs]`.
@@ -41,23 +40,39 @@ pub(super) fn write_forward(task: &ClassifyTask, step: &mut StepWriter<'_>) {
         let own = step.graph.columns(logits, first, width);
         first += width;
         let sum = step.separable_loss(loss);
-        let name = &head.name;
+        let (name, names) = (&head.name, &head.endpoints);
         if let TargetKind::Class { .. } = head.kind {
+            let smoothing = head.smoothing;
+            let class_weights = head
+                .weighs_smoothing()
+                .then(|| step.graph.input(&names.class_weights, &[width], DType::F32));
             let mut add = |labels: &str, weights: &str| {
-                let labels = step.rows_of_whole_input(&head.endpoint(labels), &[], DType::I64);
-                let weights = step.rows_of_whole_input(&head.endpoint(weights), &[], DType::F32);
-                step.graph
-                    .cross_entropy_into(name, own, labels, weights, sum, head.smoothing);
+                let labels = step.rows_of_whole_input(labels, &[], DType::I64);
+                let weights = step.rows_of_whole_input(weights, &[], DType::F32);
+                match class_weights {
+                    None => step
+                        .graph
+                        .cross_entropy_into(name, own, labels, weights, sum, smoothing),
+                    Some(class_weights) => step.graph.weighted_cross_entropy_into(
+                        name,
+                        own,
+                        labels,
+                        weights,
+                        class_weights,
+                        sum,
+                        smoothing,
+                    ),
+                }
             };
-            add(LABELS, WEIGHTS);
+            add(&names.labels, &names.weights);
             // Cross-entropy is linear in its target: a mixed one is two of them.
             if task.mixing.is_on() {
-                add(PARTNER_LABELS, PARTNER_WEIGHTS);
+                add(&names.partner_labels, &names.partner_weights);
             }
             continue;
         }
-        let [targets, weights] = [TARGETS, WEIGHTS]
-            .map(|what| step.rows_of_whole_input(&head.endpoint(what), &[width], DType::F32));
+        let [targets, weights] = [&names.targets, &names.weights]
+            .map(|name| step.rows_of_whole_input(name, &[width], DType::F32));
         match head.kind {
             TargetKind::Number { .. } => {
                 step.graph
