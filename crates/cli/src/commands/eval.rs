@@ -128,6 +128,9 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         ));
     }
     let scores = evaluated.scores;
+    if let Some(size) = task.describe_size(&scores) {
+        tell(&size);
+    }
     if json {
         print_json(&EvalJson {
             model: saved.path(),
@@ -138,9 +141,6 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
             process_bytes: device.peak_bytes(),
         })?;
     } else {
-        if let Some(size) = task.describe_size(&scores) {
-            tell(&size);
-        }
         print(&format!(
             "{} pictures of {}\n{}\n",
             samples.len() - evaluated.skipped.len(),

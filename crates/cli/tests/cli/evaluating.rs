@@ -69,7 +69,7 @@ fn a_run_is_evaluated_on_what_it_held_out() {
         "{single}"
     );
     let shown = on("eval", &run.path, "").exits(DONE).stdout;
-    let pictures = format!("{} pictures, ", line["pictures"]);
+    let pictures = format!("{} pictures of ", line["pictures"]);
     assert!(
         shown.starts_with(&pictures) && shown.contains("  labels        top-1 "),
         "{shown}"
