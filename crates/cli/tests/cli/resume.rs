@@ -110,7 +110,7 @@ fn another_run_is_not_gone_on_with() {
         ),
     ] {
         let mut parts = parts.to_vec();
-        parts.extend(["as the run began", "--out"]);
+        parts.extend(["the run began", "--out"]);
         run.resume(&format!("--epochs 2 {options}"))
             .refused_with(&parts);
     }
