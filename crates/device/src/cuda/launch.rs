@@ -601,13 +601,29 @@ impl<'a> Issuer<'a> {
     fn cast(&self, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         let (x, (y, mode)) = (o.input(0), o.result(0));
         let full = |matrix: Matrix| matrix.dtype == DType::F32;
+        let is_flat = y.is_contiguous() && x.is_contiguous();
+        let in_rows = |name: &'static str| {
+            self.launch(
+                name,
+                self.grid(y.num_elements(), DType::F32),
+                BLOCK,
+                arguments![
+                    y.address,
+                    x.address,
+                    y.rows as i64,
+                    y.width as i32,
+                    y.stride as i64,
+                    x.stride as i64,
+                    accumulates(Some(mode)),
+                ],
+            )
+        };
         match (full(x), full(y)) {
-            (true, false) => {
-                assert_eq!(mode, Write::Overwrite, "a narrower copy replaces");
+            (true, false) if is_flat && mode == Write::Overwrite => {
                 self.elementwise("cast_down", y, x)
             }
-            (false, true) => {
-                assert!(y.is_contiguous() && x.is_contiguous());
+            (true, false) => in_rows("cast_down_rows"),
+            (false, true) if is_flat => {
                 let elements = y.num_elements();
                 self.launch(
                     "cast_up",
@@ -621,6 +637,7 @@ impl<'a> Issuer<'a> {
                     ],
                 )
             }
+            (false, true) => in_rows("cast_up_rows"),
             _ => self.add_into(o),
         }
     }

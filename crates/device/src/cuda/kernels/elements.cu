@@ -151,6 +151,29 @@ extern "C" __global__ void cast_up(float *y, const Element *x, i64 n, int accumu
         [&](i64 at) { y[at] = load(x[at]) + (accumulate ? y[at] : 0.0f); });
 }
 
+// The same where rows have gaps: columns of a wider value, a token of each sample.
+extern "C" __global__ void cast_down_rows(Element *y, const float *x, i64 rows, int width, i64 y_stride, i64 x_stride,
+                                          int accumulate) {
+    follow();
+    i64 step = (i64)gridDim.x * blockDim.x;
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * width; at += step) {
+        i64 row = at / width, column = at % width;
+        Element *to = y + row * y_stride + column;
+        store(to, x[row * x_stride + column] + (accumulate ? load(*to) : 0.0f));
+    }
+}
+
+extern "C" __global__ void cast_up_rows(float *y, const Element *x, i64 rows, int width, i64 y_stride, i64 x_stride,
+                                        int accumulate) {
+    follow();
+    i64 step = (i64)gridDim.x * blockDim.x;
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * width; at += step) {
+        i64 row = at / width, column = at % width;
+        float *to = y + row * y_stride + column;
+        *to = load(x[row * x_stride + column]) + (accumulate ? *to : 0.0f);
+    }
+}
+
 // z sigmoid(1.702 z).
 struct Quick {
     static __device__ __forceinline__ float sigmoid(float z) {
