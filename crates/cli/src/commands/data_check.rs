@@ -94,7 +94,7 @@ pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
         print(&show(&report))?;
         if !is_clean && !report.csv.is_dir() && source_of(&report.csv).is_none() {
             tell(&format!(
-                "hint: holdall data clean {} writes a CSV without them",
+                "hint: holdall data clean {} writes a CSV without rows that are no use; groups on both sides need another split",
                 report.csv.display()
             ));
         }

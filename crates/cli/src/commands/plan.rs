@@ -217,9 +217,13 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
                 chosen.precision
             ));
         }
+        if chosen.is_coupled {
+            text.push_str(
+                "\n  kept: micro-batches that keep their activations and run forward once; the others run it twice",
+            );
+        }
         text.push_str(
-            "\n  kept: micro-batches that keep their activations and run forward once; the others run it twice\n  \
-             recompute: cheap recomputes norms and activations, blocks 2/8 the first two of eight blocks whole\n",
+            "\n  recompute: cheap recomputes norms and activations, blocks 2/8 the first two of eight blocks whole\n",
         );
     }
     if let Some(better) = &plan.suggestion {
@@ -358,6 +362,7 @@ fn breakdown(candidate: &Candidate) -> String {
     table(&rows)
 }
 
+const KEPT_COLUMN: usize = 2;
 const COPIES_COLUMN: usize = 3;
 
 fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
@@ -399,9 +404,12 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
             against,
         ]);
     }
-    if plan.chosen.choice.weight_copies == WeightCopies::None {
-        for row in &mut rows {
+    for row in &mut rows {
+        if plan.chosen.choice.weight_copies == WeightCopies::None {
             row.remove(COPIES_COLUMN);
+        }
+        if !plan.chosen.is_coupled {
+            row.remove(KEPT_COLUMN);
         }
     }
     table(&rows)

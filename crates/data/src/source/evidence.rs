@@ -75,7 +75,7 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
     let targets = config.targets();
     if let Some((name, _)) = targets.first() {
         let reason = match config.label.is_some() {
-            true => "the config names a `label`".to_owned(),
+            true => "a `label` is named".to_owned(),
             false => format!("the config has `targets: {{{name}: ...}}`"),
         };
         let reason = format!("{reason}, and {} has no captions", csv.display());

@@ -59,9 +59,9 @@ pub enum RecomputeChoice {
     Auto,
     /// Keep everything.
     None,
-    /// Make norms and activations again.
+    /// Recompute norms and activations.
     Cheap,
-    /// Make whole blocks again.
+    /// Recompute whole blocks.
     Blocks,
 }
 
@@ -84,7 +84,7 @@ pub enum ClassWeights {
     /// Every sample the same.
     #[default]
     None,
-    /// Every class the same: a sample counts the less, the more its class has.
+    /// Weighted by inverse class frequency.
     Balanced,
 }
 

@@ -152,7 +152,7 @@ pub(super) fn standardize(heads: &[Head], name: &str, values: &mut [f32]) {
     rescale(heads, name, values, |value, mean, std| (value - mean) / std);
 }
 
-/// The way back: what is saved gives numbers as they are.
+/// The inverse of [`standardize`]: what is saved gives numbers as they are.
 pub(super) fn restore(heads: &[Head], name: &str, values: &mut [f32]) {
     rescale(heads, name, values, |value, mean, std| value * std + mean);
 }

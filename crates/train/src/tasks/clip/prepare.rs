@@ -12,6 +12,7 @@ use holdall_data::text::{TextEncoder, bucket};
 use holdall_models::config::{ClipConfig, Normalization, TextPooling};
 use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
+use holdall_models::vit::config::VisionTransformerConfig;
 
 use super::{ClipData, ClipTask, LabelNames, TokenTable};
 use crate::config::{ClassWeights, RunConfig};
@@ -65,6 +66,13 @@ pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
             let processor = ImageProcessor::clip(config.vision.image_size as u32);
             let weights = Weights::Random { preset };
             Ok(OpenedModel::new(config, weights, processor))
+        }
+        None if VisionTransformerConfig::preset(name).is_some() => {
+            Err(TrainError::Config(format!(
+                "model `{name}`: expected a CLIP model for task clip, found a vision transformer\n\
+                 hint: --task classify trains it on labels; presets of CLIP are {}",
+                ClipConfig::PRESETS.join(", ")
+            )))
         }
         None => Err(TrainError::Config(format!(
             "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
