@@ -93,7 +93,9 @@ proptest! {
             Err(PlanError::Contradiction(text)) => {
                 prop_assert!(text.contains("\nhint: "), "{}", text);
                 let contradicts = match (effective_batch, batch_size, gradient_accumulation) {
-                    (Some(effective), Some(batch), Some(accumulation)) => effective.div_ceil(batch) != accumulation,
+                    (Some(effective), Some(batch), Some(accumulation)) => {
+                        batch > effective || effective.div_ceil(batch) != accumulation
+                    }
                     (Some(effective), Some(batch), None) => batch > effective,
                     (Some(effective), None, Some(accumulation)) => accumulation > effective,
                     _ => false,
