@@ -37,14 +37,8 @@ pub struct BenchClipArguments {
     /// The preset for CPUs: 64 px, patch 8, width 128, 4 + 4 layers
     #[arg(long, conflicts_with = "model")]
     pub small: bool,
-    /// Timed steps
-    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub steps: u32,
-    /// Print where the time of a step goes, operation by operation
-    #[arg(long)]
-    pub profile: bool,
     #[command(flatten)]
-    pub options: RunOptions,
+    pub timing: TimingOptions,
 }
 
 #[derive(Args)]
@@ -64,6 +58,13 @@ pub struct BenchClassifyArguments {
     /// The preset for CPUs: 64 px, patch 8, width 128, 4 layers
     #[arg(long, conflicts_with = "model")]
     pub small: bool,
+    #[command(flatten)]
+    pub timing: TimingOptions,
+}
+
+/// What both share.
+#[derive(Args)]
+pub struct TimingOptions {
     /// Timed steps
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: u32,
@@ -82,57 +83,45 @@ struct Bench {
     /// The split of the script that this stands beside.
     split: (usize, usize),
     num_labels: usize,
-    steps: usize,
-    profile: bool,
-    options: RunOptions,
+    timing: TimingOptions,
+}
+
+impl Bench {
+    /// Of a model, or of the small one of its task where that is asked for.
+    fn new(
+        task: TaskName,
+        (model, small): (String, Option<&str>),
+        num_labels: usize,
+        timing: TimingOptions,
+    ) -> Bench {
+        let (job, model, split) = match small {
+            Some(small) => (format!("{}-small", task.name()), small.to_owned(), (32, 4)),
+            None => (model.clone(), model, (8, 16)),
+        };
+        Bench {
+            job,
+            model,
+            task,
+            split,
+            num_labels,
+            timing,
+        }
+    }
 }
 
 pub fn run_clip(arguments: BenchClipArguments) -> Result<ExitCode> {
-    let BenchClipArguments {
-        model,
-        small,
-        steps,
-        profile,
-        options,
-    } = arguments;
-    run(Bench {
-        job: if small {
-            "clip-small".to_owned()
-        } else {
-            model.clone()
-        },
-        model: if small { "small".to_owned() } else { model },
-        task: TaskName::Clip,
-        split: if small { (32, 4) } else { (8, 16) },
-        num_labels: 196,
-        steps: steps as usize,
-        profile,
-        options,
-    })
+    let model = (arguments.model, arguments.small.then_some("small"));
+    run(Bench::new(TaskName::Clip, model, 196, arguments.timing))
 }
 
 pub fn run_classify(arguments: BenchClassifyArguments) -> Result<ExitCode> {
-    let BenchClassifyArguments {
+    let model = (arguments.model, arguments.small.then_some("vit-demo"));
+    run(Bench::new(
+        TaskName::Classify,
         model,
-        small,
-        steps,
-        profile,
-        options,
-    } = arguments;
-    run(Bench {
-        job: if small {
-            "classify-small".to_owned()
-        } else {
-            model.clone()
-        },
-        model: if small { "vit-demo".to_owned() } else { model },
-        task: TaskName::Classify,
-        split: if small { (32, 4) } else { (8, 16) },
-        num_labels: 1000,
-        steps: steps as usize,
-        profile,
-        options,
-    })
+        1000,
+        arguments.timing,
+    ))
 }
 
 const WARM_UP_STEPS: usize = 3;
@@ -171,7 +160,7 @@ fn is_zero(count: &u64) -> bool {
 
 fn run(bench: Bench) -> Result<ExitCode> {
     let began = Instant::now();
-    let options = &bench.options;
+    let options = &bench.timing.options;
     let mut config = options.config(&bench.model)?;
     if let Some(task) = config.task.filter(|task| *task != bench.task) {
         return Err(TrainError::Config(format!(
@@ -207,7 +196,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
     let batch = task.random_batch(samples, setup.seed);
     let (mut step, chosen) = setup.start(&device, plan, &mut say)?;
     let mut scaler = LossScaler::suiting(setup.step.arithmetic);
-    let steps = bench.steps;
+    let steps = bench.timing.steps as usize;
     let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
     // A step whose gradients overflow is left out and the scale halved, as training does.
     let mut one_step = |count: usize| -> Result<f64> {
@@ -264,7 +253,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
         loss,
         skipped_steps: scaler.skipped_steps(),
     })?;
-    if bench.profile {
+    if bench.timing.profile {
         let programs = step.profile_programs(&device, &batch);
         let mut times = programs.map_err(TrainError::from)?;
         let operations = step.profile(&device, &batch).map_err(TrainError::from)?;
