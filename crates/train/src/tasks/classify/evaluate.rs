@@ -1,7 +1,7 @@
 //! What a classifier is worth on samples: every picture once, forward alone; counts and scores are collected as it goes.
 
 use holdall_data::target::{TargetKind, TargetValues};
-use holdall_metrics::classification::{MultiLabel, SingleLabel};
+use holdall_metrics::classification::{MultiLabel, PrecisionRecall, SingleLabel};
 use holdall_metrics::regression::Regression;
 use serde_json::{Map, Value, json};
 
@@ -86,16 +86,7 @@ impl Tally {
                     let names = head.kind.names().iter();
                     let classes = names.zip(&metrics.classes);
                     let classes: Vec<Value> = classes
-                        .map(|(name, class)| {
-                            json!({
-                                "label": name,
-                                "support": class.counts.support,
-                                "precision": class.counts.precision,
-                                "recall": class.counts.recall,
-                                "f1": class.counts.f1,
-                                "auroc": class.auroc,
-                            })
-                        })
+                        .map(|(name, class)| class_row(name, &class.counts, class.auroc))
                         .collect();
                     set("classes", Value::Array(classes));
                     let entries: Vec<_> = metrics.confusion.entries().collect();
@@ -117,16 +108,7 @@ impl Tally {
                     let names = head.kind.names().iter();
                     let labels: Vec<Value> = names
                         .zip(&metrics.labels)
-                        .map(|(name, label)| {
-                            json!({
-                                "label": name,
-                                "support": label.counts.support,
-                                "precision": label.counts.precision,
-                                "recall": label.counts.recall,
-                                "f1": label.counts.f1,
-                                "auroc": label.auroc,
-                            })
-                        })
+                        .map(|(name, label)| class_row(name, &label.counts, label.auroc))
                         .collect();
                     set("classes", Value::Array(labels));
                 }
@@ -156,15 +138,7 @@ impl Tally {
         let per_class: Vec<Value> = names
             .iter()
             .zip(&metrics.classes)
-            .map(|(name, class)| {
-                json!({
-                    "label": name,
-                    "support": class.counts.support,
-                    "precision": class.counts.precision,
-                    "recall": class.counts.recall,
-                    "f1": class.counts.f1,
-                })
-            })
+            .map(|(name, class)| class_row(name, &class.counts, class.auroc))
             .collect();
         let counts: Vec<_> = metrics.confusion.entries().collect();
         Some(json!({
@@ -174,6 +148,18 @@ impl Tally {
             "per_class": per_class,
         }))
     }
+}
+
+/// What a class is told as, in JSON.
+fn class_row(label: &str, counts: &PrecisionRecall, auroc: Option<f64>) -> Value {
+    json!({
+        "label": label,
+        "support": counts.support,
+        "precision": counts.precision,
+        "recall": counts.recall,
+        "f1": counts.f1,
+        "auroc": auroc,
+    })
 }
 
 /// Bytes that an evaluation holds on the host.
