@@ -41,6 +41,26 @@ pub enum HeldOut {
     All,
 }
 
+impl HeldOut {
+    /// The samples that are meant; a note where nothing was held out.
+    pub(crate) fn choose(
+        self,
+        train: Samples,
+        validation: Option<Samples>,
+        notes: &mut Vec<String>,
+    ) -> Samples {
+        match (self, validation) {
+            (HeldOut::Wanted, Some(validation)) => validation,
+            (HeldOut::Wanted, None) => {
+                let note = "The run held nothing out: these are the pictures it was trained on";
+                notes.push(note.to_owned());
+                train
+            }
+            (HeldOut::All, _) => train,
+        }
+    }
+}
+
 /// Samples to evaluate, and the task that does.
 pub struct EvaluationData {
     /// What is computed; its [`crate::config::Subset::Train`] is these samples.

@@ -180,16 +180,7 @@ impl SavedModel for SavedClassifier {
         let data =
             source::read_with_targets(&config.data, Captions::None, &self.targets, config.seed)?;
         let mut notes = data.notes;
-        let samples = match (held_out, data.validation) {
-            (HeldOut::Wanted, Some(validation)) => validation,
-            (HeldOut::Wanted, None) => {
-                notes.push(
-                    "The run held nothing out: these are the pictures it was trained on".to_owned(),
-                );
-                data.train
-            }
-            (HeldOut::All, _) => data.train,
-        };
+        let samples = held_out.choose(data.train, data.validation, &mut notes);
         Ok(EvaluationData {
             task: Arc::new(self.task.clone()),
             samples: Arc::new(samples),

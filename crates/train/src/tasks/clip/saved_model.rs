@@ -117,16 +117,7 @@ impl SavedModel for SavedClip {
             false => source::read_with_labels(&config.data, &self.labels, config.seed)?,
         };
         let mut notes = data.notes;
-        let samples = match (held_out, data.validation) {
-            (HeldOut::Wanted, Some(validation)) => validation,
-            (HeldOut::Wanted, None) => {
-                notes.push(
-                    "The run held nothing out: these are the pictures it was trained on".to_owned(),
-                );
-                data.train
-            }
-            (HeldOut::All, _) => data.train,
-        };
+        let samples = held_out.choose(data.train, data.validation, &mut notes);
         let text = self.text()?;
         let positions = self.task.model.text.max_positions;
         let tokens = TokenTable::new(&text, samples.captions(), positions)?;
