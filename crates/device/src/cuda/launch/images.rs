@@ -3,10 +3,10 @@
 mod group_norm;
 mod pixel_losses;
 
+use holdall_graph::Shape;
 use holdall_graph::ops::normalize_pixels::{CHANNEL_STEP, NormalizePixels, PixelDepth};
 use holdall_graph::ops::pool2d::{Pool, Pool2d, Pool2dGrad};
 use holdall_graph::ops::upsample2d::{Upsample2d, Upsample2dGrad, Upsampling};
-use holdall_graph::Shape;
 
 use super::super::driver::Argument;
 use super::{ACCESS, BLOCK, DType, Matrix, Operands, accumulates};

@@ -82,11 +82,7 @@ impl Split {
 
     /// Blocks for sums.
     fn sum_grid(&self) -> [usize; 3] {
-        [
-            parts(self.pixels, self.channels),
-            self.strips,
-            self.samples,
-        ]
+        [parts(self.pixels, self.channels), self.strips, self.samples]
     }
 
     /// Blocks where every pixel is on its own: a few rounds each, once there are enough of them.
@@ -191,13 +187,12 @@ pub(in crate::cuda::launch) fn group_norm_grad(
     let [mean, rstd, gamma, beta] = [2, 3, 4, 5].map(|index| o.input(index).address);
     let residual = (o.num_inputs() > 6).then(|| o.input(6));
     let mut next = 0;
-    let [dgamma, dbeta, dx, dresidual] =
-        [op.gamma, op.beta, op.x, op.residual].map(|is_wanted| {
-            is_wanted.then(|| {
-                next += 1;
-                o.result(next - 1)
-            })
-        });
+    let [dgamma, dbeta, dx, dresidual] = [op.gamma, op.beta, op.x, op.residual].map(|is_wanted| {
+        is_wanted.then(|| {
+            next += 1;
+            o.result(next - 1)
+        })
+    });
     let (curve, below) = curve(op.activation);
     // The same split for both passes: sums do not depend on where gradients go.
     let sums_split = Split::new(o, &[dy, x, residual.unwrap_or(x)]);
@@ -278,10 +273,7 @@ pub(in crate::cuda::launch) fn group_norm_grad(
     let (dx, x_mode) = dx.unzip();
     let (dresidual, residual_mode) = dresidual.unzip();
     let results = [dx.unwrap_or(x), dresidual.unwrap_or(x)];
-    let split = Split::new(
-        o,
-        &[dy, x, residual.unwrap_or(x), results[0], results[1]],
-    );
+    let split = Split::new(o, &[dy, x, residual.unwrap_or(x), results[0], results[1]]);
     o.issuer.launch(
         "group_norm_grad",
         split.grid(),

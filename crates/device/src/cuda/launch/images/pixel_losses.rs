@@ -1,10 +1,10 @@
 //! Losses of every pixel, and overlap losses. Labels, weights and sums may be those of the whole batch.
 
+use holdall_graph::Shape;
 use holdall_graph::ops::overlap::{
     OverlapLoss, OverlapLossGrad, OverlapSums, OverlapSumsGrad, Reduction,
 };
 use holdall_graph::ops::pixel_loss::{PixelLoss, PixelLossGrad, PixelLossKind};
-use holdall_graph::Shape;
 
 use super::super::losses::{full, sum_rows};
 use super::super::{ACCESS, BLOCK, Matrix, Operands, accumulates, rows_of_warps};
