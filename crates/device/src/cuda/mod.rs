@@ -5,6 +5,7 @@
 //! driver      the driver's calls, checked
 //! compile     kernels/*.cu -> machine code, kept on disk
 //! product     matrix products: an algorithm per shape, timed once, kept on disk
+//! cudnn, convolution   the same for convolutions; opened by the first of them
 //! launch      an instruction -> products and kernels, in a stream
 //! machine     a plan's memory and its programs as graphs
 //! target      the card as the planner sees it; profile: what it was measured to do
@@ -18,6 +19,9 @@
 
 pub mod cards;
 pub mod compile;
+#[allow(dead_code)]
+mod convolution;
+mod cudnn;
 mod driver;
 pub mod gpus;
 mod kernels;
