@@ -4,6 +4,7 @@ use holdall_graph::{DType, NodeView, Op, Shape};
 use holdall_plan::Target;
 
 use super::cards::Card;
+use super::launch::{conv, images};
 use super::profile::Profile;
 use crate::Arithmetic;
 
@@ -109,6 +110,18 @@ pub(super) fn own_scratch(
                 .sum();
             chunks * 8
         }
+        Op::Conv2d(_)
+        | Op::Conv2dInputGrad(_)
+        | Op::Conv2dWeightGrad(_)
+        | Op::TransposedConv2d(_)
+        | Op::TransposedConv2dInputGrad(_)
+        | Op::TransposedConv2dWeightGrad(_) => conv::own_scratch(op, input, processors),
+        Op::GroupStatistics(_)
+        | Op::GroupNormGrad(_)
+        | Op::PixelLoss(_)
+        | Op::OverlapSums(_)
+        | Op::OverlapLoss(_)
+        | Op::OverlapLossGrad(_) => images::own_scratch(op, input, processors),
         plain_operations!()
         | Op::Linear(_)
         | Op::LinearInputGrad(_)
@@ -166,6 +179,18 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
         | Op::PointwiseLoss(_)
         | Op::PointwiseLossGrad(_)
         | Op::ScaleColumnsGrad(_)
+        | Op::Conv2d(_)
+        | Op::Conv2dInputGrad(_)
+        | Op::Conv2dWeightGrad(_)
+        | Op::TransposedConv2d(_)
+        | Op::TransposedConv2dInputGrad(_)
+        | Op::TransposedConv2dWeightGrad(_)
+        | Op::GroupStatistics(_)
+        | Op::GroupNormGrad(_)
+        | Op::PixelLoss(_)
+        | Op::OverlapSums(_)
+        | Op::OverlapLoss(_)
+        | Op::OverlapLossGrad(_)
         | Op::Fill(_)
         | Op::Collective(_)
         | Op::GradientNorm(_) => Vec::new(),
@@ -186,6 +211,18 @@ fn kernels(op: &Op) -> f64 {
         Op::Contrastive(_) => 4.0,
         // Neighbouring gradients are cleared together.
         Op::Fill(_) => 0.05,
+        Op::Conv2d(_)
+        | Op::Conv2dInputGrad(_)
+        | Op::Conv2dWeightGrad(_)
+        | Op::TransposedConv2d(_)
+        | Op::TransposedConv2dInputGrad(_)
+        | Op::TransposedConv2dWeightGrad(_) => conv::kernels(op),
+        Op::GroupStatistics(_)
+        | Op::GroupNormGrad(_)
+        | Op::PixelLoss(_)
+        | Op::OverlapSums(_)
+        | Op::OverlapLoss(_)
+        | Op::OverlapLossGrad(_) => images::kernels(op),
         plain_operations!()
         | Op::Attention(_)
         | Op::AttentionGrad(_)
@@ -323,6 +360,14 @@ impl Target for CudaTarget {
                 node.input(0).num_elements() as f64 * self.width() / bandwidth
             }
             Op::Linear(_) | Op::LinearInputGrad(_) | Op::LinearWeightGrad(_) => 0.0,
+            Op::Conv2d(_)
+            | Op::Conv2dInputGrad(_)
+            | Op::Conv2dWeightGrad(_)
+            | Op::TransposedConv2d(_)
+            | Op::TransposedConv2dInputGrad(_)
+            | Op::TransposedConv2dWeightGrad(_) => {
+                (bytes / bandwidth).max(cost.product_flops as f64 / self.profile.flops_per_second)
+            }
             plain_operations!()
             | Op::LayerNormGrad(_)
             | Op::EmbeddingGrad(_)
@@ -334,6 +379,12 @@ impl Target for CudaTarget {
             | Op::ScaleColumnsGrad(_)
             | Op::Contrastive(_)
             | Op::ContrastiveGrad(_)
+            | Op::GroupStatistics(_)
+            | Op::GroupNormGrad(_)
+            | Op::PixelLoss(_)
+            | Op::OverlapSums(_)
+            | Op::OverlapLoss(_)
+            | Op::OverlapLossGrad(_)
             | Op::Fill(_)
             | Op::Collective(_)
             | Op::GradientNorm(_) => bytes / bandwidth,
@@ -375,6 +426,18 @@ impl Target for CudaTarget {
             | Op::ScaleColumnsGrad(_)
             | Op::Contrastive(_)
             | Op::ContrastiveGrad(_)
+            | Op::Conv2d(_)
+            | Op::Conv2dInputGrad(_)
+            | Op::Conv2dWeightGrad(_)
+            | Op::TransposedConv2d(_)
+            | Op::TransposedConv2dInputGrad(_)
+            | Op::TransposedConv2dWeightGrad(_)
+            | Op::GroupStatistics(_)
+            | Op::GroupNormGrad(_)
+            | Op::PixelLoss(_)
+            | Op::OverlapSums(_)
+            | Op::OverlapLoss(_)
+            | Op::OverlapLossGrad(_)
             | Op::GradientNorm(_) => REPLAY_BYTES,
         }
     }
