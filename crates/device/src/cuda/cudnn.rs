@@ -26,6 +26,7 @@ struct Api {
     set_attribute: unsafe extern "C" fn(Raw, i32, i32, i64, *const c_void) -> Status,
     get_attribute: unsafe extern "C" fn(Raw, i32, i32, i64, *mut i64, *mut c_void) -> Status,
     execute: unsafe extern "C" fn(Raw, Raw, Raw) -> Status,
+    version: unsafe extern "C" fn() -> usize,
     create: unsafe extern "C" fn(*mut Raw) -> Status,
     destroy: unsafe extern "C" fn(Raw) -> Status,
 }
@@ -55,6 +56,7 @@ fn symbols(library: &Library) -> Result<Api, libloading::Error> {
             set_attribute: *library.get(b"cudnnBackendSetAttribute")?,
             get_attribute: *library.get(b"cudnnBackendGetAttribute")?,
             execute: *library.get(b"cudnnBackendExecute")?,
+            version: *library.get(b"cudnnGetVersion")?,
             create: *library.get(b"cudnnCreate")?,
             destroy: *library.get(b"cudnnDestroy")?,
         })
@@ -66,7 +68,9 @@ fn api() -> Result<&'static Api, DeviceError> {
     let api = API.get_or_init(|| {
         let library = cudnn().map_err(|missing: Missing| missing.to_string())?;
         symbols(library).map_err(|error| {
-            format!("cuDNN is not version 9: {error}\nhint: `holdall doctor` says which one was found")
+            format!(
+                "cuDNN is not version 9: {error}\nhint: `holdall doctor` says which one was found"
+            )
         })
     });
     api.as_ref()
@@ -161,8 +165,19 @@ pub(super) mod attribute {
     pub const ENGINE_NUMERICAL_NOTES: i32 = 1303;
 }
 
-/// A numerical note of engines whose sums have no fixed order.
-pub(super) const NONDETERMINISTIC: i32 = 4;
+/// Numerical notes of engines.
+pub(super) mod note {
+    /// f32 operands in fewer digits: TF32.
+    pub const DOWN_CONVERT_INPUTS: i32 = 1;
+    /// Sums in fewer digits than f32.
+    pub const REDUCED_PRECISION_SUMS: i32 = 2;
+    /// By way of a Fourier transform.
+    pub const FFT: i32 = 3;
+    /// Sums without a fixed order.
+    pub const NONDETERMINISTIC: i32 = 4;
+    /// Fewer products, larger errors.
+    pub const WINOGRAD: i32 = 5;
+}
 
 /// Heuristics: A is the library's best guess; the fallback knows engines that do anything.
 pub(super) const HEURISTIC_A: i32 = 3;
@@ -217,12 +232,7 @@ impl Descriptor {
     }
 
     /// Reads up to as many values as there is room for; how many there were.
-    pub fn get<T>(
-        &self,
-        attribute: i32,
-        of: Type,
-        values: &mut [T],
-    ) -> Result<usize, DeviceError> {
+    pub fn get<T>(&self, attribute: i32, of: Type, values: &mut [T]) -> Result<usize, DeviceError> {
         let mut count = 0;
         // SAFETY: writes at most as many values as there is room for.
         let status = unsafe {
@@ -277,6 +287,12 @@ impl Handle {
         let status = unsafe { (api.create)(&mut raw) };
         api.check(status, "cudnnCreate")?;
         Ok(Handle { raw, api })
+    }
+
+    /// Engines of another version are others.
+    pub fn version(&self) -> usize {
+        // SAFETY: takes nothing and gives a number.
+        unsafe { (self.api.version)() }
     }
 
     /// Puts a plan's work into a stream.
