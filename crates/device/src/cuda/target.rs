@@ -121,12 +121,11 @@ pub(super) fn own_scratch(
         | Op::TransposedConv2dInputGrad(_)
         // These depend on strides too: `conv::workspace_bytes`.
         | Op::TransposedConv2dWeightGrad(_) => 0,
-        Op::GroupStatistics(_)
-        | Op::GroupNormGrad(_)
-        | Op::PixelLoss(_)
-        | Op::OverlapSums(_)
-        | Op::OverlapLoss(_)
-        | Op::OverlapLossGrad(_) => images::own_scratch(op, input, processors),
+        Op::GroupStatistics(_) => images::statistics_bytes(input(0)),
+        Op::GroupNormGrad(op) => images::gradient_bytes(input(0), op.groups),
+        Op::PixelLoss(_) => images::pixel_loss_bytes(input(0)),
+        Op::OverlapSums(_) => images::overlap_bytes(input(0)),
+        Op::OverlapLoss(_) | Op::OverlapLossGrad(_) => 0,
         plain_operations!()
         | Op::Linear(_)
         | Op::LinearInputGrad(_)
@@ -234,12 +233,9 @@ fn kernels(op: &Op) -> f64 {
         | Op::TransposedConv2d(_)
         | Op::TransposedConv2dInputGrad(_)
         | Op::TransposedConv2dWeightGrad(_) => conv::kernels(op),
-        Op::GroupStatistics(_)
-        | Op::GroupNormGrad(_)
-        | Op::PixelLoss(_)
-        | Op::OverlapSums(_)
-        | Op::OverlapLoss(_)
-        | Op::OverlapLossGrad(_) => images::kernels(op),
+        Op::GroupStatistics(_) | Op::PixelLoss(_) | Op::OverlapSums(_) => 2.0,
+        Op::GroupNormGrad(_) => 4.0,
+        Op::OverlapLoss(_) | Op::OverlapLossGrad(_) => 1.0,
         plain_operations!()
         | Op::Attention(_)
         | Op::AttentionGrad(_)
