@@ -20,14 +20,20 @@ mod elements;
 mod every_operation;
 #[path = "cuda/graphs.rs"]
 mod graphs;
+#[path = "cuda/group_norm.rs"]
+mod group_norm;
 #[path = "cuda/harness.rs"]
 mod harness;
+#[path = "cuda/images.rs"]
+mod images;
 #[path = "cuda/layer_norm.rs"]
 mod layer_norm;
 #[path = "cuda/linear.rs"]
 mod linear;
 #[path = "cuda/losses.rs"]
 mod losses;
+#[path = "cuda/pixel_losses.rs"]
+mod pixel_losses;
 #[path = "cuda/recipes.rs"]
 mod recipes;
 #[path = "cpu/step.rs"]
