@@ -32,13 +32,14 @@ use super::tokens::sorted_places;
 type Example = fn(&mut Sketch) -> Vec<ValueId>;
 
 /// Together they have every operation.
-const EXAMPLES: [(&str, Example); 7] = [
+const EXAMPLES: [(&str, Example); 8] = [
     ("transformer block", transformer_block),
     ("texts", texts),
     ("pictures and heads", pictures_and_heads),
     ("features of pairs", features_of_pairs),
     ("convolutions", convolutions),
     ("pixels and their losses", pixels_and_losses),
+    ("masks", masks),
     ("update", update),
 ];
 
@@ -212,6 +213,99 @@ fn features_of_pairs(s: &mut Sketch) -> Vec<ValueId> {
     s.graph
         .contrastive_into([image_bd, text_bd], weights_b, logit_scale, sum, 8);
     vec![sum]
+}
+
+/// A U-Net of two levels: bytes in, a skip join, two heads.
+fn masks(s: &mut Sketch) -> Vec<ValueId> {
+    let [n, side, c] = [2, 8, 16];
+    let [pixels, mask] = [side * side * 3, side * side];
+    let bytes = (0..n * (pixels + mask)).map(|at| match at % (pixels + mask) {
+        pixel if pixel < pixels => (at * 37) as u8,
+        label => [0, 1, 2, 255, 1][(label + at) % 5],
+    });
+    let contents = Contents::Bytes(bytes.collect());
+    let rows = s.given(&[n, pixels + mask], DType::U8, contents);
+    let g = &mut s.graph;
+    let picture = g.picture_view(rows, 0, &[side, side, 3]);
+    let labels = g.picture_view(rows, pixels, &[side, side]);
+    let (mean, std) = ([0.4, 0.5, 0.6], [0.2, 0.3, 0.25]);
+    let x = g.normalize_pixels("x", picture, PixelDepth::Eight, &mean, &std);
+    let joined = g.activation("joined", &[n, side, side, 2 * c]);
+    let [skip, up] = [0, c].map(|start| g.columns(joined, start, c));
+    let weight = s.parameter(&[c, 3, 3, 3]);
+    let y = s.graph.conv2d("stage", x, weight, None, [1; 2], [1; 2]);
+    let [gamma, beta] = [(); 2].map(|()| s.parameter(&[c]));
+    let relu = Some(Activation::Relu);
+    s.graph
+        .group_norm_into("norm", y, gamma, beta, 8, 1e-5, relu, None, skip);
+    let pooled = s.graph.pool2d("pooled", skip, Pool::Max, 2);
+    let weight = s.parameter(&[c, 3, 3, c]);
+    let y = s.graph.conv2d("deep", pooled, weight, None, [1; 2], [1; 2]);
+    let [gamma, beta] = [(); 2].map(|()| s.parameter(&[c]));
+    let leaky = Some(Activation::LeakyRelu);
+    let deep = s
+        .graph
+        .group_norm("deep norm", y, gamma, beta, 4, 1e-5, leaky, Some(pooled));
+    let (weight, bias) = (s.parameter(&[c, 2, 2, c]), s.parameter(&[c]));
+    s.graph
+        .transposed_conv2d_into("up", deep, weight, Some(bias), [2; 2], up);
+    let (weight, bias) = (s.parameter(&[3, 1, 1, 2 * c]), s.parameter(&[3]));
+    let logits = s
+        .graph
+        .conv2d("logits", joined, weight, Some(bias), [1; 2], [0; 2]);
+    let coarse = s.graph.pool2d("coarse", joined, Pool::Average, 4);
+    let fine = s.graph.upsample2d("fine", coarse, 2, Upsampling::Bilinear);
+    let (weight, bias) = (s.parameter(&[1, 1, 1, 2 * c]), s.parameter(&[1]));
+    let binary = s
+        .graph
+        .conv2d("binary", fine, weight, Some(bias), [1; 2], [0; 2]);
+    let few_labels = s.graph.every_pixel(labels, 2);
+    let sample_weights = s.full_constant(&[n], &[1.0, 0.5]);
+    let heads = [
+        (
+            logits,
+            labels,
+            PixelLossKind::Softmax,
+            3,
+            None,
+            Reduction::Batch,
+        ),
+        (
+            binary,
+            few_labels,
+            PixelLossKind::Sigmoid,
+            2,
+            Some(2.0),
+            Reduction::PerSample,
+        ),
+    ];
+    let mut totals = Vec::new();
+    for (logits, labels, kind, classes, focal, reduction) in heads {
+        let class_weights = s.full_constant(&[classes], &[0.5, 2.0, 1.0][..classes]);
+        let [pixel, overlap] = [(); 2].map(|()| s.total());
+        s.graph.pixel_loss_into(
+            "pixel",
+            logits,
+            labels,
+            class_weights,
+            sample_weights,
+            pixel,
+            kind,
+            focal,
+        );
+        let sums = s.graph.overlap_sums("sums", logits, labels, kind);
+        let op = OverlapLoss {
+            reduction,
+            alpha: 0.4,
+            beta: 0.6,
+            smooth: 1.0,
+            first_class: usize::from(kind == PixelLossKind::Softmax),
+        };
+        s.graph
+            .overlap_loss_into("overlap", sums, sample_weights, overlap, op);
+        totals.extend([pixel, overlap]);
+    }
+    totals
 }
 
 fn update(s: &mut Sketch) -> Vec<ValueId> {
