@@ -23,7 +23,8 @@ pub struct MaskScores {
     pub auc: Option<f64>,
     /// Distance of the outlines, in pixels; of single images only.
     pub hd95: Option<f64>,
-    /// Dice of the center lines.
+    /// clDice: Dice of the center lines.
+    #[serde(rename = "cldice")]
     pub cl_dice: Option<f64>,
 }
 
@@ -38,7 +39,7 @@ pub const METRICS: [&str; 10] = [
     "mcc",
     "auc",
     "hd95",
-    "cl_dice",
+    "cldice",
 ];
 
 impl MaskScores {

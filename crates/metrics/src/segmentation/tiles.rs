@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Weights and the grid of tiles are products of rows and columns, so sums of weights are two lists and no picture. Tiles add up in f32 in the
-//! order of their numbers: the same bits however many the model sees at a time. A picture smaller than a tile lies at its top left.
+//! order of their numbers: the same bits however many the model sees at a time. Along a side with one tile all weights are 1, so that a
+//! picture that is not larger than a tile comes out as the model gave it. It lies at the top left, and padding fills the rest.
 
 /// Where the tiles of a picture are.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +33,10 @@ struct Axis {
 impl Axis {
     fn new(size: usize, tile: usize) -> Axis {
         let starts = starts(size, tile);
-        let weights = gaussian(tile);
+        let weights = match starts.len() {
+            1 => vec![1.0; tile],
+            _ => gaussian(tile),
+        };
         let mut sums = vec![0.0; size];
         for &start in &starts {
             for (sum, weight) in sums[start..].iter_mut().zip(&weights) {
@@ -134,19 +138,13 @@ impl Tiling {
         ]
     }
 
-    /// Copies a tile out of a picture of `pixel_bytes` a pixel, mirrored; what the picture does not have is zero.
+    /// Copies a tile out of a picture, mirrored; what the picture does not have is `padding`, the bytes of a pixel.
     ///
     /// # Panics
     /// If the picture or the tile is not of its size.
-    pub fn cut(
-        &self,
-        tile: usize,
-        mirror: Mirror,
-        picture: &[u8],
-        pixel_bytes: usize,
-        to: &mut [u8],
-    ) {
+    pub fn cut(&self, tile: usize, mirror: Mirror, picture: &[u8], padding: &[u8], to: &mut [u8]) {
         let [height, width] = self.tile;
+        let pixel_bytes = padding.len();
         let (rows, columns) = (self.rows.size, self.columns.size);
         assert_eq!(picture.len(), rows * columns * pixel_bytes, "a picture");
         assert_eq!(to.len(), height * width * pixel_bytes, "a tile");
@@ -158,7 +156,7 @@ impl Tiling {
                     let from = ((top + y) * columns + left + x) * pixel_bytes;
                     pixel.copy_from_slice(&picture[from..from + pixel_bytes]);
                 }
-                false => pixel.fill(0),
+                false => pixel.copy_from_slice(padding),
             }
         }
     }
