@@ -224,23 +224,24 @@ fn first_pass(graph: &Graph, forward: &[Node]) -> Vec<Node> {
 struct Rewriter<'p> {
     graph: Graph,
     policy: &'p RecomputePolicy,
-    /// Activation -> index of its forward node and which output it is.
-    producers: HashMap<StorageId, (usize, usize)>,
+    /// Activation -> its writers: index of the forward node, and which output. Several where each writes a part of it (a skip
+    /// join).
+    producers: HashMap<StorageId, Vec<(usize, usize)>>,
     forward: Vec<Node>,
     /// Activations that leave their block: what enters the next one is always kept.
     leaving: HashSet<StorageId>,
-    /// Activation -> the storage that holds it when recomputed.
-    recomputed: HashMap<StorageId, StorageId>,
+    /// Activation -> the storage that holds it when recomputed, and the forward nodes that have run again for it.
+    recomputed: HashMap<StorageId, (StorageId, Vec<usize>)>,
 }
 
 impl<'p> Rewriter<'p> {
     fn new(graph: Graph, forward: &[Node], policy: &'p RecomputePolicy) -> Rewriter<'p> {
-        let mut producers = HashMap::new();
+        let mut producers: HashMap<StorageId, Vec<(usize, usize)>> = HashMap::new();
         let mut leaving = HashSet::new();
         for (index, node) in forward.iter().enumerate() {
             for &input in &node.inputs {
                 let storage = graph.value(input).storage;
-                if let Some(&(producer, _)) = producers.get(&storage) {
+                for &(producer, _) in producers.get(&storage).into_iter().flatten() {
                     let producer: &Node = &forward[producer];
                     if policy.group_of(producer.block) != policy.group_of(node.block) {
                         leaving.insert(storage);
@@ -250,7 +251,8 @@ impl<'p> Rewriter<'p> {
             for (output_index, output) in node.outputs.iter().enumerate() {
                 let storage = graph.value(output.value).storage;
                 if graph.storage(storage).role == Role::Activation {
-                    producers.insert(storage, (index, output_index));
+                    let writers = producers.entry(storage).or_default();
+                    writers.push((index, output_index));
                 }
             }
         }
@@ -267,37 +269,27 @@ impl<'p> Rewriter<'p> {
     /// The value as the backward pass can read it; appends what has to run for it.
     fn available(&mut self, id: ValueId, nodes: &mut Vec<Node>) -> ValueId {
         let value = *self.graph.value(id);
-        let Some(&(producer, output)) = self.producers.get(&value.storage) else {
+        let Some(writers) = self.producers.get(&value.storage).cloned() else {
             return id;
         };
-        let node = self.forward[producer].clone();
-        let storage = match self.recomputed.get(&value.storage) {
-            Some(&storage) => storage,
-            // Kept, a copy for one use would no longer be one.
-            None if self.graph.is_weight_copy(&node) => {
-                self.recompute(&node, nodes);
-                self.recomputed[&value.storage]
+        // What one writer's rule keeps is there whole.
+        if writers.iter().any(|&writer| self.is_kept(&value, writer)) {
+            return id;
+        }
+        for &(producer, output) in &writers {
+            let node = self.forward[producer].clone();
+            let is_needed = overlap(&value, self.graph.value(node.outputs[output].value));
+            let is_done = (self.recomputed.get(&value.storage))
+                .is_some_and(|(_, done)| done.contains(&producer));
+            if !is_needed || is_done {
+                continue;
             }
-            None => match (self.policy.of(node.block), node.op.rules().recompute()) {
-                (Recompute::None, _) | (Recompute::Cheap, None) => return id,
-                (Recompute::Blocks, _) if self.leaving.contains(&value.storage) => return id,
-                (Recompute::Blocks, _) | (Recompute::Cheap, Some(RecomputeRule::SameNode)) => {
-                    self.recompute(&node, nodes);
-                    self.recomputed[&value.storage]
-                }
-                (
-                    Recompute::Cheap,
-                    Some(RecomputeRule::Derived {
-                        output: derived,
-                        from,
-                        op,
-                    }),
-                ) => {
-                    if output != derived {
-                        return id;
-                    }
+            match node.op.rules().recompute() {
+                Some(RecomputeRule::Derived { from, op, .. })
+                    if self.policy.of(node.block) == Recompute::Cheap =>
+                {
                     let source = self.available(node.outputs[from].value, nodes);
-                    let target = self.twin(node.outputs[output].value);
+                    let target = self.twin(producer, node.outputs[output].value);
                     nodes.push(Node {
                         op: *op,
                         inputs: vec![source],
@@ -306,14 +298,33 @@ impl<'p> Rewriter<'p> {
                         block: node.block,
                         lane: node.lane,
                     });
-                    self.recomputed[&value.storage]
                 }
-            },
-        };
+                _ => self.recompute(producer, nodes),
+            }
+        }
+        let (storage, _) = self.recomputed[&value.storage];
         self.graph.add_value(Value { storage, ..value })
     }
 
-    fn recompute(&mut self, node: &Node, nodes: &mut Vec<Node>) {
+    /// Whether a writer's policy keeps what it wrote.
+    fn is_kept(&self, value: &Value, (producer, output): (usize, usize)) -> bool {
+        let node = &self.forward[producer];
+        // Kept, a copy for one use would no longer be one.
+        if self.recomputed.contains_key(&value.storage) || self.graph.is_weight_copy(node) {
+            return false;
+        }
+        match (self.policy.of(node.block), node.op.rules().recompute()) {
+            (Recompute::None, _) | (Recompute::Cheap, None) => true,
+            (Recompute::Blocks, _) => self.leaving.contains(&value.storage),
+            (Recompute::Cheap, Some(RecomputeRule::SameNode)) => false,
+            (Recompute::Cheap, Some(RecomputeRule::Derived { output: derived, .. })) => {
+                output != derived
+            }
+        }
+    }
+
+    fn recompute(&mut self, producer: usize, nodes: &mut Vec<Node>) {
+        let node = self.forward[producer].clone();
         let inputs = node
             .inputs
             .iter()
@@ -322,7 +333,7 @@ impl<'p> Rewriter<'p> {
         let outputs = node
             .outputs
             .iter()
-            .map(|output| Output::overwrite(self.twin(output.value)))
+            .map(|output| Output::overwrite(self.twin(producer, output.value)))
             .collect();
         nodes.push(Node {
             op: node.op.clone(),
@@ -334,17 +345,39 @@ impl<'p> Rewriter<'p> {
         });
     }
 
-    /// A value like `id` in a storage of its own, for the recomputed tensor.
-    fn twin(&mut self, id: ValueId) -> ValueId {
+    /// A value like `id` in a storage of its own, for what a forward node recomputes.
+    fn twin(&mut self, producer: usize, id: ValueId) -> ValueId {
         let value = *self.graph.value(id);
-        let original = self.graph.storage(value.storage).clone();
-        let storage = self.graph.add_storage(
-            format!("{} recomputed", original.name),
-            original.num_elements,
-            original.dtype,
-            Role::Activation,
-        );
-        self.recomputed.insert(value.storage, storage);
+        let (storage, done) = match self.recomputed.get_mut(&value.storage) {
+            Some((storage, done)) => (*storage, done),
+            None => {
+                let original = self.graph.storage(value.storage).clone();
+                let storage = self.graph.add_storage(
+                    format!("{} recomputed", original.name),
+                    original.num_elements,
+                    original.dtype,
+                    Role::Activation,
+                );
+                let entry = self.recomputed.entry(value.storage);
+                let (_, done) = entry.or_insert((storage, Vec::new()));
+                (storage, done)
+            }
+        };
+        done.push(producer);
         self.graph.add_value(Value { storage, ..value })
     }
+}
+
+/// Whether two views of a storage may have elements in common; views that are columns of the same rows do not where the columns
+/// differ.
+fn overlap(a: &Value, b: &Value) -> bool {
+    let (Some(row), Some(other)) = (a.row_stride(), b.row_stride()) else {
+        return true;
+    };
+    let columns = |value: &Value| {
+        let first = value.offset % row;
+        first..first + value.shape.width()
+    };
+    let (a, b) = (columns(a), columns(b));
+    row != other || a.end > row || b.end > row || (a.start < b.end && b.start < a.end)
 }
