@@ -12,6 +12,8 @@
 
 #[path = "cuda/attention.rs"]
 mod attention;
+#[path = "cuda/convolution.rs"]
+mod convolution;
 #[path = "cuda/elements.rs"]
 mod elements;
 #[path = "cuda/every_operation.rs"]

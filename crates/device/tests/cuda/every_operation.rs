@@ -3,7 +3,7 @@
 //!
 //! A new operation fails here until an example has it.
 //!
-//! Legend: `b` samples, `t` tokens, `n` patches, `d` width.
+//! Legend: `b` samples, `t` tokens, `n` patches, `d` width; of pictures `n` samples, `h` and `w` pixels, `c` channels.
 
 use std::collections::BTreeSet;
 
@@ -32,11 +32,13 @@ use super::tokens::sorted_places;
 type Example = fn(&mut Sketch) -> Vec<ValueId>;
 
 /// Together they have every operation.
-const EXAMPLES: [(&str, Example); 6] = [
+const EXAMPLES: [(&str, Example); 8] = [
     ("transformer block", transformer_block),
     ("texts", texts),
     ("pictures and heads", pictures_and_heads),
     ("features of pairs", features_of_pairs),
+    ("convolutions", convolutions),
+    ("pixels and their losses", pixels_and_losses),
     ("masks", masks),
     ("update", update),
 ];
@@ -132,6 +134,68 @@ fn pictures_and_heads(s: &mut Sketch) -> Vec<ValueId> {
     s.graph
         .squared_error_into("numbers", heads[2], targets, weights, sums[2]);
     sums.to_vec()
+}
+
+fn convolutions(s: &mut Sketch) -> Vec<ValueId> {
+    let [n, h, w, c] = [2, 6, 4, 8];
+    let x_nhwc = s.input(&[n, h, w, c]);
+    let (weight, bias) = (s.parameter(&[16, 3, 3, c]), s.parameter(&[16]));
+    let half = s
+        .graph
+        .conv2d("half", x_nhwc, weight, Some(bias), [2, 2], [1, 1]);
+    let (weight, bias) = (s.parameter(&[16, 2, 2, c]), s.parameter(&[c]));
+    let up_nhwc = s.graph.activation("up", &[n, h, w, c]);
+    s.graph
+        .transposed_conv2d_into("up", half, weight, Some(bias), [2, 2], up_nhwc);
+    vec![up_nhwc]
+}
+
+fn pixels_and_losses(s: &mut Sketch) -> Vec<ValueId> {
+    let [n, h, w, c] = [2, 4, 4, 3];
+    let row_bytes = h * w * (c + 1);
+    let bytes = (0..n * row_bytes).map(|at: usize| match at % row_bytes < h * w * c {
+        true => (at * 37 % 256) as u8,
+        false => [0, 1, 2, 255][at * 7 % 4],
+    });
+    let rows = s.given(&[n, row_bytes], DType::U8, Contents::Bytes(bytes.collect()));
+    let pixels = s.graph.picture_view(rows, 0, &[h, w, c]);
+    let labels_nhw = s.graph.picture_view(rows, h * w * c, &[h, w]);
+    let (depth, mean, std) = (PixelDepth::Eight, [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]);
+    let x_nhwc = s.graph.normalize_pixels("x", pixels, depth, &mean, &std);
+    let (gamma_c, beta_c) = (s.parameter(&[c]), s.parameter(&[c]));
+    let leaky = Some(Activation::LeakyRelu);
+    let normed = s
+        .graph
+        .group_norm("normed", x_nhwc, gamma_c, beta_c, c, 1e-5, leaky, None);
+    let pooled = s.graph.pool2d("pooled", normed, Pool::Max, 2);
+    let logits = s
+        .graph
+        .upsample2d("logits", pooled, 2, Upsampling::Bilinear);
+    let class_weights = s.full_constant(&[c], &[0.5, 1.0, 2.0]);
+    let weights_n = s.full_constant(&[n], &[1.0, 0.5]);
+    let [pixel, overlap] = [(); 2].map(|()| s.total());
+    let kind = PixelLossKind::Softmax;
+    s.graph.pixel_loss_into(
+        "pixel",
+        logits,
+        labels_nhw,
+        class_weights,
+        weights_n,
+        pixel,
+        kind,
+        Some(2.0),
+    );
+    let sums = s.graph.overlap_sums("sums", logits, labels_nhw, kind);
+    let dice = OverlapLoss {
+        reduction: Reduction::Batch,
+        alpha: 0.5,
+        beta: 0.5,
+        smooth: 0.5,
+        first_class: 1,
+    };
+    s.graph
+        .overlap_loss_into("overlap", sums, weights_n, overlap, dice);
+    vec![pixel, overlap]
 }
 
 fn features_of_pairs(s: &mut Sketch) -> Vec<ValueId> {
