@@ -317,9 +317,12 @@ impl<'p> Rewriter<'p> {
             (Recompute::None, _) | (Recompute::Cheap, None) => true,
             (Recompute::Blocks, _) => self.leaving.contains(&value.storage),
             (Recompute::Cheap, Some(RecomputeRule::SameNode)) => false,
-            (Recompute::Cheap, Some(RecomputeRule::Derived { output: derived, .. })) => {
-                output != derived
-            }
+            (
+                Recompute::Cheap,
+                Some(RecomputeRule::Derived {
+                    output: derived, ..
+                }),
+            ) => output != derived,
         }
     }
 
