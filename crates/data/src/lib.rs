@@ -31,6 +31,7 @@ pub mod target;
 pub mod template;
 pub mod text;
 pub mod unique_texts;
+pub mod vessels;
 mod words;
 
 pub use config::DataConfig;

@@ -1,11 +1,14 @@
 //! `holdall data sample`: pictures to try things on, drawn on the spot.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_data::cars::{self, CarsConfig};
+use holdall_data::vessels::{self, VesselsConfig};
+use holdall_files::thousands;
 use holdall_train::TrainError;
 
 use crate::arguments::seed;
@@ -14,64 +17,157 @@ use crate::stop;
 
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  holdall data sample cars /tmp/cars --count 500\n  \
-                  holdall train /tmp/cars --model small --lr 1e-3"
+    after_help = "Examples:\n  holdall data sample cars /tmp/cars --count 500\n  \
+                  holdall train /tmp/cars --model small --lr 1e-3\n\n  \
+                  holdall data sample vessels /tmp/vessels --count 80 --size 512\n  \
+                  holdall train /tmp/vessels --task segment --model unet-small"
 )]
 pub struct DataSampleArguments {
     /// What to draw
     pub kind: SampleKind,
-    /// Where: pictures in DIR/images, the list in DIR/image_labels.csv
+    /// Where: cars in DIR/images with DIR/image_labels.csv; vessels as FIVES has them, in DIR/train and DIR/test
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// How many
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..10_000_000))]
-    count: u64,
-    /// Width and height in pixels
-    #[arg(long, value_name = "PIXELS", default_value_t = 96, value_parser = clap::value_parser!(u32).range(32..=1024))]
-    pub size: u32,
+    /// How many; of vessels a quarter is for the test [default: 1000 cars, 80 vessels]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..10_000_000))]
+    count: Option<u64>,
+    /// Width and height in pixels [default: 96 of cars, 512 of vessels]
+    #[arg(long, value_name = "PIXELS")]
+    size: Option<u32>,
     /// Another seed, other pictures
     #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = seed)]
     pub seed: u64,
-}
-
-impl DataSampleArguments {
-    /// How many.
-    pub fn count(&self) -> usize {
-        self.count as usize
-    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum SampleKind {
     /// Cars of several makes, with captions
     Cars,
+    /// Photographs of the back of an eye, with masks of the vessels
+    Vessels,
+}
+
+impl SampleKind {
+    fn name(self) -> &'static str {
+        match self {
+            SampleKind::Cars => "cars",
+            SampleKind::Vessels => "vessels",
+        }
+    }
+
+    fn sizes(self) -> RangeInclusive<u32> {
+        match self {
+            SampleKind::Cars => 32..=1024,
+            SampleKind::Vessels => vessels::MIN_SIZE..=vessels::MAX_SIZE,
+        }
+    }
+
+    fn default_size(self) -> u32 {
+        match self {
+            SampleKind::Cars => 96,
+            SampleKind::Vessels => 512,
+        }
+    }
+
+    fn default_count(self) -> u64 {
+        match self {
+            SampleKind::Cars => 1000,
+            SampleKind::Vessels => 80,
+        }
+    }
+}
+
+impl DataSampleArguments {
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.count.unwrap_or(self.kind.default_count()) as usize
+    }
+
+    /// Width and height, where the kind can be drawn so.
+    fn size(&self) -> Result<u32, TrainError> {
+        let size = self.size.unwrap_or(self.kind.default_size());
+        let sizes = self.kind.sizes();
+        match sizes.contains(&size) {
+            true => Ok(size),
+            false => Err(TrainError::Config(format!(
+                "--size {size}: {} are drawn from {} to {} pixels wide\nhint: --size {}",
+                self.kind.name(),
+                sizes.start(),
+                sizes.end(),
+                size.clamp(*sizes.start(), *sizes.end())
+            ))),
+        }
+    }
 }
 
 pub fn run(arguments: DataSampleArguments) -> Result<ExitCode> {
-    let SampleKind::Cars = arguments.kind;
-    let cars = CarsConfig {
-        count: arguments.count(),
-        size: arguments.size,
-        seed: arguments.seed,
+    let size = arguments.size()?;
+    let kind = arguments.kind;
+    let doing = match kind {
+        SampleKind::Cars => "Drawing cars",
+        SampleKind::Vessels => "Drawing vessels",
     };
-    let bar = progress(arguments.count() as u64, "Drawing cars");
+    let bar = progress(arguments.count() as u64, doing);
     let orderly = stop::orderly("Stopping; the same command draws the rest");
-    let written = cars::write(&arguments.folder, &cars, |_| {
+    let on_progress = |_| {
         bar.inc(1);
         !stop::is_asked()
-    });
+    };
+    let told = match kind {
+        SampleKind::Cars => draw_cars(&arguments, size, on_progress),
+        SampleKind::Vessels => draw_vessels(&arguments, size, on_progress),
+    };
     drop(orderly);
     bar.finish_and_clear();
-    let written = written.map_err(|error| TrainError::Config(error.to_string()))?;
-    if written.is_none() {
+    let Some(told) = told? else {
         return Ok(stop::exit_code());
-    }
-    let csv = arguments.folder.join("image_labels.csv");
-    tell(&format!(
-        "{} cars in {}\nhint: holdall train {} --model small --lr 1e-3",
-        arguments.count(),
-        csv.display(),
-        csv.display()
-    ));
+    };
+    tell(&told);
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to tell of the pictures; nothing where the drawing was stopped.
+fn draw_cars(
+    arguments: &DataSampleArguments,
+    size: u32,
+    on_progress: impl Fn(usize) -> bool + Sync,
+) -> Result<Option<String>, TrainError> {
+    let config = CarsConfig {
+        count: arguments.count(),
+        size,
+        seed: arguments.seed,
+    };
+    let cars = cars::write(&arguments.folder, &config, on_progress)
+        .map_err(|error| TrainError::Config(error.to_string()))?;
+    Ok(cars.map(|cars| {
+        format!(
+            "{} cars in {csv}\nhint: holdall train {csv} --model small --lr 1e-3",
+            cars.count,
+            csv = cars.labels.display(),
+        )
+    }))
+}
+
+/// As of cars.
+fn draw_vessels(
+    arguments: &DataSampleArguments,
+    size: u32,
+    on_progress: impl Fn(usize) -> bool + Sync,
+) -> Result<Option<String>, TrainError> {
+    let config = VesselsConfig {
+        count: arguments.count(),
+        size,
+        seed: arguments.seed,
+    };
+    let pictures = vessels::write(&arguments.folder, &config, on_progress)
+        .map_err(|error| TrainError::Config(error.to_string()))?;
+    Ok(pictures.map(|pictures| {
+        format!(
+            "{} pictures to train on and {} to test with in {folder}\n\
+             hint: holdall train {folder} --task segment --model unet-small",
+            thousands(pictures.num_train),
+            thousands(pictures.num_test),
+            folder = arguments.folder.display(),
+        )
+    }))
 }

@@ -19,20 +19,20 @@ impl Random {
         Random::from_state(next(named ^ index as u64))
     }
 
-    pub(super) fn between(&mut self, low: f32, high: f32) -> f32 {
+    pub(crate) fn between(&mut self, low: f32, high: f32) -> f32 {
         low + (high - low) * self.unit_f32()
     }
 
-    pub(super) fn chance(&mut self, probability: f32) -> bool {
+    pub(crate) fn chance(&mut self, probability: f32) -> bool {
         self.unit_f32() < probability
     }
 
-    pub(super) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
     /// In `[0, 1)`.
-    pub(super) fn unit_f32(&mut self) -> f32 {
+    pub(crate) fn unit_f32(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 24) as f32
     }
 }

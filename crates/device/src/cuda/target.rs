@@ -11,6 +11,10 @@ use crate::Arithmetic;
 /// Workspace that a product may use.
 pub(super) const PRODUCT_BYTES: u64 = 8 << 20;
 
+/// Workspace that a convolution may use: what the fastest engines for the shapes of a U-Net want, at 1024 x 1024 and 64 channels and
+/// at every level below, is at most 16.5 MiB (split sums of weight gradients).
+pub(super) const CONVOLUTION_BYTES: u64 = 17 << 20;
+
 /// What comes on top of what is held when everything is loaded: tables, streams, and the product library's kernels, which the driver
 /// loads at their first use. Over 27 plans on an H200 what was held beside the arena is, by least squares, 5.6 MiB, 4.44 KiB for each
 /// captured instruction and 124 KiB for each captured program, 3.5 MiB more or less: the driver hands out pages of 2 MiB.
@@ -115,13 +119,13 @@ pub(super) fn own_scratch(
         | Op::Conv2dWeightGrad(_)
         | Op::TransposedConv2d(_)
         | Op::TransposedConv2dInputGrad(_)
-        | Op::TransposedConv2dWeightGrad(_) => conv::own_scratch(op, input, processors),
-        Op::GroupStatistics(_)
-        | Op::GroupNormGrad(_)
-        | Op::PixelLoss(_)
-        | Op::OverlapSums(_)
-        | Op::OverlapLoss(_)
-        | Op::OverlapLossGrad(_) => images::own_scratch(op, input, processors),
+        // These depend on strides too: `conv::workspace_bytes`.
+        | Op::TransposedConv2dWeightGrad(_) => 0,
+        Op::GroupStatistics(_) => images::statistics_bytes(input(0)),
+        Op::GroupNormGrad(op) => images::gradient_bytes(input(0), op.groups),
+        Op::PixelLoss(_) => images::pixel_loss_bytes(input(0)),
+        Op::OverlapSums(_) => images::overlap_bytes(input(0)),
+        Op::OverlapLoss(_) | Op::OverlapLossGrad(_) => 0,
         plain_operations!()
         | Op::Linear(_)
         | Op::LinearInputGrad(_)
@@ -197,6 +201,18 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
     }
 }
 
+fn is_convolution(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Conv2d(_)
+            | Op::Conv2dInputGrad(_)
+            | Op::Conv2dWeightGrad(_)
+            | Op::TransposedConv2d(_)
+            | Op::TransposedConv2dInputGrad(_)
+            | Op::TransposedConv2dWeightGrad(_)
+    )
+}
+
 /// Kernels that a node launches beside its products.
 fn kernels(op: &Op) -> f64 {
     match op {
@@ -217,12 +233,9 @@ fn kernels(op: &Op) -> f64 {
         | Op::TransposedConv2d(_)
         | Op::TransposedConv2dInputGrad(_)
         | Op::TransposedConv2dWeightGrad(_) => conv::kernels(op),
-        Op::GroupStatistics(_)
-        | Op::GroupNormGrad(_)
-        | Op::PixelLoss(_)
-        | Op::OverlapSums(_)
-        | Op::OverlapLoss(_)
-        | Op::OverlapLossGrad(_) => images::kernels(op),
+        Op::GroupStatistics(_) | Op::PixelLoss(_) | Op::OverlapSums(_) => 2.0,
+        Op::GroupNormGrad(_) => 4.0,
+        Op::OverlapLoss(_) | Op::OverlapLossGrad(_) => 1.0,
         plain_operations!()
         | Op::Attention(_)
         | Op::AttentionGrad(_)
@@ -312,6 +325,9 @@ impl Target for CudaTarget {
     }
 
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {
+        if is_convolution(&node.node.op) {
+            return conv::workspace_bytes(node);
+        }
         let input = |index: usize| node.input(index);
         let own = own_scratch(
             &node.node.op,
