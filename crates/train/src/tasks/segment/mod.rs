@@ -22,6 +22,8 @@ use holdall_data::loader::Loaded;
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
 use holdall_graph::Graph;
+use holdall_models::folder::ModelFolder;
+use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::UnetConfig;
 use holdall_models::unet::{init, layout};
 
@@ -87,11 +89,23 @@ impl SegmentTask {
         }
     }
 
+    /// The same on the weights of a folder that was checked; `None` where it is no U-Net's.
+    pub fn of_folder(folder: ModelFolder, sides: [usize; 2]) -> Option<SegmentTask> {
+        let ModelConfig::Unet(model) = folder.config() else {
+            return None;
+        };
+        let random = SegmentTask::new(model.clone(), sides);
+        Some(SegmentTask {
+            weights: Some(Arc::new(Weights::Folder(Box::new(folder)))),
+            ..random
+        })
+    }
+
     /// Fills a parameter from a folder, whose convolutions have another layout.
     fn read_weight(
         &self,
         shapes: &[(String, Vec<usize>)],
-        folder: &holdall_models::folder::ModelFolder,
+        folder: &ModelFolder,
         name: &str,
         values: &mut [f32],
     ) -> Result<(), TrainError> {
