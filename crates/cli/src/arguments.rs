@@ -11,7 +11,9 @@ pub use self::run_options::{RunOptions, TaskArgument, set};
 use crate::commands::analyze::AnalyzeArguments;
 use crate::commands::bench_loader::BenchLoaderArguments;
 use crate::commands::bench_retrieval::BenchRetrievalArguments;
-use crate::commands::bench_step::{BenchClassifyArguments, BenchClipArguments};
+use crate::commands::bench_step::{
+    BenchClassifyArguments, BenchClipArguments, BenchSegmentArguments,
+};
 use crate::commands::completions::CompletionsArguments;
 use crate::commands::data_check::DataCheckArguments;
 use crate::commands::data_clean::DataCleanArguments;
@@ -112,6 +114,8 @@ pub enum BenchCommand {
     Clip(BenchClipArguments),
     /// One training step of an image classifier over random data, exact whatever the split
     Classify(BenchClassifyArguments),
+    /// One training step of a U-Net over random data, batch Dice exact whatever the split
+    Segment(BenchSegmentArguments),
     /// Pictures of a folder into batches, beside decoding alone
     Loader(BenchLoaderArguments),
     /// Exact ranks of random features

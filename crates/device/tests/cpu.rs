@@ -13,6 +13,8 @@ mod dropout;
 mod gradient_check;
 #[path = "cpu/gradients_of_graphs.rs"]
 mod gradients_of_graphs;
+#[path = "cpu/gradients_of_images.rs"]
+mod gradients_of_images;
 #[path = "cpu/gradients_of_operations.rs"]
 mod gradients_of_operations;
 #[path = "cpu/optimizer.rs"]

@@ -12,20 +12,28 @@
 
 #[path = "cuda/attention.rs"]
 mod attention;
+#[path = "cuda/convolution.rs"]
+mod convolution;
 #[path = "cuda/elements.rs"]
 mod elements;
 #[path = "cuda/every_operation.rs"]
 mod every_operation;
 #[path = "cuda/graphs.rs"]
 mod graphs;
+#[path = "cuda/group_norm.rs"]
+mod group_norm;
 #[path = "cuda/harness.rs"]
 mod harness;
+#[path = "cuda/images.rs"]
+mod images;
 #[path = "cuda/layer_norm.rs"]
 mod layer_norm;
 #[path = "cuda/linear.rs"]
 mod linear;
 #[path = "cuda/losses.rs"]
 mod losses;
+#[path = "cuda/pixel_losses.rs"]
+mod pixel_losses;
 #[path = "cuda/recipes.rs"]
 mod recipes;
 #[path = "cpu/step.rs"]

@@ -3,7 +3,8 @@
 //! Gradients belong to storages, and the gradient of a view is the same view of the storage's gradient: the
 //! gradients of `q`, `k` and `v` land side by side in the gradient of `qkv` without a copy. The first
 //! contribution overwrites, later ones accumulate in place. Where only part of a storage is ever
-//! read (the class token of the last layer), its gradient is first filled with zero.
+//! read (the class token of the last layer), its gradient is first filled with zero; not where the first contribution is to
+//! the whole of it (a skip join: the decoder reads all channels, the next encoder stage some).
 //!
 //! What does not lead to a trainable parameter is pruned: a frozen branch has no backward nodes at all.
 
@@ -163,8 +164,9 @@ impl Backward<'_> {
             return Output::accumulate(value);
         }
         if !self.gradients.contains_key(&view.storage) {
-            self.open_gradient(view.storage);
+            self.open_gradient(view);
         }
+        let covers = self.covers(view);
         let entry = self
             .gradients
             .get_mut(&view.storage)
@@ -180,6 +182,7 @@ impl Backward<'_> {
             Write::Overwrite
         };
         entry.written.push(view);
+        entry.whole |= covers;
         let value = self.graph.add_value(Value {
             storage: entry.gradient,
             ..view
@@ -187,8 +190,16 @@ impl Backward<'_> {
         Output { value, mode }
     }
 
-    /// Makes the gradient storage of a storage; zeroed unless the views that are read tile it.
-    fn open_gradient(&mut self, storage: StorageId) {
+    /// Whether a view is the whole of its storage.
+    fn covers(&self, view: Value) -> bool {
+        view.is_contiguous()
+            && view.shape.num_elements() == self.graph.storage(view.storage).num_elements
+    }
+
+    /// Makes the gradient storage of the storage that `first` is to be added to; zeroed unless that is all of it, or the views
+    /// that are read tile it.
+    fn open_gradient(&mut self, first: Value) {
+        let storage = first.storage;
         let forward = self.graph.storage(storage).clone();
         let gradient = self.graph.add_storage(
             format!("{}.grad", forward.name),
@@ -202,7 +213,7 @@ impl Backward<'_> {
         let each_whole = views
             .iter()
             .all(|view| view.shape.num_elements() == forward.num_elements);
-        let whole = !tiled && !each_whole;
+        let whole = !tiled && !each_whole && !self.covers(first);
         if whole {
             let all = self.graph.add_value(Value::whole(
                 gradient,
@@ -221,19 +232,20 @@ impl Backward<'_> {
         );
     }
 
+    /// Whether [`Backward::donate`] would copy nothing.
+    pub fn takes_over(&self, value: ValueId, gradient: ValueId) -> bool {
+        let (view, given) = (*self.graph.value(value), *self.graph.value(gradient));
+        !self.gradients.contains_key(&view.storage)
+            && self.graph.storage(view.storage).role != Role::Weight
+            && self.covers(view)
+            && self.covers(given)
+    }
+
     /// The gradient of `value` is `gradient`, which nobody else will read again: without a copy where no
     /// other contribution is there yet.
     pub fn donate(&mut self, value: ValueId, gradient: ValueId) {
         let (view, given) = (*self.graph.value(value), *self.graph.value(gradient));
-        let covers = |graph: &Graph, view: Value| {
-            view.is_contiguous()
-                && view.shape.num_elements() == graph.storage(view.storage).num_elements
-        };
-        let free = !self.gradients.contains_key(&view.storage)
-            && self.graph.storage(view.storage).role != Role::Weight
-            && covers(self.graph, view)
-            && covers(self.graph, given);
-        if free {
+        if self.takes_over(value, gradient) {
             self.gradients.insert(
                 view.storage,
                 StorageGradient {

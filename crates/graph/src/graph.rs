@@ -452,6 +452,50 @@ impl Graph {
         })
     }
 
+    /// Pictures that lie within rows of bytes `[n, row_bytes]`, from `byte_offset` on: a view `[n, height, width, channels]`, or
+    /// `[n, height, width]`, as `dims` has it.
+    pub fn picture_view(&mut self, rows: ValueId, byte_offset: usize, dims: &[usize]) -> ValueId {
+        let base = *self.value(rows);
+        let ([n, row_bytes], DType::U8) = (base.shape.dims(), self.dtype(rows)) else {
+            panic!(
+                "pictures of {:?}, expected rows of bytes [n, row_bytes]",
+                base.shape
+            );
+        };
+        let bytes: usize = dims.iter().product();
+        assert!(
+            byte_offset + bytes <= *row_bytes,
+            "pictures {dims:?} from byte {byte_offset} on of rows of {row_bytes}"
+        );
+        let inner = Shape::new(dims).contiguous_strides();
+        let shape: Vec<usize> = [*n].iter().chain(dims).copied().collect();
+        let row = base.strides.dims()[0];
+        let strides: Vec<usize> = [row].iter().chain(inner.dims()).copied().collect();
+        self.add_value(Value {
+            offset: base.offset + byte_offset,
+            shape: Shape::new(&shape),
+            strides: Shape::new(&strides),
+            ..base
+        })
+    }
+
+    /// Every `step`-th pixel of `[n, height, width]` in both directions, beginning with the first: a view, no work.
+    pub fn every_pixel(&mut self, labels: ValueId, step: usize) -> ValueId {
+        let base = *self.value(labels);
+        let ([n, height, width], [sample, line, pixel]) = (base.shape.dims(), base.strides.dims())
+        else {
+            panic!(
+                "every pixel of {:?}, expected [n, height, width]",
+                base.shape
+            );
+        };
+        self.add_value(Value {
+            shape: Shape::new(&[*n, height.div_ceil(step), width.div_ceil(step)]),
+            strides: Shape::new(&[*sample, line * step, pixel * step]),
+            ..base
+        })
+    }
+
     /// The same elements under another shape; the value must be contiguous.
     pub fn reshape(&mut self, of: ValueId, dims: &[usize]) -> ValueId {
         let base = *self.value(of);

@@ -19,6 +19,7 @@ mod top_k;
 
 pub use confusion::Confusion;
 pub use multi_label::{LabelMetrics, MultiLabel, MultiLabelMetrics};
+pub(crate) use score_table::ranking;
 pub use score_table::{RankingMetrics, ScoreTable};
 pub use single_label::{ClassMetrics, SingleLabel, SingleLabelMetrics};
 pub use top_k::{rank_of, top_k};

@@ -1,7 +1,7 @@
 //! What a model is worth: retrieval ranks, labels and numbers, from features and logits as they come.
 //!
 //! [`feature_file`] and [`pair_file`] read what any framework wrote, [`feature_gather`] takes what a model says batch by batch,
-//! [`unique_captions`] finds equal ones; [`retrieval`] ranks. [`classification`] and [`regression`] score predictions.
+//! [`unique_captions`] finds equal ones; [`retrieval`] ranks. [`classification`], [`regression`] and [`segmentation`] score predictions.
 
 #![deny(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod pairs;
 pub mod regression;
 pub mod retrieval;
 mod safetensors_header;
+pub mod segmentation;
 pub mod unique_captions;
 
 pub use error::InputError;

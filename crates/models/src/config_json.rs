@@ -149,6 +149,8 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
     match activation {
         Activation::QuickGelu => "quick_gelu",
         Activation::Gelu => "gelu",
+        Activation::Relu => "relu",
+        Activation::LeakyRelu => "leaky_relu",
     }
 }
 

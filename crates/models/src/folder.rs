@@ -141,10 +141,12 @@ impl ModelFolder {
     pub fn clip_config(&self) -> Result<&ClipConfig, ModelError> {
         match &self.config {
             ModelConfig::Clip(config) => Ok(config),
-            ModelConfig::Backbone(_) | ModelConfig::Classifier(_) => Err(ModelError::NotClip {
-                folder: self.path.clone(),
-                found: self.config.describe(),
-            }),
+            ModelConfig::Backbone(_) | ModelConfig::Classifier(_) | ModelConfig::Unet(_) => {
+                Err(ModelError::NotClip {
+                    folder: self.path.clone(),
+                    found: self.config.describe(),
+                })
+            }
         }
     }
 

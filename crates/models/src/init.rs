@@ -1,6 +1,7 @@
 //! Weights where there is no folder: random numbers that are a function of (seed, name, index) alone.
 //!
-//! How wide they spread is for each architecture to say: [`clip::init`](crate::clip::init), [`vit::init`](crate::vit::init).
+//! How wide they spread is for each architecture to say: [`clip::init`](crate::clip::init), [`vit::init`](crate::vit::init),
+//! [`unet::init`](crate::unet::init).
 
 use holdall_files::{FNV_START, GOLDEN, SplitMix64, fnv1a};
 
@@ -42,21 +43,33 @@ pub enum Start {
     Constant(f32),
     /// Normal numbers of this standard deviation around zero.
     Normal(f64),
+    /// Uniform numbers between this below zero and this above.
+    Uniform(f64),
 }
 
 impl Start {
     /// Fills the parameter `name`.
     pub fn fill(self, seed: u64, name: &str, values: &mut [f32]) {
-        let std = match self {
-            Start::Constant(value) => return values.fill(value),
-            Start::Normal(std) => std,
-        };
+        if let Start::Constant(value) = self {
+            return values.fill(value);
+        }
         let draw_from = |first: usize, values: &mut [f32]| {
             let mut draw = Draw::new(seed, name);
-            // A normal takes two.
-            draw.0.skip(2 * first as u64);
-            for value in values {
-                *value = (draw.normal() * std) as f32;
+            match self {
+                Start::Constant(_) => {}
+                Start::Normal(std) => {
+                    // A normal takes two.
+                    draw.0.skip(2 * first as u64);
+                    for value in values {
+                        *value = (draw.normal() * std) as f32;
+                    }
+                }
+                Start::Uniform(bound) => {
+                    draw.0.skip(first as u64);
+                    for value in values {
+                        *value = ((2.0 * draw.uniform() - 1.0) * bound) as f32;
+                    }
+                }
             }
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -87,6 +100,21 @@ mod tests {
             let expected = (draw.normal() * 0.02) as f32;
             assert_eq!(value.to_bits(), expected.to_bits(), "number {index}");
         }
+    }
+
+    #[test]
+    fn uniform_numbers_fill_their_bounds_on_any_number_of_threads() {
+        let mut values = vec![0.0; 700_001];
+        Start::Uniform(0.5).fill(3, "conv.weight", &mut values);
+        let mut draw = Draw::new(3, "conv.weight");
+        for (index, &value) in values.iter().enumerate() {
+            let expected = ((2.0 * draw.uniform() - 1.0) * 0.5) as f32;
+            assert_eq!(value.to_bits(), expected.to_bits(), "number {index}");
+        }
+        let largest = values
+            .iter()
+            .fold(0.0f32, |most, value| most.max(value.abs()));
+        assert!((0.499..=0.5).contains(&largest), "{largest}");
     }
 
     #[test]

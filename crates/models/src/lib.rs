@@ -1,7 +1,7 @@
 //! Models as graphs, and the folders they are kept in.
 //!
 //! A model is a pure function from a config to a graph: [`clip`] writes CLIP, [`vit`] vision transformers with a
-//! classifier, both of the blocks of `transformer`. Beside each graph are its sizes, Hugging Face's names and what its weights
+//! classifier, both of the blocks of `transformer`; [`unet`] writes U-Nets. Beside each graph are its sizes, Hugging Face's names and what its weights
 //! start as. [`model_config`] tells which of them a config.json describes, [`folder`] reads and writes Hugging Face
 //! folders, [`init`] draws numbers where there is no folder, [`hub_cache`] finds folders by name, [`state_file`] keeps the
 //! state of a run.
@@ -17,6 +17,7 @@ mod size_checks;
 pub mod state_file;
 mod tensor_list;
 mod transformer;
+pub mod unet;
 pub mod vit;
 
 pub use clip::config;

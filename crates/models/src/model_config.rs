@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 use crate::clip::config::ClipConfig;
 use crate::config_json::{Section, read_object, shown};
 use crate::error::ModelError;
+use crate::unet;
+use crate::unet::config::UnetConfig;
 use crate::vit::config::{ClassifierConfig, Family, VisionTransformerConfig};
 
 /// A model by its architecture.
@@ -18,6 +20,8 @@ pub enum ModelConfig {
     Backbone(VisionTransformerConfig),
     /// A vision transformer with a classifier: `ViTForImageClassification` and the like.
     Classifier(ClassifierConfig),
+    /// A U-Net, as Holdall writes them.
+    Unet(UnetConfig),
 }
 
 /// What the architectures of transformers are here.
@@ -26,10 +30,11 @@ enum Kind {
     Clip,
     Backbone(Family),
     Classifier(Family),
+    Unet,
 }
 
 /// `model_type`, a name in `architectures`, and what it is.
-const ARCHITECTURES: [(&str, &str, Kind); 12] = [
+const ARCHITECTURES: [(&str, &str, Kind); 14] = [
     ("clip", "CLIPModel", Kind::Clip),
     (
         "clip",
@@ -70,8 +75,10 @@ const ARCHITECTURES: [(&str, &str, Kind); 12] = [
         "Dinov2ForImageClassification",
         Kind::Classifier(Family::Dinov2),
     ),
+    (unet::MODEL_TYPE, unet::ARCHITECTURE, Kind::Unet),
     // A configuration saved without its model names no architecture; the type says enough.
     ("clip", "", Kind::Clip),
+    (unet::MODEL_TYPE, "", Kind::Unet),
 ];
 
 impl ModelConfig {
@@ -95,16 +102,18 @@ impl ModelConfig {
             Kind::Classifier(family) => {
                 ModelConfig::Classifier(ClassifierConfig::read(family, &top, &mut notes)?)
             }
+            Kind::Unet => ModelConfig::Unet(UnetConfig::read(&top)?),
         };
         Ok((config, notes))
     }
 
-    /// What computes features of pictures.
-    pub fn backbone(&self) -> VisionTransformerConfig {
+    /// The vision transformer that computes features of pictures, where there is one.
+    pub fn backbone(&self) -> Option<VisionTransformerConfig> {
         match self {
-            ModelConfig::Clip(config) => config.backbone(),
-            ModelConfig::Backbone(config) => config.clone(),
-            ModelConfig::Classifier(config) => config.backbone.clone(),
+            ModelConfig::Clip(config) => Some(config.backbone()),
+            ModelConfig::Backbone(config) => Some(config.clone()),
+            ModelConfig::Classifier(config) => Some(config.backbone.clone()),
+            ModelConfig::Unet(_) => None,
         }
     }
 
@@ -112,7 +121,7 @@ impl ModelConfig {
     pub fn classifier(&self) -> Option<&ClassifierConfig> {
         match self {
             ModelConfig::Classifier(config) => Some(config),
-            ModelConfig::Clip(_) | ModelConfig::Backbone(_) => None,
+            ModelConfig::Clip(_) | ModelConfig::Backbone(_) | ModelConfig::Unet(_) => None,
         }
     }
 
@@ -129,6 +138,7 @@ impl ModelConfig {
             ModelConfig::Classifier(config) => {
                 config.backbone.family.classifier_architecture().into()
             }
+            ModelConfig::Unet(_) => "a U-Net".into(),
         }
     }
 
@@ -138,15 +148,17 @@ impl ModelConfig {
             ModelConfig::Clip(config) => config.validate(file),
             ModelConfig::Backbone(config) => config.validate(file),
             ModelConfig::Classifier(config) => config.validate(file),
+            ModelConfig::Unet(config) => config.validate(file),
         }
     }
 
-    /// The text of a config.json that transformers' `from_pretrained` loads. A backbone is only ever read; it is saved
+    /// The text of a config.json that transformers' `from_pretrained` loads, or for a U-Net docs/scripts/unet.py. A backbone is only ever read; it is saved
     /// with the classifier that was trained on it. `file` is named in the error.
     pub fn to_json(&self, file: &Path) -> Result<String, ModelError> {
         match self {
             ModelConfig::Clip(config) => Ok(config.to_json()),
             ModelConfig::Classifier(config) => Ok(config.to_json()),
+            ModelConfig::Unet(config) => Ok(config.to_json()),
             ModelConfig::Backbone(_) => Err(ModelError::Architecture {
                 file: file.into(),
                 expected: "a CLIPModel or a classifier".into(),
@@ -161,6 +173,7 @@ impl ModelConfig {
             ModelConfig::Clip(config) => config.tensors(),
             ModelConfig::Backbone(config) => config.tensors(),
             ModelConfig::Classifier(config) => config.tensors(),
+            ModelConfig::Unet(config) => config.tensors(),
         }
     }
 
@@ -176,7 +189,7 @@ impl ModelConfig {
     pub(crate) fn prefix(&self) -> Option<&'static str> {
         match self {
             ModelConfig::Backbone(config) => Some(config.family.names().prefix),
-            ModelConfig::Clip(_) | ModelConfig::Classifier(_) => None,
+            ModelConfig::Clip(_) | ModelConfig::Classifier(_) | ModelConfig::Unet(_) => None,
         }
     }
 
@@ -193,6 +206,7 @@ impl ModelConfig {
             }
             ModelConfig::Backbone(config) => (config.family, false),
             ModelConfig::Classifier(config) => (config.backbone.family, true),
+            ModelConfig::Unet(_) => return false,
         };
         let inner = name.strip_prefix(family.names().prefix).unwrap_or(name);
         let heads = ["classifier.", "cls_classifier.", "distillation_classifier."];
@@ -213,6 +227,12 @@ impl From<&ClipConfig> for ModelConfig {
 impl From<&ClassifierConfig> for ModelConfig {
     fn from(config: &ClassifierConfig) -> ModelConfig {
         ModelConfig::Classifier(config.clone())
+    }
+}
+
+impl From<&UnetConfig> for ModelConfig {
+    fn from(config: &UnetConfig) -> ModelConfig {
+        ModelConfig::Unet(config.clone())
     }
 }
 

@@ -176,8 +176,9 @@ pub fn rewrite(graph: &Graph, policy: &RecomputePolicy) -> Rewritten {
     let mut rewriter = Rewriter::new(graph.clone(), &forward, policy);
     let mut backward = Vec::new();
     for mut node in section(Section::Backward) {
+        let reader = node.block;
         for input in &mut node.inputs {
-            *input = rewriter.available(*input, &mut backward);
+            *input = rewriter.available(*input, reader, &mut backward);
         }
         backward.push(node);
     }
@@ -221,26 +222,35 @@ fn first_pass(graph: &Graph, forward: &[Node]) -> Vec<Node> {
     nodes
 }
 
+/// Index of a forward node, and which of its outputs.
+type Producer = (usize, usize);
+
 struct Rewriter<'p> {
     graph: Graph,
     policy: &'p RecomputePolicy,
-    /// Activation -> index of its forward node and which output it is.
-    producers: HashMap<StorageId, (usize, usize)>,
+    /// Activation -> what writes it: one node, or several that write a part of the columns each (a join that copies nothing).
+    producers: HashMap<StorageId, Vec<Producer>>,
     forward: Vec<Node>,
     /// Activations that leave their block: what enters the next one is always kept.
     leaving: HashSet<StorageId>,
     /// Activation -> the storage that holds it when recomputed.
     recomputed: HashMap<StorageId, StorageId>,
+    /// The same for the columns of a join, once for each block that reads them: a part of a join is read again when the backward
+    /// pass has come to the block that wrote it, and until then the whole would stay.
+    recomputed_columns: HashMap<(StorageId, Columns, Option<BlockId>), ValueId>,
 }
+
+/// First column and number of columns of a view, in a storage whose rows are so wide.
+type Columns = [usize; 3];
 
 impl<'p> Rewriter<'p> {
     fn new(graph: Graph, forward: &[Node], policy: &'p RecomputePolicy) -> Rewriter<'p> {
-        let mut producers = HashMap::new();
+        let mut producers: HashMap<StorageId, Vec<Producer>> = HashMap::new();
         let mut leaving = HashSet::new();
         for (index, node) in forward.iter().enumerate() {
             for &input in &node.inputs {
                 let storage = graph.value(input).storage;
-                if let Some(&(producer, _)) = producers.get(&storage) {
+                for &(producer, _) in producers.get(&storage).into_iter().flatten() {
                     let producer: &Node = &forward[producer];
                     if policy.group_of(producer.block) != policy.group_of(node.block) {
                         leaving.insert(storage);
@@ -250,7 +260,8 @@ impl<'p> Rewriter<'p> {
             for (output_index, output) in node.outputs.iter().enumerate() {
                 let storage = graph.value(output.value).storage;
                 if graph.storage(storage).role == Role::Activation {
-                    producers.insert(storage, (index, output_index));
+                    let writers = producers.entry(storage).or_default();
+                    writers.push((index, output_index));
                 }
             }
         }
@@ -261,28 +272,36 @@ impl<'p> Rewriter<'p> {
             forward: forward.to_vec(),
             leaving,
             recomputed: HashMap::new(),
+            recomputed_columns: HashMap::new(),
         }
     }
 
-    /// The value as the backward pass can read it; appends what has to run for it.
-    fn available(&mut self, id: ValueId, nodes: &mut Vec<Node>) -> ValueId {
+    /// The value as a backward node of block `reader` can read it; appends what has to run for it.
+    fn available(
+        &mut self,
+        id: ValueId,
+        reader: Option<BlockId>,
+        nodes: &mut Vec<Node>,
+    ) -> ValueId {
         let value = *self.graph.value(id);
-        let Some(&(producer, output)) = self.producers.get(&value.storage) else {
-            return id;
+        let (producer, output) = match self.producers.get(&value.storage).map(Vec::as_slice) {
+            None => return id,
+            Some(&[producer]) => producer,
+            Some(_) => return self.available_of_join(id, reader, nodes),
         };
         let node = self.forward[producer].clone();
         let storage = match self.recomputed.get(&value.storage) {
             Some(&storage) => storage,
             // Kept, a copy for one use would no longer be one.
             None if self.graph.is_weight_copy(&node) => {
-                self.recompute(&node, nodes);
+                self.recompute(&node, reader, nodes);
                 self.recomputed[&value.storage]
             }
             None => match (self.policy.of(node.block), node.op.rules().recompute()) {
                 (Recompute::None, _) | (Recompute::Cheap, None) => return id,
                 (Recompute::Blocks, _) if self.leaving.contains(&value.storage) => return id,
                 (Recompute::Blocks, _) | (Recompute::Cheap, Some(RecomputeRule::SameNode)) => {
-                    self.recompute(&node, nodes);
+                    self.recompute(&node, reader, nodes);
                     self.recomputed[&value.storage]
                 }
                 (
@@ -296,15 +315,11 @@ impl<'p> Rewriter<'p> {
                     if output != derived {
                         return id;
                     }
-                    let source = self.available(node.outputs[from].value, nodes);
+                    let source = self.available(node.outputs[from].value, reader, nodes);
                     let target = self.twin(node.outputs[output].value);
                     nodes.push(Node {
                         op: *op,
-                        inputs: vec![source],
-                        outputs: vec![Output::overwrite(target)],
-                        section: Section::Backward,
-                        block: node.block,
-                        lane: node.lane,
+                        ..again(&node, vec![source], vec![Output::overwrite(target)])
                     });
                     self.recomputed[&value.storage]
                 }
@@ -313,25 +328,96 @@ impl<'p> Rewriter<'p> {
         self.graph.add_value(Value { storage, ..value })
     }
 
-    fn recompute(&mut self, node: &Node, nodes: &mut Vec<Node>) {
-        let inputs = node
-            .inputs
-            .iter()
-            .map(|&input| self.available(input, nodes))
-            .collect();
+    fn recompute(&mut self, node: &Node, reader: Option<BlockId>, nodes: &mut Vec<Node>) {
+        let inputs = self.all_available(&node.inputs, reader, nodes);
         let outputs = node
             .outputs
             .iter()
             .map(|output| Output::overwrite(self.twin(output.value)))
             .collect();
-        nodes.push(Node {
-            op: node.op.clone(),
-            inputs,
-            outputs,
-            section: Section::Backward,
-            block: node.block,
-            lane: node.lane,
+        nodes.push(again(node, inputs, outputs));
+    }
+
+    fn all_available(
+        &mut self,
+        values: &[ValueId],
+        reader: Option<BlockId>,
+        nodes: &mut Vec<Node>,
+    ) -> Vec<ValueId> {
+        let values = values.iter();
+        values
+            .map(|&value| self.available(value, reader, nodes))
+            .collect()
+    }
+
+    /// Columns of a join: kept as a whole, or exactly those that are read recomputed into a storage of their own.
+    fn available_of_join(
+        &mut self,
+        id: ValueId,
+        reader: Option<BlockId>,
+        nodes: &mut Vec<Node>,
+    ) -> ValueId {
+        let value = *self.graph.value(id);
+        let writers = self.producers[&value.storage].clone();
+        let is_kept = writers.iter().any(|&(producer, _)| {
+            let node = &self.forward[producer];
+            let again = node.op.rules().recompute() == Some(RecomputeRule::SameNode)
+                && node.outputs.len() == 1;
+            match self.policy.of(node.block) {
+                Recompute::None => true,
+                Recompute::Cheap => !again,
+                Recompute::Blocks => self.leaving.contains(&value.storage) || !again,
+            }
         });
+        let columns = |value: &Value| {
+            let wide = value.row_stride()?;
+            let first = value.offset % wide;
+            (first + value.shape.width() <= wide).then_some([first, value.shape.width(), wide])
+        };
+        let Some(wanted @ [first, width, wide]) = columns(&value).filter(|_| !is_kept) else {
+            return id;
+        };
+        let rows = |value: &Value| value.shape.dims()[..value.shape.dims().len() - 1].to_vec();
+        // A writer whose columns are not a part of what is wanted would need more room than there is.
+        let mut parts = Vec::new();
+        for &(producer, _) in &writers {
+            let output = *self.graph.value(self.forward[producer].outputs[0].value);
+            match columns(&output) {
+                Some([start, count, same]) if same == wide && rows(&output) == rows(&value) => {
+                    if start >= first && start + count <= first + width {
+                        parts.push((producer, output, start - first));
+                    } else if start < first + width && first < start + count {
+                        return id;
+                    }
+                }
+                _ => return id,
+            }
+        }
+        let key = (value.storage, wanted, reader);
+        if let Some(&known) = self.recomputed_columns.get(&key) {
+            return known;
+        }
+        let original = self.graph.storage(value.storage).clone();
+        let storage = self.graph.add_storage(
+            format!("{} recomputed", original.name),
+            value.shape.num_elements(),
+            original.dtype,
+            Role::Activation,
+        );
+        let whole = Value::whole(storage, value.shape);
+        for (producer, output, start) in parts {
+            let node = self.forward[producer].clone();
+            let inputs = self.all_available(&node.inputs, reader, nodes);
+            let part = self.graph.add_value(Value {
+                offset: start,
+                shape: output.shape,
+                ..whole
+            });
+            nodes.push(again(&node, inputs, vec![Output::overwrite(part)]));
+        }
+        let available = self.graph.add_value(whole);
+        self.recomputed_columns.insert(key, available);
+        available
     }
 
     /// A value like `id` in a storage of its own, for the recomputed tensor.
@@ -346,5 +432,17 @@ impl<'p> Rewriter<'p> {
         );
         self.recomputed.insert(value.storage, storage);
         self.graph.add_value(Value { storage, ..value })
+    }
+}
+
+/// The work of a forward node within the backward pass.
+fn again(node: &Node, inputs: Vec<ValueId>, outputs: Vec<Output>) -> Node {
+    Node {
+        op: node.op.clone(),
+        inputs,
+        outputs,
+        section: Section::Backward,
+        block: node.block,
+        lane: node.lane,
     }
 }

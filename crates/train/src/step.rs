@@ -466,7 +466,9 @@ impl Step {
                 }
             }
         }
-        self.config.task.count_losses(batch, &mut self.counts);
+        let micro_batches = batch.num_samples.div_ceil(self.batch_size);
+        let task = &self.config.task;
+        task.count_losses(batch, micro_batches, &mut self.counts);
         let seeds = place(plan, endpoints::SEEDS);
         machine.input(&seeds, |seeds: &mut [f32]| {
             for ((seed, weight), &count) in

@@ -132,8 +132,8 @@ pub trait Task: Send + Sync {
         unreachable!("no input {name} is derived")
     }
 
-    /// What each loss's sum over a batch is divided by.
-    fn count_losses(&self, batch: &Batch, counts: &mut [f64]);
+    /// What each loss's sum over a batch is divided by. Only a task that is wrong on purpose asks how the batch is split.
+    fn count_losses(&self, batch: &Batch, micro_batches: usize, counts: &mut [f64]);
 
     /// Adds what decides which samples a run sees to their digest.
     fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8]));

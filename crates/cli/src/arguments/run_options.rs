@@ -61,6 +61,8 @@ pub enum TaskArgument {
     Clip,
     /// Pictures and labels, or numbers
     Classify,
+    /// Pictures and masks
+    Segment,
 }
 
 impl From<TaskArgument> for TaskName {
@@ -68,6 +70,7 @@ impl From<TaskArgument> for TaskName {
         match task {
             TaskArgument::Clip => TaskName::Clip,
             TaskArgument::Classify => TaskName::Classify,
+            TaskArgument::Segment => TaskName::Segment,
         }
     }
 }

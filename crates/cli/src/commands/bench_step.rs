@@ -1,4 +1,4 @@
-//! `holdall bench clip` and `holdall bench classify`: one training step over random data, timed.
+//! `holdall bench clip`, `bench classify` and `bench segment`: one training step over random data, timed.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use holdall_train::scaler::LossScaler;
 use holdall_train::setup::Setup;
 use serde::Serialize;
 
-use crate::arguments::RunOptions;
+use crate::arguments::{RunOptions, at_least_one};
 use crate::commands::open_device_for;
 use crate::screen::{print_json, progress, tell};
 
@@ -62,7 +62,37 @@ pub struct BenchClassifyArguments {
     pub timing: TimingOptions,
 }
 
-/// What both share.
+#[derive(Args)]
+#[command(
+    mut_arg("effective_batch", |argument| {
+        argument.help("Samples per optimizer step [default: 1 x 4]")
+    }),
+    mut_arg("labels", |argument| {
+        argument.help("Classes: 1 is a sigmoid, more a softmax [default: 1]")
+    }),
+    mut_arg("task", |argument| argument.hide(true)),
+    mut_arg("tokens", |argument| argument.hide(true)),
+    after_help = "Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench segment --small --micro-batch 1 --accum 4"
+)]
+pub struct BenchSegmentArguments {
+    /// A model folder or a preset
+    #[arg(long, default_value = "unet", value_name = "MODEL")]
+    pub model: String,
+    /// The preset for CPUs: 16 to 128 channels, 4 stages, 256 px
+    #[arg(long, conflicts_with = "model")]
+    pub small: bool,
+    /// Height and width of the pictures [default: what the model says: 1024, or 256 with --small]
+    #[arg(long, value_name = "PIXELS", value_parser = at_least_one)]
+    pub size: Option<usize>,
+    /// Accepted as in the PyTorch script, where it asks for the Dice of the whole batch: that is what is computed anyway
+    #[arg(long, hide = true)]
+    pub exact: bool,
+    #[command(flatten)]
+    pub timing: TimingOptions,
+}
+
+/// What all share.
 #[derive(Args)]
 pub struct TimingOptions {
     /// Timed steps
@@ -83,6 +113,8 @@ struct Bench {
     /// The split of the script that this stands beside.
     split: (usize, usize),
     num_labels: usize,
+    /// Height and width of pictures, where they are open.
+    size: Option<usize>,
     timing: TimingOptions,
 }
 
@@ -104,6 +136,7 @@ impl Bench {
             task,
             split,
             num_labels,
+            size: None,
             timing,
         }
     }
@@ -124,6 +157,15 @@ pub fn run_classify(arguments: BenchClassifyArguments) -> Result<ExitCode> {
     ))
 }
 
+pub fn run_segment(arguments: BenchSegmentArguments) -> Result<ExitCode> {
+    let model = (arguments.model, arguments.small.then_some("unet-small"));
+    run(Bench {
+        split: (1, 4),
+        size: arguments.size,
+        ..Bench::new(TaskName::Segment, model, 1, arguments.timing)
+    })
+}
+
 const WARM_UP_STEPS: usize = 3;
 
 /// Keys that others rely on.
@@ -138,6 +180,9 @@ struct BenchJson<'a> {
     exact: bool,
     step_ms: f64,
     samples_per_s: f64,
+    /// The same under the name that the segmentation script has for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images_per_s: Option<f64>,
     planned_bytes: u64,
     arena_bytes: u64,
     process_bytes: Option<u64>,
@@ -172,6 +217,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
         .into());
     }
     config.task = Some(bench.task);
+    config.unet.sides = bench.size.map(|size| [size; 2]);
     config.labels = config.labels.or(Some(bench.num_labels));
     if config.train.effective_batch.is_none()
         && config.train.batch_size.is_none()
@@ -240,6 +286,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
         exact: true,
         step_ms: seconds * 1e3,
         samples_per_s: samples as f64 / seconds,
+        images_per_s: (bench.task == TaskName::Segment).then_some(samples as f64 / seconds),
         planned_bytes: chosen.process_bytes,
         arena_bytes: step.arena_bytes(),
         process_bytes: device.peak_bytes(),

@@ -63,6 +63,13 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let what = match arguments.task {
         TaskArgument::Clip => "CLIP learns to tell cars apart",
         TaskArgument::Classify => "vision transformer learns the makes of cars",
+        TaskArgument::Segment => {
+            return Err(TrainError::Config(
+                "--task segment: expected clip or classify\nhint: `holdall bench segment --small`"
+                    .to_owned(),
+            )
+            .into());
+        }
     };
     tell(&format!(
         "A small {what}, from random weights, on {} pictures drawn now.",
@@ -113,6 +120,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
     let (model, epochs) = match arguments.task {
         TaskArgument::Clip => ("small", 5),
         TaskArgument::Classify => ("vit-demo", 4),
+        TaskArgument::Segment => ("unet-demo", 4),
     };
     let mut config = RunConfig {
         task: Some(arguments.task.into()),

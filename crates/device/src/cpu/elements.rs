@@ -1,6 +1,6 @@
 //! Element-wise operations and row normalisation.
 
-use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::activation::{Activation, LEAKY_SLOPE};
 use holdall_graph::ops::scale_columns::ScaleColumnsGrad;
 use holdall_graph::{DType, Write};
 use rayon::prelude::*;
@@ -68,6 +68,44 @@ impl Curve for ErfCurve {
     }
 }
 
+/// `max(z, 0)`.
+pub(super) struct ReluCurve;
+
+/// `z` above zero, a hundredth of it elsewhere.
+pub(super) struct LeakyCurve;
+
+impl Curve for ReluCurve {
+    #[inline(always)]
+    fn value<T: Real>(z: T) -> T {
+        if z > T::ZERO { z } else { z * T::ZERO }
+    }
+
+    #[inline(always)]
+    fn slope<T: Real>(z: T) -> T {
+        if z > T::ZERO { T::ONE } else { T::ZERO }
+    }
+}
+
+impl Curve for LeakyCurve {
+    #[inline(always)]
+    fn value<T: Real>(z: T) -> T {
+        if z > T::ZERO {
+            z
+        } else {
+            z * T::of(LEAKY_SLOPE)
+        }
+    }
+
+    #[inline(always)]
+    fn slope<T: Real>(z: T) -> T {
+        if z > T::ZERO {
+            T::ONE
+        } else {
+            T::of(LEAKY_SLOPE)
+        }
+    }
+}
+
 /// Calls `work` with each row of two matrices of one shape.
 fn zip_rows<T: Real, U: Element>(
     y: Rows<T>,
@@ -94,6 +132,8 @@ pub(super) fn activate<T: Real>(activation: Activation, o: &Operands<'_>) {
     match activation {
         Activation::QuickGelu => run::<T, QuickCurve>(y, o.input(0)),
         Activation::Gelu => run::<T, ErfCurve>(y, o.input(0)),
+        Activation::Relu => run::<T, ReluCurve>(y, o.input(0)),
+        Activation::LeakyRelu => run::<T, LeakyCurve>(y, o.input(0)),
     }
 }
 
@@ -110,6 +150,8 @@ pub(super) fn activate_grad<T: Real>(activation: Activation, o: &Operands<'_>) {
     match activation {
         Activation::QuickGelu => run::<T, QuickCurve>(dz, o.input(1)),
         Activation::Gelu => run::<T, ErfCurve>(dz, o.input(1)),
+        Activation::Relu => run::<T, ReluCurve>(dz, o.input(1)),
+        Activation::LeakyRelu => run::<T, LeakyCurve>(dz, o.input(1)),
     }
 }
 

@@ -6,7 +6,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
 use rayon::prelude::*;
 
-use super::elements::{Curve, ErfCurve, QuickCurve, for_rows};
+use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve, for_rows};
 use super::operands::{Operands, Rows};
 use super::product::{Factor, product, row_product, row_scratch_elements};
 use super::real::{Real, vectorised};
@@ -67,6 +67,8 @@ pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
                 match activation {
                     Activation::QuickGelu => activate::<T, QuickCurve>(y, landed, bias),
                     Activation::Gelu => activate::<T, ErfCurve>(y, landed, bias),
+                    Activation::Relu => activate::<T, ReluCurve>(y, landed, bias),
+                    Activation::LeakyRelu => activate::<T, LeakyCurve>(y, landed, bias),
                 }
             }
             None => finish(y, bias, residual),
@@ -136,6 +138,8 @@ pub(super) fn input_grad<T: Real>(op: &LinearInputGrad, o: &Operands<'_>) {
             match activation {
                 Activation::QuickGelu => through::<T, QuickCurve>(dx, z),
                 Activation::Gelu => through::<T, ErfCurve>(dx, z),
+                Activation::Relu => through::<T, ReluCurve>(dx, z),
+                Activation::LeakyRelu => through::<T, LeakyCurve>(dx, z),
             }
         }
     }

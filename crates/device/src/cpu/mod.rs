@@ -6,17 +6,22 @@
 mod arena;
 mod attention;
 mod contrastive;
+mod convolution;
 pub mod digits;
 mod dropout;
 mod elements;
 mod embedding;
+mod group_norm;
 mod layer_norm;
 mod limits;
 mod linear;
 mod losses;
 mod memory;
 mod operands;
+mod overlap;
 mod packing;
+mod pictures;
+mod pixel_loss;
 pub mod product;
 mod real;
 mod target;
@@ -162,6 +167,26 @@ fn execute_as<T: Real>(instruction: &Instruction, o: &Operands<'_>) {
         Op::PointwiseLossGrad(op) => losses::pointwise_grad::<T>(op.loss, o),
         Op::Contrastive(op) => contrastive::forward::<T>(op.tile, o),
         Op::ContrastiveGrad(op) => contrastive::backward::<T>(op.tile, o),
+        Op::Conv2d(op) => convolution::forward::<T>(op, o),
+        Op::Conv2dInputGrad(op) => convolution::input_grad::<T>(op, o),
+        Op::Conv2dWeightGrad(op) => convolution::weight_grad::<T>(op, o),
+        Op::TransposedConv2d(op) => convolution::transposed::<T>(op.stride, o),
+        Op::TransposedConv2dInputGrad(op) => convolution::transposed_input_grad::<T>(op.stride, o),
+        Op::TransposedConv2dWeightGrad(op) => convolution::transposed_weight_grad::<T>(op, o),
+        Op::GroupStatistics(op) => group_norm::statistics::<T>(op, o),
+        Op::GroupNorm(op) => group_norm::forward::<T>(op, o),
+        Op::GroupNormGrad(op) => group_norm::backward::<T>(op, o),
+        Op::Pool2d(op) => pictures::pool::<T>(op, o),
+        Op::Pool2dGrad(op) => pictures::pool_grad::<T>(op, o),
+        Op::Upsample2d(op) => pictures::upsample::<T>(op, o),
+        Op::Upsample2dGrad(op) => pictures::upsample_grad::<T>(op, o),
+        Op::NormalizePixels(op) => pictures::normalize_pixels::<T>(op, o),
+        Op::PixelLoss(op) => pixel_loss::forward::<T>(op, o),
+        Op::PixelLossGrad(op) => pixel_loss::backward::<T>(op, o),
+        Op::OverlapSums(op) => overlap::sums::<T>(op.kind, o),
+        Op::OverlapSumsGrad(op) => overlap::sums_grad::<T>(op.kind, o),
+        Op::OverlapLoss(op) => overlap::loss::<T>(op, o),
+        Op::OverlapLossGrad(op) => overlap::loss_grad::<T>(&op.forward, o),
         Op::Fill(op) => elements::fill::<T>(op.value, o),
         Op::Add(_) => elements::add::<T>(o),
         Op::AddInto(_) => elements::add_into::<T>(o),

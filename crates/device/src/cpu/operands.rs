@@ -108,6 +108,33 @@ impl<T: Element> Rows<T> {
     }
 }
 
+/// Pictures whose samples, lines and pixels are each evenly spaced: parts of longer rows, or every other pixel.
+#[derive(Clone, Copy)]
+pub(super) struct Pictures<T> {
+    pointer: *const T,
+    /// Samples, lines, pixels.
+    pub dims: [usize; 3],
+    strides: [usize; 3],
+    /// Elements of a pixel.
+    pub channels: usize,
+}
+
+// SAFETY: an address and a shape; pictures are only read.
+unsafe impl<T: Send> Send for Pictures<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Pictures<T> {}
+
+impl<T: Element> Pictures<T> {
+    /// The channels of a pixel.
+    pub fn pixel(&self, [sample, line, pixel]: [usize; 3]) -> &[T] {
+        debug_assert!(sample < self.dims[0] && line < self.dims[1] && pixel < self.dims[2]);
+        let [by_sample, by_line, by_pixel] = self.strides;
+        let at = sample * by_sample + line * by_line + pixel * by_pixel;
+        // SAFETY: within the arena (checked when the operand was made); nobody writes it now.
+        unsafe { std::slice::from_raw_parts(self.pointer.add(at), self.channels) }
+    }
+}
+
 /// The operands of an instruction at work.
 pub(super) struct Operands<'a> {
     instruction: &'a Instruction,
@@ -170,6 +197,36 @@ impl<'a> Operands<'a> {
 
     pub fn input<T: Element>(&self, index: usize) -> Rows<T> {
         self.rows(&self.instruction.inputs[index])
+    }
+
+    /// An operand of `[n, h, w]`, or of `[n, h, w, c]` with whole pixels, and any strides otherwise.
+    pub fn pictures<T: Element>(&self, index: usize) -> Pictures<T> {
+        let place = &self.instruction.inputs[index];
+        assert_eq!(size_of::<T>(), place.dtype.bytes(), "operand format");
+        let offset = place.offset as usize
+            + self.micro_batch * place.micro_stride as usize
+            + self.slot * place.slot_stride as usize;
+        let (dims, strides) = (place.shape.dims(), place.strides.dims());
+        let channels = dims.get(3).copied().unwrap_or(1);
+        assert!(
+            strides.get(3).is_none_or(|&stride| stride == 1),
+            "whole pixels"
+        );
+        let [dims, strides] = [dims, strides].map(|sizes| [sizes[0], sizes[1], sizes[2]]);
+        let last: usize = (0..3)
+            .map(|axis| dims[axis].saturating_sub(1) * strides[axis])
+            .sum();
+        assert!(
+            offset + (last + channels) * size_of::<T>() <= self.arena.bytes,
+            "operand within the arena"
+        );
+        Pictures {
+            // SAFETY: the offset lies within the arena, as just checked.
+            pointer: unsafe { self.arena.base.add(offset) }.cast(),
+            dims,
+            strides,
+            channels,
+        }
     }
 
     pub fn output_place(&self, index: usize) -> Option<&Place> {

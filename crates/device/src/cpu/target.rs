@@ -5,7 +5,10 @@ use holdall_plan::Target;
 
 use super::attention::{self, QUERY_TILE};
 use super::packing::{self, Form, Packed, Threads};
-use super::{contrastive, elements, layer_norm, linear, memory, product, update};
+use super::{
+    contrastive, elements, group_norm, layer_norm, linear, memory, overlap, pixel_loss, product,
+    update,
+};
 
 /// Sizes and times on this machine's cores.
 #[derive(Clone, Debug)]
@@ -108,6 +111,18 @@ impl CpuTarget {
             | Op::PointwiseLoss(_)
             | Op::PointwiseLossGrad(_)
             | Op::ScaleColumnsGrad(_)
+            | Op::Conv2d(_)
+            | Op::Conv2dInputGrad(_)
+            | Op::Conv2dWeightGrad(_)
+            | Op::TransposedConv2d(_)
+            | Op::TransposedConv2dInputGrad(_)
+            | Op::TransposedConv2dWeightGrad(_)
+            | Op::GroupStatistics(_)
+            | Op::GroupNormGrad(_)
+            | Op::PixelLoss(_)
+            | Op::OverlapSums(_)
+            | Op::OverlapLoss(_)
+            | Op::OverlapLossGrad(_)
             | Op::Fill(_)
             | Op::Collective(_)
             | Op::GradientNorm(_) => Vec::new(),
@@ -225,10 +240,22 @@ impl Target for CpuTarget {
                     .max();
                 widest.unwrap_or(0).div_ceil(update::TASK_ELEMENTS) * size_of::<f64>()
             }
+            Op::GroupStatistics(_) => group_norm::sum_bytes(node.input(0)),
+            Op::GroupNormGrad(op) => group_norm::gradient_bytes(node.input(1), op.groups),
+            Op::PixelLoss(_) => pixel_loss::line_bytes(node.input(0)),
+            Op::OverlapSums(_) => overlap::line_bytes(node.input(0)),
             plain_operations!()
             | Op::EmbeddingGrad(_)
             | Op::ClassTokenGrad(_)
             | Op::PointwiseLossGrad(_)
+            | Op::Conv2d(_)
+            | Op::Conv2dInputGrad(_)
+            | Op::Conv2dWeightGrad(_)
+            | Op::TransposedConv2d(_)
+            | Op::TransposedConv2dInputGrad(_)
+            | Op::TransposedConv2dWeightGrad(_)
+            | Op::OverlapLoss(_)
+            | Op::OverlapLossGrad(_)
             | Op::Fill(_)
             | Op::Collective(_) => 0,
         };

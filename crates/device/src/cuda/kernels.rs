@@ -9,18 +9,22 @@ use super::progress::told_if_slow;
 use crate::DeviceError;
 
 /// Every file of kernels.
-pub(super) const FILES: [(&str, &str); 10] = [
+pub(super) const FILES: [(&str, &str); 14] = [
     ("attention.cu", include_str!("kernels/attention.cu")),
     (
         "attention_plain.cu",
         include_str!("kernels/attention_plain.cu"),
     ),
     ("contrastive.cu", include_str!("kernels/contrastive.cu")),
+    ("convolution.cu", include_str!("kernels/convolution.cu")),
     ("elements.cu", include_str!("kernels/elements.cu")),
+    ("group_norm.cu", include_str!("kernels/group_norm.cu")),
+    ("images.cu", include_str!("kernels/images.cu")),
     ("layer_norm.cu", include_str!("kernels/layer_norm.cu")),
     ("linear.cu", include_str!("kernels/linear.cu")),
     ("losses.cu", include_str!("kernels/losses.cu")),
     ("noise.cu", include_str!("kernels/noise.cu")),
+    ("pixel_losses.cu", include_str!("kernels/pixel_losses.cu")),
     ("tokens.cu", include_str!("kernels/tokens.cu")),
     ("update.cu", include_str!("kernels/update.cu")),
 ];

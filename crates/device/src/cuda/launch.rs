@@ -12,7 +12,9 @@ macro_rules! arguments {
 
 mod attention;
 mod contrastive;
+pub(super) mod conv;
 mod elements;
+pub(super) mod images;
 mod linear;
 mod losses;
 mod tokens;
@@ -287,6 +289,26 @@ impl<'a> Issuer<'a> {
             Op::PointwiseLossGrad(op) => losses::pointwise_grad(op.loss, &o),
             Op::Contrastive(op) => contrastive::forward(op.tile, &o),
             Op::ContrastiveGrad(op) => contrastive::backward(op.tile, &o),
+            Op::Conv2d(op) => conv::forward(op, &o),
+            Op::Conv2dInputGrad(op) => conv::input_grad(op, &o),
+            Op::Conv2dWeightGrad(op) => conv::weight_grad(op, &o),
+            Op::TransposedConv2d(op) => conv::transposed(op, &o),
+            Op::TransposedConv2dInputGrad(op) => conv::transposed_input_grad(op, &o),
+            Op::TransposedConv2dWeightGrad(op) => conv::transposed_weight_grad(op, &o),
+            Op::GroupStatistics(op) => images::group_statistics(op, &o),
+            Op::GroupNorm(op) => images::group_norm(op, &o),
+            Op::GroupNormGrad(op) => images::group_norm_grad(op, &o),
+            Op::Pool2d(op) => images::pool(op, &o),
+            Op::Pool2dGrad(op) => images::pool_grad(op, &o),
+            Op::Upsample2d(op) => images::upsample(op, &o),
+            Op::Upsample2dGrad(op) => images::upsample_grad(op, &o),
+            Op::NormalizePixels(op) => images::normalize_pixels(op, &o),
+            Op::PixelLoss(op) => images::pixel_loss(op, &o),
+            Op::PixelLossGrad(op) => images::pixel_loss_grad(op, &o),
+            Op::OverlapSums(op) => images::overlap_sums(op, &o),
+            Op::OverlapSumsGrad(op) => images::overlap_sums_grad(op, &o),
+            Op::OverlapLoss(op) => images::overlap_loss(op, &o),
+            Op::OverlapLossGrad(op) => images::overlap_loss_grad(op, &o),
             Op::Fill(op) => self.fill(op.value, &o),
             Op::Add(_) => self.add(&o),
             Op::AddInto(_) => self.add_into(&o),
@@ -382,6 +404,8 @@ impl<'a> Issuer<'a> {
         let name = match activation {
             Activation::QuickGelu => "activate_quick",
             Activation::Gelu => "activate_erf",
+            Activation::Relu => "activate_relu",
+            Activation::LeakyRelu => "activate_leaky",
         };
         self.elementwise(name, y, z)
     }
@@ -395,6 +419,8 @@ impl<'a> Issuer<'a> {
         let name = match activation {
             Activation::QuickGelu => "activate_grad_quick",
             Activation::Gelu => "activate_grad_erf",
+            Activation::Relu => "activate_grad_relu",
+            Activation::LeakyRelu => "activate_grad_leaky",
         };
         self.elementwise(name, dy, z)
     }

@@ -23,7 +23,7 @@ pub use search::{FOLDERS_VARIABLE, Part};
 /// A library that was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Which one: `libcuda`, `libnvrtc`, `libcublasLt`.
+    /// Which one: `libcuda`, `libnvrtc`, `libcublasLt`, `libcudnn`.
     pub name: &'static str,
     /// The file; where the loader does not tell it, the name that the loader knew.
     pub path: String,
@@ -93,6 +93,8 @@ fn pip_line(parts: impl Iterator<Item = Part>, newest_major: u32) -> String {
             (Part::CublasLt, ..=12) => " nvidia-cublas-cu12",
             (Part::Nvrtc, _) => " \"nvidia-cuda-nvrtc==13.0.*\"",
             (Part::CublasLt, _) => " \"nvidia-cublas==13.*\"",
+            (Part::Cudnn, ..=12) => " \"nvidia-cudnn-cu12==9.*\"",
+            (Part::Cudnn, _) => " \"nvidia-cudnn-cu13==9.*\"",
         };
     }
     line
@@ -175,6 +177,30 @@ pub fn find_cublaslt() -> Result<Found, Missing> {
     opened.map_err(|library| missing_libraries(vec![library]))
 }
 
+/// cuDNN, which only models with convolutions need.
+pub(super) fn cudnn() -> Result<&'static Library, Missing> {
+    match cudnn_opened() {
+        Ok(opened) => Ok(&opened.handle),
+        Err(library) => Err(missing_libraries(vec![library.clone()])),
+    }
+}
+
+/// Where cuDNN was found; nothing is called in it.
+///
+/// # Errors
+/// [`Missing::Libraries`], with cuDNN alone in it.
+pub fn find_cudnn() -> Result<Found, Missing> {
+    match cudnn_opened() {
+        Ok(opened) => Ok(opened.found.clone()),
+        Err(library) => Err(missing_libraries(vec![library.clone()])),
+    }
+}
+
+/// The version of cuDNN that would compute, such as `9.13.0`; `None` where there is none.
+pub fn cudnn_version() -> Option<String> {
+    super::cudnn::version_of(cudnn().ok()?)
+}
+
 /// The version of cuBLASLt that would compute, such as `13.0.2`; `None` where there is none.
 pub fn cublaslt_version() -> Option<String> {
     find_cublaslt().ok()?;
@@ -211,6 +237,13 @@ fn cublaslt_opened() -> Result<&'static Opened, MissingLibrary> {
     let opened =
         CUBLAS_LT.get_or_init(|| open(&Environment::of_process(), Part::CublasLt, newest_major()));
     opened.as_ref().map_err(MissingLibrary::clone)
+}
+
+fn cudnn_opened() -> Result<&'static Opened, &'static MissingLibrary> {
+    static CUDNN: OnceLock<Result<Opened, MissingLibrary>> = OnceLock::new();
+    CUDNN
+        .get_or_init(|| open(&Environment::of_process(), Part::Cudnn, newest_major()))
+        .as_ref()
 }
 
 /// The newest major of CUDA whose libraries may be used: the driver's own, because it refuses a cubin and a cuBLAS of a newer
@@ -384,6 +417,7 @@ fn landmark(part: Part) -> &'static [u8] {
         Part::Driver => b"cuInit",
         Part::Nvrtc => b"nvrtcVersion",
         Part::CublasLt => b"cublasLtGetVersion",
+        Part::Cudnn => b"cudnnGetVersion",
     }
 }
 

@@ -5,6 +5,7 @@
 //! driver      the driver's calls, checked
 //! compile     kernels/*.cu -> machine code, kept on disk
 //! product     matrix products: an algorithm per shape, timed once, kept on disk
+//! cudnn, convolution   the same for convolutions; opened by the first of them
 //! launch      an instruction -> products and kernels, in a stream
 //! machine     a plan's memory and its programs as graphs
 //! target      the card as the planner sees it; profile: what it was measured to do
@@ -18,6 +19,8 @@
 
 pub mod cards;
 pub mod compile;
+mod convolution;
+mod cudnn;
 mod driver;
 pub mod gpus;
 mod kernels;
@@ -43,6 +46,7 @@ pub(crate) use machine::CudaMachine;
 
 use holdall_files::show_bytes;
 
+use convolution::Convolutions;
 use driver::{Buffer, Context, Stream};
 use kernels::Kernels;
 use libraries::{Found, Missing};
@@ -62,6 +66,7 @@ pub struct Cuda {
     kernels: Mutex<[Option<Arc<Kernels>>; 3]>,
     profiles: Mutex<Vec<(Arithmetic, Profile)>>,
     products: Products,
+    convolutions: Convolutions,
     ordinal: usize,
     name: String,
     capability: u32,
@@ -116,6 +121,7 @@ impl Cuda {
             kernels: Mutex::default(),
             profiles: Mutex::default(),
             products: Products::new()?,
+            convolutions: Convolutions::new(),
             ordinal,
             name,
             capability,
@@ -201,7 +207,7 @@ impl Cuda {
     pub fn warm_up(&self, arithmetic: Arithmetic) -> Result<(), DeviceError> {
         self.bind()?;
         self.kernels(arithmetic)?;
-        self.products.prefer(tuning_cache::read_algorithms(self));
+        tuning_cache::read_algorithms(self);
         self.profile(arithmetic)?;
         Ok(())
     }
@@ -319,12 +325,15 @@ impl Cuda {
     /// The algorithms chosen so far, as text that [`Cuda::prefer_algorithms`] reads.
     pub fn algorithms(&self) -> String {
         tuning_cache::algorithms_to_text(&self.products.chosen())
+            + &tuning_cache::engines_to_text(&self.convolutions.chosen())
     }
 
     /// Takes algorithms chosen in an earlier process where a shape has none yet: the same bits follow.
     pub fn prefer_algorithms(&self, text: &str) {
         self.products
             .prefer(tuning_cache::algorithms_from_text(text));
+        self.convolutions
+            .prefer(tuning_cache::engines_from_text(text));
     }
 
     /// Keeps the algorithms chosen so far for later processes.

@@ -4,11 +4,16 @@ use holdall_graph::{DType, NodeView, Op, Shape};
 use holdall_plan::Target;
 
 use super::cards::Card;
+use super::launch::{conv, images};
 use super::profile::Profile;
 use crate::Arithmetic;
 
 /// Workspace that a product may use.
 pub(super) const PRODUCT_BYTES: u64 = 8 << 20;
+
+/// Workspace that a convolution may use: what the fastest engines for the shapes of a U-Net want, at 1024 x 1024 and 64 channels and
+/// at every level below, is at most 16.5 MiB (split sums of weight gradients).
+pub(super) const CONVOLUTION_BYTES: u64 = 17 << 20;
 
 /// What comes on top of what is held when everything is loaded: tables, streams, and the product library's kernels, which the driver
 /// loads at their first use. Over 27 plans on an H200 what was held beside the arena is, by least squares, 5.6 MiB, 4.44 KiB for each
@@ -109,6 +114,18 @@ pub(super) fn own_scratch(
                 .sum();
             chunks * 8
         }
+        Op::Conv2d(_)
+        | Op::Conv2dInputGrad(_)
+        | Op::Conv2dWeightGrad(_)
+        | Op::TransposedConv2d(_)
+        | Op::TransposedConv2dInputGrad(_)
+        // These depend on strides too: `conv::workspace_bytes`.
+        | Op::TransposedConv2dWeightGrad(_) => 0,
+        Op::GroupStatistics(_) => images::statistics_bytes(input(0)),
+        Op::GroupNormGrad(op) => images::gradient_bytes(input(0), op.groups),
+        Op::PixelLoss(_) => images::pixel_loss_bytes(input(0)),
+        Op::OverlapSums(_) => images::overlap_bytes(input(0)),
+        Op::OverlapLoss(_) | Op::OverlapLossGrad(_) => 0,
         plain_operations!()
         | Op::Linear(_)
         | Op::LinearInputGrad(_)
@@ -166,10 +183,34 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
         | Op::PointwiseLoss(_)
         | Op::PointwiseLossGrad(_)
         | Op::ScaleColumnsGrad(_)
+        | Op::Conv2d(_)
+        | Op::Conv2dInputGrad(_)
+        | Op::Conv2dWeightGrad(_)
+        | Op::TransposedConv2d(_)
+        | Op::TransposedConv2dInputGrad(_)
+        | Op::TransposedConv2dWeightGrad(_)
+        | Op::GroupStatistics(_)
+        | Op::GroupNormGrad(_)
+        | Op::PixelLoss(_)
+        | Op::OverlapSums(_)
+        | Op::OverlapLoss(_)
+        | Op::OverlapLossGrad(_)
         | Op::Fill(_)
         | Op::Collective(_)
         | Op::GradientNorm(_) => Vec::new(),
     }
+}
+
+fn is_convolution(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Conv2d(_)
+            | Op::Conv2dInputGrad(_)
+            | Op::Conv2dWeightGrad(_)
+            | Op::TransposedConv2d(_)
+            | Op::TransposedConv2dInputGrad(_)
+            | Op::TransposedConv2dWeightGrad(_)
+    )
 }
 
 /// Kernels that a node launches beside its products.
@@ -186,6 +227,15 @@ fn kernels(op: &Op) -> f64 {
         Op::Contrastive(_) => 4.0,
         // Neighbouring gradients are cleared together.
         Op::Fill(_) => 0.05,
+        Op::Conv2d(_)
+        | Op::Conv2dInputGrad(_)
+        | Op::Conv2dWeightGrad(_)
+        | Op::TransposedConv2d(_)
+        | Op::TransposedConv2dInputGrad(_)
+        | Op::TransposedConv2dWeightGrad(_) => conv::kernels(op),
+        Op::GroupStatistics(_) | Op::PixelLoss(_) | Op::OverlapSums(_) => 2.0,
+        Op::GroupNormGrad(_) => 4.0,
+        Op::OverlapLoss(_) | Op::OverlapLossGrad(_) => 1.0,
         plain_operations!()
         | Op::Attention(_)
         | Op::AttentionGrad(_)
@@ -275,6 +325,9 @@ impl Target for CudaTarget {
     }
 
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {
+        if is_convolution(&node.node.op) {
+            return conv::workspace_bytes(node);
+        }
         let input = |index: usize| node.input(index);
         let own = own_scratch(
             &node.node.op,
@@ -323,6 +376,14 @@ impl Target for CudaTarget {
                 node.input(0).num_elements() as f64 * self.width() / bandwidth
             }
             Op::Linear(_) | Op::LinearInputGrad(_) | Op::LinearWeightGrad(_) => 0.0,
+            Op::Conv2d(_)
+            | Op::Conv2dInputGrad(_)
+            | Op::Conv2dWeightGrad(_)
+            | Op::TransposedConv2d(_)
+            | Op::TransposedConv2dInputGrad(_)
+            | Op::TransposedConv2dWeightGrad(_) => {
+                (bytes / bandwidth).max(cost.product_flops as f64 / self.profile.flops_per_second)
+            }
             plain_operations!()
             | Op::LayerNormGrad(_)
             | Op::EmbeddingGrad(_)
@@ -334,6 +395,12 @@ impl Target for CudaTarget {
             | Op::ScaleColumnsGrad(_)
             | Op::Contrastive(_)
             | Op::ContrastiveGrad(_)
+            | Op::GroupStatistics(_)
+            | Op::GroupNormGrad(_)
+            | Op::PixelLoss(_)
+            | Op::OverlapSums(_)
+            | Op::OverlapLoss(_)
+            | Op::OverlapLossGrad(_)
             | Op::Fill(_)
             | Op::Collective(_)
             | Op::GradientNorm(_) => bytes / bandwidth,
@@ -375,6 +442,18 @@ impl Target for CudaTarget {
             | Op::ScaleColumnsGrad(_)
             | Op::Contrastive(_)
             | Op::ContrastiveGrad(_)
+            | Op::Conv2d(_)
+            | Op::Conv2dInputGrad(_)
+            | Op::Conv2dWeightGrad(_)
+            | Op::TransposedConv2d(_)
+            | Op::TransposedConv2dInputGrad(_)
+            | Op::TransposedConv2dWeightGrad(_)
+            | Op::GroupStatistics(_)
+            | Op::GroupNormGrad(_)
+            | Op::PixelLoss(_)
+            | Op::OverlapSums(_)
+            | Op::OverlapLoss(_)
+            | Op::OverlapLossGrad(_)
             | Op::GradientNorm(_) => REPLAY_BYTES,
         }
     }

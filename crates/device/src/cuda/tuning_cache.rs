@@ -43,6 +43,9 @@ pub(super) fn algorithms_to_text(chosen: &[(String, [u64; 8])]) -> String {
 pub(super) fn algorithms_from_text(text: &str) -> Vec<(String, [u64; 8])> {
     let line = |line: &str| {
         let (key, words) = line.split_once('\t')?;
+        if key.starts_with(CONVOLUTION) {
+            return None;
+        }
         let words: Vec<u64> = words
             .split(' ')
             .map(|word| u64::from_str_radix(word, 16).ok())
@@ -52,16 +55,34 @@ pub(super) fn algorithms_from_text(text: &str) -> Vec<(String, [u64; 8])> {
     text.lines().filter_map(line).collect()
 }
 
-pub(super) fn read_algorithms(cuda: &Cuda) -> Vec<(String, [u64; 8])> {
+/// Lines of convolutions begin with this: no product's does.
+const CONVOLUTION: &str = "convolution ";
+
+pub(super) fn engines_to_text(chosen: &[(String, String)]) -> String {
+    let lines = chosen.iter();
+    lines
+        .map(|(key, engine)| format!("{CONVOLUTION}{key}\t{engine}\n"))
+        .collect()
+}
+
+pub(super) fn engines_from_text(text: &str) -> Vec<(String, String)> {
+    let line = |line: &str| {
+        let (key, engine) = line.strip_prefix(CONVOLUTION)?.split_once('\t')?;
+        Some((key.to_owned(), engine.to_owned()))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Takes what earlier processes have written where a shape has nothing yet.
+pub(super) fn read_algorithms(cuda: &Cuda) {
     let text = file(cuda, "algorithms").and_then(|path| std::fs::read_to_string(path).ok());
-    algorithms_from_text(&text.unwrap_or_default())
+    cuda.prefer_algorithms(&text.unwrap_or_default());
 }
 
 /// Adds to what other processes have written meanwhile.
 pub(super) fn write_algorithms(cuda: &Cuda) {
-    cuda.products.prefer(read_algorithms(cuda));
-    let text = algorithms_to_text(&cuda.products.chosen());
-    write(file(cuda, "algorithms"), &text);
+    read_algorithms(cuda);
+    write(file(cuda, "algorithms"), &cuda.algorithms());
 }
 
 fn profile_file(cuda: &Cuda, arithmetic: Arithmetic) -> Option<PathBuf> {
@@ -104,5 +125,9 @@ mod tests {
         ];
         let text = algorithms_to_text(&chosen) + "no tab\nshort\t1 2\nodd\t1 2 3 4 5 6 7 zz\n";
         assert_eq!(algorithms_from_text(&text), chosen);
+        let engines = vec![("Output [1, 8, 8, 3]/8".to_owned(), "62 2=4 13=0".to_owned())];
+        let both = text + &engines_to_text(&engines);
+        assert_eq!(engines_from_text(&both), engines);
+        assert_eq!(algorithms_from_text(&both), chosen);
     }
 }

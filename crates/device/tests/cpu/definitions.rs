@@ -70,6 +70,8 @@ fn activated(activation: Activation, z: f64) -> f64 {
     match activation {
         Activation::QuickGelu => z / (1.0 + (-1.702 * z).exp()),
         Activation::Gelu => z * normal_distribution(z),
+        Activation::Relu => z.max(0.0),
+        Activation::LeakyRelu => z.max(0.01 * z),
     }
 }
 

@@ -53,6 +53,13 @@ impl Sketch {
         value
     }
 
+    /// The same, of these numbers.
+    pub fn moved(&mut self, dims: &[usize], numbers: Vec<f64>) -> ValueId {
+        let value = self.given(dims, Contents::Floats(numbers));
+        self.wanted.push(value);
+        value
+    }
+
     /// An input without a gradient.
     pub fn constant(&mut self, dims: &[usize]) -> ValueId {
         let contents = self.random.floats(dims.iter().product());

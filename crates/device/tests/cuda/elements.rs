@@ -11,6 +11,13 @@ use super::harness::{ALL, FORMATS, Gpu};
 /// From one element to more than a block takes, with and without a rest.
 const SIZES: [[usize; 2]; 5] = [[1, 1], [3, 5], [17, 64], [33, 1001], [300, 768]];
 
+const ACTIVATIONS: [Activation; 4] = [
+    Activation::QuickGelu,
+    Activation::Gelu,
+    Activation::Relu,
+    Activation::LeakyRelu,
+];
+
 #[test]
 fn add_of_two_and_of_one_twice() {
     let Some(gpu) = Gpu::open() else { return };
@@ -48,7 +55,7 @@ fn add_of_strided_views() {
 #[test]
 fn activation_on_its_own() {
     let Some(gpu) = Gpu::open() else { return };
-    for activation in [Activation::QuickGelu, Activation::Gelu] {
+    for activation in ACTIVATIONS {
         for dims in SIZES {
             gpu.compare(&format!("{activation:?} of {dims:?}"), FORMATS, |s| {
                 let (near, far) = (s.input(&dims), s.scaled_input(&dims, 9.0));

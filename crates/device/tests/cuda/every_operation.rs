@@ -3,7 +3,7 @@
 //!
 //! A new operation fails here until an example has it.
 //!
-//! Legend: `b` samples, `t` tokens, `n` patches, `d` width.
+//! Legend: `b` samples, `t` tokens, `n` patches, `d` width; of pictures `n` samples, `h` and `w` pixels, `c` channels.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,12 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::collective::{Collective, Exchange};
 use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::ops::fill::Fill;
+use holdall_graph::ops::normalize_pixels::PixelDepth;
+use holdall_graph::ops::overlap::{OverlapLoss, Reduction};
+use holdall_graph::ops::pixel_loss::PixelLossKind;
+use holdall_graph::ops::pool2d::Pool;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
+use holdall_graph::ops::upsample2d::Upsampling;
 use holdall_graph::{Copies, DType, NodeView, Op, Output, Role, Section, Shape, ValueId};
 use holdall_plan::{Instruction, Place, Program, Stage, Target, lifetimes_of};
 
@@ -27,11 +32,14 @@ use super::tokens::sorted_places;
 type Example = fn(&mut Sketch) -> Vec<ValueId>;
 
 /// Together they have every operation.
-const EXAMPLES: [(&str, Example); 5] = [
+const EXAMPLES: [(&str, Example); 8] = [
     ("transformer block", transformer_block),
     ("texts", texts),
     ("pictures and heads", pictures_and_heads),
     ("features of pairs", features_of_pairs),
+    ("convolutions", convolutions),
+    ("pixels and their losses", pixels_and_losses),
+    ("masks", masks),
     ("update", update),
 ];
 
@@ -128,6 +136,68 @@ fn pictures_and_heads(s: &mut Sketch) -> Vec<ValueId> {
     sums.to_vec()
 }
 
+fn convolutions(s: &mut Sketch) -> Vec<ValueId> {
+    let [n, h, w, c] = [2, 6, 4, 8];
+    let x_nhwc = s.input(&[n, h, w, c]);
+    let (weight, bias) = (s.parameter(&[16, 3, 3, c]), s.parameter(&[16]));
+    let half = s
+        .graph
+        .conv2d("half", x_nhwc, weight, Some(bias), [2, 2], [1, 1]);
+    let (weight, bias) = (s.parameter(&[16, 2, 2, c]), s.parameter(&[c]));
+    let up_nhwc = s.graph.activation("up", &[n, h, w, c]);
+    s.graph
+        .transposed_conv2d_into("up", half, weight, Some(bias), [2, 2], up_nhwc);
+    vec![up_nhwc]
+}
+
+fn pixels_and_losses(s: &mut Sketch) -> Vec<ValueId> {
+    let [n, h, w, c] = [2, 4, 4, 3];
+    let row_bytes = h * w * (c + 1);
+    let bytes = (0..n * row_bytes).map(|at: usize| match at % row_bytes < h * w * c {
+        true => (at * 37 % 256) as u8,
+        false => [0, 1, 2, 255][at * 7 % 4],
+    });
+    let rows = s.given(&[n, row_bytes], DType::U8, Contents::Bytes(bytes.collect()));
+    let pixels = s.graph.picture_view(rows, 0, &[h, w, c]);
+    let labels_nhw = s.graph.picture_view(rows, h * w * c, &[h, w]);
+    let (depth, mean, std) = (PixelDepth::Eight, [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]);
+    let x_nhwc = s.graph.normalize_pixels("x", pixels, depth, &mean, &std);
+    let (gamma_c, beta_c) = (s.parameter(&[c]), s.parameter(&[c]));
+    let leaky = Some(Activation::LeakyRelu);
+    let normed = s
+        .graph
+        .group_norm("normed", x_nhwc, gamma_c, beta_c, c, 1e-5, leaky, None);
+    let pooled = s.graph.pool2d("pooled", normed, Pool::Max, 2);
+    let logits = s
+        .graph
+        .upsample2d("logits", pooled, 2, Upsampling::Bilinear);
+    let class_weights = s.full_constant(&[c], &[0.5, 1.0, 2.0]);
+    let weights_n = s.full_constant(&[n], &[1.0, 0.5]);
+    let [pixel, overlap] = [(); 2].map(|()| s.total());
+    let kind = PixelLossKind::Softmax;
+    s.graph.pixel_loss_into(
+        "pixel",
+        logits,
+        labels_nhw,
+        class_weights,
+        weights_n,
+        pixel,
+        kind,
+        Some(2.0),
+    );
+    let sums = s.graph.overlap_sums("sums", logits, labels_nhw, kind);
+    let dice = OverlapLoss {
+        reduction: Reduction::Batch,
+        alpha: 0.5,
+        beta: 0.5,
+        smooth: 0.5,
+        first_class: 1,
+    };
+    s.graph
+        .overlap_loss_into("overlap", sums, weights_n, overlap, dice);
+    vec![pixel, overlap]
+}
+
 fn features_of_pairs(s: &mut Sketch) -> Vec<ValueId> {
     let [image_bd, text_bd] = [(); 2].map(|()| {
         let x_bd = s.input(&[19, 8]);
@@ -143,6 +213,99 @@ fn features_of_pairs(s: &mut Sketch) -> Vec<ValueId> {
     s.graph
         .contrastive_into([image_bd, text_bd], weights_b, logit_scale, sum, 8);
     vec![sum]
+}
+
+/// A U-Net of two levels: bytes in, a skip join, two heads.
+fn masks(s: &mut Sketch) -> Vec<ValueId> {
+    let [n, side, c] = [2, 8, 16];
+    let [pixels, mask] = [side * side * 3, side * side];
+    let bytes = (0..n * (pixels + mask)).map(|at| match at % (pixels + mask) {
+        pixel if pixel < pixels => (at * 37) as u8,
+        label => [0, 1, 2, 255, 1][(label + at) % 5],
+    });
+    let contents = Contents::Bytes(bytes.collect());
+    let rows = s.given(&[n, pixels + mask], DType::U8, contents);
+    let g = &mut s.graph;
+    let picture = g.picture_view(rows, 0, &[side, side, 3]);
+    let labels = g.picture_view(rows, pixels, &[side, side]);
+    let (mean, std) = ([0.4, 0.5, 0.6], [0.2, 0.3, 0.25]);
+    let x = g.normalize_pixels("x", picture, PixelDepth::Eight, &mean, &std);
+    let joined = g.activation("joined", &[n, side, side, 2 * c]);
+    let [skip, up] = [0, c].map(|start| g.columns(joined, start, c));
+    let weight = s.parameter(&[c, 3, 3, 3]);
+    let y = s.graph.conv2d("stage", x, weight, None, [1; 2], [1; 2]);
+    let [gamma, beta] = [(); 2].map(|()| s.parameter(&[c]));
+    let relu = Some(Activation::Relu);
+    s.graph
+        .group_norm_into("norm", y, gamma, beta, 8, 1e-5, relu, None, skip);
+    let pooled = s.graph.pool2d("pooled", skip, Pool::Max, 2);
+    let weight = s.parameter(&[c, 3, 3, c]);
+    let y = s.graph.conv2d("deep", pooled, weight, None, [1; 2], [1; 2]);
+    let [gamma, beta] = [(); 2].map(|()| s.parameter(&[c]));
+    let leaky = Some(Activation::LeakyRelu);
+    let deep = s
+        .graph
+        .group_norm("deep norm", y, gamma, beta, 4, 1e-5, leaky, Some(pooled));
+    let (weight, bias) = (s.parameter(&[c, 2, 2, c]), s.parameter(&[c]));
+    s.graph
+        .transposed_conv2d_into("up", deep, weight, Some(bias), [2; 2], up);
+    let (weight, bias) = (s.parameter(&[3, 1, 1, 2 * c]), s.parameter(&[3]));
+    let logits = s
+        .graph
+        .conv2d("logits", joined, weight, Some(bias), [1; 2], [0; 2]);
+    let coarse = s.graph.pool2d("coarse", joined, Pool::Average, 4);
+    let fine = s.graph.upsample2d("fine", coarse, 2, Upsampling::Bilinear);
+    let (weight, bias) = (s.parameter(&[1, 1, 1, 2 * c]), s.parameter(&[1]));
+    let binary = s
+        .graph
+        .conv2d("binary", fine, weight, Some(bias), [1; 2], [0; 2]);
+    let few_labels = s.graph.every_pixel(labels, 2);
+    let sample_weights = s.full_constant(&[n], &[1.0, 0.5]);
+    let heads = [
+        (
+            logits,
+            labels,
+            PixelLossKind::Softmax,
+            3,
+            None,
+            Reduction::Batch,
+        ),
+        (
+            binary,
+            few_labels,
+            PixelLossKind::Sigmoid,
+            2,
+            Some(2.0),
+            Reduction::PerSample,
+        ),
+    ];
+    let mut totals = Vec::new();
+    for (logits, labels, kind, classes, focal, reduction) in heads {
+        let class_weights = s.full_constant(&[classes], &[0.5, 2.0, 1.0][..classes]);
+        let [pixel, overlap] = [(); 2].map(|()| s.total());
+        s.graph.pixel_loss_into(
+            "pixel",
+            logits,
+            labels,
+            class_weights,
+            sample_weights,
+            pixel,
+            kind,
+            focal,
+        );
+        let sums = s.graph.overlap_sums("sums", logits, labels, kind);
+        let op = OverlapLoss {
+            reduction,
+            alpha: 0.4,
+            beta: 0.6,
+            smooth: 1.0,
+            first_class: usize::from(kind == PixelLossKind::Softmax),
+        };
+        s.graph
+            .overlap_loss_into("overlap", sums, sample_weights, overlap, op);
+        totals.extend([pixel, overlap]);
+    }
+    totals
 }
 
 fn update(s: &mut Sketch) -> Vec<ValueId> {

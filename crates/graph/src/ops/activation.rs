@@ -1,18 +1,26 @@
 //! `y = activation(z)`; backward `dz = dy * activation'(z)`.
 //!
-//! quick GELU: `z * sigmoid(1.702 z)`. erf GELU: `z * Phi(z)`, `Phi` the normal distribution function.
+//! quick GELU: `z * sigmoid(1.702 z)`. erf GELU: `z * Phi(z)`, `Phi` the normal distribution function. ReLU: `max(z, 0)`. Leaky
+//! ReLU: `z` above zero, `0.01 z` elsewhere. At zero the slope of both is the one below.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
 
-/// Non-linearities of transformers.
+/// Non-linearities of transformers and of convolutional models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// OpenAI's: `z * sigmoid(1.702 z)`.
     QuickGelu,
     /// The exact one: `z * Phi(z)`.
     Gelu,
+    /// `max(z, 0)`.
+    Relu,
+    /// `z` above zero, [`LEAKY_SLOPE`] times `z` elsewhere.
+    LeakyRelu,
 }
+
+/// Slope of [`Activation::LeakyRelu`] below zero.
+pub const LEAKY_SLOPE: f64 = 0.01;
 
 /// Forward. Input `z`; output `y`.
 #[derive(Clone, Debug, PartialEq)]

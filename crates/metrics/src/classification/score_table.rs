@@ -140,7 +140,7 @@ fn exact(rows: &[f32], positives: &[u64], class: usize, num_classes: usize) -> R
 }
 
 /// From positives and negatives of each score, the highest first.
-fn ranking(groups: impl Iterator<Item = [u64; 2]>) -> RankingMetrics {
+pub(crate) fn ranking(groups: impl Iterator<Item = [u64; 2]>) -> RankingMetrics {
     // Sums of halves: pairs of a positive above a negative, and positives times their precision.
     let (mut pairs, mut precisions) = (0.0, 0.0);
     let (mut above, mut below) = (0, 0);

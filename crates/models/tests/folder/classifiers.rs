@@ -187,7 +187,7 @@ fn a_model_without_a_classifier_is_a_backbone_and_what_it_has_beside_is_noted() 
 fn a_clip_model_is_a_backbone() {
     let folder = tiny_folder();
     let folder = ModelFolder::open(folder.path()).unwrap();
-    let backbone = folder.config().backbone();
+    let backbone = folder.config().backbone().unwrap();
     assert_eq!(backbone, tiny().backbone());
     let reason = folder.new_classifier_reason(&["a".into()]).unwrap();
     assert!(reason.contains("no classifier"), "{reason}");

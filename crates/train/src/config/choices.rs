@@ -4,7 +4,7 @@ use holdall_device::Arithmetic;
 use holdall_plan::Recompute;
 use serde::{Deserialize, Serialize};
 
-use super::word_or_number::WordOrNumber;
+use super::word_or_number::{WordOrNumber, WordOrNumbers};
 
 /// Number format of the arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,14 +78,41 @@ impl RecomputeChoice {
 }
 
 /// What a class counts for in the label loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "WordOrNumbers", into = "WordOrNumbers")]
 pub enum ClassWeights {
     /// Every sample the same.
     #[default]
     None,
     /// Weighted by inverse class frequency.
     Balanced,
+    /// Each class by its own number, in the order of the classes.
+    Each(Vec<f64>),
+}
+
+impl TryFrom<WordOrNumbers> for ClassWeights {
+    type Error = String;
+
+    fn try_from(written: WordOrNumbers) -> Result<ClassWeights, String> {
+        match written {
+            WordOrNumbers::Numbers(numbers) => Ok(ClassWeights::Each(numbers)),
+            WordOrNumbers::Word(word) if word == "none" => Ok(ClassWeights::None),
+            WordOrNumbers::Word(word) if word == "balanced" => Ok(ClassWeights::Balanced),
+            WordOrNumbers::Word(word) => Err(format!(
+                "`{word}`, expected none, balanced, or a list of numbers"
+            )),
+        }
+    }
+}
+
+impl From<ClassWeights> for WordOrNumbers {
+    fn from(weights: ClassWeights) -> WordOrNumbers {
+        match weights {
+            ClassWeights::None => WordOrNumbers::Word("none".to_owned()),
+            ClassWeights::Balanced => WordOrNumbers::Word("balanced".to_owned()),
+            ClassWeights::Each(numbers) => WordOrNumbers::Numbers(numbers),
+        }
+    }
 }
 
 /// How the learning rate moves after the warmup.

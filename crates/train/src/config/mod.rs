@@ -17,6 +17,7 @@ mod rates;
 mod sections;
 #[cfg(test)]
 mod tests;
+mod unet_section;
 mod validate;
 mod word_or_number;
 
@@ -34,10 +35,11 @@ pub use self::choices::{
 pub use self::layers::lay_batch_numbers;
 pub use self::rates::{RatesByName, matches};
 pub use self::sections::{OptimizerSection, TrainSection};
+pub use self::unet_section::UnetSection;
 pub(crate) use self::validate::{Wrong, check};
 use crate::budget::Memory;
 use crate::error::TrainError;
-pub use crate::tasks::losses::Losses;
+pub use crate::tasks::losses::{DiceOver, Focal, Losses, Tversky};
 pub use crate::tasks::{DEFAULT_MODEL, TaskName};
 
 /// A whole config.
@@ -57,6 +59,8 @@ pub struct RunConfig {
     pub labels: Option<usize>,
     /// Tokens per text; as many as the model has positions by default.
     pub tokens: Option<usize>,
+    /// What differs from a U-Net's preset.
+    pub unet: UnetSection,
     /// Weights of the losses.
     pub losses: Losses,
     /// Batch, rates, and what happens when.
@@ -88,6 +92,7 @@ impl Default for RunConfig {
             data: DataConfig::default(),
             labels: None,
             tokens: None,
+            unet: UnetSection::default(),
             losses: Losses::default(),
             train: TrainSection::default(),
             memory: Memory::Auto,

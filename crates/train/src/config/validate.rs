@@ -68,6 +68,7 @@ pub(crate) fn check(
 pub(super) fn check_numbers(config: &RunConfig) -> Result<(), Wrong> {
     check_machine(config)?;
     config.losses.check_numbers()?;
+    config.unet.check_values()?;
     check_rates(&config.train)?;
     check_moments(&config.train)?;
     check_data(&config.data)

@@ -106,6 +106,55 @@ impl<'de> Deserialize<'de> for WordOrNumber {
     }
 }
 
+/// A word, or a list of numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum WordOrNumbers {
+    /// A word.
+    Word(String),
+    /// A list.
+    Numbers(Vec<f64>),
+}
+
+impl Serialize for WordOrNumbers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            WordOrNumbers::Word(word) => serializer.serialize_str(word),
+            WordOrNumbers::Numbers(numbers) => numbers.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for WordOrNumbers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<WordOrNumbers, D::Error> {
+        struct ListVisitor;
+
+        impl<'de> Visitor<'de> for ListVisitor {
+            type Value = WordOrNumbers;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a word or a list of numbers")
+            }
+
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<WordOrNumbers, E> {
+                Ok(WordOrNumbers::Word(word.to_owned()))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> Result<WordOrNumbers, A::Error> {
+                let mut numbers = Vec::new();
+                while let Some(number) = list.next_element()? {
+                    numbers.push(number);
+                }
+                Ok(WordOrNumbers::Numbers(numbers))
+            }
+        }
+
+        deserializer.deserialize_any(ListVisitor)
+    }
+}
+
 /// A number of its own, or `none`.
 pub(super) mod real_or_none {
     use super::*;

@@ -1,4 +1,7 @@
 //! The `losses` section of a config: what each task weighs.
+//!
+//! CLIP and classification have every loss that their data allows, with a default weight. Segmentation has those that are named:
+//! `{bce: 1, dice: 1}`, or with several classes `{cross_entropy: 1, dice: 1}`, where none is.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +23,70 @@ pub struct Losses {
     pub class_weights: ClassWeights,
     /// Weights of a classifier's targets by name; 1 by default.
     pub targets: BTreeMap<String, f64>,
+    /// Segmentation of one class: binary cross-entropy per pixel.
+    pub bce: Option<f64>,
+    /// Segmentation of several classes: cross-entropy per pixel.
+    pub cross_entropy: Option<f64>,
+    /// Segmentation: one minus Dice.
+    pub dice: Option<f64>,
+    /// Segmentation: cross-entropy that counts sure pixels less.
+    pub focal: Option<Focal>,
+    /// Segmentation: Dice with weights of its own for what is invented and what is missed.
+    pub tversky: Option<Tversky>,
+    /// What Dice and Tversky are taken over.
+    pub dice_over: DiceOver,
+}
+
+/// Cross-entropy times `(1 - p)^gamma`, `p` the probability of what a pixel is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Focal {
+    /// What it counts.
+    pub weight: f64,
+    /// How much less sure pixels count.
+    pub gamma: f64,
+}
+
+impl Default for Focal {
+    fn default() -> Focal {
+        Focal {
+            weight: 1.0,
+            gamma: 2.0,
+        }
+    }
+}
+
+/// `1 - (TP + s) / (TP + alpha FP + beta FN + s)`; Dice is `alpha: 0.5, beta: 0.5`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tversky {
+    /// What it counts.
+    pub weight: f64,
+    /// What an invented pixel costs.
+    pub alpha: f64,
+    /// What a missed pixel costs.
+    pub beta: f64,
+}
+
+impl Default for Tversky {
+    fn default() -> Tversky {
+        Tversky {
+            weight: 1.0,
+            alpha: 0.3,
+            beta: 0.7,
+        }
+    }
+}
+
+/// What Dice's sums run over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiceOver {
+    /// All pixels of the effective batch, however it is split.
+    #[default]
+    Batch,
+    /// Each picture by itself; then the mean over pictures.
+    Image,
 }
 
 impl Default for Losses {
@@ -30,6 +97,12 @@ impl Default for Losses {
             label_smoothing: 0.0,
             class_weights: ClassWeights::None,
             targets: BTreeMap::new(),
+            bce: None,
+            cross_entropy: None,
+            dice: None,
+            focal: None,
+            tversky: None,
+            dice_over: DiceOver::Batch,
         }
     }
 }
@@ -47,6 +120,35 @@ impl Losses {
                 weight,
                 "a number of at least 0",
                 "`losses: {contrastive: 1.0, label: 0.5}`",
+            )?;
+        }
+        let weights = [
+            ("losses.bce", self.bce),
+            ("losses.cross_entropy", self.cross_entropy),
+            ("losses.dice", self.dice),
+            ("losses.focal.weight", self.focal.map(|focal| focal.weight)),
+            ("losses.tversky.weight", self.tversky.map(|one| one.weight)),
+            ("losses.focal.gamma", self.focal.map(|focal| focal.gamma)),
+            ("losses.tversky.alpha", self.tversky.map(|one| one.alpha)),
+            ("losses.tversky.beta", self.tversky.map(|one| one.beta)),
+        ];
+        for (path, number) in weights {
+            let number = number.unwrap_or(0.0);
+            check(
+                number.is_finite() && number >= 0.0,
+                path,
+                number,
+                "a number of at least 0",
+                "`losses: {bce: 1, dice: 1, tversky: {alpha: 0.3, beta: 0.7}, focal: {gamma: 2}}`",
+            )?;
+        }
+        if let ClassWeights::Each(weights) = &self.class_weights {
+            check(
+                weights.iter().all(|one| one.is_finite() && *one >= 0.0),
+                "losses.class_weights",
+                format!("{weights:?}"),
+                "numbers of at least 0",
+                "`class_weights: [1, 5]`, one per class, the background first",
             )?;
         }
         check(

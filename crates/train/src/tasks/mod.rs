@@ -3,6 +3,7 @@
 pub mod classify;
 pub mod clip;
 pub mod losses;
+pub mod segment;
 
 use std::path::Path;
 
@@ -15,10 +16,11 @@ use holdall_models::clip::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
 use holdall_models::model_config::ModelConfig;
+use holdall_models::unet::config::UnetConfig;
 use holdall_models::vit::config::VisionTransformerConfig;
 use serde::{Deserialize, Serialize};
 
-use crate::config::RunConfig;
+use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::prepare::Prepared;
 use crate::saved_model::{SavedModel, resolve};
@@ -36,6 +38,8 @@ pub enum TaskName {
     Clip,
     /// Pictures and labels, or numbers.
     Classify,
+    /// Pictures and masks.
+    Segment,
 }
 
 impl TaskName {
@@ -44,12 +48,13 @@ impl TaskName {
         match self {
             TaskName::Clip => "clip",
             TaskName::Classify => "classify",
+            TaskName::Segment => "segment",
         }
     }
 
     /// The task of that name.
     pub(crate) fn by_name(name: &str) -> Option<TaskName> {
-        let all = [TaskName::Clip, TaskName::Classify];
+        let all = [TaskName::Clip, TaskName::Classify, TaskName::Segment];
         all.into_iter().find(|task| task.name() == name)
     }
 }
@@ -75,9 +80,11 @@ pub fn decide(config: &RunConfig) -> Result<Decision, TrainError> {
     let task = match found.kind {
         EvidenceKind::Captions => TaskName::Clip,
         EvidenceKind::Labels => TaskName::Classify,
-        EvidenceKind::Masks | EvidenceKind::Clips => {
+        EvidenceKind::Masks => TaskName::Segment,
+        EvidenceKind::Clips => {
             return Err(TrainError::Config(format!(
-                "{}: expected pictures with captions or labels\nhint: `task: clip` or `task: classify` takes the data as such",
+                "{}: expected pictures with captions, labels or masks\n\
+                 hint: `task: clip`, `task: classify` or `task: segment` takes the data as such",
                 found.reason
             )));
         }
@@ -100,8 +107,10 @@ fn of_model(name: &str) -> TaskName {
     match opened.as_ref().map(ModelFolder::config) {
         Some(ModelConfig::Clip(_)) => TaskName::Clip,
         Some(ModelConfig::Backbone(_) | ModelConfig::Classifier(_)) => TaskName::Classify,
+        Some(ModelConfig::Unet(_)) => TaskName::Segment,
         None if ClipConfig::preset(name).is_some() => TaskName::Clip,
         None if VisionTransformerConfig::preset(name).is_some() => TaskName::Classify,
+        None if UnetConfig::preset(name).is_some() => TaskName::Segment,
         None => TaskName::Clip,
     }
 }
@@ -109,9 +118,11 @@ fn of_model(name: &str) -> TaskName {
 /// Reads a run's data and opens its model.
 pub(crate) fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
     let Decision { task, note } = decide(config)?;
+    check_class_weights(config, task)?;
     let mut prepared = match task {
         TaskName::Clip => clip::prepare(config, site)?,
         TaskName::Classify => classify::prepare(config, site)?,
+        TaskName::Segment => segment::prepare(config, site)?,
     };
     prepared.notes.splice(0..0, note);
     Ok(prepared)
@@ -122,6 +133,21 @@ pub(crate) fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainEr
     match decide(config)?.task {
         TaskName::Clip => clip::setup(config, site),
         TaskName::Classify => classify::setup(config, site),
+        TaskName::Segment => segment::setup(config, site),
+    }
+}
+
+/// Numbers are for classes that a config can know the order of: those of masks.
+fn check_class_weights(config: &RunConfig, task: TaskName) -> Result<(), TrainError> {
+    match (&config.losses.class_weights, task) {
+        (ClassWeights::Each(_), TaskName::Clip | TaskName::Classify) => {
+            Err(TrainError::Config(format!(
+                "losses.class_weights: numbers, expected none or balanced for `task: {}`\n\
+                 hint: `losses: {{class_weights: balanced}}` weighs classes by their inverse frequency",
+                task.name()
+            )))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -140,6 +166,11 @@ impl Saved {
         Ok(match of_model(&path.to_string_lossy()) {
             TaskName::Clip => Saved::Clip(clip::SavedClip::open(name, most_bytes)?),
             TaskName::Classify => Saved::Classify(classify::SavedClassifier::open(name)?),
+            TaskName::Segment => {
+                return Err(TrainError::Config(format!(
+                    "{name}: a U-Net, expected a CLIP model or a classifier\nhint: docs/scripts/unet.py opens it in PyTorch"
+                )));
+            }
         })
     }
 

@@ -91,7 +91,7 @@ fn read_case(variant: &str, case: &str) -> (ModelFolder, Tensors, ClassifyTask, 
             vec![head]
         }
     };
-    let mut task = ClassifyTask::new(folder.config().backbone(), heads);
+    let mut task = ClassifyTask::new(folder.config().backbone().unwrap(), heads);
     task.pixels = DType::F32;
     let targets: Vec<Targets<'_>> = match labels.is_empty() {
         false => vec![Targets::Class(&labels)],

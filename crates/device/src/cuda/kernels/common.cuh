@@ -186,3 +186,83 @@ __device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 from) {
                  : "r"(from)
                  : "memory");
 }
+
+// Activations: their value and their slope at z.
+
+// z sigmoid(1.702 z).
+struct Quick {
+    static __device__ __forceinline__ float sigmoid(float z) {
+#if ELEMENT == 0
+        return 1.0f / (1.0f + expf(-1.702f * z));
+#else
+        return __fdividef(1.0f, 1.0f + __expf(-1.702f * z));
+#endif
+    }
+    static __device__ __forceinline__ float value(float z) { return z * sigmoid(z); }
+    static __device__ __forceinline__ float slope(float z) {
+        float s = sigmoid(z);
+        return s + 1.702f * z * s * (1.0f - s);
+    }
+};
+
+// z Phi(z), Phi(z) = (1 + erf(z / sqrt 2)) / 2.
+struct Erf {
+#if ELEMENT == 0
+    static __device__ __forceinline__ float phi(float z, float) {
+        return 0.5f * (1.0f + erff(z * 0.70710678118654752f));
+    }
+    static __device__ __forceinline__ float bell(float z) { return expf(-0.5f * z * z); }
+#else
+    // Abramowitz and Stegun 7.1.26, within 1.5e-7: erff would cost more than the memory, and the slope has the bell anyway.
+    static __device__ __forceinline__ float phi(float z, float bell) {
+        float t = __fdividef(1.0f, 1.0f + 0.3275911f * 0.70710678118654752f * fabsf(z));
+        float tail = 1.061405429f;
+        tail = tail * t - 1.453152027f;
+        tail = tail * t + 1.421413741f;
+        tail = tail * t - 0.284496736f;
+        tail = tail * t + 0.254829592f;
+        tail = 0.5f * tail * t * bell;
+        return z < 0.0f ? tail : 1.0f - tail;
+    }
+    static __device__ __forceinline__ float bell(float z) { return __expf(-0.5f * z * z); }
+#endif
+    static __device__ __forceinline__ float value(float z) {
+        return z * phi(z, ELEMENT == 0 ? 0.0f : bell(z));
+    }
+    static __device__ __forceinline__ float slope(float z) {
+        float b = bell(z);
+        return phi(z, b) + z * 0.3989422804014327f * b;
+    }
+};
+
+struct Relu {
+    static __device__ __forceinline__ float value(float z) { return z < 0.0f ? 0.0f : z; }
+    static __device__ __forceinline__ float slope(float z) { return z > 0.0f ? 1.0f : 0.0f; }
+};
+
+struct LeakyRelu {
+    static __device__ __forceinline__ float value(float z) { return z > 0.0f ? z : 0.01f * z; }
+    static __device__ __forceinline__ float slope(float z) { return z > 0.0f ? 1.0f : 0.01f; }
+};
+
+// VEC neighbouring numbers as they lie in memory: a pack, for which `from` and `to` are 16-byte aligned, or a single one.
+template <int VEC> struct Numbers;
+
+template <> struct Numbers<PACK> {
+    union {
+        uint4 raw;
+        Element elements[PACK];
+    };
+    __device__ __forceinline__ void read(const Element *from) { raw = *reinterpret_cast<const uint4 *>(from); }
+    __device__ __forceinline__ void write(Element *to) const { *reinterpret_cast<uint4 *>(to) = raw; }
+    __device__ __forceinline__ float at(int i) const { return load(elements[i]); }
+    __device__ __forceinline__ void set(int i, float value) { store(&elements[i], value); }
+};
+
+template <> struct Numbers<1> {
+    Element element;
+    __device__ __forceinline__ void read(const Element *from) { element = *from; }
+    __device__ __forceinline__ void write(Element *to) const { *to = element; }
+    __device__ __forceinline__ float at(int) const { return load(element); }
+    __device__ __forceinline__ void set(int, float value) { store(&element, value); }
+};

@@ -174,52 +174,6 @@ extern "C" __global__ void cast_up_rows(float *y, const Element *x, i64 rows, in
     }
 }
 
-// z sigmoid(1.702 z).
-struct Quick {
-    static __device__ __forceinline__ float sigmoid(float z) {
-#if ELEMENT == 0
-        return 1.0f / (1.0f + expf(-1.702f * z));
-#else
-        return __fdividef(1.0f, 1.0f + __expf(-1.702f * z));
-#endif
-    }
-    static __device__ __forceinline__ float value(float z) { return z * sigmoid(z); }
-    static __device__ __forceinline__ float slope(float z) {
-        float s = sigmoid(z);
-        return s + 1.702f * z * s * (1.0f - s);
-    }
-};
-
-// z Phi(z), Phi(z) = (1 + erf(z / sqrt 2)) / 2.
-struct Erf {
-#if ELEMENT == 0
-    static __device__ __forceinline__ float phi(float z, float) {
-        return 0.5f * (1.0f + erff(z * 0.70710678118654752f));
-    }
-    static __device__ __forceinline__ float bell(float z) { return expf(-0.5f * z * z); }
-#else
-    // Abramowitz and Stegun 7.1.26, within 1.5e-7: erff would cost more than the memory, and the slope has the bell anyway.
-    static __device__ __forceinline__ float phi(float z, float bell) {
-        float t = __fdividef(1.0f, 1.0f + 0.3275911f * 0.70710678118654752f * fabsf(z));
-        float tail = 1.061405429f;
-        tail = tail * t - 1.453152027f;
-        tail = tail * t + 1.421413741f;
-        tail = tail * t - 0.284496736f;
-        tail = tail * t + 0.254829592f;
-        tail = 0.5f * tail * t * bell;
-        return z < 0.0f ? tail : 1.0f - tail;
-    }
-    static __device__ __forceinline__ float bell(float z) { return __expf(-0.5f * z * z); }
-#endif
-    static __device__ __forceinline__ float value(float z) {
-        return z * phi(z, ELEMENT == 0 ? 0.0f : bell(z));
-    }
-    static __device__ __forceinline__ float slope(float z) {
-        float b = bell(z);
-        return phi(z, b) + z * 0.3989422804014327f * b;
-    }
-};
-
 template <class Curve>
 __device__ __forceinline__ void activate(Element *y, const Element *z, i64 n) {
     for_flat<PACK>(
@@ -253,9 +207,17 @@ extern "C" __global__ void activate_quick(Element *y, const Element *z, i64 n) {
 
 extern "C" __global__ void activate_erf(Element *y, const Element *z, i64 n) { follow(); activate<Erf>(y, z, n); }
 
+extern "C" __global__ void activate_relu(Element *y, const Element *z, i64 n) { follow(); activate<Relu>(y, z, n); }
+
+extern "C" __global__ void activate_leaky(Element *y, const Element *z, i64 n) { follow(); activate<LeakyRelu>(y, z, n); }
+
 extern "C" __global__ void activate_grad_quick(Element *dy, const Element *z, i64 n) { follow(); activate_grad<Quick>(dy, z, n); }
 
 extern "C" __global__ void activate_grad_erf(Element *dy, const Element *z, i64 n) { follow(); activate_grad<Erf>(dy, z, n); }
+
+extern "C" __global__ void activate_grad_relu(Element *dy, const Element *z, i64 n) { follow(); activate_grad<Relu>(dy, z, n); }
+
+extern "C" __global__ void activate_grad_leaky(Element *dy, const Element *z, i64 n) { follow(); activate_grad<LeakyRelu>(dy, z, n); }
 
 // Threads of a block, and how many of them lie side by side in a row: few, so that there are blocks enough.
 #define SUMS_THREADS 512
@@ -310,6 +272,18 @@ extern "C" __global__ void __launch_bounds__(SUMS_THREADS)
     activate_grad_sums_erf(Element *dy, const Element *z, float *partials, float *dbias, i64 rows, int width) {
     follow();
     activate_grad_sums<Erf>(dy, z, partials, dbias, rows, width);
+}
+
+extern "C" __global__ void __launch_bounds__(SUMS_THREADS)
+    activate_grad_sums_relu(Element *dy, const Element *z, float *partials, float *dbias, i64 rows, int width) {
+    follow();
+    activate_grad_sums<Relu>(dy, z, partials, dbias, rows, width);
+}
+
+extern "C" __global__ void __launch_bounds__(SUMS_THREADS)
+    activate_grad_sums_leaky(Element *dy, const Element *z, float *partials, float *dbias, i64 rows, int width) {
+    follow();
+    activate_grad_sums<LeakyRelu>(dy, z, partials, dbias, rows, width);
 }
 
 // y[n, d] = x[n, d] * gamma[d].

@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(1024) gradient_norm_finish(const do
     norm[1] = isfinite(root) ? 1.0f : 0.0f;
 }
 
-struct Numbers {
+struct StepNumbers {
     float beta1, beta2, eps, gradient_scale, rate, root_correction2, keep, maximum;
 
     __device__ __forceinline__ void step(float &weight, float &m, float &v, float gradient) const {
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     const Tensor tensor = tensors[tensor_of_block(tensors, num_tensors)];
     float rate = schedule[3 + tensor.rate], clip = 1.0f;
     if (clip_norm > 0.0f) clip = fminf(1.0f, clip_norm / (norm[0] * schedule[0] + 1e-6f));
-    const Numbers numbers = {beta1, beta2, eps, clip * schedule[0], rate * schedule[1], sqrtf(schedule[2]),
+    const StepNumbers numbers = {beta1, beta2, eps, clip * schedule[0], rate * schedule[1], sqrtf(schedule[2]),
                              1.0f - rate * tensor.weight_decay, tensor.maximum};
     i64 start = ((i64)blockIdx.x - tensor.first_chunk) * UPDATE_CHUNK;
     int count = (int)min(tensor.n - start, (i64)UPDATE_CHUNK), packed = count / 4 * 4;

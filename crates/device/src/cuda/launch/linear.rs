@@ -112,6 +112,8 @@ fn activate_grad_and_sum(
     let name = match activation {
         Activation::QuickGelu => "activate_grad_sums_quick",
         Activation::Gelu => "activate_grad_sums_erf",
+        Activation::Relu => "activate_grad_sums_relu",
+        Activation::LeakyRelu => "activate_grad_sums_leaky",
     };
     assert!(
         dy.is_contiguous() && z.is_contiguous(),

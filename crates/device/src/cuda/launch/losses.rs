@@ -7,12 +7,12 @@ use super::{BLOCK, DType, Matrix, Operands, accumulates, rows_of_warps};
 use crate::DeviceError;
 
 /// Whether a matrix is f32 whatever the compute format is.
-fn full(matrix: Matrix) -> Argument {
+pub(super) fn full(matrix: Matrix) -> Argument {
     i32::from(matrix.dtype == DType::F32).into()
 }
 
 /// Adds the rows' losses up, and to the sum.
-fn sum_rows(o: &Operands<'_, '_>, losses: u64, rows: usize) -> Result<(), DeviceError> {
+pub(super) fn sum_rows(o: &Operands<'_, '_>, losses: u64, rows: usize) -> Result<(), DeviceError> {
     let (total, _) = o.result(0);
     let arguments = [losses.into(), (rows as i32).into(), total.address.into()];
     o.issuer.launch("sum_into", [1, 1, 1], 1024, &arguments)

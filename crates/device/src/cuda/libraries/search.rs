@@ -20,6 +20,8 @@ pub enum Part {
     Nvrtc,
     /// Matrix products.
     CublasLt,
+    /// Convolutions; only models that have some need it.
+    Cudnn,
 }
 
 impl Part {
@@ -29,6 +31,7 @@ impl Part {
             Part::Driver => "libcuda",
             Part::Nvrtc => "libnvrtc",
             Part::CublasLt => "libcublasLt",
+            Part::Cudnn => "libcudnn",
         }
     }
 
@@ -50,6 +53,9 @@ impl Part {
             (Part::CublasLt, System::Windows) => majors
                 .map(|major| format!("cublasLt64_{major}.dll"))
                 .collect(),
+            // Its version is its own, whatever CUDA's is.
+            (Part::Cudnn, System::Unix) => vec!["libcudnn.so.9".to_owned()],
+            (Part::Cudnn, System::Windows) => vec!["cudnn64_9.dll".to_owned()],
         }
     }
 }
@@ -304,7 +310,7 @@ fn prefixes_of_python(system: System, folder: &Path) -> Vec<PathBuf> {
 fn nvidia_folders(system: System, packages: &Path) -> Vec<PathBuf> {
     let nvidia = packages.join("nvidia");
     let shared = versioned(&nvidia, "cu").into_iter();
-    let apart = ["cuda_nvrtc", "cublas"]
+    let apart = ["cuda_nvrtc", "cublas", "cudnn"]
         .map(|package| nvidia.join(package))
         .into_iter()
         .filter(|folder| folder.is_dir());

@@ -198,7 +198,7 @@ impl Task for ClassifyTask {
         batch::random(self, num_samples, seed)
     }
 
-    fn count_losses(&self, batch: &Batch, counts: &mut [f64]) {
+    fn count_losses(&self, batch: &Batch, _micro_batches: usize, counts: &mut [f64]) {
         batch::count_losses(self, batch, counts);
     }
 

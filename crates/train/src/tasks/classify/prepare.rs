@@ -65,7 +65,12 @@ pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
         Some(path) => {
             let folder = ModelFolder::open(&path)?;
             folder.check()?;
-            let backbone = folder.config().backbone();
+            let backbone = folder.config().backbone().ok_or_else(|| {
+                TrainError::Config(format!(
+                    "model `{name}`: expected a vision transformer, found {}\nhint: `task: segment` trains it",
+                    folder.config().describe()
+                ))
+            })?;
             let size = backbone.vision.image_size as u32;
             let processor = ImageProcessor::read_or(&path, size, default_processor(&backbone))?;
             (backbone, Weights::Folder(Box::new(folder)), processor)

@@ -273,7 +273,7 @@ impl Task for ClipTask {
         batch::derive(name, micro, to);
     }
 
-    fn count_losses(&self, batch: &Batch, counts: &mut [f64]) {
+    fn count_losses(&self, batch: &Batch, _micro_batches: usize, counts: &mut [f64]) {
         batch::count_losses(self, batch, counts);
     }
 

@@ -178,7 +178,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
             notes.push("Label head: RANDOM (the folder's head is for other labels)".to_owned());
         }
     }
-    if let (Some(labels), ClassWeights::Balanced) = (labels, config.losses.class_weights) {
+    if let (Some(labels), ClassWeights::Balanced) = (labels, &config.losses.class_weights) {
         task.class_weights = balanced_class_weights(data.train.labels(), labels);
     }
     let train = Arc::new(data.train);

@@ -1,0 +1,402 @@
+//! Group norm with its activation, and its gradients.
+//!
+//! Channels are handled sixteen at a time, in registers, over a run of pixels. Sums are of numbered parts of a sample, in f64
+//! beyond a run, and the parts are added in order.
+
+use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::group_norm::{GroupNorm, GroupNormGrad, GroupStatistics};
+use holdall_graph::{Shape, Write};
+use rayon::prelude::*;
+
+use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve};
+use super::operands::{Operands, Rows};
+use super::real::{LANES, Real, vectorised};
+
+/// Partial sums of a sample.
+const PARTS: usize = 16;
+/// Pixels whose sums stay in registers.
+const RUN: usize = 128;
+
+/// Scratch of two sums of each channel in every part of every sample.
+pub(super) fn sum_bytes(x: Shape) -> usize {
+    x.dims()[0] * PARTS * 2 * x.width() * size_of::<f64>()
+}
+
+/// The same, two totals of each channel, and two means of each group.
+pub(super) fn gradient_bytes(x: Shape, groups: usize) -> usize {
+    let totals = x.dims()[0] * 2 * (x.width() + groups);
+    sum_bytes(x) + totals * size_of::<f64>()
+}
+
+/// Without an activation.
+struct Straight;
+
+impl Curve for Straight {
+    #[inline(always)]
+    fn value<T: Real>(z: T) -> T {
+        z
+    }
+
+    #[inline(always)]
+    fn slope<T: Real>(_z: T) -> T {
+        T::ONE
+    }
+}
+
+/// Sixteen channels of a pixel; zeros behind the last.
+#[inline(always)]
+fn load<T: Real>(row: &[T], start: usize) -> [T; LANES] {
+    let mut lanes = [T::ZERO; LANES];
+    match row.get(start..start + LANES) {
+        Some(all) => lanes.copy_from_slice(all),
+        None => {
+            for (lane, &value) in lanes.iter_mut().zip(&row[start..]) {
+                *lane = value;
+            }
+        }
+    }
+    lanes
+}
+
+#[inline(always)]
+fn store<T: Real>(row: &mut [T], start: usize, lanes: [T; LANES]) {
+    match row.get_mut(start..start + LANES) {
+        Some(all) => all.copy_from_slice(&lanes),
+        None => {
+            for (value, lane) in row[start..].iter_mut().zip(lanes) {
+                *value = lane;
+            }
+        }
+    }
+}
+
+/// Pictures as rows of pixels: samples, pixels of a sample, channels.
+fn sizes(shape: Shape) -> (usize, usize, usize) {
+    let samples = shape.dims()[0];
+    (samples, shape.rows() / samples.max(1), shape.width())
+}
+
+/// Calls `work` with sample, part and its pixels, on all threads.
+fn for_parts(
+    samples: usize,
+    pixels: usize,
+    work: impl Fn(usize, usize, std::ops::Range<usize>) + Send + Sync,
+) {
+    let each = pixels.div_ceil(PARTS);
+    (0..samples * PARTS).into_par_iter().for_each(|task| {
+        let (sample, part) = (task / PARTS, task % PARTS);
+        let start = (part * each).min(pixels);
+        let end = (start + each).min(pixels);
+        vectorised(|| work(sample, part, sample * pixels + start..sample * pixels + end));
+    });
+}
+
+/// Pixels in runs.
+fn runs(pixels: std::ops::Range<usize>) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let end = pixels.end;
+    pixels
+        .step_by(RUN)
+        .map(move |start| start..(start + RUN).min(end))
+}
+
+pub(super) fn statistics<T: Real>(op: &GroupStatistics, o: &Operands<'_>) {
+    let x = o.input::<T>(0);
+    let (samples, pixels, channels) = sizes(o.input_place(0).shape);
+    let parts = o.workspace::<f64>(2 * channels);
+    for_parts(samples, pixels, |sample, part, range| {
+        let (sums, squares) = parts.row_mut(sample * PARTS + part).split_at_mut(channels);
+        sums.fill(0.0);
+        squares.fill(0.0);
+        for run in runs(range) {
+            for start in (0..channels).step_by(LANES) {
+                let (mut sum, mut square) = ([T::ZERO; LANES], [T::ZERO; LANES]);
+                for pixel in run.clone() {
+                    let x = load(x.row(pixel), start);
+                    for lane in 0..LANES {
+                        sum[lane] += x[lane];
+                        square[lane] += x[lane] * x[lane];
+                    }
+                }
+                add_lanes(sums, start, sum);
+                add_lanes(squares, start, square);
+            }
+        }
+    });
+    let [mean, rstd] = [0, 1].map(|index| o.result::<T>(index).0);
+    let each = channels / op.groups;
+    let count = (pixels * each) as f64;
+    for sample in 0..samples {
+        for group in 0..op.groups {
+            let total = |offset: usize| -> f64 {
+                let start = offset + group * each;
+                let parts = (0..PARTS).map(|part| parts.row(sample * PARTS + part));
+                parts
+                    .map(|sums| sums[start..start + each].iter().sum::<f64>())
+                    .sum()
+            };
+            let center = total(0) / count;
+            let variance = (total(channels) / count - center * center).max(0.0);
+            mean.row_mut(sample)[group] = T::of(center);
+            rstd.row_mut(sample)[group] = T::of(1.0 / (variance + op.eps).sqrt());
+        }
+    }
+}
+
+#[inline(always)]
+fn add_lanes<T: Real>(totals: &mut [f64], start: usize, lanes: [T; LANES]) {
+    for (total, lane) in totals[start..].iter_mut().zip(lanes) {
+        *total += lane.f64();
+    }
+}
+
+/// Group norm's operands beside `x`.
+struct Norm<T> {
+    mean: Rows<T>,
+    rstd: Rows<T>,
+    gamma: Rows<T>,
+    beta: Rows<T>,
+    residual: Option<Rows<T>>,
+    /// Channels of a group.
+    each: usize,
+}
+
+/// What turns `x` into `z`, for sixteen channels.
+struct Scales<T> {
+    center: [T; LANES],
+    rstd: [T; LANES],
+    gamma: [T; LANES],
+    beta: [T; LANES],
+}
+
+impl<T: Real> Norm<T> {
+    fn new(o: &Operands<'_>, first: usize, groups: usize) -> Norm<T> {
+        let [mean, rstd, gamma, beta] = [1, 2, 3, 4].map(|index| o.input::<T>(first + index));
+        let residual = (o.num_inputs() > first + 5).then(|| o.input::<T>(first + 5));
+        let (gamma, beta) = (gamma.flat(), beta.flat());
+        Norm {
+            mean,
+            rstd,
+            gamma,
+            beta,
+            residual,
+            each: gamma.width / groups,
+        }
+    }
+
+    #[inline(always)]
+    fn scales(&self, sample: usize, start: usize) -> Scales<T> {
+        Scales {
+            center: self.of_groups(self.mean.row(sample), start),
+            rstd: self.of_groups(self.rstd.row(sample), start),
+            gamma: load(self.gamma.row(0), start),
+            beta: load(self.beta.row(0), start),
+        }
+    }
+
+    /// A number of each group, for sixteen channels.
+    #[inline(always)]
+    fn of_groups(&self, groups: &[T], start: usize) -> [T; LANES] {
+        let last = groups.len() - 1;
+        std::array::from_fn(|lane| groups[((start + lane) / self.each).min(last)])
+    }
+
+    #[inline(always)]
+    fn residual(&self, pixel: usize, start: usize) -> [T; LANES] {
+        match self.residual {
+            Some(residual) => load(residual.row(pixel), start),
+            None => [T::ZERO; LANES],
+        }
+    }
+}
+
+pub(super) fn forward<T: Real>(op: &GroupNorm, o: &Operands<'_>) {
+    match op.activation {
+        None => normalize::<T, Straight>(op, o),
+        Some(Activation::QuickGelu) => normalize::<T, QuickCurve>(op, o),
+        Some(Activation::Gelu) => normalize::<T, ErfCurve>(op, o),
+        Some(Activation::Relu) => normalize::<T, ReluCurve>(op, o),
+        Some(Activation::LeakyRelu) => normalize::<T, LeakyCurve>(op, o),
+    }
+}
+
+fn normalize<T: Real, C: Curve>(op: &GroupNorm, o: &Operands<'_>) {
+    let x = o.input::<T>(0);
+    let norm = Norm::new(o, 0, op.groups);
+    let (samples, pixels, channels) = sizes(o.input_place(0).shape);
+    let (y, _) = o.result::<T>(0);
+    for_parts(samples, pixels, |sample, _, range| {
+        for run in runs(range) {
+            for start in (0..channels).step_by(LANES) {
+                let s = norm.scales(sample, start);
+                let factor: [T; LANES] = std::array::from_fn(|lane| s.rstd[lane] * s.gamma[lane]);
+                for pixel in run.clone() {
+                    let x = load(x.row(pixel), start);
+                    let residual = norm.residual(pixel, start);
+                    let mut lanes = [T::ZERO; LANES];
+                    for lane in 0..LANES {
+                        let z = (x[lane] - s.center[lane]) * factor[lane] + s.beta[lane];
+                        lanes[lane] = C::value(z + residual[lane]);
+                    }
+                    store(y.row_mut(pixel), start, lanes);
+                }
+            }
+        }
+    });
+}
+
+pub(super) fn backward<T: Real>(op: &GroupNormGrad, o: &Operands<'_>) {
+    match op.activation {
+        None => gradients::<T, Straight>(op, o),
+        Some(Activation::QuickGelu) => gradients::<T, QuickCurve>(op, o),
+        Some(Activation::Gelu) => gradients::<T, ErfCurve>(op, o),
+        Some(Activation::Relu) => gradients::<T, ReluCurve>(op, o),
+        Some(Activation::LeakyRelu) => gradients::<T, LeakyCurve>(op, o),
+    }
+}
+
+/// `h` and `g` of sixteen channels of a pixel.
+#[inline(always)]
+fn terms<T: Real, C: Curve>(
+    s: &Scales<T>,
+    x: [T; LANES],
+    dy: [T; LANES],
+    residual: [T; LANES],
+) -> ([T; LANES], [T; LANES]) {
+    let (mut h, mut g) = ([T::ZERO; LANES], [T::ZERO; LANES]);
+    for lane in 0..LANES {
+        h[lane] = (x[lane] - s.center[lane]) * s.rstd[lane];
+        let z = h[lane] * s.gamma[lane] + s.beta[lane] + residual[lane];
+        g[lane] = dy[lane] * C::slope(z);
+    }
+    (h, g)
+}
+
+fn gradients<T: Real, C: Curve>(op: &GroupNormGrad, o: &Operands<'_>) {
+    let (dy, x) = (o.input::<T>(0), o.input::<T>(1));
+    let norm = Norm::new(o, 1, op.groups);
+    let (samples, pixels, channels) = sizes(o.input_place(1).shape);
+    let scratch = o.workspace::<f64>(1).reshape(1);
+    let parts = scratch
+        .slice(0, samples * PARTS * 2 * channels)
+        .reshape(2 * channels);
+    for_parts(samples, pixels, |sample, part, range| {
+        let (dbeta, dgamma) = parts.row_mut(sample * PARTS + part).split_at_mut(channels);
+        dbeta.fill(0.0);
+        dgamma.fill(0.0);
+        for run in runs(range) {
+            for start in (0..channels).step_by(LANES) {
+                let s = norm.scales(sample, start);
+                let (mut sum_g, mut sum_gh) = ([T::ZERO; LANES], [T::ZERO; LANES]);
+                for pixel in run.clone() {
+                    let (dy, x) = (load(dy.row(pixel), start), load(x.row(pixel), start));
+                    let (h, g) = terms::<T, C>(&s, x, dy, norm.residual(pixel, start));
+                    for lane in 0..LANES {
+                        sum_g[lane] += g[lane];
+                        sum_gh[lane] += g[lane] * h[lane];
+                    }
+                }
+                add_lanes(dbeta, start, sum_g);
+                add_lanes(dgamma, start, sum_gh);
+            }
+        }
+    });
+    // Totals of each sample, in the order of the parts: over its channels, then over its groups.
+    let behind = samples * PARTS * 2 * channels;
+    let totals = scratch
+        .slice(behind, samples * 2 * channels)
+        .reshape(2 * channels);
+    let means = scratch
+        .slice(behind + samples * 2 * channels, samples * 2 * op.groups)
+        .reshape(2 * op.groups);
+    let count = (pixels * norm.each) as f64;
+    for sample in 0..samples {
+        let total = totals.row_mut(sample);
+        total.fill(0.0);
+        for part in 0..PARTS {
+            let sums = parts.row(sample * PARTS + part);
+            for (total, &sum) in total.iter_mut().zip(sums) {
+                *total += sum;
+            }
+        }
+        let gamma = norm.gamma.row(0);
+        for group in 0..op.groups {
+            let mean = |offset: usize| -> f64 {
+                let of_group = group * norm.each..(group + 1) * norm.each;
+                let weighted = of_group.map(|c| gamma[c].f64() * total[offset + c]);
+                weighted.sum::<f64>() / count
+            };
+            let [of_g, of_gh] = [mean(0), mean(channels)];
+            let means = means.row_mut(sample);
+            (means[group], means[op.groups + group]) = (of_g, of_gh);
+        }
+    }
+    let mut next = 0;
+    for (wanted, offset) in [(op.gamma, channels), (op.beta, 0)] {
+        if wanted {
+            let (gradient, mode) = o.result::<T>(next);
+            add_totals(gradient.flat(), mode, totals, samples, offset);
+            next += 1;
+        }
+    }
+    let dx = op.x.then(|| o.result::<T>(next));
+    let dresidual = op.residual.then(|| o.result::<T>(next + usize::from(op.x)));
+    if dx.is_none() && dresidual.is_none() {
+        return;
+    }
+    for_parts(samples, pixels, |sample, _, range| {
+        let (of_g, of_gh) = means.row(sample).split_at(op.groups);
+        for run in runs(range) {
+            for start in (0..channels).step_by(LANES) {
+                let s = norm.scales(sample, start);
+                let [mean_g, mean_gh]: [[T; LANES]; 2] = [of_g, of_gh].map(|means| {
+                    let last = op.groups - 1;
+                    std::array::from_fn(|lane| T::of(means[((start + lane) / norm.each).min(last)]))
+                });
+                for pixel in run.clone() {
+                    let (dy, x) = (load(dy.row(pixel), start), load(x.row(pixel), start));
+                    let (h, g) = terms::<T, C>(&s, x, dy, norm.residual(pixel, start));
+                    if let Some((dx, mode)) = dx {
+                        let mut value = [T::ZERO; LANES];
+                        for lane in 0..LANES {
+                            let inner = g[lane] * s.gamma[lane] - mean_g[lane];
+                            value[lane] = (inner - h[lane] * mean_gh[lane]) * s.rstd[lane];
+                        }
+                        write(dx, mode, pixel, start, value);
+                    }
+                    if let Some((dresidual, mode)) = dresidual {
+                        write(dresidual, mode, pixel, start, g);
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[inline(always)]
+fn write<T: Real>(y: Rows<T>, mode: Write, pixel: usize, start: usize, mut value: [T; LANES]) {
+    if mode == Write::Accumulate {
+        let before = load(y.row(pixel), start);
+        for lane in 0..LANES {
+            value[lane] += before[lane];
+        }
+    }
+    store(y.row_mut(pixel), start, value);
+}
+
+/// A parameter's gradient from the totals of all samples.
+fn add_totals<T: Real>(
+    gradient: Rows<T>,
+    mode: Write,
+    totals: Rows<f64>,
+    samples: usize,
+    offset: usize,
+) {
+    for (channel, out) in gradient.row_mut(0).iter_mut().enumerate() {
+        let each = (0..samples).map(|sample| totals.row(sample)[offset + channel]);
+        let total = T::of(each.sum());
+        *out = match mode {
+            Write::Overwrite => total,
+            Write::Accumulate => *out + total,
+        };
+    }
+}

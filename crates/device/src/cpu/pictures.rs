@@ -1,0 +1,233 @@
+//! Pooling, upsampling, and bytes of pixels as numbers.
+
+use holdall_graph::ops::normalize_pixels::{NormalizePixels, PixelDepth};
+use holdall_graph::ops::pool2d::{Pool, Pool2d, Pool2dGrad};
+use holdall_graph::ops::upsample2d::{Upsample2d, Upsample2dGrad, Upsampling};
+use holdall_graph::{DType, Write};
+use rayon::prelude::*;
+
+use super::operands::Operands;
+use super::real::{Element, Real, vectorised};
+
+/// Calls `work` with each line of pixels, on all threads, vectorised.
+pub(super) fn for_lines(lines: usize, work: impl Fn(usize) + Send + Sync) {
+    (0..lines)
+        .into_par_iter()
+        .for_each(|line| vectorised(|| work(line)));
+}
+
+#[inline(always)]
+fn put<T: Real>(out: &mut T, mode: Write, value: T) {
+    *out = match mode {
+        Write::Overwrite => value,
+        Write::Accumulate => *out + value,
+    };
+}
+
+pub(super) fn pool<T: Real>(op: &Pool2d, o: &Operands<'_>) {
+    let (x, (y, _)) = (o.input::<T>(0), o.result::<T>(0));
+    let shape = o.output_place(0).expect("the result is read").shape;
+    let (lines, width) = (shape.dims()[0] * shape.dims()[1], shape.dims()[2]);
+    let size = op.size;
+    let share = T::of(1.0 / (size * size) as f64);
+    for_lines(lines, |line| {
+        for column in 0..width {
+            let y = y.row_mut(line * width + column);
+            for (k, l) in window(size) {
+                let x = x.row((line * size + k) * width * size + column * size + l);
+                match op.kind {
+                    _ if (k, l) == (0, 0) => y.copy_from_slice(x),
+                    Pool::Max => {
+                        for (y, &x) in y.iter_mut().zip(x) {
+                            // Not a number stays so, as in PyTorch.
+                            *y = if x > *y || !(x == x) { x } else { *y };
+                        }
+                    }
+                    Pool::Average => {
+                        for (y, &x) in y.iter_mut().zip(x) {
+                            *y += x;
+                        }
+                    }
+                }
+            }
+            if op.kind == Pool::Average {
+                y.iter_mut().for_each(|y| *y *= share);
+            }
+        }
+    });
+}
+
+/// Places in a window, in row order.
+fn window(size: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..size).flat_map(move |k| (0..size).map(move |l| (k, l)))
+}
+
+pub(super) fn pool_grad<T: Real>(op: &Pool2dGrad, o: &Operands<'_>) {
+    let (dy, (dx, mode)) = (o.input::<T>(0), o.result::<T>(0));
+    let shape = o.input_place(0).shape;
+    let (lines, width) = (shape.dims()[0] * shape.dims()[1], shape.dims()[2]);
+    let size = op.size;
+    let share = T::of(1.0 / (size * size) as f64);
+    let x = (op.kind == Pool::Max).then(|| o.input::<T>(1));
+    for_lines(lines, |line| {
+        for column in 0..width {
+            let pixel = |k: usize, l: usize| (line * size + k) * width * size + column * size + l;
+            let dy = dy.row(line * width + column);
+            match x {
+                None => {
+                    for (k, l) in window(size) {
+                        let dx = dx.row_mut(pixel(k, l)).iter_mut();
+                        dx.zip(dy).for_each(|(dx, &dy)| put(dx, mode, dy * share));
+                    }
+                }
+                Some(x) => {
+                    if mode == Write::Overwrite {
+                        window(size).for_each(|(k, l)| dx.row_mut(pixel(k, l)).fill(T::ZERO));
+                    }
+                    for (channel, &dy) in dy.iter().enumerate() {
+                        let mut first = (0, 0);
+                        for place in window(size).skip(1) {
+                            let value = x.row(pixel(place.0, place.1))[channel];
+                            if value > x.row(pixel(first.0, first.1))[channel] || !(value == value)
+                            {
+                                first = place;
+                            }
+                        }
+                        dx.row_mut(pixel(first.0, first.1))[channel] += dy;
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Where a pixel of the upsampled picture lies between two of the picture: their numbers, and the weight of the second.
+fn between(index: usize, factor: usize, size: usize) -> (usize, usize, f64) {
+    let at = ((index as f64 + 0.5) / factor as f64 - 0.5).max(0.0);
+    let first = (at as usize).min(size - 1);
+    (first, (first + 1).min(size - 1), at - first as f64)
+}
+
+pub(super) fn upsample<T: Real>(op: &Upsample2d, o: &Operands<'_>) {
+    let (x, (y, _)) = (o.input::<T>(0), o.result::<T>(0));
+    let shape = o.input_place(0).shape;
+    let (samples, height, width) = (shape.dims()[0], shape.dims()[1], shape.dims()[2]);
+    let factor = op.factor;
+    for_lines(samples * height * factor, |line| {
+        let (sample, i) = (line / (height * factor), line % (height * factor));
+        for column in 0..width * factor {
+            let y = y.row_mut(line * width * factor + column);
+            let pixel = |row: usize, column: usize| x.row((sample * height + row) * width + column);
+            match op.mode {
+                Upsampling::Nearest => y.copy_from_slice(pixel(i / factor, column / factor)),
+                Upsampling::Bilinear => {
+                    let (above, below, down) = between(i, factor, height);
+                    let (left, right, across) = between(column, factor, width);
+                    let [down, across] = [down, across].map(|weight| T::of(weight));
+                    let corners = [(above, left), (above, right), (below, left), (below, right)];
+                    let [a, b, c, d] = corners.map(|(row, column)| pixel(row, column));
+                    for (channel, y) in y.iter_mut().enumerate() {
+                        let upper = a[channel] * (T::ONE - across) + b[channel] * across;
+                        let lower = c[channel] * (T::ONE - across) + d[channel] * across;
+                        *y = upper * (T::ONE - down) + lower * down;
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// What a pixel of the upsampled picture takes of pixel `of` of the picture.
+fn share(index: usize, of: usize, op: &Upsample2dGrad, size: usize) -> f64 {
+    match op.mode {
+        Upsampling::Nearest => f64::from(u8::from(index / op.factor == of)),
+        Upsampling::Bilinear => {
+            let (first, second, weight) = between(index, op.factor, size);
+            let of_first = if first == of { 1.0 - weight } else { 0.0 };
+            of_first + if second == of { weight } else { 0.0 }
+        }
+    }
+}
+
+pub(super) fn upsample_grad<T: Real>(op: &Upsample2dGrad, o: &Operands<'_>) {
+    let (dy, (dx, mode)) = (o.input::<T>(0), o.result::<T>(0));
+    let shape = o.output_place(0).expect("the result is read").shape;
+    let (samples, height, width) = (shape.dims()[0], shape.dims()[1], shape.dims()[2]);
+    let factor = op.factor;
+    // Pixels of the upsampled picture that may take of pixel `of`.
+    let takers = |of: usize, size: usize| match op.mode {
+        Upsampling::Nearest => of * factor..(of + 1) * factor,
+        Upsampling::Bilinear => of.saturating_sub(1) * factor..(of + 2).min(size) * factor,
+    };
+    for_lines(samples * height, |line| {
+        let (sample, i) = (line / height, line % height);
+        for column in 0..width {
+            let dx = dx.row_mut(line * width + column);
+            if mode == Write::Overwrite {
+                dx.fill(T::ZERO);
+            }
+            for row in takers(i, height) {
+                let down = share(row, i, op, height);
+                if down == 0.0 {
+                    continue;
+                }
+                for taker in takers(column, width) {
+                    let across = share(taker, column, op, width);
+                    if across == 0.0 {
+                        continue;
+                    }
+                    let weight = T::of(down * across);
+                    let dy = dy.row((sample * height * factor + row) * width * factor + taker);
+                    for (dx, &dy) in dx.iter_mut().zip(dy) {
+                        *dx += dy * weight;
+                    }
+                }
+            }
+        }
+    });
+}
+
+pub(super) fn normalize_pixels<T: Real>(op: &NormalizePixels, o: &Operands<'_>) {
+    let scaled = |value: f64, channel: usize| {
+        let [factor, shift] = op.factor_and_shift(channel).map(|number| T::of(number));
+        T::of(value) * factor + shift
+    };
+    let channels = op.mean.len();
+    match (o.input_place(0).dtype, op.depth) {
+        (DType::U8, PixelDepth::Eight) => each_pixel::<T, u8>(o, channels, |bytes, channel| {
+            scaled(f64::from(bytes[channel]), channel)
+        }),
+        (DType::U8, PixelDepth::Sixteen) => each_pixel::<T, u8>(o, channels, |bytes, channel| {
+            let value = u16::from_le_bytes([bytes[2 * channel], bytes[2 * channel + 1]]);
+            scaled(f64::from(value), channel)
+        }),
+        (DType::F32, _) => each_pixel::<T, f32>(o, channels, |values, channel| {
+            T::of(f64::from(values[channel]))
+        }),
+        (DType::F64, _) => {
+            each_pixel::<T, f64>(o, channels, |values, channel| T::of(values[channel]))
+        }
+        (other, _) => panic!("pixels are bytes or floats, not {other:?}"),
+    }
+}
+
+/// Every channel of every pixel by `value`, and zeros behind the channels.
+fn each_pixel<T: Real, U: Element>(
+    o: &Operands<'_>,
+    channels: usize,
+    value: impl Fn(&[U], usize) -> T + Send + Sync,
+) {
+    let pixels = o.pictures::<U>(0);
+    let (y, _) = o.result::<T>(0);
+    let [samples, height, width] = pixels.dims;
+    for_lines(samples * height, |line| {
+        for column in 0..width {
+            let pixel = pixels.pixel([line / height, line % height, column]);
+            let (y, padding) = y.row_mut(line * width + column).split_at_mut(channels);
+            for (channel, y) in y.iter_mut().enumerate() {
+                *y = value(pixel, channel);
+            }
+            padding.fill(T::ZERO);
+        }
+    });
+}

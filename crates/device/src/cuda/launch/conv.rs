@@ -1,0 +1,927 @@
+//! Convolutions. By cuDNN; as matrix products where the kernel is a single pixel, and where windows do not overlap (transposed); by
+//! kernels of our own for heads of few outputs.
+//!
+//! cuDNN would copy a slice of channels into a workspace as large as the slice, so that such operands are packed here first, in scratch
+//! that the plan knows. Pictures of a few channels lie padded with zeros: the weight is padded to match.
+
+use holdall_graph::ops::conv2d::{
+    Conv2d, Conv2dInputGrad, Conv2dWeightGrad, TransposedConv2d, TransposedConv2dInputGrad,
+    TransposedConv2dWeightGrad,
+};
+use holdall_graph::{DType, NodeView, Op, Value, Write};
+use holdall_plan::Place;
+
+use super::super::convolution::{Computed, Convolution, Picture};
+use super::super::product::Product;
+use super::super::target::{CONVOLUTION_BYTES, PRODUCT_BYTES};
+use super::{BLOCK, Matrix, Operands, Pass, accumulates};
+use crate::DeviceError;
+
+/// Channels that tensor cores and packed accesses take at a time.
+const CHANNELS: usize = 8;
+
+/// Bytes of a transposed convolution's product at a time: they stay in the card's cache on the way to their pixels.
+const BAND_BYTES: usize = 8 << 20;
+/// Each band is two launches.
+const MOST_BANDS: usize = 16;
+
+/// Outputs and channels that a head's kernels take.
+const HEAD_OUTPUTS: usize = 4;
+const HEAD_CHANNELS: usize = 512;
+const HEAD_PARTS: usize = 1024;
+
+/// Partial sums of a bias gradient over the pixels of pictures.
+const BIAS_PARTS: usize = 512;
+
+/// An operand as the plan describes it: `[n, h, w, c]` or `[out, kh, kw, in]`.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    dims: [usize; 4],
+    pixel_stride: usize,
+    element_bytes: usize,
+}
+
+impl Layout {
+    fn of_value(value: &Value, dtype: DType) -> Layout {
+        Layout::new(value.shape.dims(), value.row_stride(), dtype)
+    }
+
+    fn of_place(place: &Place) -> Layout {
+        let stride = place.shape.row_stride(&place.strides);
+        Layout::new(place.shape.dims(), stride, place.dtype)
+    }
+
+    fn new(dims: &[usize], pixel_stride: Option<usize>, dtype: DType) -> Layout {
+        Layout {
+            dims: dims.try_into().expect("convolutions take four dimensions"),
+            pixel_stride: pixel_stride.expect("pixels are evenly spaced"),
+            element_bytes: dtype.bytes(),
+        }
+    }
+
+    fn channels(&self) -> usize {
+        self.dims[3]
+    }
+
+    fn pixels(&self) -> usize {
+        self.dims[..3].iter().product()
+    }
+
+    fn num_elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    fn is_packed(&self) -> bool {
+        self.pixel_stride == self.channels()
+    }
+
+    /// A picture of few channels, with zeros up to the next multiple: what `NormalizePixels` writes.
+    fn is_padded(&self) -> bool {
+        !self.channels().is_multiple_of(4)
+            && self.pixel_stride == self.channels().next_multiple_of(CHANNELS)
+    }
+
+    /// Channels as cuDNN sees them.
+    fn seen_channels(&self) -> usize {
+        match self.is_padded() {
+            true => self.pixel_stride,
+            false => self.channels(),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        aligned(self.num_elements() * self.element_bytes)
+    }
+
+    /// Scratch for a packed copy, where one is needed.
+    fn packing_bytes(&self) -> u64 {
+        match self.is_packed() || self.is_padded() {
+            true => 0,
+            false => self.bytes(),
+        }
+    }
+}
+
+fn aligned(bytes: usize) -> u64 {
+    (bytes as u64).next_multiple_of(256)
+}
+
+/// How a convolution is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    /// Few outputs of a single pixel each.
+    Head,
+    /// A single pixel each.
+    Product,
+    Cudnn,
+}
+
+fn method(weight: [usize; 4], stride: [usize; 2], padding: [usize; 2], x: &Layout) -> Method {
+    let [outputs, down, across, channels] = weight;
+    if [down, across] != [1, 1] || stride != [1, 1] || padding != [0, 0] {
+        return Method::Cudnn;
+    }
+    let packs = channels.is_multiple_of(CHANNELS) && x.pixel_stride.is_multiple_of(CHANNELS);
+    match outputs <= HEAD_OUTPUTS && channels <= HEAD_CHANNELS && packs {
+        true => Method::Head,
+        false => Method::Product,
+    }
+}
+
+/// Scratch of an operation's own kernels, and what the library may use behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Scratch {
+    own: u64,
+    library: u64,
+}
+
+fn band_pixels(stride: [usize; 2], channels: usize, element_bytes: usize, pixels: usize) -> usize {
+    let each = stride[0] * stride[1] * channels * element_bytes;
+    let fits = (BAND_BYTES / each).max(pixels.div_ceil(MOST_BANDS));
+    fits.clamp(1, pixels.max(1))
+}
+
+fn band_bytes(stride: [usize; 2], y: &Layout, x_pixels: usize) -> u64 {
+    let pixels = band_pixels(stride, y.channels(), y.element_bytes, x_pixels);
+    aligned(pixels * stride[0] * stride[1] * y.channels() * y.element_bytes)
+}
+
+fn bias_bytes(bias: bool, channels: usize) -> u64 {
+    match bias {
+        true => aligned(BIAS_PARTS * channels * 4),
+        false => 0,
+    }
+}
+
+/// `inputs` and the first output of an operation.
+fn scratch(op: &Op, inputs: &[Layout], result: Option<Layout>) -> Scratch {
+    let of = |own: u64, library: u64| Scratch { own, library };
+    match op {
+        Op::Conv2d(op) => {
+            let (x, w) = (inputs[0], inputs[1]);
+            match method(w.dims, op.stride, op.padding, &x) {
+                Method::Head => of(0, 0),
+                Method::Product => of(0, PRODUCT_BYTES),
+                Method::Cudnn => of(
+                    x.packing_bytes() + padding_bytes(&x, w.dims),
+                    CONVOLUTION_BYTES,
+                ),
+            }
+        }
+        Op::Conv2dInputGrad(op) => {
+            let (dy, w) = (inputs[0], inputs[1]);
+            let dx = result.expect("an input gradient has a result");
+            match method(w.dims, op.stride, op.padding, &dx) {
+                Method::Head => of(0, 0),
+                Method::Product => of(0, PRODUCT_BYTES),
+                Method::Cudnn => {
+                    let landing = match dx.is_packed() {
+                        true => 0,
+                        false => dx.bytes(),
+                    };
+                    of(dy.packing_bytes() + landing, CONVOLUTION_BYTES)
+                }
+            }
+        }
+        Op::Conv2dWeightGrad(op) => {
+            let (dy, x) = (inputs[0], inputs[1]);
+            let bias = bias_bytes(op.bias, dy.channels());
+            let Some(w) = result.filter(|_| op.weight) else {
+                return of(bias, 0);
+            };
+            match method(w.dims, op.stride, op.padding, &x) {
+                Method::Head => {
+                    let width = dy.channels() * (x.channels() + 1);
+                    of(aligned(HEAD_PARTS * width * 4), 0)
+                }
+                Method::Product => of(bias, PRODUCT_BYTES),
+                Method::Cudnn => {
+                    let [outputs, down, across, _] = w.dims;
+                    let landing = outputs * down * across * x.seen_channels() * x.element_bytes;
+                    let own = dy.packing_bytes() + x.packing_bytes() + aligned(landing);
+                    of(own.max(bias), CONVOLUTION_BYTES)
+                }
+            }
+        }
+        Op::TransposedConv2d(op) => {
+            let (x, y) = (inputs[0], result.expect("a convolution has a result"));
+            of(band_bytes(op.stride, &y, x.pixels()), PRODUCT_BYTES)
+        }
+        Op::TransposedConv2dInputGrad(op) => {
+            let dy = inputs[0];
+            let pixels = dy.pixels() / (op.stride[0] * op.stride[1]);
+            of(band_bytes(op.stride, &dy, pixels), PRODUCT_BYTES)
+        }
+        Op::TransposedConv2dWeightGrad(op) => {
+            let (dy, x) = (inputs[0], inputs[1]);
+            let bias = bias_bytes(op.bias, dy.channels());
+            match op.weight {
+                true => of(
+                    band_bytes(op.stride, &dy, x.pixels()).max(bias),
+                    PRODUCT_BYTES,
+                ),
+                false => of(bias, 0),
+            }
+        }
+        other => unreachable!("{} is no convolution", other.rules().name()),
+    }
+}
+
+/// Scratch for a weight that is padded to match its pictures.
+fn padding_bytes(x: &Layout, [outputs, down, across, _]: [usize; 4]) -> u64 {
+    match x.is_padded() {
+        true => aligned(outputs * down * across * x.pixel_stride * x.element_bytes),
+        false => 0,
+    }
+}
+
+/// Scratch that the plan grants.
+pub(in crate::cuda) fn workspace_bytes(view: NodeView<'_>) -> u64 {
+    let (graph, node) = (view.graph, view.node);
+    let layout = |id| Layout::of_value(graph.value(id), graph.dtype(id));
+    let inputs: Vec<Layout> = node.inputs[..2].iter().map(|&id| layout(id)).collect();
+    let result = node.outputs.first().map(|output| output.value);
+    let result = result.filter(|&id| graph.shape(id).dims().len() == 4);
+    let Scratch { own, library } = scratch(&node.op, &inputs, result.map(layout));
+    own + library
+}
+
+/// Kernels and library calls that one of these operations launches.
+pub(in crate::cuda) fn kernels(op: &Op) -> f64 {
+    match op {
+        Op::Conv2dWeightGrad(op) if op.bias => 4.0,
+        Op::Conv2dWeightGrad(_) => 2.0,
+        Op::TransposedConv2d(_)
+        | Op::TransposedConv2dInputGrad(_)
+        | Op::TransposedConv2dWeightGrad(_) => 16.0,
+        _ => 1.0,
+    }
+}
+
+struct Conv<'o, 'i, 'a> {
+    o: &'o Operands<'i, 'a>,
+    inputs: Vec<Layout>,
+    scratch: Scratch,
+    /// Of the own scratch, how much has been handed out.
+    taken: u64,
+}
+
+impl<'o, 'i, 'a> Conv<'o, 'i, 'a> {
+    fn new(o: &'o Operands<'i, 'a>) -> Conv<'o, 'i, 'a> {
+        let inputs: Vec<Layout> = o.instruction.inputs[..2]
+            .iter()
+            .map(Layout::of_place)
+            .collect();
+        let result = o.instruction.outputs.first().and_then(Option::as_ref);
+        let result = result.filter(|(place, _)| place.shape.dims().len() == 4);
+        let scratch = scratch(
+            &o.instruction.op,
+            &inputs,
+            result.map(|(place, _)| Layout::of_place(place)),
+        );
+        Conv {
+            o,
+            inputs,
+            scratch,
+            taken: 0,
+        }
+    }
+
+    fn take(&mut self, bytes: u64) -> u64 {
+        let address = self.o.scratch() + self.taken;
+        self.taken += bytes;
+        assert!(self.taken <= self.scratch.own, "scratch of a convolution");
+        address
+    }
+
+    fn library_workspace(&self) -> (u64, u64) {
+        let granted = self.o.instruction.workspace.bytes;
+        let bytes = granted.saturating_sub(self.scratch.own);
+        (
+            self.o.scratch() + self.scratch.own,
+            bytes.min(self.scratch.library),
+        )
+    }
+
+    fn cudnn(&self, convolution: &Convolution, addresses: [u64; 3]) -> Result<(), DeviceError> {
+        let issuer = self.o.issuer;
+        let (all, workspace) = (&issuer.cuda.convolutions, self.library_workspace());
+        match issuer.pass {
+            Pass::Prepare => all.prepare(convolution, addresses, workspace, issuer.stream),
+            Pass::Issue => all.run(convolution, addresses, workspace, issuer.stream),
+        }
+    }
+
+    fn product(&self, product: &Product) -> Result<(), DeviceError> {
+        let issuer = self.o.issuer;
+        let (all, workspace) = (&issuer.cuda.products, self.library_workspace());
+        match issuer.pass {
+            Pass::Prepare => all.prepare(product, workspace, issuer.stream),
+            Pass::Issue => all.run(product, workspace, issuer.stream),
+        }
+    }
+
+    /// Copies rows: packs a slice, or adds what was computed elsewhere.
+    fn copy(&self, to: Matrix, from: Matrix, mode: Write) -> Result<(), DeviceError> {
+        let issuer = self.o.issuer;
+        issuer.launch(
+            if to.dtype == DType::F32 {
+                "add_into_f32"
+            } else {
+                "add_into"
+            },
+            issuer.grid(to.num_elements(), to.dtype),
+            BLOCK,
+            arguments![
+                to.address,
+                from.address,
+                to.rows as i64,
+                to.width as i32,
+                to.stride as i64,
+                from.stride as i64,
+                accumulates(Some(mode)),
+                issuer.tables.micro(),
+                0i64,
+                0i64,
+            ],
+        )
+    }
+
+    /// An input as cuDNN takes it: where, its channels.
+    fn packed(&mut self, index: usize) -> Result<(u64, Picture), DeviceError> {
+        let layout = self.inputs[index];
+        let matrix = self.o.input(index);
+        let [n, h, w, _] = layout.dims;
+        let channels = layout.seen_channels();
+        let picture = Picture {
+            dims: [n, h, w, channels],
+            pixel_stride: channels,
+        };
+        if layout.packing_bytes() == 0 {
+            return Ok((matrix.address, picture));
+        }
+        let packed = Matrix {
+            address: self.take(layout.packing_bytes()),
+            stride: layout.channels(),
+            ..matrix
+        };
+        self.copy(packed, matrix, Write::Overwrite)?;
+        Ok((packed.address, picture))
+    }
+
+    fn add_bias(&self, y: Matrix, bias: Matrix) -> Result<(), DeviceError> {
+        let issuer = self.o.issuer;
+        issuer.launch(
+            "add_bias",
+            capped(issuer.grid(y.num_elements(), y.dtype)),
+            BLOCK,
+            arguments![
+                y.address,
+                bias.address,
+                y.rows as i64,
+                y.width as i32,
+                y.stride as i64,
+            ],
+        )
+    }
+
+    /// Sums over all pixels, added to the bias gradient.
+    fn bias_grad(&mut self, dy: Matrix, output: usize) -> Result<(), DeviceError> {
+        let (dbias, mode) = self.o.result(output);
+        assert_eq!(mode, Write::Accumulate, "bias gradients are added to");
+        // What lay in scratch has been used: kernels follow each other.
+        let partials = self.o.scratch();
+        let lanes = 32 * super::ACCESS / dy.dtype.bytes();
+        let name = match dy.dtype {
+            DType::F32 => "column_sums_f32",
+            _ => "column_sums",
+        };
+        self.o.issuer.launch(
+            name,
+            [dy.width.div_ceil(lanes), BIAS_PARTS, 1],
+            256,
+            arguments![
+                dy.address,
+                partials,
+                dy.rows as i64,
+                dy.width as i32,
+                dy.stride as i64,
+            ],
+        )?;
+        super::linear::finish_sums(self.o, partials, BIAS_PARTS, dy.width, dbias, [0, 0])
+    }
+}
+
+/// Blocks of kernels that go over their elements in strides.
+fn capped([x, y, z]: [usize; 3]) -> [usize; 3] {
+    [x.min(1 << 16), y, z]
+}
+
+fn picture(place: &Place) -> Picture {
+    let layout = Layout::of_place(place);
+    Picture {
+        dims: layout.dims,
+        pixel_stride: layout.pixel_stride,
+    }
+}
+
+pub(super) fn forward(op: &Conv2d, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let &Conv2d { stride, padding } = op;
+    let mut conv = Conv::new(o);
+    let (x, w) = (o.input(0), o.input(1));
+    let bias = (o.num_inputs() > 2).then(|| o.input(2));
+    let (y, _) = o.result(0);
+    let weight = conv.inputs[1].dims;
+    match method(weight, stride, padding, &conv.inputs[0]) {
+        Method::Head => o.issuer.launch(
+            "head_forward",
+            capped([x.rows.div_ceil(BLOCK), 1, 1]),
+            BLOCK,
+            arguments![
+                x.address,
+                w.address,
+                bias.map(|bias| bias.address),
+                y.address,
+                x.rows as i64,
+                x.width as i32,
+                x.stride as i64,
+                y.stride as i64,
+                y.width as i32,
+            ],
+        ),
+        Method::Product => conv.product(&Product {
+            rows: x.rows,
+            outputs: weight[0],
+            inner: x.width,
+            left: x.factor(false),
+            right: Matrix {
+                rows: weight[0],
+                ..w
+            }
+            .factor(true),
+            inputs: o.issuer.format(x.dtype),
+            y: y.result(),
+            output: o.issuer.format(y.dtype),
+            bias: bias.map(|bias| bias.address),
+            added: None,
+        }),
+        Method::Cudnn => {
+            let (address, x_picture) = conv.packed(0)?;
+            let weight_address = conv.padded_weight(w)?;
+            let [outputs, down, across, _] = weight;
+            let (place, _) = o.instruction.outputs[0]
+                .as_ref()
+                .expect("the result is read");
+            conv.cudnn(
+                &Convolution {
+                    computed: Computed::Output,
+                    x: x_picture,
+                    weight: [outputs, down, across, x_picture.dims[3]],
+                    y: picture(place),
+                    stride,
+                    padding,
+                    inputs: o.issuer.format(x.dtype),
+                    output: o.issuer.format(y.dtype),
+                    adds: false,
+                },
+                [address, weight_address, y.address],
+            )?;
+            match bias {
+                Some(bias) => conv.add_bias(y, bias),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+impl Conv<'_, '_, '_> {
+    /// The weight with as many channels as its pictures have.
+    fn padded_weight(&mut self, w: Matrix) -> Result<u64, DeviceError> {
+        let x = self.inputs[0];
+        let dims = self.inputs[1].dims;
+        if !x.is_padded() {
+            return Ok(w.address);
+        }
+        let to = self.take(padding_bytes(&x, dims));
+        let rows = dims[..3].iter().product::<usize>();
+        self.o.issuer.launch(
+            "pad_rows",
+            self.o.issuer.grid(rows * x.pixel_stride, DType::F32),
+            BLOCK,
+            arguments![
+                to,
+                w.address,
+                rows as i64,
+                dims[3] as i32,
+                x.pixel_stride as i32,
+            ],
+        )?;
+        Ok(to)
+    }
+}
+
+pub(super) fn input_grad(op: &Conv2dInputGrad, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let &Conv2dInputGrad { stride, padding } = op;
+    let mut conv = Conv::new(o);
+    let (dy, w) = (o.input(0), o.input(1));
+    let (dx, mode) = o.result(0);
+    let (place, _) = o.instruction.outputs[0]
+        .as_ref()
+        .expect("the result is read");
+    let (weight, layout) = (conv.inputs[1].dims, Layout::of_place(place));
+    match method(weight, stride, padding, &layout) {
+        Method::Head => o.issuer.launch(
+            "head_input_grad",
+            capped(o.issuer.grid(dx.num_elements(), dx.dtype)),
+            BLOCK,
+            arguments![
+                dy.address,
+                w.address,
+                dx.address,
+                dx.rows as i64,
+                dx.width as i32,
+                dy.stride as i64,
+                dx.stride as i64,
+                dy.width as i32,
+                accumulates(Some(mode)),
+            ],
+        ),
+        Method::Product => conv.product(&Product {
+            rows: dy.rows,
+            outputs: weight[3],
+            inner: dy.width,
+            left: dy.factor(false),
+            right: w.factor(false),
+            inputs: o.issuer.format(dy.dtype),
+            y: dx.result(),
+            output: o.issuer.format(dx.dtype),
+            bias: None,
+            added: (mode == Write::Accumulate).then(|| dx.result()),
+        }),
+        Method::Cudnn => {
+            let (address, dy_picture) = conv.packed(0)?;
+            let packed = match layout.is_packed() {
+                true => dx,
+                false => Matrix {
+                    address: conv.take(layout.bytes()),
+                    stride: layout.channels(),
+                    ..dx
+                },
+            };
+            conv.cudnn(
+                &Convolution {
+                    computed: Computed::InputGrad,
+                    x: Picture {
+                        dims: layout.dims,
+                        pixel_stride: layout.channels(),
+                    },
+                    weight,
+                    y: dy_picture,
+                    stride,
+                    padding,
+                    inputs: o.issuer.format(dy.dtype),
+                    output: o.issuer.format(dx.dtype),
+                    adds: layout.is_packed() && mode == Write::Accumulate,
+                },
+                [packed.address, w.address, address],
+            )?;
+            match layout.is_packed() {
+                true => Ok(()),
+                false => conv.copy(dx, packed, mode),
+            }
+        }
+    }
+}
+
+pub(super) fn weight_grad(op: &Conv2dWeightGrad, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let &Conv2dWeightGrad {
+        stride,
+        padding,
+        weight: has_weight,
+        bias: has_bias,
+    } = op;
+    let mut conv = Conv::new(o);
+    let (dy, x) = (o.input(0), o.input(1));
+    if has_weight {
+        let (place, mode) = o.instruction.outputs[0]
+            .as_ref()
+            .expect("the result is read");
+        let (dw, _) = o.result(0);
+        let weight = Layout::of_place(place).dims;
+        match method(weight, stride, padding, &conv.inputs[1]) {
+            Method::Head => return head_weight_grad(&mut conv, has_bias),
+            Method::Product => conv.product(&Product {
+                rows: dy.width,
+                outputs: x.width,
+                inner: dy.rows,
+                left: dy.factor(true),
+                right: x.factor(false),
+                inputs: o.issuer.format(dy.dtype),
+                y: dw.result(),
+                output: o.issuer.format(dw.dtype),
+                bias: None,
+                added: (*mode == Write::Accumulate).then(|| dw.result()),
+            })?,
+            Method::Cudnn => {
+                let (dy_address, dy_picture) = conv.packed(0)?;
+                let (x_address, x_picture) = conv.packed(1)?;
+                let [outputs, down, across, channels] = weight;
+                let seen = x_picture.dims[3];
+                let rows = outputs * down * across;
+                let landing = conv.take(aligned(rows * seen * x.dtype.bytes()));
+                conv.cudnn(
+                    &Convolution {
+                        computed: Computed::WeightGrad,
+                        x: x_picture,
+                        weight: [outputs, down, across, seen],
+                        y: dy_picture,
+                        stride,
+                        padding,
+                        inputs: o.issuer.format(dy.dtype),
+                        output: o.issuer.format(x.dtype),
+                        adds: false,
+                    },
+                    [x_address, landing, dy_address],
+                )?;
+                let elements = rows * channels;
+                if seen == channels {
+                    o.issuer.launch(
+                        "cast_up",
+                        o.issuer.grid(elements, x.dtype),
+                        BLOCK,
+                        arguments![
+                            dw.address,
+                            landing,
+                            elements as i64,
+                            accumulates(Some(*mode)),
+                        ],
+                    )?;
+                } else {
+                    o.issuer.launch(
+                        "cast_up_rows",
+                        o.issuer.grid(elements, DType::F32),
+                        BLOCK,
+                        arguments![
+                            dw.address,
+                            landing,
+                            rows as i64,
+                            channels as i32,
+                            channels as i64,
+                            seen as i64,
+                            accumulates(Some(*mode)),
+                        ],
+                    )?;
+                }
+            }
+        }
+    }
+    match has_bias {
+        true => conv.bias_grad(dy, usize::from(has_weight)),
+        false => Ok(()),
+    }
+}
+
+fn head_weight_grad(conv: &mut Conv<'_, '_, '_>, has_bias: bool) -> Result<(), DeviceError> {
+    let o = conv.o;
+    let (dy, x) = (o.input(0), o.input(1));
+    let (dw, mode) = o.result(0);
+    let dbias = has_bias.then(|| o.result(1));
+    let width = dy.width * (x.width + 1);
+    let partials = conv.take(aligned(HEAD_PARTS * width * 4));
+    o.issuer.launch(
+        "head_weight_grad",
+        [HEAD_PARTS, 1, 1],
+        BLOCK,
+        arguments![
+            dy.address,
+            x.address,
+            partials,
+            x.rows as i64,
+            x.width as i32,
+            dy.stride as i64,
+            x.stride as i64,
+            dy.width as i32,
+        ],
+    )?;
+    o.issuer.launch(
+        "head_weight_grad_finish",
+        [width.div_ceil(BLOCK / 32), 1, 1],
+        BLOCK,
+        arguments![
+            partials,
+            HEAD_PARTS as i32,
+            dw.address,
+            dbias.map(|(dbias, _)| dbias.address),
+            dy.width as i32,
+            x.width as i32,
+            accumulates(Some(mode)),
+            accumulates(dbias.map(|(_, mode)| mode)),
+        ],
+    )
+}
+
+/// Runs `work` on every band of a transposed convolution's pixels: the first pixel, their number, where their blocks are.
+fn in_bands(
+    conv: &mut Conv<'_, '_, '_>,
+    stride: [usize; 2],
+    [x_pixels, channels]: [usize; 2],
+    element_bytes: usize,
+    mut work: impl FnMut(&mut Conv<'_, '_, '_>, usize, usize, u64) -> Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    let each = band_pixels(stride, channels, element_bytes, x_pixels);
+    let blocks = conv.take(aligned(
+        each * stride[0] * stride[1] * channels * element_bytes,
+    ));
+    let mut first = 0;
+    while first < x_pixels {
+        let pixels = each.min(x_pixels - first);
+        work(conv, first, pixels, blocks)?;
+        first += pixels;
+    }
+    Ok(())
+}
+
+/// `pixels` pixels of a picture from `first` on, as a factor or a result.
+fn band(matrix: Matrix, first: usize, pixels: usize) -> Matrix {
+    Matrix {
+        address: matrix.address + (first * matrix.stride * matrix.dtype.bytes()) as u64,
+        rows: pixels,
+        ..matrix
+    }
+}
+
+/// The blocks of a band as a matrix.
+fn block_matrix(address: u64, pixels: usize, width: usize, dtype: DType) -> Matrix {
+    Matrix {
+        address,
+        rows: pixels,
+        width,
+        stride: width,
+        dtype,
+        micro: 0,
+    }
+}
+
+pub(super) fn transposed(op: &TransposedConv2d, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let stride = op.stride;
+    let mut conv = Conv::new(o);
+    let (x, w) = (o.input(0), o.input(1));
+    let bias = (o.num_inputs() > 2).then(|| o.input(2).address);
+    let (y, _) = o.result(0);
+    let x_width = conv.inputs[0].dims[2];
+    let width = stride[0] * stride[1] * y.width;
+    let sizes = [x.rows, y.width];
+    in_bands(
+        &mut conv,
+        stride,
+        sizes,
+        y.dtype.bytes(),
+        |conv, first, pixels, blocks| {
+            let (x, to) = (
+                band(x, first, pixels),
+                block_matrix(blocks, pixels, width, y.dtype),
+            );
+            conv.product(&Product {
+                rows: pixels,
+                outputs: width,
+                inner: x.width,
+                left: x.factor(false),
+                right: Matrix { stride: width, ..w }.factor(false),
+                inputs: o.issuer.format(x.dtype),
+                y: to.result(),
+                output: o.issuer.format(y.dtype),
+                bias: None,
+                added: None,
+            })?;
+            o.issuer.launch(
+                "blocks_to_pixels",
+                capped(o.issuer.grid(pixels * width, y.dtype)),
+                BLOCK,
+                arguments![
+                    blocks,
+                    y.address,
+                    bias,
+                    first as i64,
+                    pixels as i64,
+                    x_width as i32,
+                    stride[0] as i32,
+                    stride[1] as i32,
+                    y.width as i32,
+                    y.stride as i64,
+                ],
+            )
+        },
+    )
+}
+
+/// The pixels of dy that belong to a band, as blocks.
+fn gather_blocks(
+    o: &Operands<'_, '_>,
+    dy: Matrix,
+    stride: [usize; 2],
+    x_width: usize,
+    [first, pixels]: [usize; 2],
+    blocks: u64,
+) -> Result<Matrix, DeviceError> {
+    let width = stride[0] * stride[1] * dy.width;
+    o.issuer.launch(
+        "pixels_to_blocks",
+        capped(o.issuer.grid(pixels * width, dy.dtype)),
+        BLOCK,
+        arguments![
+            blocks,
+            dy.address,
+            first as i64,
+            pixels as i64,
+            x_width as i32,
+            stride[0] as i32,
+            stride[1] as i32,
+            dy.width as i32,
+            dy.stride as i64,
+        ],
+    )?;
+    Ok(block_matrix(blocks, pixels, width, dy.dtype))
+}
+
+pub(super) fn transposed_input_grad(
+    op: &TransposedConv2dInputGrad,
+    o: &Operands<'_, '_>,
+) -> Result<(), DeviceError> {
+    let stride = op.stride;
+    let mut conv = Conv::new(o);
+    let (dy, w) = (o.input(0), o.input(1));
+    let (dx, mode) = o.result(0);
+    let x_width = conv.inputs[0].dims[2] / stride[1];
+    let sizes = [dx.rows, dy.width];
+    in_bands(
+        &mut conv,
+        stride,
+        sizes,
+        dy.dtype.bytes(),
+        |conv, first, pixels, blocks| {
+            let from = gather_blocks(o, dy, stride, x_width, [first, pixels], blocks)?;
+            let dx = band(dx, first, pixels);
+            conv.product(&Product {
+                rows: pixels,
+                outputs: dx.width,
+                inner: from.width,
+                left: from.factor(false),
+                right: Matrix {
+                    stride: from.width,
+                    ..w
+                }
+                .factor(true),
+                inputs: o.issuer.format(dy.dtype),
+                y: dx.result(),
+                output: o.issuer.format(dx.dtype),
+                bias: None,
+                added: (mode == Write::Accumulate).then(|| dx.result()),
+            })
+        },
+    )
+}
+
+pub(super) fn transposed_weight_grad(
+    op: &TransposedConv2dWeightGrad,
+    o: &Operands<'_, '_>,
+) -> Result<(), DeviceError> {
+    let &TransposedConv2dWeightGrad {
+        stride,
+        weight: has_weight,
+        bias: has_bias,
+    } = op;
+    let mut conv = Conv::new(o);
+    let (dy, x) = (o.input(0), o.input(1));
+    if has_weight {
+        let (dw, mode) = o.result(0);
+        let x_width = conv.inputs[1].dims[2];
+        let sizes = [x.rows, dy.width];
+        in_bands(
+            &mut conv,
+            stride,
+            sizes,
+            dy.dtype.bytes(),
+            |conv, first, pixels, blocks| {
+                let from = gather_blocks(o, dy, stride, x_width, [first, pixels], blocks)?;
+                let x = band(x, first, pixels);
+                let to = (dw.address, from.width);
+                conv.product(&Product {
+                    rows: x.width,
+                    outputs: from.width,
+                    inner: pixels,
+                    left: x.factor(true),
+                    right: from.factor(false),
+                    inputs: o.issuer.format(dy.dtype),
+                    y: to,
+                    output: o.issuer.format(dw.dtype),
+                    bias: None,
+                    added: (mode == Write::Accumulate || first > 0).then_some(to),
+                })
+            },
+        )?;
+    }
+    match has_bias {
+        true => conv.bias_grad(dy, usize::from(has_weight)),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,215 @@
+//! Scores of one image.
+
+use super::{
+    CenterlineCounts, HausdorffBuffer, IGNORED, MaskScores, OddsHistogram, PixelCounts,
+    SkeletonBuffer, ThresholdCounts, hausdorff95,
+};
+
+/// What is scored: what the model says, at the size of the truth.
+///
+/// `h` height, `w` width, `k` outputs: one probability of class 1, or one for each class.
+#[derive(Clone, Copy, Debug)]
+pub struct Image<'a> {
+    /// Height and width.
+    pub size: [usize; 2],
+    /// Class of each pixel, or [`IGNORED`].
+    pub truth_hw: &'a [u8],
+    /// From 0 to 1.
+    pub probabilities_hwk: &'a [f32],
+}
+
+/// What is held while an image is scored; images one after another share it. One for each thread.
+#[derive(Clone, Debug)]
+pub struct ImageScorer {
+    num_outputs: usize,
+    threshold: f32,
+    /// Class of each pixel that counts, or [`IGNORED`].
+    predicted: Vec<u8>,
+    /// Pixels by truth and predicted class.
+    confusion: Vec<u64>,
+    /// Of each class but the background.
+    odds: Vec<OddsHistogram>,
+    thresholds: ThresholdCounts,
+    distances: HausdorffBuffer,
+    skeleton: SkeletonBuffer,
+}
+
+/// Of one image: classes but the background, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageScores {
+    /// Class 1 first.
+    pub classes: Vec<ClassScores>,
+    /// Pixels that are predicted right.
+    pub correct: u64,
+    /// Pixels that count.
+    pub counted: u64,
+}
+
+/// Of one class of one image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClassScores {
+    /// All figures.
+    pub scores: MaskScores,
+    /// Where they come from.
+    pub counts: PixelCounts,
+    /// Where clDice comes from.
+    pub centerline: CenterlineCounts,
+}
+
+impl ImageScores {
+    /// The mean over classes; accuracy is that of all classes together.
+    pub fn mean(&self) -> MaskScores {
+        let classes = self.classes.iter().map(|class| class.scores);
+        MaskScores {
+            accuracy: (self.counted > 0).then(|| self.correct as f64 / self.counted as f64),
+            ..MaskScores::mean(classes)
+        }
+    }
+}
+
+/// The class of each pixel: 1 where the only output reaches the threshold, or the one with the highest probability, of equals the first.
+pub fn predict_classes(
+    probabilities_hwk: &[f32],
+    num_outputs: usize,
+    threshold: f32,
+) -> impl Iterator<Item = u8> {
+    let pixels = probabilities_hwk.chunks_exact(num_outputs);
+    pixels.map(move |outputs| match outputs {
+        [probability] => u8::from(*probability >= threshold),
+        outputs => {
+            let classes = 1..outputs.len();
+            let best = classes.fold(0, |best, class| match outputs[class] > outputs[best] {
+                true => class,
+                false => best,
+            });
+            best as u8
+        }
+    })
+}
+
+impl ImageScorer {
+    /// For a model of one output, decided by a threshold, or of one for each class.
+    pub fn new(num_outputs: usize, threshold: f32) -> ImageScorer {
+        let num_classes = num_outputs.max(2);
+        ImageScorer {
+            num_outputs,
+            threshold,
+            predicted: Vec::new(),
+            confusion: vec![0; num_classes * num_classes],
+            odds: vec![OddsHistogram::new(); num_classes - 1],
+            thresholds: ThresholdCounts::default(),
+            distances: HausdorffBuffer::default(),
+            skeleton: SkeletonBuffer::default(),
+        }
+    }
+
+    /// What one takes for images up to this size.
+    pub fn bytes(num_outputs: usize, [height, width]: [usize; 2]) -> u64 {
+        let pixels = height * width;
+        let classes = num_outputs.max(2) as u64;
+        pixels as u64
+            + HausdorffBuffer::bytes(pixels)
+            + SkeletonBuffer::bytes([height, width])
+            + (classes - 1) * OddsHistogram::BYTES
+            + classes * classes * size_of::<u64>() as u64
+    }
+
+    /// Probabilities of the last image, of each class but the background.
+    pub fn odds(&self) -> &[OddsHistogram] {
+        &self.odds
+    }
+
+    /// The last image at every threshold; of a model with one output.
+    pub fn thresholds(&self) -> Option<&ThresholdCounts> {
+        (self.num_outputs == 1).then_some(&self.thresholds)
+    }
+
+    /// Scores an image.
+    ///
+    /// # Panics
+    /// If truth or probabilities are not of its size.
+    pub fn score(&mut self, image: &Image<'_>) -> ImageScores {
+        let Image {
+            size,
+            truth_hw,
+            probabilities_hwk,
+        } = *image;
+        let pixels = size[0] * size[1];
+        assert_eq!(truth_hw.len(), pixels, "a class for each pixel");
+        assert_eq!(
+            probabilities_hwk.len(),
+            pixels * self.num_outputs,
+            "probabilities for each pixel"
+        );
+        self.count(truth_hw, probabilities_hwk);
+        let num_classes = self.odds.len() + 1;
+        let diagonal = (0..num_classes).map(|class| self.confusion[class * num_classes + class]);
+        let (correct, counted) = (diagonal.sum(), self.confusion.iter().sum());
+        let classes = (1..num_classes).map(|class| {
+            let counts = self.counts(class, counted);
+            let truth = |at: usize| usize::from(truth_hw[at]) == class;
+            let predicted = &self.predicted;
+            let predicted = |at: usize| usize::from(predicted[at]) == class;
+            let centerline = CenterlineCounts::of(truth, predicted, size, &mut self.skeleton);
+            let scores = MaskScores {
+                auc: self.odds[class - 1].auc(),
+                hd95: hausdorff95(truth, predicted, size, &mut self.distances),
+                cl_dice: centerline.cl_dice(),
+                ..counts.scores()
+            };
+            ClassScores {
+                scores,
+                counts,
+                centerline,
+            }
+        });
+        ImageScores {
+            classes: classes.collect(),
+            correct,
+            counted,
+        }
+    }
+
+    /// Confusion, histograms and the predicted classes.
+    fn count(&mut self, truth: &[u8], probabilities: &[f32]) {
+        let num_classes = self.odds.len() + 1;
+        self.confusion.fill(0);
+        self.odds.iter_mut().for_each(OddsHistogram::clear);
+        self.thresholds = ThresholdCounts::default();
+        self.predicted.clear();
+        let predicted = predict_classes(probabilities, self.num_outputs, self.threshold);
+        self.predicted.extend(predicted);
+        let outputs = probabilities.chunks_exact(self.num_outputs);
+        for ((&truth, predicted), outputs) in truth.iter().zip(&mut self.predicted).zip(outputs) {
+            let class = usize::from(truth);
+            if class >= num_classes {
+                *predicted = IGNORED;
+                continue;
+            }
+            self.confusion[class * num_classes + usize::from(*predicted)] += 1;
+            if let [probability] = outputs {
+                self.odds[0].add(*probability, class == 1);
+                self.thresholds.add(*probability, class == 1);
+            } else {
+                for (of, probability) in (1..num_classes).zip(&outputs[1..]) {
+                    self.odds[of - 1].add(*probability, class == of);
+                }
+            }
+        }
+    }
+
+    fn counts(&self, class: usize, counted: u64) -> PixelCounts {
+        let num_classes = self.odds.len() + 1;
+        let row = &self.confusion[class * num_classes..(class + 1) * num_classes];
+        let true_positives = row[class];
+        let truth: u64 = row.iter().sum();
+        let column = self.confusion.iter().skip(class).step_by(num_classes);
+        let predicted: u64 = column.sum();
+        PixelCounts {
+            true_positives,
+            false_positives: predicted - true_positives,
+            false_negatives: truth - true_positives,
+            true_negatives: counted + true_positives - truth - predicted,
+        }
+    }
+}

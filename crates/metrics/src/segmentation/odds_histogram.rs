@@ -1,0 +1,68 @@
+//! AUC of the pixels of one class against the rest, in 65,536 bins.
+//!
+//! ```text
+//! AUC = P(probability of a pixel of the class > probability of another), ties half
+//! ```
+//!
+//! Bins are equal in the log odds `ln(p / (1 - p))`, from those of the smallest f32 to those of the largest below 1. In the probability
+//! itself the pixels of a network that is sure of most of them would share the first and the last bin. Pixels of one bin are ties.
+
+use crate::classification::ranking;
+
+const NUM_BINS: usize = 1 << 16;
+/// `ln(2^-149)` is -103.3.
+const LOWEST_ODDS: f32 = -104.0;
+/// `ln(2^24)` is 16.6; 1 itself lies in the last bin.
+const HIGHEST_ODDS: f32 = 17.0;
+
+/// Pixels of the class and others, by the class's probability.
+#[derive(Clone, Debug)]
+pub struct OddsHistogram {
+    /// Pixels of the class and others, for each bin.
+    counts: Vec<[u64; 2]>,
+}
+
+impl OddsHistogram {
+    /// What one takes.
+    pub const BYTES: u64 = (NUM_BINS * size_of::<[u64; 2]>()) as u64;
+
+    /// Without pixels.
+    pub fn new() -> OddsHistogram {
+        OddsHistogram {
+            counts: vec![[0; 2]; NUM_BINS],
+        }
+    }
+
+    /// One more pixel.
+    pub fn add(&mut self, probability: f32, is_of_class: bool) {
+        let odds = (probability / (1.0 - probability)).ln();
+        let share = (odds - LOWEST_ODDS) / (HIGHEST_ODDS - LOWEST_ODDS);
+        // A cast saturates: what is below or above lies in the first or the last bin.
+        let bin = ((share * NUM_BINS as f32) as usize).min(NUM_BINS - 1);
+        self.counts[bin][usize::from(!is_of_class)] += 1;
+    }
+
+    /// Adds another's pixels.
+    pub fn merge(&mut self, other: &OddsHistogram) {
+        for (to, from) in self.counts.iter_mut().zip(&other.counts) {
+            to[0] += from[0];
+            to[1] += from[1];
+        }
+    }
+
+    /// Forgets all pixels.
+    pub fn clear(&mut self) {
+        self.counts.fill([0; 2]);
+    }
+
+    /// `None` without a pixel of the class or without another.
+    pub fn auc(&self) -> Option<f64> {
+        ranking(self.counts.iter().rev().copied()).auroc
+    }
+}
+
+impl Default for OddsHistogram {
+    fn default() -> OddsHistogram {
+        OddsHistogram::new()
+    }
+}

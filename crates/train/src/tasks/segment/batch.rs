@@ -1,0 +1,130 @@
+//! Pictures and masks as columns of a batch, and how many pixels count.
+
+use holdall_data::loader::Loaded;
+use holdall_device::HostRow;
+use holdall_models::init::Draw;
+
+use super::loss_terms::TermKind;
+use super::row::{NOT_COUNTED, RowShape};
+use super::{Coupling, SegmentTask};
+use crate::batch::{Batch, Scope, Values, random_bytes};
+use crate::config::DiceOver;
+
+/// Pictures with their masks, `[b, row bytes]`.
+pub(super) const ROWS: &str = "rows";
+/// What a pixel of each class counts, `[values of a mask]`.
+pub(super) const CLASS_WEIGHTS: &str = "class weights";
+
+/// A batch of pictures and masks: `pixels` and `masks` sample by sample, as a row has them.
+pub fn batch_of(task: &SegmentTask, pixels: &[u8], masks: &[u8]) -> Batch {
+    let row = task.row;
+    let num_samples = masks.len() / row.num_pixels();
+    let mut rows = Vec::with_capacity(num_samples * row.row_bytes());
+    let pictures = pixels.chunks(row.pixels().len());
+    for (pixels, mask) in pictures.zip(masks.chunks(row.num_pixels())) {
+        rows.extend_from_slice(pixels);
+        rows.extend_from_slice(mask);
+        let mut counts = [0u32; 256];
+        mask.iter()
+            .for_each(|&value| counts[usize::from(value)] += 1);
+        rows.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+    }
+    let mut batch = Batch {
+        num_samples,
+        columns: Vec::new(),
+    };
+    *batch.column(ROWS, Scope::MicroBatch, || Values::Bytes(Vec::new())) = Values::Bytes(rows);
+    set_class_weights(task, &mut batch);
+    batch
+}
+
+pub(super) fn fill(task: &SegmentTask, batch: &mut Batch, loaded: &Loaded<HostRow>) {
+    batch.num_samples = loaded.rows.len();
+    batch.set_rows(ROWS, loaded.rows.iter());
+    set_class_weights(task, batch);
+}
+
+fn set_class_weights(task: &SegmentTask, batch: &mut Batch) {
+    let weights = batch.floats(CLASS_WEIGHTS, Scope::EffectiveBatch);
+    weights.clone_from(&task.class_weights);
+}
+
+/// What each loss is divided by: the weights of its pixels, pictures, or one.
+pub(super) fn count_losses(
+    task: &SegmentTask,
+    batch: &Batch,
+    micro_batches: usize,
+    counts: &mut [f64],
+) {
+    for level in 0..task.model.num_heads() {
+        // Weights are those of classes alone, so that all losses of pixels share one count.
+        let mut of_pixels = None;
+        for (index, term) in task.terms.iter().enumerate() {
+            let is_split = task.coupling == Coupling::WithinMicroBatch;
+            counts[task.place_of(level, index)] = match term.kind {
+                TermKind::Pixels { .. } => {
+                    *of_pixels.get_or_insert_with(|| weight_of_pixels(task, batch, level))
+                }
+                TermKind::Overlap { over, .. } => match over {
+                    DiceOver::Image => batch.num_samples as f64,
+                    DiceOver::Batch if is_split => micro_batches as f64,
+                    DiceOver::Batch => 1.0,
+                },
+            };
+        }
+    }
+}
+
+/// Weights of all pixels that count, at a head's size.
+fn weight_of_pixels(task: &SegmentTask, batch: &Batch, level: usize) -> f64 {
+    let mut columns = batch.columns.iter();
+    let rows = columns.find(|column| column.endpoint == ROWS);
+    let each = |row: &[u8]| weight_of_row(&task.row, &task.class_weights, row, level);
+    match rows.map(|column| &column.values) {
+        Some(Values::Bytes(bytes)) => bytes.chunks(task.row.row_bytes()).map(each).sum(),
+        Some(Values::Rows(rows)) => rows.iter().map(|row| each(row.as_ref())).sum(),
+        other => panic!("{ROWS}: expected bytes, found {other:?}"),
+    }
+}
+
+/// At full size the loader has counted; at others it is every second, fourth, ... pixel of every such line.
+fn weight_of_row(shape: &RowShape, class_weights: &[f32], row: &[u8], level: usize) -> f64 {
+    let mut counts = [0u32; 256];
+    if level == 0 {
+        let bytes = row[shape.counts()].chunks_exact(size_of::<u32>());
+        for (count, bytes) in counts.iter_mut().zip(bytes) {
+            *count = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+    } else {
+        let lines = row[shape.mask()].chunks(shape.width).step_by(1 << level);
+        for line in lines {
+            let pixels = line.iter().step_by(1 << level);
+            pixels.for_each(|&value| counts[usize::from(value)] += 1);
+        }
+    }
+    // A value beyond the classes has no weight, as in the loss; the loader refuses it.
+    let weighted = counts.iter().zip(class_weights);
+    weighted
+        .map(|(&count, &weight)| f64::from(count) * f64::from(weight))
+        .sum()
+}
+
+/// Random pictures with blobs of every class; some pixels do not count.
+pub(super) fn random(task: &SegmentTask, num_samples: usize, seed: u64) -> Batch {
+    let row = task.row;
+    let mut draw = Draw::new(seed, "batch");
+    let pixels = random_bytes(&mut draw, num_samples * row.pixels().len());
+    let values = task.model.num_mask_values() as u64;
+    let masks: Vec<u8> = (0..num_samples * row.num_pixels())
+        .map(|_| {
+            let bits = draw.bits();
+            match bits % 64 {
+                0 => NOT_COUNTED,
+                // One pixel in nine or so is not background.
+                1..8 => (1 + (bits >> 32) % (values - 1)) as u8,
+                _ => 0,
+            }
+        })
+        .collect();
+    batch_of(task, &pixels, &masks)
+}

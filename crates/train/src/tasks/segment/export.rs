@@ -1,0 +1,54 @@
+//! A trained U-Net as a model folder: config.json and model.safetensors, which docs/scripts/unet.py loads in PyTorch.
+
+use std::borrow::Cow;
+use std::io;
+use std::path::Path;
+
+use holdall_models::folder::{NamedTensor, Values, write_folder};
+use holdall_models::unet::layout;
+
+use super::SegmentTask;
+use crate::error::TrainError;
+use crate::export::{SHARD_BYTES, unsaved};
+use crate::step::{Step, Stored};
+
+/// A tensor in PyTorch's layout, converted when it is written.
+struct ChannelsFirst<'a> {
+    shape: Vec<usize>,
+    stored: Stored<'a>,
+}
+
+impl Values for ChannelsFirst<'_> {
+    fn num_values(&self) -> usize {
+        self.stored.num_values()
+    }
+
+    fn values(&self) -> io::Result<Cow<'_, [f32]>> {
+        let values = self.stored.values()?;
+        match self.shape.len() {
+            4 => Ok(Cow::Owned(layout::to_channels_first(&self.shape, &values))),
+            _ => Ok(values),
+        }
+    }
+}
+
+/// Writes everything that using the model takes.
+pub(super) fn save(task: &SegmentTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
+    let by_name = |name: &str| {
+        let mut parameters = step.parameters().iter();
+        let parameter = parameters.find(|parameter| parameter.name == name);
+        step.stored_weight(parameter.expect("the graph has every tensor of the state dict: tested"))
+    };
+    let tensors = task.model.tensors().into_iter();
+    let tensors: Vec<NamedTensor<ChannelsFirst<'_>>> = tensors
+        .map(|(name, shape)| {
+            let tensor = ChannelsFirst {
+                stored: by_name(&name),
+                shape: shape.clone(),
+            };
+            (name, shape, tensor)
+        })
+        .collect();
+    let saved = write_folder(folder, &task.model, &tensors, None, Some(SHARD_BYTES));
+    saved.map_err(|cause| unsaved(&cause))
+}

@@ -1,0 +1,253 @@
+//! Segmentation: a U-Net that says of every pixel what it is.
+//!
+//! ```text
+//! one class         sigmoid; binary cross-entropy + Dice
+//! several classes   softmax; cross-entropy + Dice of all but the first, which is the background
+//! ```
+//!
+//! Losses of pixels are separable; Dice and Tversky over the batch are coupled through sums, so they are those of the whole
+//! effective batch whatever the split: [`loss_terms`](self).
+
+mod batch;
+mod export;
+mod loss_terms;
+mod prepare;
+mod row;
+mod step;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdall_data::loader::Loaded;
+use holdall_data::samples::Samples;
+use holdall_device::HostRow;
+use holdall_graph::Graph;
+use holdall_models::unet::config::UnetConfig;
+use holdall_models::unet::{init, layout};
+
+pub use batch::batch_of;
+pub use loss_terms::{LossTerm, TermKind};
+pub use prepare::{prepare, setup};
+pub use row::{NOT_COUNTED, RowShape};
+pub use step::{LOGITS, PROGRAM, PROGRAM_ROWS};
+
+use crate::batch::Batch;
+use crate::config::Subset;
+use crate::error::TrainError;
+use crate::scores::{Direction, Scores};
+use crate::setup::Weights;
+use crate::step::Step;
+use crate::step_graph::StepWriter;
+use crate::task::{Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
+
+/// What Dice over the batch runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Coupling {
+    /// The whole effective batch.
+    EffectiveBatch,
+    /// The micro-batch at hand: one pass of plain autodiff where it is the whole batch, and wrong where it is not.
+    WithinMicroBatch,
+}
+
+/// Pictures and masks.
+#[derive(Clone)]
+pub struct SegmentTask {
+    /// Sizes, classes, and what pictures are normalised by.
+    pub model: UnetConfig,
+    /// What a step reads of each sample.
+    pub row: RowShape,
+    /// Losses of each head.
+    pub terms: Vec<LossTerm>,
+    /// What a pixel of each class counts in losses of pixels: one number per value of a mask.
+    pub class_weights: Vec<f32>,
+    /// Exact, or wrong on purpose.
+    pub coupling: Coupling,
+    /// Where weights come from.
+    weights: Option<Arc<Weights>>,
+    /// Whether the folder's heads are for other classes.
+    is_new_head: bool,
+}
+
+impl SegmentTask {
+    /// Cross-entropy and Dice over the batch, on random weights. `sides` are height and width.
+    pub fn new(model: UnetConfig, [height, width]: [usize; 2]) -> SegmentTask {
+        SegmentTask {
+            row: RowShape {
+                height,
+                width,
+                channels: model.input.channels,
+                depth: model.input.depth,
+            },
+            terms: LossTerm::usual(model.num_outputs()),
+            class_weights: vec![1.0; model.num_mask_values()],
+            coupling: Coupling::EffectiveBatch,
+            weights: None,
+            is_new_head: false,
+            model,
+        }
+    }
+
+    /// Fills a parameter from a folder, whose convolutions have another layout.
+    fn read_weight(
+        &self,
+        shapes: &[(String, Vec<usize>)],
+        folder: &holdall_models::folder::ModelFolder,
+        name: &str,
+        values: &mut [f32],
+    ) -> Result<(), TrainError> {
+        folder.read_f32(name, values)?;
+        let shape = shapes.iter().find(|(known, _)| known == name);
+        if let Some((_, shape)) = shape.filter(|(_, shape)| shape.len() == 4) {
+            let converted = layout::to_channels_last(shape, values);
+            values.copy_from_slice(&converted);
+        }
+        Ok(())
+    }
+}
+
+impl Task for SegmentTask {
+    fn name(&self) -> &'static str {
+        "segment"
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        self.all_losses()
+    }
+
+    fn write_forward(&self, step: &mut StepWriter<'_>) {
+        step::write_forward(self, step);
+    }
+
+    fn write_coupled_losses(&self, step: &mut StepWriter<'_>) {
+        step::write_coupled_losses(self, step);
+    }
+
+    fn write_programs(&self, graph: &mut Graph, batch: usize) {
+        step::write_program(self, graph, batch);
+    }
+
+    fn parameter_names(&self) -> Vec<String> {
+        let tensors = self.model.tensors().into_iter();
+        tensors.map(|(name, _)| name).collect()
+    }
+
+    fn timing_key(&self) -> String {
+        let UnetConfig {
+            kind,
+            input,
+            channels,
+            encoder_blocks,
+            decoder_blocks,
+            norm,
+            activation,
+            up,
+            down,
+            ..
+        } = &self.model;
+        let terms: Vec<_> = self.terms.iter().map(|term| &term.kind).collect();
+        format!(
+            "segment {kind:?} {:?} {channels:?} {encoder_blocks:?} {decoder_blocks} {norm:?} {activation:?} {up:?} {down:?} \
+             {} {} {:?} {terms:?} {:?}",
+            (input.channels, input.depth),
+            self.model.num_heads(),
+            self.model.num_outputs(),
+            (self.row.height, self.row.width),
+            self.coupling
+        )
+    }
+
+    fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
+        let folder = match self.weights.as_deref() {
+            Some(Weights::Folder(folder)) => folder,
+            Some(Weights::Random { .. }) | None => {
+                return Ok(Box::new(move |name, values| {
+                    Ok(init::fill(&self.model, seed, name, values)?)
+                }));
+            }
+        };
+        let shapes = self.model.tensors();
+        Ok(Box::new(move |name, values| {
+            match self.is_new_head && name.starts_with("head.") {
+                true => Ok(init::fill(&self.model, seed, name, values)?),
+                false => self.read_weight(&shapes, folder, name, values),
+            }
+        }))
+    }
+
+    fn describe_weights(&self) -> String {
+        match &self.weights {
+            Some(weights) => weights.describe(),
+            None => "Weights: RANDOM".to_owned(),
+        }
+    }
+
+    /// One pass over the whole batch: Dice is a loss of that pass like any other, and no features travel.
+    fn as_reference(&self) -> Arc<dyn Task> {
+        Arc::new(SegmentTask {
+            coupling: Coupling::WithinMicroBatch,
+            ..self.clone()
+        })
+    }
+
+    fn with_plain_accumulation(&self) -> Option<Arc<dyn Task>> {
+        let mut terms = self.terms.iter();
+        terms.any(LossTerm::is_coupled).then(|| self.as_reference())
+    }
+
+    fn picture_bytes(&self) -> usize {
+        self.row.row_bytes()
+    }
+
+    fn batch_bytes(&self, num_samples: usize) -> u64 {
+        num_samples as u64 * self.picture_bytes() as u64
+    }
+
+    fn fill_batch(&self, batch: &mut Batch, loaded: &Loaded<HostRow>, _epoch: u64) {
+        batch::fill(self, batch, loaded);
+    }
+
+    fn random_batch(&self, num_samples: usize, seed: u64) -> Batch {
+        batch::random(self, num_samples, seed)
+    }
+
+    fn count_losses(&self, batch: &Batch, micro_batches: usize, counts: &mut [f64]) {
+        batch::count_losses(self, batch, micro_batches, counts);
+    }
+
+    fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8])) {
+        for sample in 0..samples.len() {
+            add(samples.image(sample).as_bytes());
+        }
+    }
+
+    fn evaluation_bytes(&self, _subset: Subset, _samples: &Samples, _threads: usize) -> u64 {
+        0
+    }
+
+    fn evaluate(&self, _evaluation: Evaluation<'_>) -> Result<Evaluated, Unfinished> {
+        Err(no_evaluation().into())
+    }
+
+    fn metric(&self, scores: &Scores, name: &str) -> Option<f64> {
+        scores.number(name)
+    }
+
+    fn best_metric(&self, _asked: Option<&str>) -> Result<(String, Direction), TrainError> {
+        Ok(("dice".to_owned(), Direction::Higher))
+    }
+
+    fn describe_scores(&self, _scores: &Scores) -> String {
+        String::new()
+    }
+
+    fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError> {
+        export::save(self, step, folder)
+    }
+}
+
+/// Until there is an evaluation.
+fn no_evaluation() -> TrainError {
+    TrainError::Config(
+        "task: segment is not evaluated yet\nhint: `train: {eval_every: none}`".to_owned(),
+    )
+}

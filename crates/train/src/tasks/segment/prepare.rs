@@ -1,0 +1,112 @@
+//! From a config to a segmentation before its plan: the model, its classes, its losses.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdall_data::image_processor::ImageProcessor;
+use holdall_models::folder::ModelFolder;
+use holdall_models::hub_cache;
+use holdall_models::model_config::ModelConfig;
+use holdall_models::unet::config::{MOST_CLASSES, UnetConfig};
+
+use super::{LossTerm, SegmentTask, loss_terms};
+use crate::config::RunConfig;
+use crate::error::TrainError;
+use crate::prepare::Prepared;
+use crate::setup::{Setup, Weights};
+use crate::site::Site;
+
+/// Height and width where neither config nor model says them.
+const USUAL_SIZE: [usize; 2] = [1024; 2];
+
+/// A U-Net before anything is planned.
+pub(super) struct OpenedModel {
+    /// Sizes and classes.
+    pub model: UnetConfig,
+    /// Where weights come from.
+    pub weights: Weights,
+}
+
+/// The folder that `model` names, or has in the local Hugging Face cache; else a preset with what `unet:` says.
+pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> {
+    let name = &config.model;
+    let path = Path::new(name);
+    let found = match path.exists() {
+        true => Some(path.to_owned()),
+        false => hub_cache::find(name),
+    };
+    let Some(path) = found else {
+        let Some(preset) = UnetConfig::preset(name) else {
+            return Err(TrainError::Config(format!(
+                "model `{name}`: expected a folder of a U-Net, or a preset; found none\n\
+                 hint: presets are {}; `unet: {{channels: [...]}}` changes one",
+                UnetConfig::PRESETS.join(", ")
+            )));
+        };
+        let weights = Weights::Random {
+            preset: name.clone(),
+        };
+        let model = config.unet.apply(preset)?;
+        return Ok(OpenedModel { model, weights });
+    };
+    let folder = ModelFolder::open(&path)?;
+    folder.check()?;
+    let ModelConfig::Unet(model) = folder.config() else {
+        return Err(TrainError::Config(format!(
+            "model `{name}`: expected a U-Net, found {}\nhint: a folder that `holdall train` wrote for `task: segment`, or a preset: {}",
+            folder.config().describe(),
+            UnetConfig::PRESETS.join(", ")
+        )));
+    };
+    if !config.unet.is_empty() {
+        return Err(TrainError::Config(format!(
+            "unet: expected nothing beside the folder {}, which says what its model is\nhint: leave `unet:` out",
+            path.display()
+        )));
+    }
+    Ok(OpenedModel {
+        model: model.clone(),
+        weights: Weights::Folder(Box::new(folder)),
+    })
+}
+
+/// Opens the model without data: `labels` is how many classes there are.
+pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
+    let mut opened = open_model(config)?;
+    let is_random = matches!(opened.weights, Weights::Random { .. });
+    if let (Some(labels), true) = (config.labels, is_random) {
+        let names = 0..labels.min(MOST_CLASSES + 1);
+        opened.model.classes = names.map(|label| format!("class {label}")).collect();
+        opened.model.validate(Path::new("labels"))?;
+    }
+    let sides = opened.model.patch.map(|side| [side; 2]);
+    let sides = sides.or(opened.model.image_size).unwrap_or(USUAL_SIZE);
+    let task = task(config, opened, sides)?;
+    let processor = ImageProcessor::vit(sides[0] as u32);
+    Setup::new(config, site, Arc::new(task), processor, Vec::new())
+}
+
+/// What is computed.
+fn task(
+    config: &RunConfig,
+    opened: OpenedModel,
+    sides: [usize; 2],
+) -> Result<SegmentTask, TrainError> {
+    let OpenedModel { model, weights } = opened;
+    let terms = LossTerm::of_config(&config.losses, model.num_outputs())?;
+    let class_weights = loss_terms::class_weights(&config.losses, model.num_mask_values())?;
+    Ok(SegmentTask {
+        terms,
+        class_weights,
+        weights: Some(Arc::new(weights)),
+        ..SegmentTask::new(model, sides)
+    })
+}
+
+/// Reads the data and opens the model.
+pub fn prepare(_config: &RunConfig, _site: Site<'_>) -> Result<Prepared, TrainError> {
+    Err(TrainError::Config(
+        "task: segment takes no data yet\nhint: `holdall bench segment`, `holdall verify unet-demo`"
+            .to_owned(),
+    ))
+}
