@@ -37,7 +37,7 @@ function thresholdChart(file) {
   if (points.length < 2) return null;
   const marks = isNumber(file.threshold) ? [{ name: `threshold ${asScore(file.threshold)}`, x: file.threshold, colour: "good" }] : [];
   const [best, dice] = points.reduce((best, point) => (point[1] > best[1] ? point : best));
-  return chart({ title: "Dice over the threshold", unit: "all pixels together", marks, hint: `Highest: ${showShare(dice)} at ${asScore(best)}. ${POINT}`,
+  return chart({ title: "Dice over the threshold", unit: "mean of the pictures", marks, hint: `Highest: ${showShare(dice)} at ${asScore(best)}. ${POINT}`,
     series: [{ name: "Dice", colour: "run0", points: { x: points.map(([x]) => x), y: points.map(([, y]) => y) } }],
     x: { label: "threshold", show: (x) => x.toFixed(2), name: (x) => `threshold ${asScore(x)}` }, y: shareAxis() });
 }
