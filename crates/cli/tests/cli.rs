@@ -69,6 +69,8 @@ mod predicting;
 mod refusal;
 #[path = "cli/report.rs"]
 mod report;
+#[path = "cli/report_segmentation.rs"]
+mod report_segmentation;
 #[path = "cli/resume.rs"]
 mod resume;
 #[path = "cli/retrieval.rs"]
