@@ -107,8 +107,12 @@ impl SavedModel for SavedClip {
         }
     }
 
-    fn processor(&self) -> &ImageProcessor {
-        &self.processor
+    fn describe_pictures(&self) -> String {
+        self.processor.describe()
+    }
+
+    fn rows(&self) -> RowFormat {
+        self.processor.framing.into()
     }
 
     fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
@@ -137,6 +141,7 @@ impl SavedModel for SavedClip {
             samples,
             csv: data.csv,
             notes,
+            rows: self.rows(),
         })
     }
 
