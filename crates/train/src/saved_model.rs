@@ -30,6 +30,17 @@ pub trait SavedModel {
     /// Reads the data that a config names: what was held out, if anything and if that is wanted, else all rows.
     fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError>;
 
+    /// What to say where rows of this format do not fit beside `host_bytes`.
+    fn refusal(
+        &self,
+        _device: &Device,
+        _rows: &RowFormat,
+        _host_bytes: u64,
+        error: TrainError,
+    ) -> TrainError {
+        error
+    }
+
     /// What of the data the model has outputs for, where the config does not say: a column is taken by its name.
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError>;
 }

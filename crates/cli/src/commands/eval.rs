@@ -86,7 +86,8 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         budget_bytes: budget,
         host_bytes: task.evaluation_bytes(subset, &samples, device.cpu().num_threads()),
     };
-    let opened = saved_model::open(&device, &*task, &pictures, &stop::requests().stop);
+    let opened = saved_model::open(&device, &*task, &pictures, &stop::requests().stop)
+        .map_err(|error| saved.refusal(&device, &pictures.rows, pictures.host_bytes, error));
     let json = arguments.output.json;
     let Some(opened) = fitting(json, device.kind(), opened)? else {
         return Ok(stop::exit_code());

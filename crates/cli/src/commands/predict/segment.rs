@@ -22,7 +22,6 @@ use holdall_data::segmentation::{MaskCoding, SegmentationSet, without_masks};
 use holdall_device::Device;
 use holdall_files::write_whole;
 use holdall_metrics::segmentation::{METRICS, MaskScores};
-use holdall_plan::PlanError;
 use holdall_train::TrainError;
 use holdall_train::saved_model::{self, Opened, Pictures, SavedModel};
 use holdall_train::skipped::reason;
@@ -96,7 +95,11 @@ pub(super) fn run(
     };
     if !arguments.labels.is_empty() || arguments.features.is_some() || arguments.csv.is_some() {
         let found = "--labels, --features and --csv are for models of captions and labels";
-        return Err(refused(arguments, found, "--out DIR writes masks and scores"));
+        return Err(refused(
+            arguments,
+            found,
+            "--out DIR writes masks and scores",
+        ));
     }
     let found = find(arguments, saved)?;
     let names = Names::of(&found.lists);
@@ -120,12 +123,12 @@ pub(super) fn run(
             coding: found.coding.clone(),
         };
         let mut of_list: Vec<(u32, PredictedMask)> = Vec::new();
-        for (largest, chosen) in job.groups() {
-            let Some((planned, left_out)) = job.predict(largest, &chosen, (&writer, number), |sample, mask| {
+        for group in job.groups() {
+            let each = |sample, mask| {
                 bar.inc(1);
                 of_list.push((sample, mask));
-            })?
-            else {
+            };
+            let Some((planned, left_out)) = job.predict(&group, (&writer, number), each)? else {
                 return Ok(stop::exit_code());
             };
             planned_bytes = planned_bytes.max(planned);
@@ -160,7 +163,10 @@ pub(super) fn run(
 
 fn refused(arguments: &PredictArguments, found: &str, hint: &str) -> anyhow::Error {
     let model = &arguments.model;
-    TrainError::Config(format!("{model}: a segmentation model; {found}\nhint: {hint}")).into()
+    TrainError::Config(format!(
+        "{model}: a segmentation model; {found}\nhint: {hint}"
+    ))
+    .into()
 }
 
 /// A folder of images and masks, or a CSV of both, has truth to score against; all else is pictures alone.
@@ -211,20 +217,33 @@ struct Job<'a> {
     coding: Option<MaskCoding>,
 }
 
+/// Pictures whose rows are of one size.
+#[derive(Default)]
+struct Group {
+    /// Largest height and largest width.
+    largest: [usize; 2],
+    /// What reading one takes, at most.
+    read_bytes: u64,
+    samples: Vec<u32>,
+}
+
+const HAS_FRAMING: &str = "a saved model's task has a framing";
+
 impl Job<'_> {
-    /// Pictures whose rows are of one size, with the largest among them. What a picture becomes must not depend on its neighbours: a model that
+    /// Pictures by the size of their rows. What a picture becomes must not depend on its neighbours: a model that
     /// takes pictures at their own size is planned for each size.
-    fn groups(&self) -> Vec<([usize; 2], Vec<u32>)> {
+    fn groups(&self) -> Vec<Group> {
         let task = self.task([1, 1]);
-        let framing = task.framing.as_deref().expect("a saved model's task has one");
-        let mut groups: BTreeMap<[usize; 2], ([usize; 2], Vec<u32>)> = BTreeMap::new();
+        let framing = task.framing.as_deref().expect(HAS_FRAMING);
+        let mut groups: BTreeMap<[usize; 2], Group> = BTreeMap::new();
         for sample in 0..self.samples.len() {
             // What cannot be read is named when it is read.
             let cost = framing.cost(self.samples, sample).ok();
             let size = cost.map_or([1, 1], |cost| [cost.height as usize, cost.width as usize]);
-            let group = groups.entry(self.saved.row_size(size)).or_insert(([1, 1], Vec::new()));
-            group.0 = [group.0[0].max(size[0]), group.0[1].max(size[1])];
-            group.1.push(sample as u32);
+            let group = groups.entry(self.saved.row_size(size)).or_default();
+            group.largest = [0, 1].map(|side| group.largest[side].max(size[side]));
+            group.read_bytes = group.read_bytes.max(cost.map_or(0, |cost| cost.bytes));
+            group.samples.push(sample as u32);
         }
         groups.into_values().collect()
     }
@@ -237,16 +256,15 @@ impl Job<'_> {
     /// Plans for a size and predicts. Returns the plan's bytes and what could not be read; `None` where it is to stop.
     fn predict(
         &self,
-        largest: [usize; 2],
-        chosen: &[u32],
+        group: &Group,
         (writer, list): (&Writer<'_>, usize),
         mut each: impl FnMut(u32, PredictedMask),
     ) -> Result<Option<(u64, Vec<loader::Skipped>)>> {
-        let task = self.task(largest);
-        let framing = task.framing.clone().expect("a saved model's task has one");
+        let task = self.task(group.largest);
+        let framing = task.framing.clone().expect(HAS_FRAMING);
         let threads = self.device.cpu().num_threads();
-        let host_bytes = SavedSegmenter::host_bytes(&task, threads)
-            + threads as u64 * Writer::bytes(&task, largest);
+        let host_bytes = SavedSegmenter::host_bytes(&task, group.read_bytes, threads)
+            + threads as u64 * Writer::bytes(&task, group.largest);
         let wanted = Pictures {
             samples: self.samples,
             rows: loader::RowFormat::Pair(framing),
@@ -256,17 +274,11 @@ impl Job<'_> {
             host_bytes,
         };
         let stop = &stop::requests().stop;
-        let opened = match saved_model::open(self.device, &task, &wanted, stop) {
-            Err(TrainError::Plan(PlanError::DoesNotFit {
-                budget_bytes,
-                smallest_bytes,
-                ..
-            })) => {
-                let bytes = (budget_bytes, smallest_bytes);
-                return Err(self.saved.refusal(self.device, &task, bytes, host_bytes).into());
-            }
-            opened => opened?,
-        };
+        let opened = saved_model::open(self.device, &task, &wanted, stop);
+        let opened = opened.map_err(|error| {
+            self.saved
+                .refusal(self.device, &wanted.rows, host_bytes, error)
+        })?;
         let Some(Opened {
             mut model, note, ..
         }) = opened
@@ -279,7 +291,7 @@ impl Job<'_> {
         let skipped = SavedSegmenter::predict(
             &task,
             (self.device, &mut forward),
-            (self.samples, chosen),
+            (self.samples, &group.samples),
             self.coding.is_some(),
             stop,
             |predicted| writer.write(self.samples, list, predicted),
@@ -290,7 +302,10 @@ impl Job<'_> {
         );
         match skipped {
             Err(Unfinished::Stopped) => Ok(None),
-            skipped => Ok(Some((planned_bytes, skipped.map_err(Unfinished::into_error)?))),
+            skipped => Ok(Some((
+                planned_bytes,
+                skipped.map_err(Unfinished::into_error)?,
+            ))),
         }
     }
 
@@ -311,7 +326,9 @@ impl Names {
         let mut taken: HashMap<String, usize> = HashMap::new();
         let mut name = |samples: &Samples, sample: usize| {
             let path = samples.image_path(sample);
-            let stem = path.file_stem().map_or("picture".into(), |stem| stem.to_string_lossy());
+            let stem = path
+                .file_stem()
+                .map_or("picture".into(), |stem| stem.to_string_lossy());
             let times = taken.entry(stem.to_string()).or_insert(0);
             *times += 1;
             match times {
@@ -373,7 +390,8 @@ impl Writer<'_> {
         };
         write(&mask, &png_file::encode(&Pixels::Grey(&classes), size))?;
         if let Some(format) = self.options.probabilities {
-            for (path, bytes) in self.probabilities(format, name, size, predicted.probabilities_hwk) {
+            for (path, bytes) in self.probabilities(format, name, size, predicted.probabilities_hwk)
+            {
                 write(&path, &bytes)?;
             }
         }
@@ -399,14 +417,18 @@ impl Writer<'_> {
         let folder = self.out.join("probabilities");
         let outputs = self.saved.model().num_outputs();
         if format == ProbabilityFormat::Npy {
-            let numbers = probabilities_hwk.iter().flat_map(|value| value.to_le_bytes());
+            let numbers = probabilities_hwk
+                .iter()
+                .flat_map(|value| value.to_le_bytes());
             let mut file = array_file::npy_header_of("<f4", &[height, width, outputs]);
             file.extend(numbers);
             return vec![(folder.join(format!("{name}.npy")), file)];
         }
         let of_output = |output: usize| {
             let values = probabilities_hwk.iter().skip(output).step_by(outputs);
-            let values: Vec<u16> = values.map(|value| (value * 65535.0).round() as u16).collect();
+            let values: Vec<u16> = values
+                .map(|value| (value * 65535.0).round() as u16)
+                .collect();
             let name = match outputs {
                 1 => format!("{name}.png"),
                 _ => format!("{name}-{output}.png"),
@@ -419,7 +441,9 @@ impl Writer<'_> {
 
     /// A row for each picture with a mask.
     fn write_scores(&self, predictions: &[PredictedMask]) -> Result<()> {
-        let scored = predictions.iter().filter_map(|one| Some((&one.image, one.scores?)));
+        let scored = predictions
+            .iter()
+            .filter_map(|one| Some((&one.image, one.scores?)));
         let scored: Vec<(&String, MaskScores)> = scored.collect();
         if scored.is_empty() {
             return Ok(());
@@ -427,7 +451,9 @@ impl Writer<'_> {
         let mut rows = csv::Writer::from_writer(Vec::new());
         rows.write_record(["image"].iter().chain(&METRICS))?;
         for (image, scores) in &scored {
-            let values = scores.values().map(|value| value.map_or(String::new(), |value| format!("{value:.6}")));
+            let values = scores
+                .values()
+                .map(|value| value.map_or(String::new(), |value| format!("{value:.6}")));
             rows.write_record([(*image).clone()].iter().chain(&values))?;
         }
         let path = self.out.join("scores.csv");
@@ -448,7 +474,9 @@ fn unwritten(path: &Path, cause: &std::io::Error) -> TrainError {
 fn show(predictions: &[PredictedMask]) -> String {
     let line = |one: &PredictedMask| {
         let dice = one.scores.and_then(|scores| scores.dice);
-        let dice = dice.map_or(String::new(), |dice| format!(" (Dice {:.1}%)", 100.0 * dice));
+        let dice = dice.map_or(String::new(), |dice| {
+            format!(" (Dice {:.1}%)", 100.0 * dice)
+        });
         format!("{}: {}{dice}\n", one.image, one.mask.display())
     };
     predictions.iter().map(line).collect()

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
+use holdall_data::loader::RowFormat;
 use holdall_data::source::{self, Captions};
 use holdall_data::text::{TextEncoder, bucket};
 

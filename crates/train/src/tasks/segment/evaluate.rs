@@ -86,7 +86,7 @@ pub(super) fn evaluate(
     }
     let best = pooled.curve().and_then(|curve| curve.best());
     if let (Some(best), Subset::Validation, Some(_)) = (best, subset, step) {
-        task.tune_threshold(f64::from(best.threshold));
+        task.tune_threshold(hundredths(best.threshold));
     }
     let mut scores = fields(&pooled.mean().per_image);
     let mut set = |name: &str, value: Value| scores.insert(name.to_owned(), value);
@@ -131,7 +131,9 @@ pub(super) fn evaluate(
 }
 
 /// `None` where the picture has no mask.
-pub(super) fn score(segmented: Segmented<'_>) -> Option<holdall_metrics::segmentation::ImageScores> {
+pub(super) fn score(
+    segmented: Segmented<'_>,
+) -> Option<holdall_metrics::segmentation::ImageScores> {
     let picture = segmented.picture;
     let truth_hw = picture.mask.as_deref()?;
     let image = Image {
@@ -211,7 +213,12 @@ pub(super) fn describe_scores(scores: &Scores) -> String {
             let value = class[*metric].as_f64()?;
             Some(format!("{} {}", word(metric), shown(metric, value)))
         });
-        let name: String = class["class"].as_str().unwrap_or("").chars().take(24).collect();
+        let name: String = class["class"]
+            .as_str()
+            .unwrap_or("")
+            .chars()
+            .take(24)
+            .collect();
         let words: Vec<String> = words.collect();
         lines.push(format!("    {name:11} {}", words.join(", ")));
     }

@@ -93,7 +93,9 @@ impl ImageTable {
         let mut ranks = vec![("best", 0), ("median", last / 2), ("worst", last)];
         ranks.dedup_by_key(|(_, at)| *at);
         let named = ranks.into_iter();
-        named.map(|(rank, at)| (rank, order[at].0, order[at].1)).collect()
+        named
+            .map(|(rank, at)| (rank, order[at].0, order[at].1))
+            .collect()
     }
 }
 
@@ -219,7 +221,7 @@ impl Overlay {
             truth: small_png(size, |at| of_class(truth[at])),
             prediction: small_png(size, |at| of_class(predicted[at])),
             difference: small_png(size, |at| {
-                difference(picture, Some(truth), &predicted, at).unwrap_or_else(|| dimmed(picture, at))
+                difference(Some(truth), &predicted, at).unwrap_or_else(|| dimmed(picture, at))
             }),
         }
     }
@@ -242,19 +244,14 @@ impl Overlay {
 pub fn overlay_png(picture: &WholePicture, predicted: &[u8]) -> Vec<u8> {
     let truth = picture.mask.as_deref();
     let pixels: Vec<u8> = (0..picture.num_pixels())
-        .flat_map(|at| difference(picture, truth, predicted, at).unwrap_or_else(|| dimmed(picture, at)))
+        .flat_map(|at| difference(truth, predicted, at).unwrap_or_else(|| dimmed(picture, at)))
         .collect();
     let size = [picture.height, picture.width];
     png_file::encode(&Pixels::Colour(&pixels), size)
 }
 
 /// What a pixel is marked with; `None` where truth and prediction are both background, or the pixel does not count.
-fn difference(
-    _picture: &WholePicture,
-    truth: Option<&[u8]>,
-    predicted: &[u8],
-    at: usize,
-) -> Option<[u8; 3]> {
+fn difference(truth: Option<&[u8]>, predicted: &[u8], at: usize) -> Option<[u8; 3]> {
     match (truth.map(|truth| truth[at]), predicted[at]) {
         (Some(IGNORED), _) | (Some(0) | None, 0) => None,
         (None, class) => Some(class_colour(class)),

@@ -41,7 +41,10 @@ fn write(
         Pixels::Grey(bytes) | Pixels::Colour(bytes) => writer.write_image_data(bytes)?,
         Pixels::Grey16(values) => {
             // The higher byte first, as PNG has it.
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_be_bytes()).collect();
+            let bytes: Vec<u8> = values
+                .iter()
+                .flat_map(|value| value.to_be_bytes())
+                .collect();
             writer.write_image_data(&bytes)?;
         }
     }

@@ -12,12 +12,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fast_image_resize::Resizer;
 use holdall_data::error::DataError;
 use holdall_data::loader::Skipped;
 use holdall_data::picture::Scratch;
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{
-    MaskCoding, Resizer, RowShape, WholePicture, padding_pixel, probabilities_to_native, read_whole,
+    MaskCoding, PixelDepth, RowShape, WholePicture, probabilities_to_native, read_whole,
     resize_pixels,
 };
 use holdall_device::{Device, HostRow};
@@ -82,7 +83,7 @@ pub(super) fn in_flight(task: &SegmentTask, threads: usize) -> usize {
     small.clamp(threads.min(MOST_LARGE), MOST_SMALL)
 }
 
-/// Bytes on the host, where decoding the largest picture takes `decode_bytes`.
+/// Bytes on the host, where reading the largest picture and its mask takes `decode_bytes`.
 pub(super) fn host_bytes(task: &SegmentTask, decode_bytes: u64, threads: usize) -> u64 {
     let pictures = in_flight(task, threads) as u64;
     let row_outputs = (task.row.num_pixels() * task.model.num_outputs()) as u64;
@@ -95,16 +96,15 @@ pub(super) fn host_bytes(task: &SegmentTask, decode_bytes: u64, threads: usize) 
 fn slot_bytes(task: &SegmentTask, decode_bytes: u64) -> u64 {
     let [height, width] = task.largest;
     let (pixels, outputs) = (height * width, task.model.num_outputs());
+    let pixel_bytes = task.row_shape().pixel_bytes();
     let float = size_of::<f32>();
     let resized = match task.model.image_size {
         // Pixels and probabilities of the base, and two planes while they are resized.
-        Some([h, w]) => {
-            h * w * (task.row.pixel_bytes() + outputs * float) + (h * w + pixels) * float
-        }
+        Some([h, w]) => h * w * (pixel_bytes + outputs * float) + (h * w + pixels) * float,
         None => 0,
     };
     decode_bytes
-        + (pixels * (task.row.pixel_bytes() + 1 + outputs * float) + resized) as u64
+        + (pixels * outputs * float + resized) as u64
         + ImageScorer::bytes(outputs, task.largest)
 }
 
@@ -123,7 +123,7 @@ pub(super) fn look_at<R: Send>(
     let num_rows = forward.rows(PROGRAM_ROWS).min(num_slots.max(1));
     let mut rows = Rows {
         rows: device.host_rows(num_rows, task.row.row_bytes())?,
-        padding: padding_pixel(task.row, &task.padding()),
+        padding: task.padding_bytes(),
         probabilities: vec![0.0; task.row.num_pixels() * task.model.num_outputs()],
     };
     let mut slots: Vec<Slot> = (0..num_slots)
@@ -168,7 +168,7 @@ impl Slot {
     fn read(&mut self, task: &SegmentTask, pictures: &Pictures<'_>, sample: u32) {
         let RowShape {
             channels, depth, ..
-        } = task.row;
+        } = task.row_shape();
         let picture = read_whole(
             pictures.samples,
             sample as usize,
@@ -218,7 +218,7 @@ impl InWork {
             let shape = RowShape {
                 height,
                 width,
-                ..task.row
+                ..task.row_shape()
             };
             let mut pixels = vec![0; shape.pixels().len()];
             resize_pixels(&picture, shape, resizer, &mut pixels);
@@ -332,11 +332,32 @@ impl SegmentTask {
         }
     }
 
+    /// A row, as the loader calls it.
+    pub(super) fn row_shape(&self) -> RowShape {
+        RowShape {
+            height: self.row.height,
+            width: self.row.width,
+            channels: self.row.channels,
+            depth: match self.row.depth.bytes() {
+                1 => PixelDepth::Eight,
+                _ => PixelDepth::Sixteen,
+            },
+        }
+    }
+
     /// What padding pixels are, as near to the mean as whole numbers allow.
     pub(super) fn padding(&self) -> Vec<u16> {
-        let input = &self.model.input;
-        let maximum = f64::from(self.row.depth.maximum());
+        let maximum = f64::from(self.row_shape().depth.maximum());
         let nearest = |mean: &f64| (mean * maximum).round().clamp(0.0, maximum) as u16;
-        input.mean.iter().map(nearest).collect()
+        self.model.input.mean.iter().map(nearest).collect()
+    }
+
+    /// The bytes of a padding pixel.
+    fn padding_bytes(&self) -> Vec<u8> {
+        let bytes = self.row_shape().depth.bytes();
+        let values = self.padding().into_iter();
+        values
+            .flat_map(|value| value.to_le_bytes().into_iter().take(bytes))
+            .collect()
     }
 }

@@ -11,6 +11,7 @@ use holdall_device::Device;
 use holdall_metrics::segmentation::{ImageScores, predict_classes};
 use holdall_models::folder::ModelFolder;
 use holdall_models::model_config::ModelConfig;
+use holdall_plan::PlanError;
 
 use super::predict::{self, Pictures, Segmented};
 use super::{SegmentTask, evaluate};
@@ -106,7 +107,7 @@ impl SavedSegmenter {
         (task.row.height, task.row.width) = (height, width);
         task.largest = largest;
         task.framing = Some(Arc::new(PairFraming {
-            shape: task.row,
+            shape: task.row_shape(),
             fit: Fit::Pad,
             coding: Arc::new(coding),
             padding: task.padding(),
@@ -133,7 +134,7 @@ impl SavedSegmenter {
             stop,
         };
         let (outputs, threshold) = (task.model.num_outputs(), task.model.threshold as f32);
-        let work = |sample: u32, segmented: Segmented<'_>| {
+        let work = |sample: u32, segmented: Segmented<'_>| -> Result<R, Unfinished> {
             let (picture, probabilities_hwk) = (segmented.picture, segmented.probabilities_hwk);
             let classes: Vec<u8> = predict_classes(probabilities_hwk, outputs, threshold).collect();
             let scores = evaluate::score(segmented);
@@ -150,42 +151,9 @@ impl SavedSegmenter {
         })
     }
 
-    /// The bytes of a run over pictures without scores, decoding aside.
-    pub fn host_bytes(task: &SegmentTask, threads: usize) -> u64 {
-        predict::host_bytes(task, 0, threads)
-    }
-
-    /// Where whole pictures do not fit: the line that would do.
-    pub fn refusal(
-        &self,
-        device: &Device,
-        task: &SegmentTask,
-        (budget_bytes, smallest_bytes): (u64, u64),
-        host_bytes: u64,
-    ) -> TrainError {
-        let [height, width] = [task.row.height, task.row.width];
-        let fits = |side: &usize| {
-            let mut tiled = task.clone();
-            (tiled.row.height, tiled.row.width) = (*side, *side);
-            ForwardModel::new(device, &tiled, Some(1), Some(budget_bytes), host_bytes).is_ok()
-        };
-        let multiple = task.model.size_multiple();
-        let smaller = TILES.iter().filter(|&&side| {
-            side.is_multiple_of(multiple) && side < height.max(width) && side >= multiple
-        });
-        let tiles = match smaller.copied().find(fits) {
-            Some(side) => format!(
-                "`--tiles {side}` fits: overlapping tiles, weighted by a Gaussian (the result is not that of whole pictures)"
-            ),
-            None => "no tiles of at least 128 pixels fit either".to_owned(),
-        };
-        TrainError::DoesNotFit(format!(
-            "{width} x {height} pixels at a time do not fit: the budget is {}, the smallest that would do is {}\n\
-             hint: {tiles}\nhint: --memory {}MiB",
-            holdall_files::show_bytes(budget_bytes),
-            holdall_files::show_bytes(smallest_bytes),
-            smallest_bytes.div_ceil(1 << 20)
-        ))
+    /// Bytes on the host, where reading the largest picture and its mask takes `decode_bytes`.
+    pub fn host_bytes(task: &SegmentTask, decode_bytes: u64, threads: usize) -> u64 {
+        predict::host_bytes(task, decode_bytes, threads)
     }
 }
 
@@ -258,6 +226,50 @@ impl SavedModel for SavedSegmenter {
             notes,
             rows: RowFormat::Pair(framing),
         })
+    }
+
+    /// Names tiles that would fit.
+    fn refusal(
+        &self,
+        device: &Device,
+        rows: &RowFormat,
+        host_bytes: u64,
+        error: TrainError,
+    ) -> TrainError {
+        let (
+            RowFormat::Pair(framing),
+            TrainError::Plan(PlanError::DoesNotFit {
+                budget_bytes,
+                smallest_bytes,
+                ..
+            }),
+        ) = (rows, &error)
+        else {
+            return error;
+        };
+        let [height, width] = [framing.shape.height, framing.shape.width];
+        let multiple = self.task.model.size_multiple();
+        let smaller = TILES.into_iter().filter(|side| {
+            side.is_multiple_of(multiple) && *side < height.max(width) && self.tiles != Some(*side)
+        });
+        let fits = |side: &usize| {
+            let mut tiled = self.task.clone();
+            (tiled.row.height, tiled.row.width) = (*side, *side);
+            ForwardModel::new(device, &tiled, Some(1), Some(*budget_bytes), host_bytes).is_ok()
+        };
+        let tiles = match smaller.into_iter().find(fits) {
+            Some(side) => format!(
+                "--tiles {side} fits: overlapping tiles, weighted by a Gaussian; their result is not that of whole pictures"
+            ),
+            None => "no tiles of 128 pixels or more fit either".to_owned(),
+        };
+        TrainError::DoesNotFit(format!(
+            "{width} x {height} pixels at a time do not fit: the budget is {}, the smallest that would do is {}\n\
+             hint: {tiles}\nhint: --memory {}MiB",
+            holdall_files::show_bytes(*budget_bytes),
+            holdall_files::show_bytes(*smallest_bytes),
+            smallest_bytes.div_ceil(1 << 20)
+        ))
     }
 
     fn describe_data(&self, _config: &mut RunConfig) -> Result<(), TrainError> {
