@@ -242,6 +242,10 @@ impl Cuda {
             self.num_processors,
             arithmetic,
             held,
+            match self.convolutions.is_open() {
+                true => target::CUDNN_ENGINE_BYTES,
+                false => target::CUDNN_OPEN_BYTES + target::CUDNN_ENGINE_BYTES,
+            },
         ))
     }
 
