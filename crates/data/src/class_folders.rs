@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::error::DataError;
 use crate::folder::{Entries, entries, folders, is_picture};
-use crate::masks;
+use crate::segmentation::layout;
 use crate::words::{counted, listed};
 
 const TRAIN: [&str; 2] = ["train", "training"];
@@ -26,12 +26,14 @@ pub(crate) struct Listing {
 
 /// Whether these are class folders: two with pictures, or a `train` with folders in it.
 pub(crate) fn is_layout(root: &Path) -> Result<bool, DataError> {
-    if masks::is_layout(root)? {
+    if layout::is_layout(root)? {
         return Ok(false);
     }
     let names = folders(root)?;
     if let Some(train) = named(&names, &TRAIN) {
-        return Ok(!masks::is_layout(&root.join(train))? && !folders(&root.join(train))?.is_empty());
+        return Ok(
+            !layout::is_layout(&root.join(train))? && !folders(&root.join(train))?.is_empty()
+        );
     }
     let mut with_pictures = 0;
     for name in &names {

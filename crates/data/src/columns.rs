@@ -20,6 +20,7 @@ const IMAGE_NAMES: &[&str] = &[
 const CAPTION_NAMES: &[&str] = &["caption", "text", "description", "title", "sentence"];
 const LABEL_NAMES: &[&str] = &["make", "label", "class", "category"];
 const MASK_NAMES: &[&str] = &["mask", "mask_path", "masks", "segmentation"];
+const FIELD_OF_VIEW_NAMES: &[&str] = &["fov", "fov_path", "field_of_view"];
 const CLIP_NAMES: &[&str] = &["clip", "clip_path", "video", "video_path", "frames"];
 
 /// Whether a task needs captions.
@@ -97,7 +98,7 @@ impl Columns {
                 columns: TargetColumns::Class(table.column("label", LABEL)?),
             });
         }
-        let image = image(config, table, notes)?;
+        let image = image_column(config, table, notes)?;
         let mut columns = Columns {
             image,
             caption: None,
@@ -165,6 +166,10 @@ pub(crate) fn mask_by_name(table: &Table) -> Option<&str> {
     usual(table, MASK_NAMES).map(|column| table.columns()[column].as_str())
 }
 
+pub(crate) fn field_of_view_by_name(table: &Table) -> Option<&str> {
+    usual(table, FIELD_OF_VIEW_NAMES).map(|column| table.columns()[column].as_str())
+}
+
 pub(crate) fn clip_by_name(table: &Table) -> Option<&str> {
     usual(table, CLIP_NAMES).map(|column| table.columns()[column].as_str())
 }
@@ -207,7 +212,11 @@ fn target_columns(
     })
 }
 
-fn image(config: &DataConfig, table: &Table, notes: &mut Vec<String>) -> Result<usize, DataError> {
+pub(crate) fn image_column(
+    config: &DataConfig,
+    table: &Table,
+    notes: &mut Vec<String>,
+) -> Result<usize, DataError> {
     if let Some(name) = &config.image {
         return table.column("image", name);
     }

@@ -8,7 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
 use crate::mixing::Mixing;
+use crate::segmentation::MOST_CLASSES;
 use crate::target::{LABEL, TargetConfig};
+
+mod segmentation;
+
+pub use segmentation::{ClassColours, FieldOfViewChoice, Foreground, ImageSize};
 
 /// Which files, and which of their columns mean what.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +35,28 @@ pub struct DataConfig {
     pub targets: BTreeMap<String, TargetConfig>,
     /// Where token ids come from.
     pub tokenizer: TokenizerChoice,
+    /// Column of mask paths; found by its usual names by default.
+    pub mask: Option<String>,
+    /// Folder of images within a segmentation set, where its name is not a usual one.
+    pub image_subdir: Option<PathBuf>,
+    /// Folder of masks, likewise.
+    pub label_subdir: Option<PathBuf>,
+    /// Names of the classes in the order of their numbers, the background first.
+    pub classes: Vec<String>,
+    /// The colour of each class in masks of colours, the background first.
+    pub colours: ClassColours,
+    /// Makes two classes of grey masks: this value and all above it are the second.
+    pub binarize: Option<u16>,
+    /// A value of masks that is not counted.
+    pub ignore: Option<u16>,
+    /// Whether pixels outside of the field of view count.
+    pub field_of_view: FieldOfViewChoice,
+    /// What pictures of a segmentation set are resized to.
+    pub image_size: ImageSize,
+    /// Segmentation trains on parts of this size instead of whole pictures.
+    pub patch: Option<u32>,
+    /// The share of these parts that are laid around the foreground.
+    pub foreground: Foreground,
     /// What training pictures go through.
     pub augment: Augment,
     /// How pictures of an effective batch are mixed with each other.
@@ -60,6 +87,7 @@ impl DataConfig {
                 hint: "leave `label` out and name it among the `targets`",
             });
         }
+        self.check_segmentation()?;
         let most = self.max_skipped.get();
         if !(0.0..=1.0).contains(&most) {
             return Err(DataError::Setting {
@@ -80,6 +108,55 @@ impl DataConfig {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl DataConfig {
+    fn check_segmentation(&self) -> Result<(), DataError> {
+        let Foreground(foreground) = self.foreground;
+        if !(0.0..=1.0).contains(&foreground) {
+            return Err(DataError::Setting {
+                key: "foreground",
+                expected: "0 to 1",
+                found: foreground.to_string(),
+                hint: "0.33 lays every third part around a pixel of the foreground",
+            });
+        }
+        if self.patch.is_some_and(|side| side < 8) {
+            return Err(DataError::Setting {
+                key: "patch",
+                expected: "at least 8 pixels",
+                found: self.patch.unwrap_or_default().to_string(),
+                hint: "`patch: 512` trains on parts of 512 x 512 pixels",
+            });
+        }
+        if self.image_subdir.is_some() != self.label_subdir.is_some() {
+            return Err(DataError::Setting {
+                key: "image_subdir",
+                expected: "`image_subdir` and `label_subdir`, or neither",
+                found: "one of them".to_owned(),
+                hint: "name the folder of images and the folder of masks",
+            });
+        }
+        let num_classes = self.classes.len();
+        if num_classes == 1 || num_classes > MOST_CLASSES {
+            return Err(DataError::Setting {
+                key: "classes",
+                expected: "2 to 255 names",
+                found: num_classes.to_string(),
+                hint: "the background is a class too: `classes: [background, vessel]`",
+            });
+        }
+        let num_colours = self.colours.list().len();
+        if num_colours == 1 || num_colours > MOST_CLASSES {
+            return Err(DataError::Setting {
+                key: "colours",
+                expected: "2 to 255 colours",
+                found: num_colours.to_string(),
+                hint: "the background has a colour too: `colours: {background: \"#000000\", vessel: \"#ffffff\"}`",
+            });
+        }
+        Ok(())
     }
 }
 

@@ -22,7 +22,31 @@ pub struct Invalid {
     hint: String,
 }
 
+/// A pixel of a mask that is no class: where, what was expected, what the whole mask holds, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}, expected {expected}; the mask holds {values}\nhint: {hint}")]
+pub struct MaskValue {
+    place: String,
+    expected: String,
+    values: String,
+    hint: &'static str,
+}
+
 impl DataError {
+    pub(crate) fn mask_value(
+        place: String,
+        expected: String,
+        values: String,
+        hint: &'static str,
+    ) -> DataError {
+        DataError::MaskValue(Box::new(MaskValue {
+            place,
+            expected,
+            values,
+            hint,
+        }))
+    }
+
     pub(crate) fn invalid(
         place: impl Display,
         expected: impl Display,
@@ -351,52 +375,9 @@ pub enum DataError {
         cause: String,
     },
 
-    /// A mask has a value that is no class.
-    #[error(
-        "{}: pixel value {value} at ({x}, {y}), expected 0 or {white}\nhint: {}",
-        path.display(),
-        mask_hint(*value, *white)
-    )]
-    MaskValue {
-        /// The mask.
-        path: PathBuf,
-        /// What the pixel is.
-        value: u16,
-        /// What white is: 255, or 65535 where pixels have 16 bits.
-        white: u16,
-        /// Pixels from the left.
-        x: u32,
-        /// Pixels from the top.
-        y: u32,
-    },
-
-    /// A mask has colours.
-    #[error(
-        "{}: colour ({}, {}, {}) at ({x}, {y}), expected grey: black and white\n\
-         hint: save the mask with one channel; a mask of several colours has to be split by class",
-        path.display(),
-        found[0],
-        found[1],
-        found[2]
-    )]
-    MaskColour {
-        /// The mask.
-        path: PathBuf,
-        /// Red, green, blue.
-        found: [u8; 3],
-        /// Pixels from the left.
-        x: u32,
-        /// Pixels from the top.
-        y: u32,
-    },
-}
-
-fn mask_hint(value: u16, white: u16) -> &'static str {
-    match (value, white) {
-        (_, u16::MAX) => "save the mask with 8 bits a pixel, or with 0 and 65535",
-        (1, _) => "`binarize: 1` in the config takes 0 and 1 as two classes",
-        _ => "`binarize: 128` in the config maps grey masks to two classes",
-    }
+    /// A pixel of a mask is no class.
+    #[error(transparent)]
+    MaskValue(Box<MaskValue>),
 }
 
 fn folders_text(folders: &[PathBuf]) -> String {

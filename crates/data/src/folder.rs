@@ -71,6 +71,22 @@ pub fn is_picture(name: &str) -> bool {
     extension.is_some_and(|found| EXTENSIONS.iter().any(|e| e.eq_ignore_ascii_case(found)))
 }
 
+/// What names of pictures and masks of a segmentation set may end with beside [`EXTENSIONS`], in any case.
+const SEGMENTATION_EXTENSIONS: [&str; 5] = ["gif", "ppm", "pgm", "pbm", "pnm"];
+
+/// Whether a name ends as those of pictures and masks of a segmentation set do.
+pub fn is_segmentation_picture(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let (name, is_packed) = match lower.strip_suffix(".gz") {
+        Some(name) => (name, true),
+        None => (lower.as_str(), false),
+    };
+    let is_more = name.rsplit_once('.').is_some_and(|(_, extension)| {
+        SEGMENTATION_EXTENSIONS.contains(&extension) && !(is_packed && extension == "gif")
+    });
+    is_more || (!is_packed && is_picture(name))
+}
+
 /// Names of the folders in a folder.
 pub(crate) fn folders(folder: &Path) -> Result<Vec<String>, DataError> {
     Ok(entries(folder)?.folders)

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::error::DataError;
-use crate::picture::{self, Binarize, CHANNELS, Framing, Limits, Scratch};
+use crate::picture::{self, CHANNELS, Framing, Limits, Scratch};
+use crate::segmentation::MaskCoding;
 use crate::table::Table;
 
 /// What hostile pictures may be: small, so that a case that asks for more than it may is seen, and fuzzing is quick.
@@ -59,17 +60,20 @@ pub fn picture_cost(bytes: &[u8]) -> u64 {
 /// Reads bytes as a mask, strictly and with a threshold.
 pub fn mask(bytes: &[u8]) -> Result<(), DataError> {
     let mut scratch = Scratch::with_limits(LIMITS);
-    let mut read = |binarize| {
-        let mut classes = Vec::new();
+    let mut read = |coding: MaskCoding| {
+        let mut pixels = Vec::new();
         let path = Path::new(NAME);
-        let size = picture::mask_from(path, bytes, binarize, &mut scratch, &mut classes);
-        let (width, height) = checked(NAME, size)?;
-        assert_eq!(classes.len(), width as usize * height as usize);
+        let read_as = coding.read_as();
+        let native = picture::decode_native(path, bytes, read_as, &mut scratch, &mut pixels);
+        let native = checked(NAME, native)?;
+        assert_eq!(pixels.len(), native.num_bytes());
+        let mut classes = vec![9; native.num_pixels()];
+        checked(NAME, coding.encode(path, &pixels, native, &mut classes))?;
         assert!(classes.iter().all(|class| *class <= 1));
         Ok(())
     };
-    read(Binarize::At(128))?;
-    read(Binarize::Never)
+    read(MaskCoding::threshold(128))?;
+    read(MaskCoding::pair(255))
 }
 
 fn checked<T>(name: &str, result: Result<T, DataError>) -> Result<T, DataError> {

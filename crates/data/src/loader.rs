@@ -26,8 +26,9 @@ use std::time::Instant;
 use crate::allowance::Allowance;
 use crate::config::{Augment, Decode};
 use crate::error::DataError;
-use crate::picture::Framing;
+use crate::picture::{self, Framing, PictureCost};
 use crate::samples::Samples;
+use crate::segmentation::PairFraming;
 use pace::Pace;
 use queue::{Pass, Shared, work};
 
@@ -35,19 +36,70 @@ pub use pace::{Bottleneck, Waits};
 pub use stream::{Course, Cursor, Shard};
 
 /// What happens to a picture on its way.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// As the model's image processor does it.
+    /// The same every time.
     Evaluation,
-    /// A random part: a function of (seed, epoch, sample).
+    /// As augmentation draws it: a function of (seed, epoch, sample).
     Training {
-        /// How far it may go.
-        augment: Augment,
-        /// How much is decoded.
-        decode: Decode,
         /// The run's.
         seed: u64,
     },
+}
+
+/// What rows hold.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RowFormat {
+    /// A square of RGB, as the model's image processor frames it.
+    Picture(PictureFormat),
+    /// A picture and its mask.
+    Pair(Arc<PairFraming>),
+}
+
+/// What rows of pictures hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PictureFormat {
+    /// How a picture becomes a square.
+    pub framing: Framing,
+    /// What training does to it.
+    pub augment: Augment,
+    /// How much training decodes.
+    pub decode: Decode,
+}
+
+impl From<Framing> for RowFormat {
+    /// For evaluations; training augments as usual.
+    fn from(framing: Framing) -> RowFormat {
+        RowFormat::Picture(PictureFormat {
+            framing,
+            augment: Augment::default(),
+            decode: Decode::default(),
+        })
+    }
+}
+
+impl From<PictureFormat> for RowFormat {
+    fn from(format: PictureFormat) -> RowFormat {
+        RowFormat::Picture(format)
+    }
+}
+
+impl From<PairFraming> for RowFormat {
+    fn from(framing: PairFraming) -> RowFormat {
+        RowFormat::Pair(Arc::new(framing))
+    }
+}
+
+impl RowFormat {
+    /// What reading a sample takes at its peak, from headers alone.
+    pub fn cost(&self, samples: &Samples, sample: usize) -> Result<PictureCost, DataError> {
+        match self {
+            RowFormat::Picture(format) => {
+                picture::cost(&samples.image_path(sample), format.framing)
+            }
+            RowFormat::Pair(framing) => framing.cost(samples, sample),
+        }
+    }
 }
 
 /// How many threads read, and how far ahead.
@@ -110,7 +162,7 @@ pub struct Loader<R: Send + 'static> {
     shared: Arc<Shared<R>>,
     threads: Vec<JoinHandle<()>>,
     num_rows: usize,
-    framing: Framing,
+    format: RowFormat,
     pace: Pace,
     is_paced: bool,
     allowance: Allowance,
@@ -120,7 +172,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     /// Reads pictures into `rows`, which must have their length. An error if the system has not one thread left.
     pub fn new(
         rows: Vec<R>,
-        framing: Framing,
+        format: impl Into<RowFormat>,
         workers: Workers,
         allowance: Allowance,
     ) -> io::Result<Loader<R>> {
@@ -130,7 +182,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
             shared: Arc::new(Shared::new(rows, workers.most, workers.ahead)),
             threads: Vec::new(),
             num_rows,
-            framing,
+            format: format.into(),
             pace: Pace::new(workers.most, workers),
             is_paced: false,
             allowance,
@@ -143,7 +195,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     pub fn begin(&mut self, samples: Arc<Samples>, course: Course, view: View) {
         let pass = Pass {
             view,
-            framing: self.framing,
+            format: self.format.clone(),
         };
         // How fast an evaluation goes says nothing about the training around it.
         self.is_paced = matches!(course, Course::Epochs { .. });

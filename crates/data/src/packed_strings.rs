@@ -14,6 +14,10 @@ impl PackedStrings {
         self.ends.push(self.text.len() as u64);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
     /// Panics past the end, as a slice does.
     pub(crate) fn get(&self, index: usize) -> &str {
         let start = match index {

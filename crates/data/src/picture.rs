@@ -26,8 +26,8 @@ mod framing;
 mod geometry;
 mod header;
 mod jpeg;
-mod mask;
-mod pair;
+mod native;
+mod png;
 mod refused;
 #[cfg(test)]
 mod tests;
@@ -44,13 +44,14 @@ use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use crate::allowance::{Allowance, Claim, TooMuch};
 use crate::config::{Augment, Decode};
 use crate::error::DataError;
+use crate::segmentation::{PairBuffers, PairCost};
 use augment::{Draw, mirror};
 use geometry::Window;
 use header::{Cost, Header};
 
 pub use framing::{Filter, Framing, Resize};
-pub use mask::{Binarize, mask_from, mask_into};
-pub use pair::{PairFiles, augmented_pair_into, evaluated_pair_into};
+pub use native::{Native, PixelDepth};
+pub(crate) use native::{NativeCost, ReadAs, decode_native, native_cost, read_native};
 pub use thumbnail::thumbnail;
 
 /// Red, green and blue.
@@ -61,9 +62,9 @@ pub const CHANNELS: usize = 3;
 pub struct Scratch {
     file: Vec<u8>,
     rgb: Vec<u8>,
-    classes: Vec<u8>,
     rows: Vec<u8>,
-    resizer: Resizer,
+    pub(crate) pair: PairBuffers,
+    pub(crate) resizer: Resizer,
     limits: Limits,
     needed: Needed,
     /// What the buffers may be; without one, whatever the limits allow.
@@ -95,26 +96,35 @@ impl Scratch {
     }
 
     fn free_buffers(&mut self) {
-        let buffers = [
-            &mut self.file,
-            &mut self.rgb,
-            &mut self.classes,
-            &mut self.rows,
-        ];
-        for buffer in buffers {
+        for buffer in [&mut self.file, &mut self.rgb, &mut self.rows] {
             *buffer = Vec::new();
         }
+        self.pair = PairBuffers::default();
         self.resizer.reset_internal_buffers();
     }
 
     /// Makes sure that the buffers, grown to what a picture costs, are within the claim.
     fn make_room(&mut self, cost: Cost) -> Result<(), TooMuch> {
         let kept = |buffer: &Vec<u8>| buffer.capacity() as u64;
-        let beside =
-            kept(&self.rows) + kept(&self.classes) + self.resizer.size_of_internal_buffers() as u64;
+        let beside = kept(&self.rows) + self.resizer.size_of_internal_buffers() as u64;
         // What the decoder holds and what the resizer keeps are there at the same time.
         let grown = kept(&self.file).max(cost.file) + kept(&self.rgb).max(cost.pixels);
-        let grown = grown + cost.beside + beside;
+        let pair = self.pair.kept_bytes();
+        self.claim_bytes(grown + cost.beside + beside + pair, cost.total())
+    }
+
+    /// The same of a pair, which has buffers of its own.
+    pub(crate) fn make_room_for_pair(&mut self, cost: &PairCost) -> Result<(), TooMuch> {
+        let kept = |buffer: &Vec<u8>| buffer.capacity() as u64;
+        let beside = kept(&self.rgb) + kept(&self.rows);
+        let resizer = (self.resizer.size_of_internal_buffers() as u64).max(cost.resizer);
+        let file = kept(&self.file).max(cost.file);
+        let grown = file + self.pair.grown_bytes(cost) + resizer + cost.decoder + beside;
+        self.claim_bytes(grown, cost.total())
+    }
+
+    /// Claims `grown` with the buffers that are there, or `fresh` without them.
+    fn claim_bytes(&mut self, grown: u64, fresh: u64) -> Result<(), TooMuch> {
         let Some(mut claim) = self.claim.take() else {
             return Ok(());
         };
@@ -122,12 +132,17 @@ impl Scratch {
         // Nothing is held while it waits.
         if !claim.try_grow(grown) {
             self.free_buffers();
-            if !claim.try_grow(cost.total()) {
-                claimed = claim.exchange(cost.total());
+            if !claim.try_grow(fresh) {
+                claimed = claim.exchange(fresh);
             }
         }
         self.claim = Some(claim);
         claimed
+    }
+
+    /// What a picture may be.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Buffers for pictures within other limits than the usual ones.

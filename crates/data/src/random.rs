@@ -13,6 +13,7 @@ pub(crate) enum Purpose {
     Colours = 5,
     MixPartner = 6,
     Mix = 7,
+    Patch = 8,
 }
 
 /// A stream of draws.

@@ -1,4 +1,4 @@
-//! What a run goes through: an image each, perhaps a caption, perhaps labels and numbers, in little memory.
+//! What a run goes through: an image each, perhaps a caption, perhaps labels and numbers, perhaps a mask, in little memory.
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,8 @@ use crate::unique_texts::UniqueTexts;
 pub struct Samples {
     root: PathBuf,
     images: PackedStrings,
+    /// What belongs to the images of a segmentation set: as many as there are images, or none.
+    companions: PackedStrings,
     caption_of: Vec<u32>,
     captions: Vec<String>,
     targets: Vec<TargetValues>,
@@ -50,6 +52,40 @@ impl Samples {
         path.clear();
         path.push(&self.root);
         path.push(self.image(sample));
+    }
+
+    /// Where the mask of a sample is, if it has one.
+    pub fn mask_path(&self, sample: usize) -> Option<PathBuf> {
+        self.companion(sample, Companion::MASK)
+    }
+
+    /// Where the field of view of a sample is, if it has one.
+    pub fn field_of_view_path(&self, sample: usize) -> Option<PathBuf> {
+        self.companion(sample, Companion::FIELD_OF_VIEW)
+    }
+
+    /// Where the further channels of a sample's image are, in their order.
+    pub fn further_image_paths(&self, sample: usize) -> impl Iterator<Item = PathBuf> {
+        let further = Companion::FIRST_FURTHER..;
+        further.map_while(move |part| self.companion(sample, part))
+    }
+
+    /// A sample's mask as its file has it.
+    pub fn mask(&self, sample: usize) -> Option<&str> {
+        self.companion_name(sample, Companion::MASK)
+    }
+
+    fn companion(&self, sample: usize, part: usize) -> Option<PathBuf> {
+        let name = self.companion_name(sample, part)?;
+        Some(self.root.join(name))
+    }
+
+    fn companion_name(&self, sample: usize, part: usize) -> Option<&str> {
+        if self.companions.is_empty() {
+            return None;
+        }
+        let names = self.companions.get(sample).split(Companion::SEPARATOR);
+        names.skip(part).next().filter(|name| !name.is_empty())
     }
 
     /// A sample's caption.
@@ -115,6 +151,28 @@ impl Samples {
     }
 }
 
+/// What belongs to an image: paths from the same root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Companions<'a> {
+    /// Classes of its pixels.
+    pub mask: Option<&'a str>,
+    /// Where it shows anything.
+    pub field_of_view: Option<&'a str>,
+    /// Files of its further channels.
+    pub further_images: &'a [String],
+}
+
+/// How companions lie in one string.
+struct Companion;
+
+impl Companion {
+    const MASK: usize = 0;
+    const FIELD_OF_VIEW: usize = 1;
+    const FIRST_FURTHER: usize = 2;
+    /// In no name: `folder.rs` refuses line breaks.
+    const SEPARATOR: char = '\n';
+}
+
 /// Samples as they come in.
 #[derive(Debug)]
 pub struct SamplesBuilder {
@@ -129,6 +187,7 @@ impl SamplesBuilder {
             samples: Samples {
                 root,
                 images: PackedStrings::default(),
+                companions: PackedStrings::default(),
                 caption_of: Vec::new(),
                 captions: Vec::new(),
                 targets: Vec::new(),
@@ -148,6 +207,16 @@ impl SamplesBuilder {
         self.samples.rows.push(row);
     }
 
+    /// One more, with what belongs to it; all with this, or all with [`SamplesBuilder::push`].
+    pub fn push_with(&mut self, image: &str, companions: &Companions<'_>, row: u32) {
+        self.push(image, None, row);
+        let own = [companions.mask, companions.field_of_view];
+        let mut names: Vec<&str> = own.map(Option::unwrap_or_default).to_vec();
+        names.extend(companions.further_images.iter().map(String::as_str));
+        let names = names.join("\n");
+        self.samples.companions.push(&names);
+    }
+
     /// All that were pushed, with their targets.
     pub fn finish(self, targets: Vec<TargetValues>) -> Samples {
         let mut samples = self.samples;
@@ -160,6 +229,29 @@ impl SamplesBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn companions_are_those_of_their_image() {
+        let mut builder = SamplesBuilder::new(PathBuf::from("root"));
+        let further = ["a_1.png".to_owned(), "a_2.png".to_owned()];
+        let companions = Companions {
+            mask: Some("m/a.png"),
+            field_of_view: None,
+            further_images: &further,
+        };
+        builder.push_with("a.png", &companions, 1);
+        builder.push_with("b.png", &Companions::default(), 2);
+        let samples = builder.finish(Vec::new());
+        assert_eq!(samples.mask(0), Some("m/a.png"));
+        assert_eq!(samples.field_of_view_path(0), None);
+        let further: Vec<PathBuf> = samples.further_image_paths(0).collect();
+        assert_eq!(
+            further,
+            [Path::new("root/a_1.png"), Path::new("root/a_2.png")]
+        );
+        assert_eq!(samples.mask_path(1), None);
+        assert_eq!(samples.further_image_paths(1).count(), 0);
+    }
 
     #[test]
     fn equal_captions_are_stored_once_in_order_of_appearance() {

@@ -58,7 +58,7 @@ impl Feed {
         let samples = prepared.train.len();
         Ok(Feed {
             reading,
-            loader: reading.open(device, prepared.setup.processor.framing)?,
+            loader: reading.open(device, prepared.setup.rows.clone())?,
             steps_per_epoch: samples.div_ceil(effective_batch) as u64,
             slots: [Slot::default(), Slot::default()],
             now: None,
@@ -120,11 +120,7 @@ impl Feed {
             from: self.cursor,
             until: config.train.epochs as u64,
         };
-        let view = View::Training {
-            augment: config.data.augment,
-            decode: config.data.decode,
-            seed: config.seed,
-        };
+        let view = View::Training { seed: config.seed };
         let samples = Arc::clone(&prepared.train);
         self.loader.begin(samples, course, view);
         self.loader.begin_waits();
@@ -287,9 +283,9 @@ mod tests {
         let device = Device::on_cpu(Cpu::new(Some(2)));
         let prepared = Prepared::new(&config, &device).unwrap();
         let (stop, start) = (AtomicBool::new(false), Cursor::default());
-        let framing = prepared.setup.processor.framing;
+        let format = prepared.setup.rows.clone();
         let lists = [&prepared.train];
-        let costs = PictureCosts::read(&device, &lists, framing, &stop).unwrap();
+        let costs = PictureCosts::read(&device, &lists, format, &stop).unwrap();
         let mut feed = Feed::new(&device, &config, &prepared, 8, start, &costs).unwrap();
         std::thread::sleep(Duration::from_millis(50));
         let claimed = |feed: &Feed| feed.loader.allowance().most_claimed_bytes();

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdall_data::allowance::Allowance;
-use holdall_data::loader::{Bottleneck, Course, Loaded, Loader, Skipped, View, Waits, Workers};
-use holdall_data::picture::Framing;
+use holdall_data::loader::{
+    Bottleneck, Course, Loaded, Loader, RowFormat, Skipped, View, Waits, Workers,
+};
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
 use serde::{Deserialize, Serialize};
@@ -179,14 +180,18 @@ impl Reading {
     }
 
     /// Reserves the rows and employs the workers.
-    pub fn open(&self, device: &Device, framing: Framing) -> Result<Loader<HostRow>, TrainError> {
+    pub fn open(
+        &self,
+        device: &Device,
+        format: impl Into<RowFormat>,
+    ) -> Result<Loader<HostRow>, TrainError> {
         let mut rows = device.host_rows(self.num_rows, self.row_bytes)?;
         // Touched now, so that all of them are in the process when a plan counts what it holds.
         for row in &mut rows {
             row.as_mut().fill(0);
         }
         let allowance = Allowance::new(self.decode_bytes);
-        Loader::new(rows, framing, self.workers, allowance).map_err(|cause| {
+        Loader::new(rows, format, self.workers, allowance).map_err(|cause| {
             TrainError::Run(format!(
                 "no thread to read pictures with: {cause}\nhint: raise the limit on threads (ulimit -u), or end other processes"
             ))

@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdall_data::config::{BadPictures, DataConfig};
 use holdall_data::error::DataError;
-use holdall_data::loader::Skipped;
-use holdall_data::picture::{self, Framing};
+use holdall_data::loader::{RowFormat, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::Device;
 use holdall_plan::PlanError;
@@ -48,7 +47,7 @@ struct List {
 /// What the pictures of a run cost to decode.
 pub struct PictureCosts {
     lists: Vec<List>,
-    framing: Framing,
+    format: RowFormat,
 }
 
 /// A picture that does not fit.
@@ -60,19 +59,20 @@ pub struct TooCostly {
 }
 
 impl PictureCosts {
-    /// Reads the headers of all pictures, to be resized to `size`; `None` if it was stopped.
+    /// Reads the headers of all pictures, which become rows of this format; `None` if it was stopped.
     pub fn read(
         device: &Device,
         lists: &[&Arc<Samples>],
-        framing: Framing,
+        format: impl Into<RowFormat>,
         stop: &AtomicBool,
     ) -> Option<PictureCosts> {
+        let format = format.into();
         let lists = lists.iter().map(|samples| {
             let stride = samples.len().div_ceil(MOST_HEADERS).max(1);
             let kib_of = |sample: usize| {
                 let is_wanted = sample.is_multiple_of(stride) && !stop.load(Ordering::Relaxed);
                 // What cannot be read is named by whoever reads it.
-                let cost = is_wanted.then(|| picture::cost(&samples.image_path(sample), framing));
+                let cost = is_wanted.then(|| format.cost(samples, sample));
                 let bytes = cost.and_then(Result::ok).map_or(0, |cost| cost.bytes);
                 u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
             };
@@ -85,7 +85,7 @@ impl PictureCosts {
             }
         });
         let lists = lists.collect();
-        (!stop.load(Ordering::Relaxed)).then_some(PictureCosts { lists, framing })
+        (!stop.load(Ordering::Relaxed)).then_some(PictureCosts { lists, format })
     }
 
     /// Takes samples out that are left out already.
@@ -131,7 +131,7 @@ impl PictureCosts {
                     continue;
                 }
                 let path = list.samples.image_path(sample);
-                let cost = picture::cost(&path, self.framing).ok();
+                let cost = self.format.cost(&list.samples, sample).ok();
                 let error = DataError::PictureOverBudget {
                     path,
                     width: cost.map_or(0, |cost| cost.width),

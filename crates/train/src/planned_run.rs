@@ -255,9 +255,9 @@ const TRAIN: usize = 0;
 
 /// What all pictures of a run cost; `None` if it was stopped.
 fn costs_of(device: &Device, prepared: &Prepared, stop: &AtomicBool) -> Option<PictureCosts> {
-    let framing = prepared.setup.processor.framing;
+    let format = prepared.setup.rows.clone();
     let lists: Vec<_> = prepared.subsets().map(|(_, samples)| samples).collect();
-    PictureCosts::read(device, &lists, framing, stop)
+    PictureCosts::read(device, &lists, format, stop)
 }
 
 /// What an earlier process of the run left out, this one leaves out too, from its first batch on.

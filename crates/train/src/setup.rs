@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
+use holdall_data::loader::{PictureFormat, RowFormat};
 use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
 use holdall_graph::Graph;
@@ -48,6 +49,8 @@ pub struct Setup {
     pub step: StepConfig,
     /// What pictures go through, and what is saved with the model.
     pub processor: ImageProcessor,
+    /// What rows of the loader hold.
+    pub rows: RowFormat,
     /// What the planner is asked.
     pub request: Request,
     /// The same as the user put it, a budget that nobody named rounded: what measured times are remembered by.
@@ -99,6 +102,11 @@ impl Setup {
         }
         Ok(Setup {
             step,
+            rows: RowFormat::from(PictureFormat {
+                framing: processor.framing,
+                augment: config.data.augment,
+                decode: config.data.decode,
+            }),
             processor,
             request,
             asked,

@@ -10,7 +10,9 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_data::allowance::Allowance;
 use holdall_data::config::{Augment, Decode};
-use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Workers};
+use holdall_data::loader::{
+    Course, Cursor, Loaded, Loader, PictureFormat, Shard, Skipped, View, Workers,
+};
 use holdall_data::order::Sampling;
 use holdall_data::picture::{self, Framing, Scratch};
 use holdall_data::samples::Samples;
@@ -90,9 +92,20 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     let num_rows = batch * (1 + 4 * arguments.workers);
     let rows = vec![vec![0x7f_u8; row_bytes]; num_rows];
     let ahead = num_rows - batch;
+    let format = PictureFormat {
+        framing: Framing::clip(size),
+        augment: Augment {
+            flip: true,
+            ..Augment::default()
+        },
+        decode: match arguments.decode {
+            DecodeArgument::Full => Decode::Full,
+            DecodeArgument::Fast => Decode::Fast,
+        },
+    };
     let mut loader = Loader::new(
         rows,
-        Framing::clip(size),
+        format,
         Workers::exactly(arguments.workers, ahead),
         Allowance::unlimited(),
     )?;
@@ -159,17 +172,7 @@ fn pass(
                 },
                 until: u64::MAX,
             };
-            let view = View::Training {
-                augment: Augment {
-                    flip: true,
-                    ..Augment::default()
-                },
-                decode: match arguments.decode {
-                    DecodeArgument::Full => Decode::Full,
-                    DecodeArgument::Fast => Decode::Fast,
-                },
-                seed: 0,
-            };
+            let view = View::Training { seed: 0 };
             loader.begin(Arc::clone(samples), course, view);
         }
     };

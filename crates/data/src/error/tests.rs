@@ -49,8 +49,6 @@ says! {
         => "1.jpg: expected at most 100 megapixels, found 90000 x 90000";
     picture_file_too_large: DataError::PictureFileTooLarge { path: "1.jpg".into(), most_bytes: 1 << 30 }
         => "1.jpg: expected a picture of at most 1024 MiB";
-    mask_value: DataError::MaskValue { path: "masks/7.png".into(), value: 12, white: 255, x: 40, y: 7 }
-        => "masks/7.png: pixel value 12 at (40, 7), expected 0 or 255", "`binarize: 128`";
-    mask_colour: DataError::MaskColour { path: "masks/7.png".into(), found: [255, 0, 0], x: 40, y: 7 }
-        => "masks/7.png: colour (255, 0, 0) at (40, 7), expected grey";
+    mask_value: DataError::mask_value("masks/7.png: pixel value 12 at (40, 7)".to_owned(), "0 or 255".to_owned(), "0 (90%), 12 (10%)".to_owned(), "`binarize: 128`")
+        => "masks/7.png: pixel value 12 at (40, 7), expected 0 or 255; the mask holds 0 (90%), 12 (10%)", "`binarize: 128`";
 }

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use super::pace::Times;
 use super::stream::{Course, Cursor, Next, Place, Stream};
-use super::{Loaded, Skipped, View, seconds_since};
+use super::{Loaded, PictureFormat, RowFormat, Skipped, View, seconds_since};
 use crate::allowance::Allowance;
 use crate::error::DataError;
-use crate::picture::{Framing, Occasion, Scratch, augmented_into, evaluated_into};
+use crate::picture::{Occasion, Scratch, augmented_into, evaluated_into};
 use crate::samples::Samples;
 
 /// What is done to every picture of a course.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Pass {
     pub view: View,
-    pub framing: Framing,
+    pub format: RowFormat,
 }
 
 enum Outcome<R> {
@@ -293,7 +293,7 @@ impl<R> State<R> {
     }
 
     fn job(&mut self) -> Option<Job<R>> {
-        let (Some(stream), Some(pass)) = (&mut self.stream, self.pass) else {
+        let (Some(stream), Some(pass)) = (&mut self.stream, &self.pass) else {
             return None;
         };
         loop {
@@ -316,7 +316,7 @@ impl<R> State<R> {
                 number: self.first + self.queue.len() as u64 - 1,
                 place,
                 samples: Arc::clone(stream.samples()),
-                pass,
+                pass: pass.clone(),
                 row: self.free.pop_front()?,
             });
         }
@@ -408,7 +408,7 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
             mut row,
         } = job;
         let read = catch_unwind(AssertUnwindSafe(|| {
-            read(&samples, place, pass, &mut room, row.as_mut())
+            read(&samples, place, &pass, &mut room, row.as_mut())
         }));
         let outcome = match read {
             Ok(Ok(())) => Outcome::Good(row),
@@ -426,32 +426,36 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
 fn read(
     samples: &Samples,
     place: Place,
-    pass: Pass,
+    pass: &Pass,
     room: &mut Room,
     out: &mut [u8],
 ) -> Result<(), DataError> {
     let Room { scratch, path } = room;
-    samples.image_path_into(place.sample as usize, path);
-    match pass.view {
-        View::Evaluation => evaluated_into(path, pass.framing, scratch, out),
-        View::Training {
-            augment,
-            decode,
+    let sample = place.sample as usize;
+    let occasion = match pass.view {
+        View::Evaluation => None,
+        View::Training { seed } => Some(Occasion {
             seed,
-        } => {
-            let occasion = Occasion {
-                seed,
-                epoch: place.epoch,
-                sample: u64::from(place.sample),
-            };
-            augmented_into(
-                path,
-                pass.framing,
-                (augment, decode),
-                occasion,
-                scratch,
-                out,
-            )
+            epoch: place.epoch,
+            sample: u64::from(place.sample),
+        }),
+    };
+    match (&pass.format, occasion) {
+        (RowFormat::Pair(framing), occasion) => {
+            framing.write_row(samples, sample, occasion, scratch, out)
+        }
+        (RowFormat::Picture(format), None) => {
+            samples.image_path_into(sample, path);
+            evaluated_into(path, format.framing, scratch, out)
+        }
+        (RowFormat::Picture(format), Some(occasion)) => {
+            let PictureFormat {
+                framing,
+                augment,
+                decode,
+            } = *format;
+            samples.image_path_into(sample, path);
+            augmented_into(path, framing, (augment, decode), occasion, scratch, out)
         }
     }
 }

@@ -46,19 +46,19 @@ fn training(from: Cursor, until: u64) -> (Course, View) {
         from,
         until,
     };
-    let augment = Augment {
-        crop: 0.5,
-        flip: true,
-        ..Augment::default()
-    };
-    (
-        course,
-        View::Training {
-            augment,
-            decode: Decode::Full,
-            seed: 5,
+    (course, View::Training { seed: 5 })
+}
+
+fn format() -> PictureFormat {
+    PictureFormat {
+        framing: Framing::clip(SIZE),
+        augment: Augment {
+            crop: 0.5,
+            flip: true,
+            ..Augment::default()
         },
-    )
+        decode: Decode::Full,
+    }
 }
 
 /// Samples, pixels, what was skipped, and the cursor of every batch.
@@ -71,13 +71,8 @@ fn seen(
     workers: Workers,
     count: usize,
 ) -> Vec<Batch> {
-    let mut loader = Loader::new(
-        rows(num_rows),
-        Framing::clip(SIZE),
-        workers,
-        Allowance::unlimited(),
-    )
-    .unwrap();
+    let mut loader =
+        Loader::new(rows(num_rows), format(), workers, Allowance::unlimited()).unwrap();
     loader.begin(Arc::clone(samples), course, view);
     let mut batch = Loaded::default();
     let mut seen = Vec::new();

@@ -41,27 +41,7 @@ pub(super) fn decode_bytes(
     bytes: &[u8],
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
-    contained(path, || {
-        decode_or_panic(path, bytes, Depth::Upper8, scratch)
-    })
-}
-
-/// As [`decode_bytes`], of a mask: what the upper 8 of 16 bits do not say is an error.
-pub(super) fn decode_mask_bytes(
-    path: &Path,
-    bytes: &[u8],
-    scratch: &mut Scratch,
-) -> Result<(u32, u32), DataError> {
-    contained(path, || decode_or_panic(path, bytes, Depth::Exact, scratch))
-}
-
-/// What becomes of 16 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Depth {
-    /// The upper 8 are kept.
-    Upper8,
-    /// They must be 8 bits, widened.
-    Exact,
+    contained(path, || decode_or_panic(path, bytes, scratch))
 }
 
 /// A decoder that panics gives an error: one hostile file of a million must not end a run. What it leaves in the scratch
@@ -86,7 +66,6 @@ pub(super) fn contained<T>(
 fn decode_or_panic(
     path: &Path,
     bytes: &[u8],
-    depth: Depth,
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
     if let Some(Refusal { found, hint }) = refused(bytes) {
@@ -105,11 +84,8 @@ fn decode_or_panic(
     let mut reader = ImageReader::new(Cursor::new(bytes))
         .with_guessed_format()
         .map_err(|cause| failed(ImageError::IoError(cause)))?;
-    let Some(format) = reader.format() else {
-        return Err(DataError::NotAPicture {
-            path: path.to_owned(),
-            found: beginning(bytes),
-        });
+    let Some(format) = reader.format().filter(|format| *format != ImageFormat::Pnm) else {
+        return Err(not_a_picture(path, bytes));
     };
     check_claims(path, bytes, format, scratch.limits)?;
     let mut limits = image::Limits::no_limits();
@@ -127,9 +103,6 @@ fn decode_or_panic(
     // At the end, so that narrow pixels can be widened where they are.
     let start = rgb.len() - num_bytes;
     decoder.read_image(&mut rgb[start..]).map_err(failed)?;
-    if depth == Depth::Exact {
-        check_depth(path, &rgb[start..], color, width)?;
-    }
     if !to_rgb(rgb, start, color, num_pixels) {
         return Err(DataError::broken_picture(
             path,
@@ -226,7 +199,14 @@ pub(super) fn read_file(
     Ok(())
 }
 
-fn unread(path: &Path, cause: io::Error) -> DataError {
+pub(super) fn not_a_picture(path: &Path, bytes: &[u8]) -> DataError {
+    DataError::NotAPicture {
+        path: path.to_owned(),
+        found: beginning(bytes),
+    }
+}
+
+pub(super) fn unread(path: &Path, cause: io::Error) -> DataError {
     DataError::Io {
         path: path.to_owned(),
         action: "read the picture",
@@ -235,7 +215,7 @@ fn unread(path: &Path, cause: io::Error) -> DataError {
 }
 
 /// Checks what decoders believe before they are told any limits.
-fn check_claims(
+pub(super) fn check_claims(
     path: &Path,
     bytes: &[u8],
     format: ImageFormat,
@@ -289,34 +269,7 @@ pub(super) fn check_size(
     Ok(())
 }
 
-/// Of 16 bits the upper 8 say it all where both are equal, as in 0 and 65535.
-fn check_depth(path: &Path, decoded: &[u8], color: ColorType, width: u32) -> Result<(), DataError> {
-    let num_channels = match color {
-        ColorType::L16 | ColorType::Rgb16 | ColorType::La16 | ColorType::Rgba16 => {
-            usize::from(color.channel_count())
-        }
-        _ => return Ok(()),
-    };
-    let num_colours = num_channels - usize::from(color.has_alpha());
-    let (samples, _) = decoded.as_chunks::<2>();
-    let is_lost =
-        |(at, [high, low]): &(usize, &[u8; 2])| at % num_channels < num_colours && high != low;
-    match samples.iter().enumerate().find(is_lost) {
-        None => Ok(()),
-        Some((at, sample)) => {
-            let pixel = (at / num_channels) as u32;
-            Err(DataError::MaskValue {
-                path: path.to_owned(),
-                value: u16::from_ne_bytes(*sample),
-                white: u16::MAX,
-                x: pixel % width,
-                y: pixel / width,
-            })
-        }
-    }
-}
-
-fn broken(path: &Path, cause: ImageError) -> DataError {
+pub(super) fn broken(path: &Path, cause: ImageError) -> DataError {
     let path = path.to_owned();
     match cause {
         ImageError::IoError(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {

@@ -75,6 +75,10 @@ pub struct Header {
     pub width: u32,
     /// Pixels down.
     pub height: u32,
+    /// Channels, alpha aside: 1, 3, or those of a TIFF with more.
+    pub(crate) channels: u8,
+    /// Whether a channel has 16 bits.
+    pub(crate) is_deep: bool,
     /// Bytes of a pixel as the decoder writes it.
     pixel_bytes: u64,
     kind: Format,
@@ -90,6 +94,8 @@ enum Format {
     Png,
     Webp(WebpFrame),
     Bmp,
+    Gif,
+    Pnm,
     Tiff {
         /// Of the picture as the decoder holds it before it hands it over.
         held_pixel_bytes: u64,
@@ -153,6 +159,8 @@ impl Header {
             [b'R', b'I', b'F', b'F'] if bytes.at(8)? == *b"WEBP" => webp(bytes),
             [b'B', b'M', ..] => bmp(bytes),
             [b'I', b'I', b'*', 0] | [b'M', b'M', 0, b'*'] => tiff(bytes),
+            [b'G', b'I', b'F', b'8'] => gif(bytes),
+            [b'P', b'1'..=b'6', space, _] if space.is_ascii_whitespace() => pnm(bytes),
             _ => None,
         }
     }
@@ -174,6 +182,9 @@ impl Header {
             Format::Png => 5 * width * self.pixel_bytes,
             Format::Webp(frame) => frame.decoder_bytes(width, height, file_bytes),
             Format::Bmp => 4 * width,
+            // Indices of the frame, and the canvas that it is laid on.
+            Format::Gif => 6 * width * height,
+            Format::Pnm => 16 * width + file_bytes.min(1 << 20),
             Format::Tiff {
                 held_pixel_bytes,
                 num_values,
@@ -351,6 +362,8 @@ fn jpeg_frame(bytes: &(impl Bytes + ?Sized), at: usize, marker: u8) -> Option<He
     Some(Header {
         width: word([w0, w1]),
         height: word([h0, h1]),
+        channels: if num_components == 1 { 1 } else { 3 },
+        is_deep: false,
         pixel_bytes: if num_components == 4 { 4 } else { 3 },
         kind: Format::Jpeg(frame),
         is_turned: false,
@@ -367,7 +380,7 @@ fn lies_on_its_side(bytes: &(impl Bytes + ?Sized), at: usize, length: usize) -> 
     Orientation::from_exif_chunk(&exif).is_some_and(is_on_its_side)
 }
 
-fn is_on_its_side(orientation: Orientation) -> bool {
+pub(super) fn is_on_its_side(orientation: Orientation) -> bool {
     matches!(
         orientation,
         Orientation::Rotate90
@@ -402,6 +415,8 @@ fn png(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
     Some(Header {
         width,
         height,
+        channels: if matches!(colour, 0 | 4) { 1 } else { 3 },
+        is_deep: depth == 16,
         pixel_bytes: num_channels * if depth == 16 { 2 } else { 1 },
         kind: Format::Png,
         is_turned: has_exif,
@@ -453,6 +468,8 @@ fn webp(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
     Some(Header {
         width,
         height,
+        channels: 3,
+        is_deep: false,
         pixel_bytes: if frame.has_alpha { 4 } else { 3 },
         kind: Format::Webp(frame),
         is_turned,
@@ -474,6 +491,8 @@ fn bmp(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
     Some(Header {
         width,
         height,
+        channels: 3,
+        is_deep: false,
         pixel_bytes: if matches!(bits, 16 | 32) { 4 } else { 3 },
         kind: Format::Bmp,
         is_turned: false,
@@ -494,12 +513,76 @@ fn tiff(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
     Some(Header {
         width,
         height,
+        channels: if num_samples < 3 { 1 } else { 3 },
+        is_deep: bits == 16,
         pixel_bytes: held_pixel_bytes,
         kind: Format::Tiff {
             held_pixel_bytes,
             num_values: u64::from(tags.most_values()),
         },
         is_turned,
+        metadata_bytes: 0,
+    })
+}
+
+fn gif(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
+    let [a, b, c, d] = bytes.at(6)?;
+    let side = |low, high| u32::from(u16::from_le_bytes([low, high]));
+    Some(Header {
+        width: side(a, b),
+        height: side(c, d),
+        channels: 3,
+        is_deep: false,
+        pixel_bytes: 4,
+        kind: Format::Gif,
+        is_turned: false,
+        metadata_bytes: 0,
+    })
+}
+
+/// Comments of a PNM header that are passed over; a longer one is none.
+const MOST_PNM_HEADER: usize = 4 << 10;
+
+/// `P6 width height maximum`, between white space and comments; a bitmap has no maximum.
+fn pnm(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
+    let [_, kind] = bytes.at(0)?;
+    let mut at = 2;
+    let mut number = || {
+        let mut found = None;
+        let mut is_comment = false;
+        while at < MOST_PNM_HEADER {
+            let [byte] = bytes.at(at)?;
+            match byte {
+                b'\n' | b'\r' if is_comment => is_comment = false,
+                _ if is_comment => {}
+                b'0'..=b'9' => {
+                    let digit = u32::from(byte - b'0');
+                    found = Some(found.unwrap_or(0_u32).checked_mul(10)?.checked_add(digit)?);
+                }
+                _ if found.is_some() => return found,
+                b'#' => is_comment = true,
+                _ if byte.is_ascii_whitespace() => {}
+                _ => return None,
+            }
+            at += 1;
+        }
+        None
+    };
+    let (width, height) = (number()?, number()?);
+    let maximum = match kind {
+        b'1' | b'4' => 1,
+        _ => number()?,
+    };
+    let channels = if matches!(kind, b'3' | b'6') { 3 } else { 1 };
+    let is_deep = maximum > 255;
+    Some(Header {
+        width,
+        height,
+        channels,
+        is_deep,
+        pixel_bytes: u64::from(channels) * if is_deep { 2 } else { 1 },
+        kind: Format::Pnm,
+        is_turned: false,
         metadata_bytes: 0,
     })
 }

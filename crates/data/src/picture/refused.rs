@@ -37,6 +37,14 @@ const FORMATS: &[(usize, &[u8], &str, &str)] = &[
     (0, b"MM\0+", "a BigTIFF", "save it as TIFF or PNG"),
 ];
 
+/// The kind of a file that is not read at its own size, if it is one: there a GIF is read, its first frame.
+pub(super) fn refused_native(bytes: &[u8]) -> Option<Refusal> {
+    match bytes.starts_with(b"GIF8") {
+        true => None,
+        false => refused(bytes),
+    }
+}
+
 /// The kind of a file that is not read, if it is one.
 pub(super) fn refused(bytes: &[u8]) -> Option<Refusal> {
     let has = |at: usize, magic: &[u8]| bytes.get(at..).is_some_and(|rest| rest.starts_with(magic));

@@ -8,7 +8,7 @@ use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::find::find;
 use crate::folder::folders;
-use crate::masks;
+use crate::segmentation::layout;
 use crate::table::Table;
 use crate::words::listed;
 
@@ -47,8 +47,8 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
         );
     }
     if let Some(root) = config.train.as_deref().filter(|path| path.is_dir()) {
-        if let Some(place) = mask_folders(root)? {
-            let reason = format!("{} has folders of images and of masks", place.display());
+        if let Some(place) = layout::place(root)? {
+            let reason = format!("{} has images and masks", place.display());
             return is(EvidenceKind::Masks, reason);
         }
         if let Some(clips) = clip_folder(root)? {
@@ -93,18 +93,6 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
             "say what is to be learnt: `caption: COLUMN` or `label: COLUMN` under `data:`",
         )),
     }
-}
-
-/// The folder, or its `train`, that has one of images beside one of masks.
-fn mask_folders(root: &Path) -> Result<Option<std::path::PathBuf>, DataError> {
-    let train = root.join("train");
-    let places = [root.to_owned(), train];
-    for place in places.into_iter().filter(|place| place.is_dir()) {
-        if masks::is_layout(&place)? {
-            return Ok(Some(place));
-        }
-    }
-    Ok(None)
 }
 
 /// A folder of clips: named so, or inside of one.

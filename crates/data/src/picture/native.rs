@@ -1,0 +1,434 @@
+//! A file to its own pixels: grey or RGB, 8 or 16 bits, at its own size. Segmentation reads pictures and masks this way, and more formats than
+//! the rest: GIF, PNM, and either of these packed by gzip (`im0001.ppm.gz`), because published sets of retinal vessels have them.
+//!
+//! Alpha is dropped. A palette is looked up in a picture. In a mask it is not: a value is the index, unless all colours of the palette are
+//! greys (then it is the grey), as Pillow and numpy users know it from VOC and from DRIVE.
+
+use std::borrow::Cow;
+use std::io::{Cursor, Read};
+use std::path::Path;
+
+use image::error::ImageError;
+use image::metadata::Orientation;
+use image::{ColorType, ImageDecoder, ImageFormat, ImageReader};
+
+use super::decode::{check_claims, check_size, contained, not_a_picture, sized, unread, zeroed};
+use super::header::{Cost, FileBytes, Header};
+use super::refused::{Refusal, refused_native};
+use super::{Limits, Scratch, jpeg};
+use crate::error::DataError;
+
+/// Bits of a channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PixelDepth {
+    /// 8: one byte.
+    #[default]
+    Eight,
+    /// 16: two bytes, the lower one first.
+    Sixteen,
+}
+
+impl PixelDepth {
+    /// Bytes of a channel.
+    pub fn bytes(self) -> usize {
+        match self {
+            PixelDepth::Eight => 1,
+            PixelDepth::Sixteen => 2,
+        }
+    }
+
+    /// What white is.
+    pub fn maximum(self) -> u16 {
+        match self {
+            PixelDepth::Eight => 255,
+            PixelDepth::Sixteen => u16::MAX,
+        }
+    }
+}
+
+/// Size and kind of a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Native {
+    /// Pixels across, upright.
+    pub width: u32,
+    /// Pixels down.
+    pub height: u32,
+    /// 1 or 3.
+    pub channels: usize,
+    /// Bits of each.
+    pub depth: PixelDepth,
+}
+
+impl Native {
+    /// Bytes of all pixels.
+    pub fn num_bytes(&self) -> usize {
+        self.num_pixels() * self.channels * self.depth.bytes()
+    }
+
+    /// Width times height.
+    pub fn num_pixels(&self) -> usize {
+        self.width as usize * self.height as usize
+    }
+}
+
+/// What a file is read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadAs {
+    Picture,
+    /// A palette that is not grey gives its indices.
+    Mask,
+    /// A palette gives its colours.
+    ColourMask,
+}
+
+/// What a header says, and what reading the file takes at its peak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NativeCost {
+    pub native: Native,
+    /// Bytes of the file as it is decoded: unpacked.
+    pub file: u64,
+    /// What the decoder writes.
+    pub pixels: u64,
+    /// What it holds beside.
+    pub beside: u64,
+}
+
+/// The header of a picture, as far as it can be read.
+pub(crate) fn native_cost(path: &Path, limits: Limits) -> Result<NativeCost, DataError> {
+    let (mut file, file_bytes, header) = super::decode::header_of(path, limits)?;
+    let (header, file_bytes, packed_bytes) = match header {
+        Some(header) => (Some(header), file_bytes, 0),
+        None => match unpacked_size(&mut file, file_bytes, limits) {
+            Some((header, unpacked)) => (Some(header), unpacked, file_bytes),
+            None => (None, file_bytes, 0),
+        },
+    };
+    let Some(header) = header else {
+        // Some decoder has to say what is wrong with it.
+        let cost = Cost::of_no_picture(file_bytes);
+        let native = Native {
+            width: 0,
+            height: 0,
+            channels: 1,
+            depth: PixelDepth::Eight,
+        };
+        return Ok(NativeCost {
+            native,
+            file: cost.file,
+            pixels: cost.pixels,
+            beside: cost.beside,
+        });
+    };
+    check_size(path, header.width, header.height, limits)?;
+    let cost = header.cost(file_bytes, None, super::Needed::All);
+    Ok(NativeCost {
+        native: Native {
+            width: header.width,
+            height: header.height,
+            channels: usize::from(header.channels),
+            depth: match header.is_deep {
+                true => PixelDepth::Sixteen,
+                false => PixelDepth::Eight,
+            },
+        },
+        file: cost.file,
+        pixels: cost.pixels,
+        // A picture that is turned, or whose palette is looked up, is held twice for a moment.
+        beside: cost.beside + packed_bytes + header.num_pixels() * 3,
+    })
+}
+
+/// The header of a PNM that gzip packed, and its size unpacked, as the last four bytes say.
+fn unpacked_size(
+    file: &mut std::fs::File,
+    file_bytes: u64,
+    limits: Limits,
+) -> Option<(Header, u64)> {
+    use std::io::{Seek, SeekFrom};
+    let mut magic = [0; 2];
+    file.seek(SeekFrom::Start(0)).ok()?;
+    file.read_exact(&mut magic).ok()?;
+    if magic != GZIP || file_bytes < 18 {
+        return None;
+    }
+    let mut size = [0; 4];
+    file.seek(SeekFrom::End(-4)).ok()?;
+    file.read_exact(&mut size).ok()?;
+    let size = u64::from(u32::from_le_bytes(size));
+    if size > limits.most_file_bytes {
+        return None;
+    }
+    file.seek(SeekFrom::Start(0)).ok()?;
+    let mut beginning = Vec::new();
+    let unpacked = flate2::read::GzDecoder::new(file);
+    unpacked.take(4 << 10).read_to_end(&mut beginning).ok()?;
+    let header = Header::of(&FileBytes::new(Cursor::new(beginning)))?;
+    Some((header, size))
+}
+
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// Reads a file into `scratch.file`, and its pixels over what `pixels` held, upright. What it takes must have been claimed.
+pub(crate) fn read_native(
+    path: &Path,
+    read_as: ReadAs,
+    scratch: &mut Scratch,
+    pixels: &mut Vec<u8>,
+) -> Result<Native, DataError> {
+    let mut bytes = std::mem::take(&mut scratch.file);
+    let native = read_bytes(path, scratch.limits, &mut bytes)
+        .and_then(|()| decode_native(path, &bytes, read_as, scratch, pixels));
+    scratch.file = bytes;
+    native
+}
+
+fn read_bytes(path: &Path, limits: Limits, bytes: &mut Vec<u8>) -> Result<(), DataError> {
+    let (mut file, file_bytes, _) = super::decode::header_of(path, limits)?;
+    use std::io::{Seek, SeekFrom};
+    let failed = |cause| unread(path, cause);
+    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    bytes.clear();
+    bytes.reserve_exact(file_bytes as usize);
+    file.take(file_bytes).read_to_end(bytes).map_err(failed)?;
+    Ok(())
+}
+
+/// Decodes bytes; `path` is for messages.
+pub(crate) fn decode_native(
+    path: &Path,
+    bytes: &[u8],
+    read_as: ReadAs,
+    scratch: &mut Scratch,
+    pixels: &mut Vec<u8>,
+) -> Result<Native, DataError> {
+    contained(path, || {
+        let bytes = unpacked(path, bytes, scratch.limits)?;
+        decode_or_panic(path, &bytes, read_as, scratch, pixels)
+    })
+}
+
+/// What gzip packed, or the bytes as they are.
+fn unpacked<'a>(path: &Path, bytes: &'a [u8], limits: Limits) -> Result<Cow<'a, [u8]>, DataError> {
+    if !bytes.starts_with(&GZIP) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let size = bytes
+        .last_chunk()
+        .map_or(0, |size| u32::from_le_bytes(*size));
+    let size = u64::from(size);
+    if size > limits.most_file_bytes {
+        return Err(DataError::PictureFileTooLarge {
+            path: path.to_owned(),
+            most_bytes: limits.most_file_bytes,
+        });
+    }
+    let mut found = Vec::with_capacity(size as usize);
+    let mut reader = flate2::read::GzDecoder::new(bytes).take(size);
+    match reader.read_to_end(&mut found) {
+        Ok(_) if found.len() as u64 == size && !found.starts_with(&GZIP) => Ok(Cow::Owned(found)),
+        _ => Err(DataError::broken_picture(
+            path,
+            "a gzip file that cannot be unpacked",
+        )),
+    }
+}
+
+fn decode_or_panic(
+    path: &Path,
+    bytes: &[u8],
+    read_as: ReadAs,
+    scratch: &mut Scratch,
+    pixels: &mut Vec<u8>,
+) -> Result<Native, DataError> {
+    if let Some(Refusal { found, hint }) = refused_native(bytes) {
+        let expected = "a JPEG, PNG, WebP, BMP, TIFF, GIF or PNM of a kind that is read";
+        return Err(DataError::invalid(path.display(), expected, found, hint));
+    }
+    if jpeg::is_jpeg(bytes) {
+        return decode_jpeg(path, bytes, scratch, pixels);
+    }
+    if bytes.starts_with(b"\x89PNG") {
+        return super::png::decode(path, bytes, read_as, scratch.limits, pixels);
+    }
+    let failed = |cause: ImageError| super::decode::broken(path, cause);
+    let mut reader = ImageReader::new(Cursor::new(bytes))
+        .with_guessed_format()
+        .map_err(|cause| failed(ImageError::IoError(cause)))?;
+    let format = match reader.format() {
+        Some(format) if Header::of(bytes).is_some() || format != ImageFormat::Pnm => format,
+        _ => return Err(not_a_picture(path, bytes)),
+    };
+    check_claims(path, bytes, format, scratch.limits)?;
+    let mut limits = image::Limits::no_limits();
+    limits.max_alloc = Some(scratch.limits.decoder_bytes(bytes));
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(failed)?;
+    let (width, height) = decoder.dimensions();
+    check_size(path, width, height, scratch.limits)?;
+    let orientation = decoder.orientation().map_err(failed)?;
+    let color = decoder.color_type();
+    let num_bytes = decoder.total_bytes();
+    if num_bytes > scratch.limits.most_pixels.saturating_mul(8) {
+        return Err(DataError::broken_picture(
+            path,
+            "more bytes than pixels have",
+        ));
+    }
+    zeroed(pixels, num_bytes as usize);
+    decoder.read_image(pixels).map_err(failed)?;
+    let (channels, depth) = match color {
+        ColorType::L8 => (1, PixelDepth::Eight),
+        ColorType::La8 => (1, PixelDepth::Eight),
+        ColorType::Rgb8 | ColorType::Rgba8 => (3, PixelDepth::Eight),
+        ColorType::L16 | ColorType::La16 => (1, PixelDepth::Sixteen),
+        ColorType::Rgb16 | ColorType::Rgba16 => (3, PixelDepth::Sixteen),
+        _ => {
+            return Err(DataError::broken_picture(
+                path,
+                format!("colours of type {color:?}"),
+            ));
+        }
+    };
+    if depth == PixelDepth::Sixteen {
+        for pair in pixels.as_chunks_mut::<2>().0 {
+            *pair = u16::from_ne_bytes(*pair).to_le_bytes();
+        }
+    }
+    let native = Native {
+        width,
+        height,
+        channels,
+        depth,
+    };
+    drop_alpha(pixels, usize::from(color.channel_count()), native);
+    // GIF has colours alone: a mask of greys is one of values.
+    if format == ImageFormat::Gif && read_as == ReadAs::Mask && is_grey(pixels) {
+        let native = to_grey(pixels, native);
+        return Ok(turned(pixels, native, orientation));
+    }
+    Ok(turned(pixels, native, orientation))
+}
+
+fn decode_jpeg(
+    path: &Path,
+    bytes: &[u8],
+    scratch: &mut Scratch,
+    pixels: &mut Vec<u8>,
+) -> Result<Native, DataError> {
+    // Its buffer is used, and not a second one held beside it.
+    std::mem::swap(&mut scratch.rgb, pixels);
+    let decoded = jpeg::decode(path, bytes, scratch);
+    std::mem::swap(&mut scratch.rgb, pixels);
+    let (width, height, orientation) = decoded?;
+    let native = Native {
+        width,
+        height,
+        channels: 3,
+        depth: PixelDepth::Eight,
+    };
+    let is_grey = Header::of(bytes).is_some_and(|header| header.channels == 1);
+    let native = match is_grey {
+        true => to_grey(pixels, native),
+        false => native,
+    };
+    Ok(turned(pixels, native, orientation))
+}
+
+/// Whether red, green and blue are equal everywhere.
+pub(super) fn is_grey(rgb: &[u8]) -> bool {
+    let (pixels, _) = rgb.as_chunks::<3>();
+    pixels.iter().all(|[r, g, b]| r == g && g == b)
+}
+
+/// Keeps the first of three channels of 8 bits.
+fn to_grey(pixels: &mut Vec<u8>, native: Native) -> Native {
+    for at in 0..native.num_pixels() {
+        pixels[at] = pixels[3 * at];
+    }
+    pixels.truncate(native.num_pixels());
+    Native {
+        channels: 1,
+        ..native
+    }
+}
+
+/// Keeps the first channels of pixels that have `held`.
+pub(super) fn drop_alpha(pixels: &mut Vec<u8>, held: usize, native: Native) {
+    if held == native.channels {
+        return;
+    }
+    let (from, to) = (
+        held * native.depth.bytes(),
+        native.channels * native.depth.bytes(),
+    );
+    for at in 0..native.num_pixels() {
+        pixels.copy_within(at * from..at * from + to, at * to);
+    }
+    pixels.truncate(native.num_bytes());
+}
+
+/// Turns pixels upright. Most are: those stay where they are.
+pub(super) fn turned(pixels: &mut Vec<u8>, native: Native, orientation: Orientation) -> Native {
+    let (width, height) = (native.width as usize, native.height as usize);
+    // Where the pixel at (x, y) of the upright picture is in the file.
+    let place: fn(usize, usize, usize, usize) -> (usize, usize) = match orientation {
+        Orientation::NoTransforms => return native,
+        Orientation::FlipHorizontal => |x, y, w, _| (w - 1 - x, y),
+        Orientation::Rotate180 => |x, y, w, h| (w - 1 - x, h - 1 - y),
+        Orientation::FlipVertical => |x, y, _, h| (x, h - 1 - y),
+        Orientation::Rotate90FlipH => |x, y, _, _| (y, x),
+        Orientation::Rotate90 => |x, y, _, h| (y, h - 1 - x),
+        Orientation::Rotate270FlipH => |x, y, w, h| (w - 1 - y, h - 1 - x),
+        Orientation::Rotate270 => |x, y, w, _| (w - 1 - y, x),
+    };
+    let is_on_its_side = super::header::is_on_its_side(orientation);
+    let (upright_width, upright_height) = match is_on_its_side {
+        true => (height, width),
+        false => (width, height),
+    };
+    let pixel = native.channels * native.depth.bytes();
+    let source = std::mem::take(pixels);
+    sized(pixels, source.len());
+    for y in 0..upright_height {
+        for x in 0..upright_width {
+            let (from_x, from_y) = place(x, y, width, height);
+            let (from, to) = (from_y * width + from_x, y * upright_width + x);
+            pixels[to * pixel..][..pixel].copy_from_slice(&source[from * pixel..][..pixel]);
+        }
+    }
+    Native {
+        width: upright_width as u32,
+        height: upright_height as u32,
+        ..native
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::{DynamicImage, RgbImage};
+
+    use super::*;
+
+    #[test]
+    fn every_orientation_is_that_of_the_image_crate() {
+        let source = RgbImage::from_fn(3, 2, |x, y| image::Rgb([x as u8, y as u8, 9]));
+        for number in 1..=8 {
+            let orientation = Orientation::from_exif(number).unwrap();
+            let mut expected = DynamicImage::from(source.clone());
+            expected.apply_orientation(orientation);
+            let mut pixels = source.as_raw().clone();
+            let native = Native {
+                width: 3,
+                height: 2,
+                channels: 3,
+                depth: PixelDepth::Eight,
+            };
+            let found = turned(&mut pixels, native, orientation);
+            assert_eq!(
+                (found.width, found.height),
+                (expected.width(), expected.height())
+            );
+            assert_eq!(pixels, expected.into_bytes(), "{orientation:?}");
+        }
+    }
+}

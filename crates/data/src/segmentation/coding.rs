@@ -1,0 +1,468 @@
+//! Which class a pixel of a mask is, by its grey value or its colour.
+//!
+//! | masks hold | config | classes |
+//! |---|---|---|
+//! | 0 and 255 (65535 where they have 16 bits), or 0 and 1 | nothing | background, foreground |
+//! | greys: saved as JPEG, or scaled with a filter | `binarize: 128` | this value and all above it are foreground |
+//! | class numbers 0, 1, 2, ... | `classes: [background, disc, cup]` | in this order |
+//! | colours | `colours: {background: "#000000", disc: "#ff0000"}` | in this order |
+//!
+//! `ignore: 255` names a value that is not counted. What is none of these is an error that names the pixel and says which values the masks
+//! have: nobody meant them as classes, and a guess would train on it.
+
+use std::path::Path;
+
+use super::row::IGNORED;
+use crate::error::DataError;
+use crate::picture::{Native, PixelDepth, ReadAs};
+use crate::words::{listed, percent};
+
+/// Classes that a mask can have: 255 is not counted.
+pub const MOST_CLASSES: usize = IGNORED as usize;
+
+/// Which class a pixel of a mask is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaskCoding {
+    pub(super) classes: Vec<String>,
+    pub(super) values: Values,
+    /// A value that is not counted.
+    pub(super) ignore: Option<u16>,
+}
+
+/// What pixels of masks hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Values {
+    /// 0 is class 0, this one is class 1.
+    Pair(u16),
+    /// This value and all above it are class 1.
+    Threshold(u16),
+    /// The number of the class.
+    Numbers,
+    /// A colour for each class.
+    Colours(Vec<[u8; 3]>),
+}
+
+/// A pixel that is no class.
+struct Stranger {
+    at: usize,
+}
+
+impl MaskCoding {
+    /// Two classes: 0, and this value.
+    pub fn pair(white: u16) -> MaskCoding {
+        MaskCoding {
+            classes: two_classes(),
+            values: Values::Pair(white),
+            ignore: None,
+        }
+    }
+
+    /// Two classes: this value and all above it are the second.
+    pub fn threshold(least: u16) -> MaskCoding {
+        MaskCoding {
+            values: Values::Threshold(least),
+            ..MaskCoding::pair(255)
+        }
+    }
+
+    /// A class for each number from 0.
+    pub fn numbers(classes: Vec<String>) -> MaskCoding {
+        MaskCoding {
+            classes,
+            values: Values::Numbers,
+            ignore: None,
+        }
+    }
+
+    /// A class for each colour.
+    pub fn colours(classes: Vec<(String, [u8; 3])>) -> MaskCoding {
+        let (classes, colours) = classes.into_iter().unzip();
+        MaskCoding {
+            classes,
+            values: Values::Colours(colours),
+            ignore: None,
+        }
+    }
+
+    /// The same, with a value that is not counted.
+    pub fn ignoring(self, value: Option<u16>) -> MaskCoding {
+        MaskCoding {
+            ignore: value,
+            ..self
+        }
+    }
+
+    /// Names of the classes, the background first.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// Outputs of a model that tells them apart: one where there are two, else one for each.
+    pub fn num_outputs(&self) -> usize {
+        match self.classes.len() {
+            2 => 1,
+            more => more,
+        }
+    }
+
+    /// How files are to be read.
+    pub(crate) fn read_as(&self) -> ReadAs {
+        match self.values {
+            Values::Colours(_) => ReadAs::ColourMask,
+            _ => ReadAs::Mask,
+        }
+    }
+
+    /// For the log: what the masks hold.
+    pub fn describe(&self) -> String {
+        let ignored = match self.ignore {
+            Some(value) => format!("; {value} is not counted"),
+            None => String::new(),
+        };
+        let held = match &self.values {
+            Values::Pair(white) => format!("0 and {white}"),
+            Values::Threshold(least) => format!("greys, from {least} on foreground"),
+            Values::Numbers => format!("class numbers 0 to {}", self.classes.len() - 1),
+            Values::Colours(colours) => format!("{} colours", colours.len()),
+        };
+        format!("Masks: {held} ({}){ignored}", self.classes.join(", "))
+    }
+
+    /// Writes the class of every pixel of a mask as it was decoded.
+    ///
+    /// # Panics
+    /// If `classes` has another length.
+    pub(crate) fn encode(
+        &self,
+        path: &Path,
+        pixels: &[u8],
+        native: Native,
+        classes: &mut [u8],
+    ) -> Result<(), DataError> {
+        assert_eq!(classes.len(), native.num_pixels(), "classes of a mask");
+        let encoded = match (&self.values, native.channels, native.depth) {
+            (Values::Colours(colours), ..) => self.encode_colours(colours, pixels, native, classes),
+            (_, 1, PixelDepth::Eight) => {
+                let table: [Option<u8>; 256] =
+                    std::array::from_fn(|value| self.class(value as u16, native.depth));
+                each(pixels.iter(), classes, |value| table[usize::from(*value)])
+            }
+            (_, 1, PixelDepth::Sixteen) => each(pixels.as_chunks::<2>().0, classes, |value| {
+                self.class(u16::from_le_bytes(*value), native.depth)
+            }),
+            (_, _, PixelDepth::Eight) => {
+                let table: [Option<u8>; 256] =
+                    std::array::from_fn(|value| self.class(value as u16, native.depth));
+                each(pixels.as_chunks::<3>().0, classes, |[r, g, b]| {
+                    (r == g && g == b).then_some(())?;
+                    table[usize::from(*r)]
+                })
+            }
+            (_, _, PixelDepth::Sixteen) => each(pixels.as_chunks::<6>().0, classes, |pixel| {
+                let [a, b, c, d, e, f] = *pixel;
+                ([a, b] == [c, d] && [c, d] == [e, f]).then_some(())?;
+                self.class(u16::from_le_bytes([a, b]), native.depth)
+            }),
+        };
+        encoded.map_err(|Stranger { at }| self.no_class(path, pixels, native, at))
+    }
+
+    /// The class of a grey value.
+    fn class(&self, value: u16, depth: PixelDepth) -> Option<u8> {
+        if self.ignore == Some(value) {
+            return Some(IGNORED);
+        }
+        match &self.values {
+            // 8 bits say 255 where 16 say 65535.
+            Values::Pair(white) => match value {
+                0 => Some(0),
+                value if value == *white => Some(1),
+                value if *white >= 255 && value == depth.maximum() => Some(1),
+                _ => None,
+            },
+            Values::Threshold(least) => Some(u8::from(value >= *least)),
+            Values::Numbers => (usize::from(value) < self.classes.len()).then_some(value as u8),
+            Values::Colours(_) => None,
+        }
+    }
+
+    fn encode_colours(
+        &self,
+        colours: &[[u8; 3]],
+        pixels: &[u8],
+        native: Native,
+        classes: &mut [u8],
+    ) -> Result<(), Stranger> {
+        let bytes = native.depth.bytes();
+        let ignored = self.ignore.and_then(|value| u8::try_from(value).ok());
+        // Neighbours are mostly equal.
+        let mut last = (colours[0], 0);
+        let pixels = pixels.chunks_exact(native.channels * bytes);
+        each(pixels, classes, |pixel| {
+            let channel = |at: usize| match native.channels {
+                1 => pixel[bytes - 1],
+                _ => pixel[at * bytes + bytes - 1],
+            };
+            let colour = [channel(0), channel(1), channel(2)];
+            if colour != last.0 {
+                let class = colours.iter().position(|known| *known == colour);
+                last = match class {
+                    Some(class) => (colour, class as u8),
+                    None if ignored.is_some_and(|value| colour == [value; 3]) => (colour, IGNORED),
+                    None => return None,
+                };
+            }
+            Some(last.1)
+        })
+    }
+
+    fn no_class(&self, path: &Path, pixels: &[u8], native: Native, at: usize) -> DataError {
+        let (x, y) = (at as u32 % native.width, at as u32 / native.width);
+        let mut histogram = Histogram::default();
+        histogram.add(pixels, native);
+        let found = histogram.name(pixels, native, at);
+        let place = format!("{}: {found} at ({x}, {y})", path.display());
+        let expected = match &self.values {
+            Values::Pair(white) => format!("0 or {white}"),
+            Values::Threshold(_) => "grey".to_owned(),
+            Values::Numbers => format!("a class number from 0 to {}", self.classes.len() - 1),
+            Values::Colours(colours) => {
+                let colours: Vec<String> = colours.iter().map(|c| hex(*c)).collect();
+                format!("one of {}", listed(&colours))
+            }
+        };
+        let hint = match (&self.values, histogram.is_coloured()) {
+            (Values::Colours(_), _) => {
+                "name every colour under `data: {colours: ...}`, or `ignore` it"
+            }
+            (_, true) => COLOURS_HINT,
+            (Values::Numbers, _) => {
+                "name every class under `data: {classes: [...]}`; `ignore: 255` leaves a value out"
+            }
+            _ => THRESHOLD_HINT,
+        };
+        DataError::mask_value(place, expected, histogram.describe(), hint)
+    }
+}
+
+const THRESHOLD_HINT: &str = "`data: {binarize: 128}` makes two classes of grey masks; `classes: [...]` takes values as class numbers";
+const COLOURS_HINT: &str = "`data: {colours: {background: \"#000000\", vessel: \"#ff0000\"}}` says which colour is which class";
+
+/// The class of each pixel, or the first that is none.
+fn each<P>(
+    pixels: impl IntoIterator<Item = P>,
+    classes: &mut [u8],
+    mut class: impl FnMut(P) -> Option<u8>,
+) -> Result<(), Stranger> {
+    for (at, (pixel, out)) in pixels.into_iter().zip(classes).enumerate() {
+        *out = class(pixel).ok_or(Stranger { at })?;
+    }
+    Ok(())
+}
+
+pub(super) fn two_classes() -> Vec<String> {
+    ["background", "foreground"].map(str::to_owned).to_vec()
+}
+
+pub(super) fn hex([r, g, b]: [u8; 3]) -> String {
+    format!("#{r:02x}{g:02x}{b:02x}")
+}
+
+/// How often each value comes up in masks.
+#[derive(Clone, Debug)]
+pub(super) struct Histogram {
+    greys: Vec<u64>,
+    /// Pixels that are not grey, and the first few of their colours.
+    num_coloured: u64,
+    colours: Vec<[u8; 3]>,
+    is_deep: bool,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram {
+            greys: vec![0; 1 << 16],
+            num_coloured: 0,
+            colours: Vec::new(),
+            is_deep: false,
+        }
+    }
+}
+
+/// Values that a message names.
+const MOST_NAMED: usize = 8;
+
+impl Histogram {
+    pub(super) fn add(&mut self, pixels: &[u8], native: Native) {
+        self.is_deep |= native.depth == PixelDepth::Sixteen;
+        if (native.channels, native.depth) == (1, PixelDepth::Eight) {
+            for value in pixels {
+                self.greys[usize::from(*value)] += 1;
+            }
+            return;
+        }
+        for pixel in pixels.chunks_exact(native.channels * native.depth.bytes()) {
+            match grey(pixel, native) {
+                Some(value) => self.greys[usize::from(value)] += 1,
+                None => {
+                    self.num_coloured += 1;
+                    let colour = colour(pixel, native);
+                    if self.colours.len() < MOST_NAMED && !self.colours.contains(&colour) {
+                        self.colours.push(colour);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_coloured(&self) -> bool {
+        self.num_coloured > 0
+    }
+
+    pub(super) fn is_deep(&self) -> bool {
+        self.is_deep
+    }
+
+    /// The grey values, the smallest first.
+    pub(super) fn values(&self) -> impl Iterator<Item = u16> {
+        let greys = self.greys.iter().enumerate();
+        greys
+            .filter(|(_, count)| **count > 0)
+            .map(|(value, _)| value as u16)
+    }
+
+    fn name(&self, pixels: &[u8], native: Native, at: usize) -> String {
+        let bytes = native.channels * native.depth.bytes();
+        let pixel = &pixels[at * bytes..(at + 1) * bytes];
+        match grey(pixel, native) {
+            Some(value) => format!("pixel value {value}"),
+            None => format!("colour {}", hex(colour(pixel, native))),
+        }
+    }
+
+    /// The most frequent values with their shares: `0 (81.2%), 255 (18.6%), 12 (0.1%) and 3 more`.
+    pub(super) fn describe(&self) -> String {
+        let total = (self.greys.iter().sum::<u64>() + self.num_coloured).max(1);
+        let share = |count: u64| match count as f64 / total as f64 {
+            share if share < 1e-4 => "under 0.01%".to_owned(),
+            share => percent(share),
+        };
+        let mut values: Vec<u16> = self.values().collect();
+        values.sort_by_key(|value| std::cmp::Reverse(self.greys[usize::from(*value)]));
+        let mut parts: Vec<String> = values
+            .iter()
+            .take(MOST_NAMED)
+            .map(|value| format!("{value} ({})", share(self.greys[usize::from(*value)])))
+            .collect();
+        if values.len() > MOST_NAMED {
+            parts.push(format!("{} other greys", values.len() - MOST_NAMED));
+        }
+        if self.is_coloured() {
+            let names: Vec<String> = self.colours.iter().map(|colour| hex(*colour)).collect();
+            let share = share(self.num_coloured);
+            parts.push(format!("colours such as {} ({share})", names.join(", ")));
+        }
+        parts.join(", ")
+    }
+}
+
+fn grey(pixel: &[u8], native: Native) -> Option<u16> {
+    let value = |at: usize| match native.depth {
+        PixelDepth::Eight => u16::from(pixel[at]),
+        PixelDepth::Sixteen => u16::from_le_bytes([pixel[2 * at], pixel[2 * at + 1]]),
+    };
+    let first = value(0);
+    (1..native.channels)
+        .all(|at| value(at) == first)
+        .then_some(first)
+}
+
+fn colour(pixel: &[u8], native: Native) -> [u8; 3] {
+    let bytes = native.depth.bytes();
+    [0, 1, 2].map(|at| pixel.get(at * bytes + bytes - 1).copied().unwrap_or(0))
+}
+
+/// What a config says of masks, before any was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub classes: Vec<String>,
+    pub colours: Vec<(String, [u8; 3])>,
+    pub binarize: Option<u16>,
+    pub ignore: Option<u16>,
+}
+
+/// What masks hold, by what the config says and by the values of some of them.
+pub(super) fn decide(
+    asked: &Asked,
+    place: &Path,
+    histogram: &Histogram,
+    num_masks: usize,
+) -> Result<MaskCoding, DataError> {
+    let named = |coding: MaskCoding| match asked.classes.len() {
+        2 => MaskCoding {
+            classes: asked.classes.clone(),
+            ..coding
+        },
+        _ => coding,
+    };
+    if !asked.colours.is_empty() {
+        return Ok(MaskCoding::colours(asked.colours.clone()).ignoring(asked.ignore));
+    }
+    let values: Vec<u16> = histogram
+        .values()
+        .filter(|value| asked.ignore != Some(*value))
+        .collect();
+    let refused = |expected: &str, hint: &str| {
+        Err(DataError::invalid(
+            place.display(),
+            expected,
+            format_args!("{} in the first {num_masks} masks", histogram.describe()),
+            hint,
+        ))
+    };
+    if histogram.is_coloured() {
+        return refused("grey masks, or `colours` for each class", COLOURS_HINT);
+    }
+    if let Some(least) = asked.binarize {
+        return Ok(named(MaskCoding::threshold(least)).ignoring(asked.ignore));
+    }
+    if asked.classes.len() > 2 {
+        let numbers = MaskCoding::numbers(asked.classes.clone()).ignoring(asked.ignore);
+        return match values
+            .iter()
+            .all(|value| usize::from(*value) < asked.classes.len())
+        {
+            true => Ok(numbers),
+            false => refused(
+                &format!(
+                    "class numbers from 0 to {} for the {} `classes`",
+                    asked.classes.len() - 1,
+                    asked.classes.len()
+                ),
+                "name every class in the order of its number; `ignore: 255` leaves a value out",
+            ),
+        };
+    }
+    let white = if histogram.is_deep() { u16::MAX } else { 255 };
+    let coding = match values.as_slice() {
+        [] | [0] => MaskCoding::pair(white),
+        [0, one] | [one] if [1, 255, white].contains(one) => MaskCoding::pair(*one),
+        [.., most] if *most < 32 && !histogram.is_deep() => {
+            return refused(
+                "two classes, or the names of more",
+                "`data: {classes: [background, ...]}` names the classes in the order of their numbers",
+            );
+        }
+        [0, 1, 255] => {
+            return refused(
+                "0 and 255, or 0 and 1",
+                "`data: {ignore: 255}` leaves 255 out",
+            );
+        }
+        _ => return refused("two values: 0 and 255, or 0 and 1", THRESHOLD_HINT),
+    };
+    Ok(named(coding).ignoring(asked.ignore))
+}
+
+#[cfg(test)]
+mod tests;

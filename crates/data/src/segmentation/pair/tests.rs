@@ -1,0 +1,219 @@
+use std::fs;
+use std::path::Path;
+
+use image::{GrayImage, Luma, RgbImage};
+
+use super::*;
+use crate::samples::{Companions, SamplesBuilder};
+use crate::segmentation::PixelDepth;
+
+const WIDTH: u32 = 40;
+const HEIGHT: u32 = 24;
+
+/// A picture whose red says which class a pixel has; `fov.png` leaves the lower half out.
+fn pair(folder: &Path, has_field_of_view: bool) -> Samples {
+    let class = |x: u32, y: u32| u8::from((x / 4 + y / 4) % 3 == 0);
+    let image = RgbImage::from_fn(WIDTH, HEIGHT, |x, y| {
+        image::Rgb([200 * class(x, y), x as u8, y as u8])
+    });
+    image.save(folder.join("image.png")).unwrap();
+    let mask = GrayImage::from_fn(WIDTH, HEIGHT, |x, y| Luma([255 * class(x, y)]));
+    mask.save(folder.join("mask.png")).unwrap();
+    let field = GrayImage::from_fn(WIDTH, HEIGHT, |_, y| {
+        Luma([if y < HEIGHT / 2 { 255 } else { 0 }])
+    });
+    field.save(folder.join("fov.png")).unwrap();
+    let mut builder = SamplesBuilder::new(folder.to_owned());
+    let companions = Companions {
+        mask: Some("mask.png"),
+        field_of_view: has_field_of_view.then_some("fov.png"),
+        further_images: &[],
+    };
+    builder.push_with("image.png", &companions, 1);
+    builder.finish(Vec::new())
+}
+
+fn framing(width: usize, height: usize, fit: Fit) -> PairFraming {
+    PairFraming {
+        shape: RowShape {
+            height,
+            width,
+            channels: 3,
+            depth: PixelDepth::Eight,
+        },
+        fit,
+        coding: Arc::new(MaskCoding::pair(255)),
+        padding: vec![10, 20, 30],
+    }
+}
+
+fn row(framing: &PairFraming, samples: &Samples, occasion: Option<Occasion>) -> Vec<u8> {
+    let mut row = vec![7; framing.shape.row_bytes()];
+    let mut scratch = Scratch::default();
+    framing
+        .write_row(samples, 0, occasion, &mut scratch, &mut row)
+        .unwrap();
+    row
+}
+
+fn occasion(sample: u64) -> Occasion {
+    Occasion {
+        seed: 3,
+        epoch: 1,
+        sample,
+    }
+}
+
+/// Where there is no doubt about a pixel, the mask agrees with it.
+fn assert_aligned(framing: &PairFraming, row: &[u8]) {
+    let (pixels, _) = row[framing.shape.pixels()].as_chunks::<3>();
+    let mut num_sure = 0;
+    for (pixel, class) in pixels.iter().zip(&row[framing.shape.mask()]) {
+        match (pixel[0], class) {
+            (0, class) => assert_eq!(*class, 0),
+            (200, class) => assert_eq!(*class, 1),
+            _ => continue,
+        }
+        num_sure += 1;
+    }
+    assert!(num_sure > 50, "{num_sure}");
+}
+
+#[test]
+fn whole_pictures_keep_their_size_or_are_padded() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pair(folder.path(), true);
+    let framing = framing(48, 32, Fit::Pad);
+    let row = row(&framing, &samples, None);
+    let shape = framing.shape;
+    let mask = &row[shape.mask()];
+    assert_eq!(row[3 * 40..3 * 41], [10, 20, 30]);
+    // Green is x and blue is y.
+    assert_eq!((row[3 + 1], row[3 * 48 + 2]), (1, 1));
+    assert!(mask[40..48].iter().all(|class| *class == IGNORED));
+    // The field of view ends in the middle.
+    assert!(mask[12 * 48..].iter().all(|class| *class == IGNORED));
+    let inside = shape.count(&row, 0) + shape.count(&row, 1);
+    assert_eq!(inside, WIDTH * HEIGHT / 2);
+    assert_eq!(shape.count(&row, IGNORED), 48 * 32 - inside);
+}
+
+#[test]
+fn resized_pairs_stay_aligned() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pair(folder.path(), false);
+    for (width, height) in [(20, 12), (80, 48), (30, 40), (40, 24)] {
+        let framing = framing(width, height, Fit::Resize);
+        let row = row(&framing, &samples, None);
+        if width != 20 {
+            assert_aligned(&framing, &row);
+        }
+        let mut again = vec![0; row.len()];
+        let mut scratch = Scratch::default();
+        let coding = Some(&*framing.coding);
+        let whole =
+            super::super::read_whole(&samples, 0, 3, PixelDepth::Eight, coding, &mut scratch)
+                .unwrap();
+        framing
+            .write_whole(&whole, &mut scratch, &mut again)
+            .unwrap();
+        assert_eq!(row, again);
+    }
+}
+
+#[test]
+fn patches_are_parts_and_foreground_is_looked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pair(folder.path(), false);
+    // One pixel of foreground: no part misses it.
+    let mask = GrayImage::from_fn(WIDTH, HEIGHT, |x, y| {
+        Luma([if (x, y) == (33, 20) { 255 } else { 0 }])
+    });
+    mask.save(folder.path().join("mask.png")).unwrap();
+    let foreground = framing(8, 8, Fit::Patch { foreground: 1.0 });
+    let anywhere = framing(8, 8, Fit::Patch { foreground: 0.0 });
+    let mut num_hits = 0;
+    let mut starts = std::collections::HashSet::new();
+    for sample in 0..40 {
+        let part = row(&foreground, &samples, Some(occasion(sample)));
+        assert_eq!(foreground.shape.count(&part, 1), 1);
+        assert_eq!(part, row(&foreground, &samples, Some(occasion(sample))));
+        let part = row(&anywhere, &samples, Some(occasion(sample)));
+        num_hits += anywhere.shape.count(&part, 1);
+        starts.insert((part[1], part[2]));
+    }
+    assert!(num_hits < 20 && starts.len() > 20, "{num_hits} {starts:?}");
+    let large = framing(64, 64, Fit::Patch { foreground: 1.0 });
+    let padded = row(&large, &samples, Some(occasion(0)));
+    assert_eq!(
+        large.shape.count(&padded, IGNORED),
+        64 * 64 - WIDTH * HEIGHT
+    );
+}
+
+#[test]
+fn sizes_must_be_equal_and_within_the_allowance() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pair(folder.path(), false);
+    let framing = framing(40, 24, Fit::Resize);
+    let mut out = vec![0; framing.shape.row_bytes()];
+    let allowed = framing.cost(&samples, 0).unwrap().bytes;
+    for (bytes, fits) in [(allowed, true), (allowed - 1, false)] {
+        let allowance = crate::allowance::Allowance::new(bytes);
+        let mut scratch = Scratch::within(&allowance);
+        for _ in 0..2 {
+            let read = framing.write_row(&samples, 0, None, &mut scratch, &mut out);
+            assert_eq!(read.is_ok(), fits, "{read:?}");
+        }
+    }
+    GrayImage::new(4, 5)
+        .save(folder.path().join("mask.png"))
+        .unwrap();
+    let read = framing.write_row(&samples, 0, None, &mut Scratch::default(), &mut out);
+    let error = read.unwrap_err().to_string();
+    for part in [
+        "mask.png: expected the 40 x 24 pixels",
+        "image.png",
+        "found 4 x 5",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    fs::remove_file(folder.path().join("mask.png")).unwrap();
+    let read = framing.write_row(&samples, 0, None, &mut Scratch::default(), &mut out);
+    assert!(
+        read.unwrap_err()
+            .to_string()
+            .contains("mask.png: expected a picture, found no file")
+    );
+}
+
+#[test]
+fn channels_come_from_several_files_and_bits_are_widened() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, value) in [("0.png", 10_u16), ("1.png", 3000)] {
+        let picture = image::ImageBuffer::from_pixel(4, 4, Luma([value]));
+        picture.save(folder.path().join(name)).unwrap();
+    }
+    GrayImage::from_pixel(4, 4, Luma([7]))
+        .save(folder.path().join("2.png"))
+        .unwrap();
+    let mut builder = SamplesBuilder::new(folder.path().to_owned());
+    let further = ["1.png".to_owned(), "2.png".to_owned()];
+    let companions = Companions {
+        further_images: &further,
+        ..Companions::default()
+    };
+    builder.push_with("0.png", &companions, 1);
+    let samples = builder.finish(Vec::new());
+    let mut framing = framing(4, 4, Fit::Resize);
+    framing.shape.depth = PixelDepth::Sixteen;
+    let row = row(&framing, &samples, None);
+    let values: Vec<u16> = row[..6]
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|two| u16::from_le_bytes(*two))
+        .collect();
+    assert_eq!(values, [10, 3000, 7 * 257]);
+    assert_eq!(framing.shape.count(&row, IGNORED), 16);
+}

@@ -1,0 +1,413 @@
+//! From a config to the samples of a segmentation set: which files are pairs, which of them are held out, what the masks hold, and what the
+//! pictures are, by their headers.
+
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+
+use super::coding::{Asked, Histogram, MaskCoding, decide};
+use super::layout::{self, FieldOfView, Layout, PairFiles, Subfolders};
+use super::nnunet;
+use super::row::PixelDepth;
+use super::table;
+use crate::config::{DataConfig, FieldOfViewChoice, Validation};
+use crate::error::DataError;
+use crate::picture::{self, Limits, Native, Scratch};
+use crate::samples::{Companions, Samples, SamplesBuilder};
+use crate::split::held_out;
+use crate::words::{counted, percent};
+
+/// A segmentation set.
+#[derive(Debug)]
+pub struct SegmentationSet {
+    /// What is trained on.
+    pub train: Samples,
+    /// What is held out, if anything.
+    pub validation: Option<Samples>,
+    /// The set's own test split, where it has one that is not held out already.
+    pub test: Option<Samples>,
+    /// What masks hold.
+    pub coding: MaskCoding,
+    /// What pictures are.
+    pub survey: Survey,
+    /// The folder of the set, or the CSV.
+    pub place: PathBuf,
+    /// What was found and decided, for the log.
+    pub notes: Vec<String>,
+}
+
+/// What the pictures of a set are, by their headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// Channels of a sample, all its files together: 3 for each where any picture is coloured, else 1.
+    pub channels: usize,
+    /// 16 bits where any picture has them.
+    pub depth: PixelDepth,
+    /// Largest width.
+    pub width: u32,
+    /// Largest height.
+    pub height: u32,
+    /// Whether all have this size.
+    pub is_uniform: bool,
+}
+
+/// Masks that are looked at to see what masks hold.
+const NUM_PROBED: usize = 6;
+
+impl SegmentationSet {
+    /// Opens what the config names. The seed decides which samples are held out.
+    pub fn open(config: &DataConfig, seed: u64) -> Result<SegmentationSet, DataError> {
+        config.validate()?;
+        let Some(root) = &config.train else {
+            return Err(DataError::Setting {
+                key: "train",
+                expected: "a folder of images and masks, or a CSV",
+                found: "nothing".to_owned(),
+                hint: "`data: {train: FIVES}`, or `holdall train FIVES`",
+            });
+        };
+        let Found {
+            layout,
+            place,
+            asked,
+        } = Found::of(config, root)?;
+        let Layout {
+            root: start,
+            train: pairs,
+            validation: own_validation,
+            test: own_test,
+            mut notes,
+        } = layout;
+        notes.insert(
+            0,
+            format!(
+                "Data: {} in {}",
+                counted(pairs.len(), "pair"),
+                place.display()
+            ),
+        );
+        let (train, validation, test) =
+            split(config, seed, pairs, own_validation, own_test, &mut notes)?;
+        let samples = |pairs: &[PairFiles]| samples_of(&start, pairs);
+        let train = samples(&train);
+        let validation = match validation {
+            Held::Own(pairs) => Some(samples(&pairs)).filter(|samples| !samples.is_empty()),
+            Held::Other(path) => {
+                let other = Found::of(config, &path)?;
+                let mut pairs = other.layout.train;
+                if pairs.is_empty() {
+                    pairs = other
+                        .layout
+                        .test
+                        .or(other.layout.validation)
+                        .unwrap_or_default();
+                }
+                notes.push(format!(
+                    "Validation: {} in {}",
+                    counted(pairs.len(), "pair"),
+                    path.display()
+                ));
+                Some(samples_of(&other.layout.root, &pairs))
+            }
+        };
+        let test = test.map(|pairs| samples(&pairs));
+        let lists: Vec<&Samples> = [Some(&train), validation.as_ref(), test.as_ref()]
+            .into_iter()
+            .flatten()
+            .collect();
+        let coding = probe_masks(&asked, &place, &train)?;
+        let survey = survey(&lists)?;
+        notes.push(coding.describe());
+        notes.push(survey.describe());
+        Ok(SegmentationSet {
+            train,
+            validation,
+            test,
+            coding,
+            survey,
+            place,
+            notes,
+        })
+    }
+}
+
+/// Pictures to predict on, without masks: those of a folder, or these files.
+pub fn without_masks(files: &[PathBuf]) -> Samples {
+    let mut builder = SamplesBuilder::new(PathBuf::new());
+    for (at, file) in files.iter().enumerate() {
+        builder.push_with(
+            &file.to_string_lossy(),
+            &Companions::default(),
+            at as u32 + 1,
+        );
+    }
+    builder.finish(Vec::new())
+}
+
+/// Pairs, and what is said of their masks.
+struct Found {
+    layout: Layout,
+    place: PathBuf,
+    asked: Asked,
+}
+
+impl Found {
+    fn of(config: &DataConfig, root: &Path) -> Result<Found, DataError> {
+        let mut asked = Asked {
+            classes: config.classes.clone(),
+            colours: config.colours.list(),
+            binarize: config.binarize,
+            ignore: config.ignore,
+        };
+        let is_json = root.extension().is_some_and(|end| end == "json");
+        let root = match (is_json, root.parent()) {
+            (true, Some(folder)) => folder,
+            _ => root,
+        };
+        if root.is_file() {
+            let layout = table::read(config, root)?;
+            return Ok(Found {
+                layout,
+                place: root.to_owned(),
+                asked,
+            });
+        }
+        if !root.exists() {
+            return Err(DataError::NoFile {
+                path: root.to_owned(),
+            });
+        }
+        let subfolders = Subfolders {
+            images: config.image_subdir.as_deref(),
+            masks: config.label_subdir.as_deref(),
+            field_of_view: match &config.field_of_view {
+                FieldOfViewChoice::Auto => FieldOfView::Auto,
+                FieldOfViewChoice::None => FieldOfView::Off,
+                FieldOfViewChoice::Named(name) => FieldOfView::Folder(Path::new(name)),
+            },
+        };
+        let layout = layout::find(root, subfolders)?;
+        let place = layout.root.clone();
+        if nnunet::is_layout(&place) && asked.classes.is_empty() && asked.colours.is_empty() {
+            let description = nnunet::describe(&place)?;
+            asked.classes = description.classes;
+            asked.ignore = asked.ignore.or(description.ignore);
+        }
+        Ok(Found {
+            layout,
+            place,
+            asked,
+        })
+    }
+}
+
+/// What is held out.
+enum Held {
+    Own(Vec<PairFiles>),
+    /// Another folder or CSV.
+    Other(PathBuf),
+}
+
+type Pairs = Vec<PairFiles>;
+
+/// Which pairs are trained on, held out, and left for a test.
+fn split(
+    config: &DataConfig,
+    seed: u64,
+    pairs: Pairs,
+    own_validation: Option<Pairs>,
+    own_test: Option<Pairs>,
+    notes: &mut Vec<String>,
+) -> Result<(Pairs, Held, Option<Pairs>), DataError> {
+    let mut say = |pairs: &Pairs, what: &str| {
+        notes.push(format!(
+            "Validation: {} ({what})",
+            counted(pairs.len(), "pair")
+        ));
+    };
+    match &config.validation {
+        Validation::None => Ok((pairs, Held::Own(Vec::new()), own_test)),
+        // The name of a split, where there is no such file.
+        Validation::File { path, .. } if !path.exists() => {
+            let name = path
+                .file_name()
+                .map(|name| name.to_string_lossy().to_lowercase());
+            match (name.as_deref(), own_validation, own_test) {
+                (Some("test" | "testing"), _, Some(test)) => {
+                    say(&test, "the set's own test split");
+                    Ok((pairs, Held::Own(test), None))
+                }
+                (Some("val" | "valid" | "validation"), Some(validation), test) => {
+                    say(&validation, "the set's own validation split");
+                    Ok((pairs, Held::Own(validation), test))
+                }
+                _ => Err(DataError::NoFile { path: path.clone() }),
+            }
+        }
+        Validation::File { path, .. } => Ok((pairs, Held::Other(path.clone()), own_test)),
+        Validation::Share { share, .. } => {
+            if let Some(validation) = own_validation {
+                say(&validation, "the set's own validation split");
+                return Ok((pairs, Held::Own(validation), own_test));
+            }
+            let marks = held_out(&conditions(&pairs), *share, seed);
+            let (held, kept): (Vec<_>, Vec<_>) = pairs
+                .into_iter()
+                .zip(marks)
+                .partition(|(_, is_held)| *is_held);
+            let files =
+                |list: Vec<(PairFiles, bool)>| list.into_iter().map(|(pair, _)| pair).collect();
+            let (held, kept): (Pairs, Pairs) = (files(held), files(kept));
+            say(&held, &format!("{} by seed {seed}", percent(*share)));
+            Ok((kept, Held::Own(held), own_test))
+        }
+        Validation::Column { .. } => match own_validation {
+            Some(validation) => {
+                say(&validation, "by its column");
+                Ok((pairs, Held::Own(validation), own_test))
+            }
+            None => Err(DataError::Setting {
+                key: "validation",
+                expected: "a share, a folder or `test`",
+                found: "a column".to_owned(),
+                hint: "only a CSV has columns; `validation: 10%` holds a tenth out",
+            }),
+        },
+    }
+}
+
+/// FIVES says by the end of a name which condition an eye has: `12_A.png`, of A, D, G and N. Each gets its share. Others have none.
+fn conditions(pairs: &[PairFiles]) -> Vec<i32> {
+    let condition = |pair: &PairFiles| {
+        let name = pair.image.rsplit('/').next().unwrap_or_default();
+        let (number, letter) = layout::stem(name).rsplit_once('_')?;
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        let at = "ADGN".find(letter).filter(|_| letter.len() == 1);
+        at.filter(|_| is_number).map(|at| at as i32)
+    };
+    let found: Option<Vec<i32>> = pairs.iter().map(condition).collect();
+    found.unwrap_or_else(|| vec![-1; pairs.len()])
+}
+
+fn samples_of(root: &Path, pairs: &[PairFiles]) -> Samples {
+    let mut builder = SamplesBuilder::new(root.to_owned());
+    for (at, pair) in pairs.iter().enumerate() {
+        let companions = Companions {
+            mask: pair.mask.as_deref(),
+            field_of_view: pair.field_of_view.as_deref(),
+            further_images: &pair.further_images,
+        };
+        builder.push_with(&pair.image, &companions, at as u32 + 1);
+    }
+    builder.finish(Vec::new())
+}
+
+/// Looks at some masks, spread over the list, for what masks hold.
+fn probe_masks(asked: &Asked, place: &Path, samples: &Samples) -> Result<MaskCoding, DataError> {
+    let mut histogram = Histogram::default();
+    let mut scratch = Scratch::default();
+    let mut pixels = Vec::new();
+    let stride = samples.len().div_ceil(NUM_PROBED).max(1);
+    let mut num_probed = 0;
+    let mut first_error = None;
+    let read_as = match asked.colours.is_empty() {
+        true => picture::ReadAs::Mask,
+        false => picture::ReadAs::ColourMask,
+    };
+    for sample in (0..samples.len()).step_by(stride) {
+        let Some(path) = samples.mask_path(sample) else {
+            continue;
+        };
+        // One that cannot be read is named by whoever reads it.
+        match picture::read_native(&path, read_as, &mut scratch, &mut pixels) {
+            Ok(native) => {
+                histogram.add(&pixels, native);
+                num_probed += 1;
+            }
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match (num_probed, first_error) {
+        (0, Some(error)) => Err(error),
+        _ => decide(asked, place, &histogram, num_probed),
+    }
+}
+
+/// Reads the headers of all pictures.
+fn survey(lists: &[&Samples]) -> Result<Survey, DataError> {
+    let headers = lists.iter().flat_map(|samples| {
+        let samples: &Samples = samples;
+        (0..samples.len()).map(move |sample| (samples, sample))
+    });
+    let headers: Vec<(&Samples, usize)> = headers.collect();
+    let found: Vec<Option<(Native, usize)>> = headers
+        .par_iter()
+        .map(|(samples, sample)| {
+            let cost = picture::native_cost(&samples.image_path(*sample), Limits::default());
+            let native = cost.ok()?.native;
+            let num_files = 1 + samples.further_image_paths(*sample).count();
+            (native.width > 0).then_some((native, num_files))
+        })
+        .collect();
+    let mut survey: Option<Survey> = None;
+    let mut num_files = 1;
+    for (native, files) in found.into_iter().flatten() {
+        num_files = files;
+        let known = survey.get_or_insert(Survey {
+            channels: 1,
+            depth: PixelDepth::Eight,
+            width: native.width,
+            height: native.height,
+            is_uniform: true,
+        });
+        known.is_uniform &= (native.width, native.height) == (known.width, known.height);
+        known.width = known.width.max(native.width);
+        known.height = known.height.max(native.height);
+        known.channels = known.channels.max(native.channels);
+        known.depth = known.depth.max(native.depth);
+    }
+    match survey {
+        Some(survey) => Ok(Survey {
+            channels: survey.channels * num_files,
+            ..survey
+        }),
+        None => {
+            // All are broken: the first says why.
+            let Some((samples, sample)) = headers.first() else {
+                return Err(DataError::invalid(
+                    "data",
+                    "pairs",
+                    "none",
+                    "name a set that has some",
+                ));
+            };
+            let path = samples.image_path(*sample);
+            let mut pixels = Vec::new();
+            picture::read_native(
+                &path,
+                picture::ReadAs::Picture,
+                &mut Scratch::default(),
+                &mut pixels,
+            )?;
+            Err(DataError::broken_picture(&path, "no size"))
+        }
+    }
+}
+
+impl Survey {
+    /// For the log.
+    pub fn describe(&self) -> String {
+        let up_to = if self.is_uniform { "" } else { "up to " };
+        let bits = 8 * self.depth.bytes();
+        let channels = counted(self.channels, "channel");
+        format!(
+            "Pictures: {up_to}{} x {} pixels, {channels} of {bits} bits",
+            self.width, self.height
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;
