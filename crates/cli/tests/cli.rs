@@ -69,12 +69,16 @@ mod predicting;
 mod refusal;
 #[path = "cli/report.rs"]
 mod report;
+#[path = "cli/report_segmentation.rs"]
+mod report_segmentation;
 #[path = "cli/resume.rs"]
 mod resume;
 #[path = "cli/retrieval.rs"]
 mod retrieval;
 #[path = "cli/run.rs"]
 mod run;
+#[path = "cli/segment.rs"]
+mod segment;
 #[path = "cli/telemetry.rs"]
 mod telemetry;
 #[path = "cli/training.rs"]

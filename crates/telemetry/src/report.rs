@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! RUN/*.json, *.jsonl, config.yml  ->  run.rs     what is there, and a note on what is not
-//!                                  ->  curves.rs, evaluations.rs, confusion.rs    every loss, rate and metric that there is
+//!                                  ->  curves.rs, evaluations.rs, confusion.rs, segmentation.rs    every loss, rate and metric that there is
 //!                                  ->  thin.rs    curves of 2,000 points, extremes kept
 //!                                  ->  page.rs    HTML + CSS + JavaScript + the data, in one file
 //! ```
@@ -15,6 +15,7 @@ mod curves;
 mod evaluations;
 mod page;
 mod run;
+mod segmentation;
 mod thin;
 
 use std::path::{Path, PathBuf};

@@ -16,6 +16,8 @@ mod forecast;
 mod overflow;
 #[path = "gpu/restored.rs"]
 mod restored;
+#[path = "gpu/segment.rs"]
+mod segment;
 #[path = "gpu/splits.rs"]
 mod splits;
 #[path = "engine/support.rs"]

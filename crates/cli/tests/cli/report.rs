@@ -21,7 +21,7 @@ fn say(line: &str) {
 }
 
 /// A browser. Without one nothing is opened, which must not go unseen.
-fn chromium() -> Option<PathBuf> {
+pub fn chromium() -> Option<PathBuf> {
     let named = std::env::var_os("HOLDALL_CHROMIUM").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let names = [
@@ -48,13 +48,13 @@ fn chromium() -> Option<PathBuf> {
 }
 
 /// A page as Chromium sees it.
-struct Opened {
-    dom: String,
+pub struct Opened {
+    pub dom: String,
     console: Vec<String>,
 }
 
 impl Opened {
-    fn open(chromium: &Path, page: &Path, size: &str) -> Opened {
+    pub fn open(chromium: &Path, page: &Path, size: &str) -> Opened {
         let profile = tempfile::tempdir().unwrap();
         let output: Output = Command::new(chromium)
             .args([
@@ -94,20 +94,20 @@ impl Opened {
     }
 
     /// What the page says of itself: `data-NAME` of its first element.
-    fn told(&self, name: &str) -> Option<&str> {
+    pub fn told(&self, name: &str) -> Option<&str> {
         let (_, after) = self.dom.split_once("<html")?;
         let (attributes, _) = after.split_once('>')?;
         let (_, after) = attributes.split_once(&format!("data-{name}=\""))?;
         after.split_once('"').map(|(value, _)| value)
     }
 
-    fn count(&self, name: &str) -> usize {
+    pub fn count(&self, name: &str) -> usize {
         let told = self.told(name).unwrap_or_else(|| panic!("no data-{name}"));
         told.parse().unwrap()
     }
 
     #[track_caller]
-    fn is_clean(&self) {
+    pub fn is_clean(&self) {
         assert_eq!(self.told("ready"), Some("true"));
         assert_eq!(self.told("errors"), None);
         assert_eq!(self.console, [""; 0]);
@@ -167,7 +167,7 @@ fn a_run_leaves_a_report_that_draws_itself() {
 }
 
 /// Opens a copy of the page that runs a script once it is drawn: `walk` presses keys and gives what the page says after each.
-fn opened_with_script(chromium: &Path, report: &Path, script: &str, size: &str) -> Opened {
+pub fn opened_with_script(chromium: &Path, report: &Path, script: &str, size: &str) -> Opened {
     let html = fs::read_to_string(report).unwrap();
     let (_, after) = html.split_once("script-src 'nonce-").unwrap();
     let (nonce, _) = after.split_once('\'').unwrap();

@@ -90,7 +90,8 @@ fn trunks(anatomy: &Anatomy, random: &mut Random) -> Vec<Tip> {
                 Kind::Vein => 1.0,
                 Kind::Artery => random.between(0.66, 0.82),
             };
-            let order_of_arcades = if kind == Kind::Vein { 0.03 } else { 0.0 };
+            // The veins' arcades lie outside of the arteries'.
+            let height = if kind == Kind::Vein { 0.2 } else { 0.17 };
             let mut tip = |course, angle: f32, radius: f32| Tip {
                 at: (
                     anatomy.disc.0
@@ -105,7 +106,6 @@ fn trunks(anatomy: &Anatomy, random: &mut Random) -> Vec<Tip> {
                 parent: 0,
                 order: 0,
             };
-            let height = 0.17 + order_of_arcades;
             tips.push(tip(Course::Arcade { height, side }, 1.45, wide * share));
             tips.push(tip(Course::Outward, 2.2, 0.74 * wide * share));
             tips.push(tip(Course::Outward, 2.9, 0.4 * wide * share));

@@ -200,6 +200,7 @@ fn is_exact(engine: &Descriptor, inputs: Format) -> Result<bool, DeviceError> {
     let refused = |one: &i32| match *one {
         note::NONDETERMINISTIC | note::REDUCED_PRECISION_SUMS | note::FFT | note::WINOGRAD => true,
         note::DOWN_CONVERT_INPUTS => inputs != Format::Tf32,
+        note::TENSOR_CORE => inputs == Format::F32,
         _ => false,
     };
     Ok(!notes[..count].iter().any(refused))
@@ -308,6 +309,11 @@ impl Convolutions {
             .collect();
         all.sort();
         all
+    }
+
+    /// Whether the library was opened.
+    pub fn is_open(&self) -> bool {
+        lock(&self.handle).is_some()
     }
 
     /// Opens the library, which makes its own allocations now.

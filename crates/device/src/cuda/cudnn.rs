@@ -167,6 +167,8 @@ pub(super) mod attribute {
 
 /// Numerical notes of engines.
 pub(super) mod note {
+    /// By the units that take few digits; of f32 they take 10 bits.
+    pub const TENSOR_CORE: i32 = 0;
     /// f32 operands in fewer digits: TF32.
     pub const DOWN_CONVERT_INPUTS: i32 = 1;
     /// Sums in fewer digits than f32.

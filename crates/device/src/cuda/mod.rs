@@ -242,6 +242,7 @@ impl Cuda {
             self.num_processors,
             arithmetic,
             held,
+            target::cudnn_bytes(arithmetic, self.convolutions.is_open()),
         ))
     }
 

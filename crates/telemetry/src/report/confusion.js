@@ -232,21 +232,6 @@ function nextMistake(state, by) {
 
 const CLASS_COLUMNS = [["class", "label", String], ["samples", "support", showStep], ["precision", "precision", showShare], ["recall", "recall", showShare], ["F1", "f1", showShare]];
 
-/** Sorted by any of its columns; numbers begin with the smallest: the weakest classes come first. */
 function classTable(target, of) {
-  const body = h("tbody");
-  const heads = CLASS_COLUMNS.map(([name, key], at) => {
-    const button = h("button", { type: "button", class: "sort", onclick: () => sortBy(key, heads[at].getAttribute("aria-sort") === "ascending" ? "descending" : "ascending"), text: name });
-    return h("th", { scope: "col" }, button);
-  });
-  const sortBy = (key, order) => {
-    const value = (row) => (key === "label" ? row.label : isNumber(row[key]) ? row[key] : -1);
-    const rows = [...target.per_class].sort((a, b) => (key === "label" ? value(a).localeCompare(value(b)) : value(a) - value(b)));
-    if (order === "descending") rows.reverse();
-    heads.forEach((head, at) => (CLASS_COLUMNS[at][1] === key ? head.setAttribute("aria-sort", order) : head.removeAttribute("aria-sort")));
-    body.replaceChildren(...rows.map((row) => h("tr", {}, CLASS_COLUMNS.map(([, key, show]) => h("td", { class: key === "label" ? "text" : null, text: key === "label" || isNumber(row[key]) ? show(row[key]) : "" })))));
-  };
-  sortBy("f1", "ascending");
-  return h("div", { class: "card" }, h("h3", { text: `Classes${of}` }),
-    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `Table of classes${of}` }, h("table", { class: "classes" }, h("thead", {}, h("tr", {}, heads)), body)));
+  return h("div", { class: "card" }, h("h3", { text: `Classes${of}` }), sortedTable(`Table of classes${of}`, CLASS_COLUMNS, target.per_class, "f1"));
 }

@@ -80,7 +80,7 @@ function draw() {
   arenas.length = 0;
   matrices.length = 0;
   const main = document.getElementById("main");
-  const sections = [learning(view), classes(view), predictions(view), pace(view), memory(view), operations(view), configuration(view)].filter(Boolean);
+  const sections = [learning(view), classes(view), segmentation(view), predictions(view), pace(view), memory(view), operations(view), configuration(view)].filter(Boolean);
   const hasCurves = view.runs.some((run) => run.num_steps > 0);
   const many = view.runs.length > 1;
   const held = main.querySelector(":scope > .controls");
@@ -101,7 +101,7 @@ function tell() {
   root.dataset.boxes = arenas.reduce((sum, state) => sum + state.plan.tensors.length, 0);
   root.dataset.painted = arenas.filter(isPainted).length;
   root.dataset.matrices = matrices.filter(isPainted).length;
-  root.dataset.pictures = document.querySelectorAll(".samples img").length;
+  root.dataset.pictures = document.querySelectorAll(".samples img, .views img").length;
   root.dataset.requests = performance.getEntriesByType("resource").filter((entry) => !entry.name.startsWith("data:")).map((entry) => entry.name).join(" ");
   root.dataset.wide = document.documentElement.scrollWidth > window.innerWidth ? "too wide" : "fits";
   root.dataset.ready = "true";

@@ -11,6 +11,7 @@ use super::ReportError;
 use super::confusion::Confusion;
 use super::curves::{StepCurves, memory_curves, phases, without_pauses};
 use super::evaluations::{Best, MetricCurve, best, metric_curves};
+use super::segmentation::Segmentation;
 use crate::analyze::{AnalyzeOptions, Symptom, analyze_run};
 use crate::memory_log::{self, MemorySample};
 use crate::run_files::{
@@ -40,6 +41,7 @@ pub struct Run {
     operations: Option<Value>,
     samples: Option<Value>,
     confusion: Option<Confusion>,
+    segmentation: Option<Segmentation>,
     #[serde(flatten)]
     steps: StepCurves,
     num_evaluations: usize,
@@ -109,11 +111,15 @@ impl Run {
         let (summary, samples) = (json(SUMMARY_FILE), json("samples.json"));
         let confusion = noted(run_files::read_json(path, "confusion.json"), &mut notes);
         let confusion: Option<Confusion> = confusion.map(Confusion::bounded);
+        let segmentation = noted(run_files::read_json(path, "segmentation.json"), &mut notes);
+        let segmentation: Option<Segmentation> = segmentation.map(Segmentation::bounded);
         let failure = noted(run_files::failure(path), &mut notes);
         let analysis = analysis(path, failure.is_some(), &mut notes);
         // Written whenever a model is the best so far.
         let best_step = samples.as_ref().and_then(|file| file["step"].as_u64());
-        let best_step = best_step.or(confusion.as_ref().and_then(|file| file.step));
+        let best_step = best_step
+            .or(confusion.as_ref().and_then(|file| file.step))
+            .or(segmentation.as_ref().and_then(|file| file.step));
         Ok(Run {
             name: name_of(path),
             config,
@@ -122,6 +128,7 @@ impl Run {
             tensors,
             operations,
             confusion,
+            segmentation,
             steps: steps.thinned(),
             num_evaluations: evaluations.len(),
             metrics: metric_curves(&evaluations),

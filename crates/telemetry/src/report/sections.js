@@ -243,7 +243,7 @@ function metricChart(view, panel) {
   const series = panel.map(({ run, index, metric }) => {
     const number = names.indexOf(metric.name);
     const labels = [several ? run.name : null, names.length > 1 || !several ? metric.name : null, parts.length > 1 ? metric.on : null].filter(Boolean);
-    const dash = several ? number : metric.on === "train" && parts.length > 1 ? 2 : 0;
+    const dash = several ? number : metric.on === "train" && parts.length > 1 ? 2 : Math.floor(number / 6);
     return { name: labels.join(", "), colour: runColour(several ? index : number), dash, points: over(view, run, metric) };
   });
   const levels = new Map(panel.filter(({ metric }) => isNumber(metric.chance)).map(({ metric }) => [`${metric.name} ${metric.chance}`, metric]));

@@ -145,6 +145,28 @@ function table(title, head, rows) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", { text: cell })))))));
 }
 
+/**
+ * A table that is sorted by any of its columns: [name, key, show]; the first column is text. Numbers begin with the smallest: the weakest
+ * rows come first.
+ */
+function sortedTable(title, columns, rows, firstKey) {
+  const [[, textKey]] = columns;
+  const body = h("tbody");
+  const heads = columns.map(([name, key], at) => {
+    const button = h("button", { type: "button", class: "sort", onclick: () => sortBy(key, heads[at].getAttribute("aria-sort") === "ascending" ? "descending" : "ascending"), text: name });
+    return h("th", { scope: "col" }, button);
+  });
+  const sortBy = (key, order) => {
+    const value = (row) => (isNumber(row[key]) ? row[key] : -1);
+    const sorted = [...rows].sort((a, b) => (key === textKey ? a[key].localeCompare(b[key], "en", { numeric: true }) : value(a) - value(b)));
+    if (order === "descending") sorted.reverse();
+    heads.forEach((head, at) => (columns[at][1] === key ? head.setAttribute("aria-sort", order) : head.removeAttribute("aria-sort")));
+    body.replaceChildren(...sorted.map((row) => h("tr", {}, columns.map(([, key, show]) => h("td", { class: key === textKey ? "text" : null, text: key === textKey || isNumber(row[key]) ? show(row[key]) : "" })))));
+  };
+  sortBy(firstKey, "ascending");
+  return h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": title }, h("table", { class: "classes" }, h("thead", {}, h("tr", {}, heads)), body));
+}
+
 /** A table that is made when it is first opened. */
 function lateTable(name, make) {
   const details = h("details", {}, h("summary", { text: name }));

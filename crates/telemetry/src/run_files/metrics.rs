@@ -246,15 +246,28 @@ impl Metric {
 
 /// Whether a metric is a share of a whole, and shown as a percentage: within 0 and 1, and not in a unit of its own.
 pub fn is_share(name: &str, values: impl IntoIterator<Item = f64>) -> bool {
-    let has_unit = ["error", "loss", "rank"]
+    let has_unit = ["error", "loss", "rank", "hd95"]
         .iter()
         .any(|unit| name.ends_with(unit));
     !has_unit && values.into_iter().all(|value| (0.0..=1.0).contains(&value))
 }
 
-/// A key as people read it: `macro_f1` is `macro F1`, `label_top5` is `label top-5`.
+/// Words that are not written as keys are.
+const SPELLINGS: [(&str, &str); 6] = [
+    ("dice", "Dice"),
+    ("iou", "IoU"),
+    ("mcc", "MCC"),
+    ("auc", "AUC"),
+    ("hd95", "HD95"),
+    ("cldice", "clDice"),
+];
+
+/// A key as people read it: `macro_f1` is `macro F1`, `label_top5` is `label top-5`, `iou` is `IoU`.
 pub fn in_words(key: &str) -> String {
     let word = |word: &str| {
+        if let Some((_, spelling)) = SPELLINGS.iter().find(|(key, _)| *key == word) {
+            return (*spelling).to_owned();
+        }
         let digits = word.trim_start_matches(|c: char| c.is_alphabetic());
         let letters = &word[..word.len() - digits.len()];
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -385,6 +398,8 @@ mod tests {
             ("macro_f1", "macro F1"),
             ("label_top5", "label top-5"),
             ("auroc", "auroc"),
+            ("mean_iou", "mean IoU"),
+            ("hd95", "HD95"),
             ("größe_2", "größe 2"),
             ("", ""),
         ] {
@@ -393,6 +408,7 @@ mod tests {
         assert!(is_share("accuracy", [0.0, 1.0]));
         assert!(!is_share("accuracy", [0.5, 1.5]));
         assert!(!is_share("mean_absolute_error", [0.5]));
+        assert!(!is_share("hd95", [0.5]));
     }
 
     #[test]

@@ -5,19 +5,21 @@
 //! from other tests either, and the driver's count by process is used even where it tells ids of another namespace.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use holdall_device::{Arithmetic, Device, DeviceChoice};
 use holdall_models::config::ClipConfig;
+use holdall_models::unet::config::UnetConfig;
 use holdall_plan::{Plan, Recompute, Request, StepShape, WeightCopies, plan};
 use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
 use holdall_train::task::Task;
 use holdall_train::tasks::clip::ClipTask;
+use holdall_train::tasks::segment::SegmentTask;
 use serde_json::{Value, json};
 
 use crate::card::{is_there, say, take_turn};
-use crate::support::{config_of, draw_weights};
 
 const BASE_32: &str = "openai/clip-vit-base-patch32";
 const BASE_16: &str = "openai/clip-vit-base-patch16";
@@ -44,6 +46,7 @@ enum Asked {
 use Asked::{Budget, PerUse, Split};
 
 struct Case {
+    /// A preset of CLIP, or one of U-Nets and the side of its pictures: `unet 512`.
     model: &'static str,
     arithmetic: Arithmetic,
     effective_batch: usize,
@@ -67,7 +70,7 @@ const fn case(
 use Arithmetic::{Bf16, F16, F32, Tf32};
 use Recompute::{Blocks, Cheap, None as Nothing};
 
-const CASES: [Case; 27] = [
+const CASES: [Case; 39] = [
     case("small", F32, 3, Split(1, Nothing, 3)),
     case("small", Bf16, 4, Split(1, Cheap, 0)),
     case("small", F16, 64, Split(1, Blocks, 64)),
@@ -95,9 +98,35 @@ const CASES: [Case; 27] = [
     case(BASE_16, F16, 22, Split(8, Blocks, 0)),
     case(BASE_16, Bf16, 32, Split(16, Cheap, 1)),
     case(BASE_16, Bf16, 96, Budget(6 << 30)),
+    case("unet-small 64", F32, 3, Split(1, Nothing, 3)),
+    case("unet-small 256", Bf16, 8, Split(2, Cheap, 1)),
+    case("unet-small 512", F16, 5, Split(5, Blocks, 0)),
+    case("unet 256", Tf32, 2, Split(1, Cheap, 2)),
+    case("unet 512", F16, 4, Split(1, Cheap, 0)),
+    case("unet 1024", F16, 4, Split(1, Cheap, 4)),
+    case("unet 1024", Bf16, 4, Split(4, Nothing, 1)),
+    case("unet 1024", F16, 4, Budget(2_500_000_000)),
+    case("unet 2048", F16, 2, Split(1, Cheap, 1)),
+    case("nnunet 512", Bf16, 6, Split(2, Nothing, 2)),
+    case("nnunet-resenc 512", F16, 4, Split(2, Cheap, 0)),
+    case("nnunet-resenc 256", F32, 2, Split(1, Blocks, 1)),
 ];
 
 impl Case {
+    fn task(&self, device: &Device) -> Arc<dyn Task> {
+        match self.model.split_once(' ') {
+            Some((model, side)) => {
+                let model = UnetConfig::preset(model).unwrap();
+                Arc::new(SegmentTask::new(model, [side.parse().unwrap(); 2]))
+            }
+            None => {
+                let mut task = ClipTask::new(ClipConfig::preset(self.model).unwrap(), Some(10));
+                task.sorted_ids = device.wants_sorted_ids();
+                Arc::new(task)
+            }
+        }
+    }
+
     fn plan(&self, device: &Device, config: &StepConfig) -> Plan {
         let mut request = Request {
             effective_batch: Some(self.effective_batch),
@@ -134,10 +163,11 @@ impl Case {
         if !device.supports(self.arithmetic) {
             return json!({ "skipped": self.arithmetic.name() });
         }
-        let mut task = ClipTask::new(ClipConfig::preset(self.model).unwrap(), Some(10));
-        task.sorted_ids = device.wants_sorted_ids();
-        let mut config = config_of(&task);
-        config.arithmetic = self.arithmetic;
+        let task = self.task(&device);
+        let config = StepConfig {
+            arithmetic: self.arithmetic,
+            ..StepConfig::new(Arc::clone(&task))
+        };
         let Plan { chosen, step, .. } = self.plan(&device, &config);
         let (planned_bytes, before_bytes) = (step.process_bytes, device.held_bytes());
         let arena_bytes = step.arena_bytes;
@@ -154,7 +184,7 @@ impl Case {
             .sum();
         let choice = chosen.choice;
         let mut step = Step::new(&device, config, step, choice.batch_size).unwrap();
-        draw_weights(&device, &mut step, &task.model, 0);
+        step.set_weights(&device, task.weights(0).unwrap()).unwrap();
         let batch = task.random_batch(self.effective_batch, 1);
         for number in 1..=2 {
             let scalars = StepScalars {

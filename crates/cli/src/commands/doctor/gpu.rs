@@ -6,11 +6,12 @@ use holdall_device::cuda::OLDEST_CAPABILITY;
 use holdall_device::cuda::compile::{self, cache_folder};
 use holdall_device::cuda::gpus::{self, GpuReading};
 use holdall_device::cuda::libraries::{
-    self, FOLDERS_VARIABLE, Found, Missing, driver_version, find_cublaslt, find_driver, find_nvrtc,
+    self, FOLDERS_VARIABLE, Found, Missing, driver_version, find_cublaslt, find_cudnn, find_driver,
+    find_nvrtc,
 };
 use holdall_files::show_bytes;
 
-use super::Check;
+use super::{Check, Status};
 
 /// A card whose others hold more than this share is worth a word.
 const HELD_SHARE: f64 = 0.1;
@@ -24,6 +25,8 @@ pub(super) struct Findings {
     pub driver: Result<Driver, String>,
     pub nvrtc: Result<Library, Lack>,
     pub cublaslt: Result<Library, Lack>,
+    /// Only segmentation needs it.
+    pub cudnn: Result<Library, Lack>,
     pub gpus: Result<Vec<GpuReading>, String>,
     /// Compiled kernels and measurements on disk: files and bytes.
     pub kept: (usize, u64),
@@ -70,6 +73,7 @@ impl Findings {
             }),
             nvrtc: library(find_nvrtc(), nvrtc_version),
             cublaslt: library(find_cublaslt(), libraries::cublaslt_version),
+            cudnn: library(find_cudnn(), libraries::cudnn_version),
             gpus: gpus::read().map_err(|reason| reason.to_string()),
             kept: cache_folder().map_or((0, 0), |folder| kept(&folder)),
         }
@@ -158,6 +162,7 @@ pub(super) fn checks(findings: &Findings) -> Vec<Check> {
         "multiplies matrices",
         &findings.cublaslt,
     ));
+    checks.push(cudnn_check(&findings.cudnn));
     match &findings.gpus {
         Ok(gpus) => checks.extend(gpus.iter().map(gpu_check)),
         Err(reason) => checks.push(Check::warning(
@@ -235,6 +240,22 @@ fn library_check(name: &str, purpose: &str, library: &Result<Library, Lack>) -> 
     }
 }
 
+/// A machine without it does everything but segmentation.
+fn cudnn_check(library: &Result<Library, Lack>) -> Check {
+    let check = library_check(
+        "cuDNN",
+        "convolves pictures: segmentation alone needs it",
+        library,
+    );
+    match library {
+        Ok(_) => check,
+        Err(_) => Check {
+            status: Status::Warning,
+            ..check
+        },
+    }
+}
+
 fn gpu_check(gpu: &GpuReading) -> Check {
     let name = format!("GPU {}", gpu.index);
     let mut found = gpu
@@ -304,7 +325,7 @@ fn kernels_check(findings: &Findings) -> Check {
 mod tests {
     use holdall_device::cuda::memory::{CardMemory, Holder};
 
-    use super::super::{Status, worst};
+    use super::super::worst;
     use super::*;
 
     const GIB: u64 = 1 << 30;
@@ -320,6 +341,7 @@ mod tests {
             driver: Err("libcuda.so.1 is not here".to_owned()),
             nvrtc: Err(lack()),
             cublaslt: Err(lack()),
+            cudnn: Err(lack()),
             gpus: Err("NVIDIA's driver is not here".to_owned()),
             kept: (0, 0),
         }
@@ -342,6 +364,7 @@ mod tests {
             }),
             nvrtc: library("13.0"),
             cublaslt: library("13.0.2"),
+            cudnn: library("9.14.0"),
             gpus: Ok(vec![card(1, vec![])]),
             kept: (30, 4 << 20),
             ..without_driver()

@@ -12,11 +12,12 @@ use crate::arguments::{RunOptions, set};
                   holdall train data/image_labels.csv --memory 8GiB\n  \
                   holdall train cars.yml --batch-size 8 --gradient-accumulation 16 --out runs/cars\n  \
                   holdall train photos.csv --model ./clip-vit-base-patch32 --set data.caption=\"a photo of a {make}\"\n  \
+                  holdall train FIVES --task segment --model unet --set data.image_size=1024 --memory 8GiB\n  \
                   holdall train --resume --out runs/cars --epochs 30\n\n\
                   Ctrl-C and SIGTERM save and stop; SIGUSR1 saves and goes on.\n\
                   Exit code 0: done; 1: failed; 3: does not fit; 130, 143: stopped by Ctrl-C, SIGTERM: go on with --resume.")]
 pub struct TrainArguments {
-    /// CONFIG.yml, DATA.csv, a folder with image_labels.csv, or one with a folder of pictures per class
+    /// CONFIG.yml, DATA.csv, a folder with image_labels.csv, with a folder of pictures per class, or with pictures and masks
     #[arg(value_name = "CONFIG|DATA")]
     pub target: Option<String>,
     /// Times that the data is seen

@@ -20,8 +20,9 @@ use crate::DeviceError;
 /// Channels that tensor cores and packed accesses take at a time.
 const CHANNELS: usize = 8;
 
-/// Bytes of a transposed convolution's product at a time: they stay in the card's cache on the way to their pixels.
-const BAND_BYTES: usize = 8 << 20;
+/// Bytes of a transposed convolution's product at a time: they stay in the card's cache on the way to their pixels, and there are
+/// enough of them for a product.
+const BAND_BYTES: usize = 32 << 20;
 /// Each band is two launches.
 const MOST_BANDS: usize = 16;
 
@@ -253,8 +254,28 @@ pub(in crate::cuda) fn kernels(op: &Op) -> f64 {
         Op::Conv2dWeightGrad(_) => 2.0,
         Op::TransposedConv2d(_)
         | Op::TransposedConv2dInputGrad(_)
-        | Op::TransposedConv2dWeightGrad(_) => 16.0,
+        | Op::TransposedConv2dWeightGrad(_) => 8.0,
         _ => 1.0,
+    }
+}
+
+/// Launches of one of these operations, libraries' included.
+pub(in crate::cuda) fn launches(view: NodeView<'_>) -> u64 {
+    let layout = |id| Layout::of_value(view.graph.value(id), view.graph.dtype(id));
+    let bands = |stride: [usize; 2], y: Layout| {
+        let pixels = y.pixels() / (stride[0] * stride[1]);
+        let each = band_pixels(stride, y.channels(), y.element_bytes, pixels);
+        pixels.div_ceil(each) as u64
+    };
+    let bias = |bias: bool| if bias { 2 } else { 0 };
+    match &view.node.op {
+        Op::TransposedConv2d(op) => 2 * bands(op.stride, layout(view.node.outputs[0].value)),
+        Op::TransposedConv2dInputGrad(op) => 2 * bands(op.stride, layout(view.node.inputs[0])),
+        Op::TransposedConv2dWeightGrad(op) => {
+            2 * bands(op.stride, layout(view.node.inputs[0])) + bias(op.bias)
+        }
+        Op::Conv2dWeightGrad(op) => 3 + bias(op.bias),
+        _ => 2,
     }
 }
 
