@@ -151,6 +151,18 @@ pub struct InferenceOptions {
     pub compute: ComputeOptions,
 }
 
+/// How a segmentation model looks at pictures.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Segmentation")]
+pub struct LookingOptions {
+    /// Looks at overlapping tiles of this side instead of whole pictures
+    #[arg(long, value_name = "PIXELS", value_parser = at_least_one)]
+    pub tiles: Option<usize>,
+    /// Averages over the picture and its mirror images
+    #[arg(long)]
+    pub mirror: bool,
+}
+
 /// How results are printed.
 #[derive(Args, Clone)]
 pub struct OutputOptions {

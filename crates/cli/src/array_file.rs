@@ -37,13 +37,20 @@ pub fn write(path: &Path, name: &str, values: &[f32], width: usize) -> Result<()
 
 /// Magic, version, length of the header, a Python dictionary padded to 64 bytes. The numbers follow, row by row.
 pub fn npy_header(format: &str, rows: usize, width: usize) -> Vec<u8> {
+    npy_header_of(format, &[rows, width])
+}
+
+/// The same for any number of dimensions above one.
+pub fn npy_header_of(format: &str, shape: &[usize]) -> Vec<u8> {
     const BEFORE_HEADER: usize = 10;
+    let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
+    let shape = shape.join(", ");
     let mut header =
-        format!("{{'descr': '{format}', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
+        format!("{{'descr': '{format}', 'fortran_order': False, 'shape': ({shape}), }}");
     let length = (BEFORE_HEADER + header.len() + 1).next_multiple_of(64) - BEFORE_HEADER;
     header.push_str(&" ".repeat(length - header.len() - 1));
     header.push('\n');
-    let length = u16::try_from(length).expect("two numbers take few digits");
+    let length = u16::try_from(length).expect("a few numbers take few digits");
     [
         b"\x93NUMPY\x01\x00",
         &length.to_le_bytes()[..],

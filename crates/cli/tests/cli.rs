@@ -77,6 +77,8 @@ mod resume;
 mod retrieval;
 #[path = "cli/run.rs"]
 mod run;
+#[path = "cli/segment.rs"]
+mod segment;
 #[path = "cli/telemetry.rs"]
 mod telemetry;
 #[path = "cli/training.rs"]

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use holdall_data::config::DataConfig;
-use holdall_data::image_processor::ImageProcessor;
-use holdall_data::picture::Framing;
+use holdall_data::loader::RowFormat;
 use holdall_data::samples::Samples;
 use holdall_device::Device;
 
@@ -22,11 +21,25 @@ pub trait SavedModel {
     /// Where the weights are.
     fn path(&self) -> &Path;
 
-    /// What pictures go through.
-    fn processor(&self) -> &ImageProcessor;
+    /// For the log: what pictures go through.
+    fn describe_pictures(&self) -> String;
+
+    /// What is read of pictures that have no list.
+    fn rows(&self) -> RowFormat;
 
     /// Reads the data that a config names: what was held out, if anything and if that is wanted, else all rows.
     fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError>;
+
+    /// What to say where rows of this format do not fit beside `host_bytes`.
+    fn refusal(
+        &self,
+        _device: &Device,
+        _rows: &RowFormat,
+        _host_bytes: u64,
+        error: TrainError,
+    ) -> TrainError {
+        error
+    }
 
     /// What of the data the model has outputs for, where the config does not say: a column is taken by its name.
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError>;
@@ -71,6 +84,8 @@ pub struct EvaluationData {
     pub csv: PathBuf,
     /// What was found and decided.
     pub notes: Vec<String>,
+    /// What is read of each.
+    pub rows: RowFormat,
 }
 
 /// The model of a run: the finished one, or the best so far.
@@ -115,8 +130,8 @@ pub struct Opened {
 pub struct Pictures<'a> {
     /// The pictures.
     pub samples: &'a Arc<Samples>,
-    /// How they are resized.
-    pub framing: Framing,
+    /// What is read of each.
+    pub rows: RowFormat,
     /// What becomes of those that do not fit.
     pub policy: &'a DataConfig,
     /// Samples at a time, if the user says so.
@@ -136,7 +151,7 @@ pub fn open(
     stop: &AtomicBool,
 ) -> Result<Option<Opened>, TrainError> {
     let lists = [pictures.samples];
-    let Some(mut costs) = PictureCosts::read(device, &lists, pictures.framing, stop) else {
+    let Some(mut costs) = PictureCosts::read(device, &lists, pictures.rows.clone(), stop) else {
         return Ok(None);
     };
     let workers = device.cpu().num_threads();

@@ -195,7 +195,7 @@ pub struct Evaluated {
 }
 
 /// Files that [`Evaluated::files`] may have: those of the best model stay.
-pub const BEST_FILES: [&str; 2] = ["samples.json", "confusion.json"];
+pub const BEST_FILES: [&str; 3] = ["samples.json", "confusion.json", "segmentation.json"];
 
 /// Why an evaluation has no result.
 #[derive(Debug)]

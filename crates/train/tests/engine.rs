@@ -18,6 +18,10 @@ mod golden;
 mod layout;
 #[path = "engine/memory_map.rs"]
 mod memory_map;
+#[path = "engine/segment_golden.rs"]
+mod segment_golden;
+#[path = "engine/segment_splits.rs"]
+mod segment_splits;
 #[path = "engine/splits.rs"]
 mod splits;
 #[path = "engine/support.rs"]

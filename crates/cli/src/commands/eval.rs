@@ -17,7 +17,7 @@ use holdall_train::task::{Evaluation, Unfinished};
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::{InferenceOptions, OutputOptions};
+use crate::arguments::{InferenceOptions, LookingOptions, OutputOptions};
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::screen::{print, print_json, progress, tell};
@@ -25,15 +25,17 @@ use crate::stop;
 
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  holdall eval runs/cars\n  holdall eval runs/cars test.csv --json"
+    after_help = "Examples:\n  holdall eval runs/cars\n  holdall eval runs/cars test.csv --json\n  holdall eval runs/vessels FIVES/test --tiles 1024 --mirror"
 )]
 pub struct EvalArguments {
     /// The folder of a run, or a model folder
     #[arg(value_name = "RUN|MODEL")]
     pub model: String,
-    /// A CSV, every row of which is evaluated; without it, what the run held out
-    #[arg(value_name = "DATA.csv")]
+    /// A CSV, every row of which is evaluated, or a folder; without it, what the run held out
+    #[arg(value_name = "DATA")]
     pub data: Option<String>,
+    #[command(flatten)]
+    pub looking: LookingOptions,
     #[command(flatten)]
     pub inference: InferenceOptions,
     /// Keys of the data section, such as data.caption=COLUMN; may be repeated
@@ -58,9 +60,10 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
-    let saved = Saved::open(&arguments.model, room_to_open(&device, budget))?;
-    let saved = saved.model();
-    tell(&saved.processor().describe());
+    let mut opened = Saved::open(&arguments.model, room_to_open(&device, budget))?;
+    opened.look(arguments.looking.tiles, arguments.looking.mirror)?;
+    let saved = opened.model();
+    tell(&saved.describe_pictures());
     let config = config(&arguments, saved)?;
     let held_out = match arguments.data {
         Some(_) => HeldOut::All,
@@ -71,18 +74,20 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         samples,
         csv,
         notes,
+        rows,
     } = saved.read(&config, held_out)?;
     notes.iter().for_each(|note| tell(note));
-    let (subset, framing) = (Subset::Train, saved.processor().framing);
+    let subset = Subset::Train;
     let pictures = Pictures {
         samples: &samples,
-        framing,
+        rows: rows.clone(),
         policy: &config.data,
         batch: inference.batch_size,
         budget_bytes: budget,
         host_bytes: task.evaluation_bytes(subset, &samples, device.cpu().num_threads()),
     };
-    let opened = saved_model::open(&device, &*task, &pictures, &stop::requests().stop);
+    let opened = saved_model::open(&device, &*task, &pictures, &stop::requests().stop)
+        .map_err(|error| saved.refusal(&device, &pictures.rows, pictures.host_bytes, error));
     let json = arguments.output.json;
     let Some(opened) = fitting(json, device.kind(), opened)? else {
         return Ok(stop::exit_code());
@@ -100,7 +105,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let bar = progress(samples.len() as u64, "Evaluating");
     let batch = model.batch();
     let reading = Reading::evaluation(&device, batch, task.picture_bytes(), decode_bytes);
-    let mut loader = reading.open(&device, framing)?;
+    let mut loader = reading.open(&device, rows)?;
     let evaluated = task.evaluate(Evaluation {
         device: &device,
         forward: model.forward(&device),

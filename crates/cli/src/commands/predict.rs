@@ -1,7 +1,8 @@
-//! `holdall predict`: labels, numbers and features of pictures, by a trained model.
+//! `holdall predict`: labels, numbers, features and masks of pictures, by a trained model.
 
 mod classify;
 mod clip;
+mod segment;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use holdall_train::task::Task;
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::{InferenceOptions, OutputOptions};
+use crate::arguments::{InferenceOptions, LookingOptions, OutputOptions};
 use crate::array_file;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
@@ -36,7 +37,8 @@ use crate::stop;
                   holdall predict runs/cars photo.jpg folder-of-photos\n  \
                   holdall predict runs/cars photo.jpg --labels \"red car,blue car\" --template \"a photo of a {}\"\n  \
                   holdall predict runs/cars photos --features features.npy\n  \
-                  holdall predict runs/cars photos --csv predictions.csv\n\n\
+                  holdall predict runs/cars photos --csv predictions.csv\n  \
+                  holdall predict runs/vessels photos --out masks --overlays\n\n\
                   Exit code 1: some pictures could not be read; the others were predicted.")]
 pub struct PredictArguments {
     /// The folder of a run, or a model folder
@@ -65,6 +67,10 @@ pub struct PredictArguments {
     /// Writes the predictions to FILE.csv: image, target, label or number, probability
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub segment: segment::SegmentOptions,
+    #[command(flatten)]
+    pub looking: LookingOptions,
     #[command(flatten)]
     pub inference: InferenceOptions,
     #[command(flatten)]
@@ -140,10 +146,9 @@ impl Job<'_> {
         saved: &dyn SavedModel,
         host_bytes: u64,
     ) -> Result<Option<(Opened, Loader<HostRow>)>> {
-        let framing = saved.processor().framing;
         let wanted = Pictures {
             samples: &self.samples,
-            framing,
+            rows: saved.rows(),
             policy: &DataConfig::default(),
             batch: self.arguments.inference.batch_size,
             budget_bytes: self.budget_bytes,
@@ -156,7 +161,7 @@ impl Job<'_> {
         opened.note.iter().for_each(|note| tell(note));
         let (batch, picture_bytes) = (opened.model.batch(), task.picture_bytes());
         let reading = Reading::evaluation(self.device, batch, picture_bytes, opened.decode_bytes);
-        let pictures = reading.open(self.device, framing)?;
+        let pictures = reading.open(self.device, saved.rows())?;
         Ok(Some((opened, pictures)))
     }
 
@@ -172,8 +177,19 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget_bytes = resolve_budget(inference.memory, &device)?;
-    let saved = Saved::open(&arguments.model, room_to_open(&device, budget_bytes))?;
-    tell(&saved.model().processor().describe());
+    let mut saved = Saved::open(&arguments.model, room_to_open(&device, budget_bytes))?;
+    saved.look(arguments.looking.tiles, arguments.looking.mirror)?;
+    tell(&saved.model().describe_pictures());
+    if let Saved::Segment(saved) = &saved {
+        return segment::run(&arguments, &device, budget_bytes, saved);
+    }
+    if arguments.segment.out.is_some() {
+        return Err(TrainError::Config(format!(
+            "--out: expected a segmentation model, found {}\nhint: --csv FILE writes what other models say",
+            arguments.model
+        ))
+        .into());
+    }
     let paths = pictures_under(&arguments.images)?;
     let job = Job {
         samples: Arc::new(as_samples(&paths)),
@@ -185,6 +201,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let predicted = match &saved {
         Saved::Clip(saved) => clip::predict(&job, saved)?,
         Saved::Classify(saved) => classify::predict(&job, saved)?,
+        Saved::Segment(_) => unreachable!("predicted above"),
     };
     let Some(predictions) = predicted else {
         return Ok(stop::exit_code());

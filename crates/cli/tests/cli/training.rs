@@ -21,11 +21,16 @@ pub struct Home {
 impl Home {
     /// With so many cars of 32 x 32 pixels.
     pub fn with_cars(count: usize) -> Home {
-        let home = Home {
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let home = Home::empty();
         draw(&home.path("cars"), count);
         home
+    }
+
+    /// Without cars.
+    pub fn empty() -> Home {
+        Home {
+            folder: tempfile::tempdir().unwrap(),
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

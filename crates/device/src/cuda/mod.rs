@@ -242,10 +242,7 @@ impl Cuda {
             self.num_processors,
             arithmetic,
             held,
-            match self.convolutions.is_open() {
-                true => target::CUDNN_ENGINE_BYTES,
-                false => target::CUDNN_OPEN_BYTES + target::CUDNN_ENGINE_BYTES,
-            },
+            target::cudnn_bytes(arithmetic, self.convolutions.is_open()),
         ))
     }
 

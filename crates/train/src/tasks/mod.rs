@@ -157,6 +157,8 @@ pub enum Saved {
     Clip(clip::SavedClip),
     /// Pictures and labels.
     Classify(classify::SavedClassifier),
+    /// Pictures and masks.
+    Segment(segment::SavedSegmenter),
 }
 
 impl Saved {
@@ -166,12 +168,23 @@ impl Saved {
         Ok(match of_model(&path.to_string_lossy()) {
             TaskName::Clip => Saved::Clip(clip::SavedClip::open(name, most_bytes)?),
             TaskName::Classify => Saved::Classify(classify::SavedClassifier::open(name)?),
-            TaskName::Segment => {
-                return Err(TrainError::Config(format!(
-                    "{name}: a U-Net, expected a CLIP model or a classifier\nhint: docs/scripts/unet.py opens it in PyTorch"
-                )));
-            }
+            TaskName::Segment => Saved::Segment(segment::SavedSegmenter::open(name)?),
         })
+    }
+
+    /// Lets a segmentation model look at tiles, or at mirrored pictures too; no other can.
+    pub fn look(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
+        match self {
+            Saved::Segment(saved) => saved.look(tiles, mirror),
+            _ if tiles.is_some() || mirror => {
+                let option = if mirror { "--mirror" } else { "--tiles" };
+                Err(TrainError::Config(format!(
+                    "{option}: expected a segmentation model, found {}\nhint: leave it out",
+                    self.model().path().display()
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What all of them are.
@@ -179,6 +192,7 @@ impl Saved {
         match self {
             Saved::Clip(saved) => saved,
             Saved::Classify(saved) => saved,
+            Saved::Segment(saved) => saved,
         }
     }
 }

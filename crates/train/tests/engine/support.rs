@@ -12,6 +12,7 @@ use holdall_graph::DType;
 use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
+use holdall_models::unet::config::{Norm, UnetConfig, UnetKind};
 use holdall_models::vit::config::VisionTransformerConfig;
 use holdall_plan::{Recompute, Request, StepShape, plan};
 use holdall_train::batch::{Batch, IGNORED, Values};
@@ -104,6 +105,7 @@ pub fn read_tensors(path: &Path) -> Tensors {
                 .chunks(8)
                 .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
                 .collect(),
+            safetensors::Dtype::U8 => data.iter().map(|&byte| f64::from(byte)).collect(),
             safetensors::Dtype::I64 => data
                 .chunks(8)
                 .map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64)
@@ -218,6 +220,22 @@ pub fn tiny_vit(preset: &str) -> VisionTransformerConfig {
     config.vision.num_layers = 3;
     config.vision.num_heads = 4;
     config
+}
+
+/// A U-Net that trains in milliseconds, with deep supervision.
+pub fn tiny_unet(kind: UnetKind) -> UnetConfig {
+    let preset = match kind {
+        UnetKind::Plain => "unet-demo",
+        UnetKind::ResidualEncoder => "nnunet-resenc",
+    };
+    UnetConfig {
+        channels: vec![4, 8, 8, 8],
+        encoder_blocks: vec![1, 2, 1, 1],
+        decoder_blocks: 1,
+        norm: Norm::Group { groups: 4 },
+        deep_supervision: true,
+        ..UnetConfig::preset(preset).unwrap()
+    }
 }
 
 /// A head of this name.

@@ -1,18 +1,30 @@
 //! The same bits whatever the number of threads, and nothing allocated once warm.
 
+use std::sync::Arc;
+
 use holdall_models::config::ClipConfig;
+use holdall_models::unet::config::UnetKind;
 use holdall_plan::Recompute;
 use holdall_train::optimizer::StepScalars;
+use holdall_train::step_graph::StepConfig;
 use holdall_train::task::Task;
 use holdall_train::tasks::clip::ClipTask;
+use holdall_train::tasks::segment::SegmentTask;
 
-use crate::support::{Split, config_of, draw_weights, on_cpu, step};
+use crate::support::{Split, on_cpu, step, tiny_unet};
 
 #[test]
 fn three_steps_have_the_same_bits_on_any_number_of_threads() {
-    let model = ClipConfig::preset("small").unwrap();
-    let task = ClipTask::new(model.clone(), Some(10));
-    let (config, batch) = (config_of(&task), task.random_batch(22, 5));
+    let clip = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(10));
+    assert_same_bits(Arc::new(clip));
+    for kind in [UnetKind::Plain, UnetKind::ResidualEncoder] {
+        assert_same_bits(Arc::new(SegmentTask::new(tiny_unet(kind), [48, 40])));
+    }
+}
+
+fn assert_same_bits(task: Arc<dyn Task>) {
+    let config = StepConfig::new(Arc::clone(&task));
+    let batch = task.random_batch(22, 5);
     let split = Split {
         batch_size: 8,
         kept: 1,
@@ -22,7 +34,7 @@ fn three_steps_have_the_same_bits_on_any_number_of_threads() {
     for threads in [1, 2, 3, 5] {
         let device = on_cpu(threads);
         let mut step = step(&device, &config, 22, split);
-        draw_weights(&device, &mut step, &model, 3);
+        step.set_weights(&device, task.weights(3).unwrap()).unwrap();
         let mut losses = Vec::new();
         for count in 0..3 {
             let scalars = StepScalars {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use holdall_data::image_processor::ImageProcessor;
-use holdall_data::loader::{Loader, Skipped};
+use holdall_data::loader::{Loader, RowFormat, Skipped};
 use holdall_data::samples::Samples;
 use holdall_data::source::{self, Captions};
 use holdall_data::target::{Target, TargetKind};
@@ -172,8 +172,12 @@ impl SavedModel for SavedClassifier {
         }
     }
 
-    fn processor(&self) -> &ImageProcessor {
-        &self.processor
+    fn describe_pictures(&self) -> String {
+        self.processor.describe()
+    }
+
+    fn rows(&self) -> RowFormat {
+        self.processor.framing.into()
     }
 
     fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
@@ -186,6 +190,7 @@ impl SavedModel for SavedClassifier {
             samples: Arc::new(samples),
             csv: data.csv,
             notes,
+            rows: self.rows(),
         })
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
+use holdall_data::loader::RowFormat;
 use holdall_data::source::{self, Captions};
 use holdall_data::text::{TextEncoder, bucket};
 
@@ -107,8 +108,12 @@ impl SavedModel for SavedClip {
         }
     }
 
-    fn processor(&self) -> &ImageProcessor {
-        &self.processor
+    fn describe_pictures(&self) -> String {
+        self.processor.describe()
+    }
+
+    fn rows(&self) -> RowFormat {
+        self.processor.framing.into()
     }
 
     fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
@@ -137,6 +142,7 @@ impl SavedModel for SavedClip {
             samples,
             csv: data.csv,
             notes,
+            rows: self.rows(),
         })
     }
 

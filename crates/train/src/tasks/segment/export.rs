@@ -49,6 +49,8 @@ pub(super) fn save(task: &SegmentTask, step: &Step, folder: &Path) -> Result<(),
             (name, shape, tensor)
         })
         .collect();
-    let saved = write_folder(folder, &task.model, &tensors, None, Some(SHARD_BYTES));
+    let mut model = task.model.clone();
+    model.threshold = task.saved_threshold();
+    let saved = write_folder(folder, &model, &tensors, None, Some(SHARD_BYTES));
     saved.map_err(|cause| unsaved(&cause))
 }

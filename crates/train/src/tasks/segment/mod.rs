@@ -9,26 +9,36 @@
 //! effective batch whatever the split: [`loss_terms`](self).
 
 mod batch;
+mod evaluate;
+mod examples;
 mod export;
 mod loss_terms;
+pub mod png_file;
+mod predict;
 mod prepare;
 mod row;
+mod saved_model;
 mod step;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use holdall_data::loader::Loaded;
 use holdall_data::samples::Samples;
+use holdall_data::segmentation::PairFraming;
 use holdall_device::HostRow;
 use holdall_graph::Graph;
+use holdall_models::folder::ModelFolder;
+use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::UnetConfig;
 use holdall_models::unet::{init, layout};
 
 pub use batch::batch_of;
+pub use examples::overlay_png;
 pub use loss_terms::{LossTerm, TermKind};
 pub use prepare::{prepare, setup};
 pub use row::{NOT_COUNTED, RowShape};
+pub use saved_model::{PredictedPicture, SavedSegmenter};
 pub use step::{LOGITS, PROGRAM, PROGRAM_ROWS};
 
 use crate::batch::Batch;
@@ -62,6 +72,14 @@ pub struct SegmentTask {
     pub class_weights: Vec<f32>,
     /// Exact, or wrong on purpose.
     pub coupling: Coupling,
+    /// How samples become rows, and what masks hold; where there is data.
+    pub framing: Option<Arc<PairFraming>>,
+    /// Height and width of the largest picture that is evaluated.
+    pub largest: [usize; 2],
+    /// Whether predictions are means over mirrored pictures.
+    pub mirror: bool,
+    /// The best threshold of the last evaluation of validation pictures: saved with the model.
+    tuned_threshold: Arc<Mutex<Option<f64>>>,
     /// Where weights come from.
     weights: Option<Arc<Weights>>,
     /// Whether the folder's heads are for other classes.
@@ -81,17 +99,46 @@ impl SegmentTask {
             terms: LossTerm::usual(model.num_outputs()),
             class_weights: vec![1.0; model.num_mask_values()],
             coupling: Coupling::EffectiveBatch,
+            framing: None,
+            largest: [height, width],
+            mirror: false,
+            tuned_threshold: Arc::default(),
             weights: None,
             is_new_head: false,
             model,
         }
     }
 
+    /// The same on the weights of a folder that was checked; `None` where it is no U-Net's.
+    pub fn of_folder(folder: ModelFolder, sides: [usize; 2]) -> Option<SegmentTask> {
+        let ModelConfig::Unet(model) = folder.config() else {
+            return None;
+        };
+        let random = SegmentTask::new(model.clone(), sides);
+        Some(SegmentTask {
+            weights: Some(Arc::new(Weights::Folder(Box::new(folder)))),
+            ..random
+        })
+    }
+
+    /// What an evaluation of validation pictures found.
+    fn tune_threshold(&self, threshold: f64) {
+        let tuned = self.tuned_threshold.lock();
+        *tuned.unwrap_or_else(PoisonError::into_inner) = Some(threshold);
+    }
+
+    /// The threshold that is saved with the model: the best of the last evaluation, or the one that it came with.
+    fn saved_threshold(&self) -> f64 {
+        let tuned = self.tuned_threshold.lock();
+        let tuned = *tuned.unwrap_or_else(PoisonError::into_inner);
+        tuned.unwrap_or(self.model.threshold)
+    }
+
     /// Fills a parameter from a folder, whose convolutions have another layout.
     fn read_weight(
         &self,
         shapes: &[(String, Vec<usize>)],
-        folder: &holdall_models::folder::ModelFolder,
+        folder: &ModelFolder,
         name: &str,
         values: &mut [f32],
     ) -> Result<(), TrainError> {
@@ -220,34 +267,27 @@ impl Task for SegmentTask {
         }
     }
 
-    fn evaluation_bytes(&self, _subset: Subset, _samples: &Samples, _threads: usize) -> u64 {
-        0
+    fn evaluation_bytes(&self, _subset: Subset, samples: &Samples, threads: usize) -> u64 {
+        evaluate::host_bytes(self, samples, threads)
     }
 
-    fn evaluate(&self, _evaluation: Evaluation<'_>) -> Result<Evaluated, Unfinished> {
-        Err(no_evaluation().into())
+    fn evaluate(&self, evaluation: Evaluation<'_>) -> Result<Evaluated, Unfinished> {
+        evaluate::evaluate(self, evaluation)
     }
 
     fn metric(&self, scores: &Scores, name: &str) -> Option<f64> {
         scores.number(name)
     }
 
-    fn best_metric(&self, _asked: Option<&str>) -> Result<(String, Direction), TrainError> {
-        Ok(("dice".to_owned(), Direction::Higher))
+    fn best_metric(&self, asked: Option<&str>) -> Result<(String, Direction), TrainError> {
+        evaluate::best_metric(asked)
     }
 
-    fn describe_scores(&self, _scores: &Scores) -> String {
-        String::new()
+    fn describe_scores(&self, scores: &Scores) -> String {
+        evaluate::describe_scores(scores)
     }
 
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError> {
         export::save(self, step, folder)
     }
-}
-
-/// Until there is an evaluation.
-fn no_evaluation() -> TrainError {
-    TrainError::Config(
-        "task: segment is not evaluated yet\nhint: `train: {eval_every: none}`".to_owned(),
-    )
 }

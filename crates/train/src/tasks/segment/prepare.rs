@@ -3,11 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use holdall_data::config::ImageSize;
 use holdall_data::image_processor::ImageProcessor;
+use holdall_data::loader::RowFormat;
+use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, SegmentationSet, Survey};
+use holdall_graph::ops::normalize_pixels::PixelDepth;
 use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
 use holdall_models::model_config::ModelConfig;
-use holdall_models::unet::config::{MOST_CLASSES, UnetConfig};
+use holdall_models::unet::config::{MOST_CLASSES, PictureInput, UnetConfig};
 
 use super::{LossTerm, SegmentTask, loss_terms};
 use crate::config::RunConfig;
@@ -104,9 +108,96 @@ fn task(
 }
 
 /// Reads the data and opens the model.
-pub fn prepare(_config: &RunConfig, _site: Site<'_>) -> Result<Prepared, TrainError> {
-    Err(TrainError::Config(
-        "task: segment takes no data yet\nhint: `holdall bench segment`, `holdall verify unet-demo`"
-            .to_owned(),
-    ))
+pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
+    let SegmentationSet {
+        train,
+        validation,
+        coding,
+        survey,
+        place,
+        mut notes,
+        ..
+    } = SegmentationSet::open(&config.data, config.seed)?;
+    let mut opened = open_model(config)?;
+    let is_new_head = fit_to_data(&mut opened, config, &coding, &survey, &mut notes)?;
+    let model = &opened.model;
+    let own = [survey.height as usize, survey.width as usize];
+    let rounded = own.map(|side| side.next_multiple_of(model.size_multiple()));
+    let fit = match (model.patch, model.image_size) {
+        (Some(_), _) => Fit::Patch {
+            foreground: config.data.foreground.0,
+        },
+        (None, Some(_)) => Fit::Resize,
+        (None, None) => Fit::Pad,
+    };
+    let sides = model.patch.map(|side| [side; 2]);
+    let sides = sides.or(model.image_size).unwrap_or(rounded);
+    let mut task = task(config, opened, sides)?;
+    task.is_new_head = is_new_head;
+    task.largest = own;
+    let framing = Arc::new(PairFraming {
+        shape: task.row_shape(),
+        fit,
+        coding: Arc::new(coding),
+        padding: task.padding(),
+    });
+    task.framing = Some(Arc::clone(&framing));
+    let processor = ImageProcessor::vit(sides[0] as u32);
+    let mut setup = Setup::new(config, site, Arc::new(task), processor, Vec::new())?;
+    setup.rows = RowFormat::Pair(framing);
+    Ok(Prepared {
+        setup,
+        train: Arc::new(train),
+        validation: validation.map(Arc::new),
+        csv: place,
+        bad_rows: Vec::new(),
+        notes,
+    })
+}
+
+/// Classes, channels and sizes of the data. Returns whether the heads of a folder are for other classes.
+fn fit_to_data(
+    opened: &mut OpenedModel,
+    config: &RunConfig,
+    coding: &MaskCoding,
+    survey: &Survey,
+    notes: &mut Vec<String>,
+) -> Result<bool, TrainError> {
+    let model = &mut opened.model;
+    let classes = match coding.classes() {
+        [_, only] => vec![only.clone()],
+        classes => classes.to_vec(),
+    };
+    let is_random = matches!(opened.weights, Weights::Random { .. });
+    let is_new_head = !is_random && classes.len() != model.classes.len();
+    if is_new_head {
+        notes.push(format!(
+            "Heads: RANDOM (the folder's are for {} classes, the data has {})",
+            model.num_mask_values(),
+            coding.classes().len()
+        ));
+    }
+    model.classes = classes;
+    let depth = match survey.depth.bytes() {
+        1 => PixelDepth::Eight,
+        _ => PixelDepth::Sixteen,
+    };
+    let unsaid = config.unet.input_channels.is_none() && config.unet.bits.is_none();
+    let found = (survey.channels, depth);
+    if is_random && unsaid && found != (model.input.channels, model.input.depth) {
+        model.input = PictureInput::of(survey.channels, depth);
+    }
+    match config.data.image_size {
+        ImageSize::Auto if config.data.patch.is_some() => model.image_size = None,
+        ImageSize::Auto => {}
+        ImageSize::None => model.image_size = None,
+        ImageSize::Exactly { height, width } => {
+            model.image_size = Some([height as usize, width as usize]);
+        }
+    }
+    if let Some(side) = config.data.patch {
+        model.patch = Some(side as usize);
+    }
+    model.validate(Path::new("data"))?;
+    Ok(is_new_head)
 }

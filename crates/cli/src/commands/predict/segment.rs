@@ -1,0 +1,483 @@
+//! Masks of pictures, by a segmentation model: written at the pictures' own size.
+//!
+//! ```text
+//! OUT/masks/NAME.png            0 and 255; class numbers where there are several classes
+//! OUT/probabilities/NAME.png    16 bits, or NAME.npy: height x width x outputs in f32
+//! OUT/overlays/NAME.png         the picture with what was predicted; found, missed and invented where there is truth
+//! OUT/scores.csv                a row for each picture with a mask
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use holdall_data::DataConfig;
+use holdall_data::config::Validation;
+use holdall_data::loader;
+use holdall_data::samples::Samples;
+use holdall_data::segmentation::{MaskCoding, SegmentationSet, without_masks};
+use holdall_device::Device;
+use holdall_files::write_whole;
+use holdall_metrics::segmentation::{METRICS, MaskScores};
+use holdall_train::TrainError;
+use holdall_train::saved_model::{self, Opened, Pictures, SavedModel};
+use holdall_train::skipped::reason;
+use holdall_train::task::Unfinished;
+use holdall_train::tasks::segment::png_file::{self, Pixels};
+use holdall_train::tasks::segment::{PredictedPicture, SavedSegmenter, SegmentTask, overlay_png};
+use serde::Serialize;
+
+use super::{PredictArguments, Skipped, pictures_under};
+use crate::array_file;
+use crate::failure;
+use crate::screen::{print, print_json, progress, tell};
+use crate::stop;
+
+/// What is written of a segmentation.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Segmentation")]
+pub struct SegmentOptions {
+    /// Folder for masks, probabilities, overlays and scores
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Also writes probabilities: png (16 bits) or npy (f32)
+    #[arg(long, value_name = "FORMAT", requires = "out")]
+    pub probabilities: Option<ProbabilityFormat>,
+    /// Also writes the pictures with what was predicted
+    #[arg(long, requires = "out")]
+    pub overlays: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProbabilityFormat {
+    Png,
+    Npy,
+}
+
+#[derive(Serialize)]
+struct SegmentJson<'a> {
+    model: &'a Path,
+    device: &'static str,
+    out: &'a Path,
+    predictions: &'a [PredictedMask],
+    skipped: &'a [Skipped],
+    planned_bytes: u64,
+    process_bytes: Option<u64>,
+}
+
+/// What was written of a picture.
+#[derive(Serialize)]
+struct PredictedMask {
+    image: String,
+    mask: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scores: Option<MaskScores>,
+}
+
+/// Pictures, with what their masks hold where they have any.
+struct Found {
+    lists: Vec<Arc<Samples>>,
+    coding: Option<MaskCoding>,
+}
+
+pub(super) fn run(
+    arguments: &PredictArguments,
+    device: &Device,
+    budget_bytes: Option<u64>,
+    saved: &SavedSegmenter,
+) -> Result<ExitCode> {
+    let Some(out) = &arguments.segment.out else {
+        let hint = "holdall predict MODEL IMAGES --out masks";
+        return Err(refused(arguments, "expected --out DIR for its masks", hint));
+    };
+    if !arguments.labels.is_empty() || arguments.features.is_some() || arguments.csv.is_some() {
+        let found = "--labels, --features and --csv are for models of captions and labels";
+        return Err(refused(
+            arguments,
+            found,
+            "--out DIR writes masks and scores",
+        ));
+    }
+    let found = find(arguments, saved)?;
+    let names = Names::of(&found.lists);
+    let writer = Writer {
+        out,
+        options: &arguments.segment,
+        saved,
+        names: &names,
+    };
+    writer.make_folders()?;
+    let total: usize = found.lists.iter().map(|list| list.len()).sum();
+    let bar = progress(total as u64, "Predicting");
+    let (mut predictions, mut skipped, mut planned_bytes) = (Vec::new(), Vec::new(), 0);
+    for (number, samples) in found.lists.iter().enumerate() {
+        let job = Job {
+            arguments,
+            device,
+            budget_bytes,
+            saved,
+            samples,
+            coding: found.coding.clone(),
+        };
+        let mut of_list: Vec<(u32, PredictedMask)> = Vec::new();
+        for group in job.groups() {
+            let each = |sample, mask| {
+                bar.inc(1);
+                of_list.push((sample, mask));
+            };
+            let Some((planned, left_out)) = job.predict(&group, (&writer, number), each)? else {
+                return Ok(stop::exit_code());
+            };
+            planned_bytes = planned_bytes.max(planned);
+            skipped.extend(left_out.iter().map(|one| job.left_out(one)));
+        }
+        of_list.sort_by_key(|(sample, _)| *sample);
+        predictions.extend(of_list.into_iter().map(|(_, mask)| mask));
+    }
+    bar.finish_and_clear();
+    for one in &skipped {
+        tell(&format!("skipped {}: {}", one.image, one.reason));
+    }
+    writer.write_scores(&predictions)?;
+    if arguments.output.json {
+        print_json(&SegmentJson {
+            model: saved.path(),
+            device: device.kind(),
+            out,
+            predictions: &predictions,
+            skipped: &skipped,
+            planned_bytes,
+            process_bytes: device.peak_bytes(),
+        })?;
+    } else {
+        print(&show(&predictions))?;
+    }
+    Ok(match skipped.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(failure::FOUND),
+    })
+}
+
+fn refused(arguments: &PredictArguments, found: &str, hint: &str) -> anyhow::Error {
+    let model = &arguments.model;
+    TrainError::Config(format!(
+        "{model}: a segmentation model; {found}\nhint: {hint}"
+    ))
+    .into()
+}
+
+/// A folder of images and masks, or a CSV of both, has truth to score against; all else is pictures alone.
+fn find(arguments: &PredictArguments, saved: &SavedSegmenter) -> Result<Found> {
+    if let [only] = arguments.images.as_slice() {
+        let is_table = only.is_file() && only.extension().is_some_and(|end| end == "csv");
+        let config = DataConfig {
+            train: Some(only.clone()),
+            validation: Validation::None,
+            ..DataConfig::default()
+        };
+        let opened = match is_table || only.is_dir() {
+            true => Some(SegmentationSet::open(&config, 0)),
+            false => None,
+        };
+        match opened {
+            Some(Ok(set)) => {
+                set.notes.iter().for_each(|note| tell(note));
+                let lists = [Some(set.train), set.validation, set.test];
+                let lists = lists.into_iter().flatten().filter(|list| !list.is_empty());
+                let is_known = set.coding.num_outputs() == saved.model().num_outputs();
+                if !is_known {
+                    tell("Scores: none, masks and model have different classes");
+                }
+                return Ok(Found {
+                    lists: lists.map(Arc::new).collect(),
+                    coding: is_known.then_some(set.coding),
+                });
+            }
+            Some(Err(error)) if is_table => return Err(TrainError::from(error).into()),
+            _ => {}
+        }
+    }
+    let paths = pictures_under(&arguments.images)?;
+    Ok(Found {
+        lists: vec![Arc::new(without_masks(&paths))],
+        coding: None,
+    })
+}
+
+/// Pictures of one list.
+struct Job<'a> {
+    arguments: &'a PredictArguments,
+    device: &'a Device,
+    budget_bytes: Option<u64>,
+    saved: &'a SavedSegmenter,
+    samples: &'a Arc<Samples>,
+    coding: Option<MaskCoding>,
+}
+
+/// Pictures whose rows are of one size.
+#[derive(Default)]
+struct Group {
+    /// Largest height and largest width.
+    largest: [usize; 2],
+    /// What reading one takes, at most.
+    read_bytes: u64,
+    samples: Vec<u32>,
+}
+
+const HAS_FRAMING: &str = "a saved model's task has a framing";
+
+impl Job<'_> {
+    /// Pictures by the size of their rows. What a picture becomes must not depend on its neighbours: a model that
+    /// takes pictures at their own size is planned for each size.
+    fn groups(&self) -> Vec<Group> {
+        let task = self.task([1, 1]);
+        let framing = task.framing.as_deref().expect(HAS_FRAMING);
+        let mut groups: BTreeMap<[usize; 2], Group> = BTreeMap::new();
+        for sample in 0..self.samples.len() {
+            // What cannot be read is named when it is read.
+            let cost = framing.cost(self.samples, sample).ok();
+            let size = cost.map_or([1, 1], |cost| [cost.height as usize, cost.width as usize]);
+            let group = groups.entry(self.saved.row_size(size)).or_default();
+            group.largest = [0, 1].map(|side| group.largest[side].max(size[side]));
+            group.read_bytes = group.read_bytes.max(cost.map_or(0, |cost| cost.bytes));
+            group.samples.push(sample as u32);
+        }
+        groups.into_values().collect()
+    }
+
+    fn task(&self, largest: [usize; 2]) -> SegmentTask {
+        let coding = self.coding.clone().unwrap_or_else(|| MaskCoding::pair(255));
+        self.saved.task_for(largest, coding)
+    }
+
+    /// Plans for a size and predicts. Returns the plan's bytes and what could not be read; `None` where it is to stop.
+    fn predict(
+        &self,
+        group: &Group,
+        (writer, list): (&Writer<'_>, usize),
+        mut each: impl FnMut(u32, PredictedMask),
+    ) -> Result<Option<(u64, Vec<loader::Skipped>)>> {
+        let task = self.task(group.largest);
+        let framing = task.framing.clone().expect(HAS_FRAMING);
+        let threads = self.device.cpu().num_threads();
+        let host_bytes = SavedSegmenter::host_bytes(&task, group.read_bytes, threads)
+            + threads as u64 * Writer::bytes(&task, group.largest);
+        let wanted = Pictures {
+            samples: self.samples,
+            rows: loader::RowFormat::Pair(framing),
+            policy: &DataConfig::default(),
+            batch: self.arguments.inference.batch_size,
+            budget_bytes: self.budget_bytes,
+            host_bytes,
+        };
+        let stop = &stop::requests().stop;
+        let opened = saved_model::open(self.device, &task, &wanted, stop);
+        let opened = opened.map_err(|error| {
+            self.saved
+                .refusal(self.device, &wanted.rows, host_bytes, error)
+        })?;
+        let Some(Opened {
+            mut model, note, ..
+        }) = opened
+        else {
+            return Ok(None);
+        };
+        note.iter().for_each(|note| tell(note));
+        let planned_bytes = model.plan().process_bytes;
+        let mut forward = model.forward(self.device);
+        let skipped = SavedSegmenter::predict(
+            &task,
+            (self.device, &mut forward),
+            (self.samples, &group.samples),
+            self.coding.is_some(),
+            stop,
+            |predicted| writer.write(self.samples, list, predicted),
+            |sample, mask| {
+                each(sample, mask);
+                true
+            },
+        );
+        match skipped {
+            Err(Unfinished::Stopped) => Ok(None),
+            skipped => Ok(Some((
+                planned_bytes,
+                skipped.map_err(Unfinished::into_error)?,
+            ))),
+        }
+    }
+
+    fn left_out(&self, skipped: &loader::Skipped) -> Skipped {
+        let path = self.samples.image_path(skipped.sample as usize);
+        Skipped {
+            reason: reason(&path, &skipped.error),
+            image: path.display().to_string(),
+        }
+    }
+}
+
+/// What files of each picture are called: its stem, with a number where several have it.
+struct Names(Vec<Vec<String>>);
+
+impl Names {
+    fn of(lists: &[Arc<Samples>]) -> Names {
+        let mut taken: HashMap<String, usize> = HashMap::new();
+        let mut name = |samples: &Samples, sample: usize| {
+            let path = samples.image_path(sample);
+            let stem = path
+                .file_stem()
+                .map_or("picture".into(), |stem| stem.to_string_lossy());
+            let times = taken.entry(stem.to_string()).or_insert(0);
+            *times += 1;
+            match times {
+                1 => stem.to_string(),
+                times => format!("{stem}-{times}"),
+            }
+        };
+        let names = lists.iter().map(|samples| {
+            let all = 0..samples.len();
+            all.map(|sample| name(samples, sample)).collect()
+        });
+        Names(names.collect())
+    }
+}
+
+/// Writes what was predicted.
+struct Writer<'a> {
+    out: &'a Path,
+    options: &'a SegmentOptions,
+    saved: &'a SavedSegmenter,
+    names: &'a Names,
+}
+
+impl Writer<'_> {
+    /// What files of a picture take while they are made.
+    fn bytes(task: &SegmentTask, [height, width]: [usize; 2]) -> u64 {
+        let outputs = task.model.num_outputs();
+        // Classes, a file of them, and an overlay or an array with its file.
+        (height * width * (2 + (8 * outputs).max(6))) as u64
+    }
+
+    fn make_folders(&self) -> Result<()> {
+        let mut folders = vec!["masks"];
+        folders.extend(self.options.probabilities.map(|_| "probabilities"));
+        folders.extend(self.options.overlays.then_some("overlays"));
+        for folder in folders {
+            let path = self.out.join(folder);
+            std::fs::create_dir_all(&path).map_err(|cause| unwritten(&path, &cause))?;
+        }
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        samples: &Samples,
+        list: usize,
+        predicted: PredictedPicture<'_>,
+    ) -> Result<PredictedMask, TrainError> {
+        let sample = predicted.sample as usize;
+        let name = &self.names.0[list][sample];
+        let size = [predicted.picture.height, predicted.picture.width];
+        let write = |path: &Path, bytes: &[u8]| {
+            stop::whole(|| write_whole(path, bytes)).map_err(|cause| unwritten(path, &cause))
+        };
+        let mask = self.out.join("masks").join(format!("{name}.png"));
+        let classes = match self.saved.model().num_outputs() {
+            1 => predicted.classes.iter().map(|class| class * 255).collect(),
+            _ => predicted.classes.to_vec(),
+        };
+        write(&mask, &png_file::encode(&Pixels::Grey(&classes), size))?;
+        if let Some(format) = self.options.probabilities {
+            for (path, bytes) in self.probabilities(format, name, size, predicted.probabilities_hwk)
+            {
+                write(&path, &bytes)?;
+            }
+        }
+        if self.options.overlays {
+            let path = self.out.join("overlays").join(format!("{name}.png"));
+            write(&path, &overlay_png(predicted.picture, predicted.classes))?;
+        }
+        Ok(PredictedMask {
+            image: samples.image_path(sample).display().to_string(),
+            mask,
+            scores: predicted.scores.map(|scores| scores.mean()),
+        })
+    }
+
+    /// Files of one picture; as PNG one for each output.
+    fn probabilities(
+        &self,
+        format: ProbabilityFormat,
+        name: &str,
+        [height, width]: [usize; 2],
+        probabilities_hwk: &[f32],
+    ) -> Vec<(PathBuf, Vec<u8>)> {
+        let folder = self.out.join("probabilities");
+        let outputs = self.saved.model().num_outputs();
+        if format == ProbabilityFormat::Npy {
+            let numbers = probabilities_hwk
+                .iter()
+                .flat_map(|value| value.to_le_bytes());
+            let mut file = array_file::npy_header_of("<f4", &[height, width, outputs]);
+            file.extend(numbers);
+            return vec![(folder.join(format!("{name}.npy")), file)];
+        }
+        let of_output = |output: usize| {
+            let values = probabilities_hwk.iter().skip(output).step_by(outputs);
+            let values: Vec<u16> = values
+                .map(|value| (value * 65535.0).round() as u16)
+                .collect();
+            let name = match outputs {
+                1 => format!("{name}.png"),
+                _ => format!("{name}-{output}.png"),
+            };
+            let file = png_file::encode(&Pixels::Grey16(&values), [height, width]);
+            (folder.join(name), file)
+        };
+        (0..outputs).map(of_output).collect()
+    }
+
+    /// A row for each picture with a mask.
+    fn write_scores(&self, predictions: &[PredictedMask]) -> Result<()> {
+        let scored = predictions
+            .iter()
+            .filter_map(|one| Some((&one.image, one.scores?)));
+        let scored: Vec<(&String, MaskScores)> = scored.collect();
+        if scored.is_empty() {
+            return Ok(());
+        }
+        let mut rows = csv::Writer::from_writer(Vec::new());
+        rows.write_record(["image"].iter().chain(&METRICS))?;
+        for (image, scores) in &scored {
+            let values = scores
+                .values()
+                .map(|value| value.map_or(String::new(), |value| format!("{value:.6}")));
+            rows.write_record([(*image).clone()].iter().chain(&values))?;
+        }
+        let path = self.out.join("scores.csv");
+        let text = rows.into_inner()?;
+        stop::whole(|| write_whole(&path, &text)).map_err(|cause| unwritten(&path, &cause))?;
+        tell(&format!("{} scores: {}", scored.len(), path.display()));
+        Ok(())
+    }
+}
+
+fn unwritten(path: &Path, cause: &std::io::Error) -> TrainError {
+    TrainError::Config(format!(
+        "{}: {cause}\nhint: choose another folder for --out",
+        path.display()
+    ))
+}
+
+fn show(predictions: &[PredictedMask]) -> String {
+    let line = |one: &PredictedMask| {
+        let dice = one.scores.and_then(|scores| scores.dice);
+        let dice = dice.map_or(String::new(), |dice| {
+            format!(" (Dice {:.1}%)", 100.0 * dice)
+        });
+        format!("{}: {}{dice}\n", one.image, one.mask.display())
+    };
+    predictions.iter().map(line).collect()
+}

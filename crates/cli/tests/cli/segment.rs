@@ -1,0 +1,230 @@
+//! Segmentation as people type it: from pictures and masks to a model folder, and what that is good for.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use image::{GrayImage, Luma, Rgb, RgbImage};
+use serde_json::Value;
+
+use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model};
+use crate::typed::{Answer, DONE, holdall_words, start};
+
+/// Bright disks on a dark ground, each picture its own: `images/N.png` and `masks/N.png`.
+pub fn with_disks(count: u32, [height, width]: [u32; 2]) -> (Home, PathBuf) {
+    let home = Home::empty();
+    let folder = home.path("disks");
+    for part in ["images", "masks"] {
+        fs::create_dir_all(folder.join(part)).unwrap();
+    }
+    for number in 0..count {
+        let center = [
+            13 + number * 7 % (height - 24),
+            12 + number * 11 % (width - 24),
+        ];
+        let radius = 5 + number % 6;
+        let inside = |x: u32, y: u32| {
+            let (down, across) = (y.abs_diff(center[0]), x.abs_diff(center[1]));
+            down * down + across * across <= radius * radius
+        };
+        let noise = |x: u32, y: u32| (x * 7 + y * 13 + x * y + number * 31) % 40;
+        let image = RgbImage::from_fn(width, height, |x, y| {
+            let light = noise(x, y) as u8 + if inside(x, y) { 150 } else { 40 };
+            Rgb([light, light / 2, 20])
+        });
+        let mask = GrayImage::from_fn(width, height, |x, y| {
+            Luma([if inside(x, y) { 255 } else { 0 }])
+        });
+        image
+            .save(folder.join(format!("images/{number}.png")))
+            .unwrap();
+        mask.save(folder.join(format!("masks/{number}.png")))
+            .unwrap();
+    }
+    (home, folder)
+}
+
+fn typed(command: &str, paths: &[&Path], options: &str) -> Answer {
+    let mut words: Vec<OsString> = vec![command.into()];
+    words.extend(paths.iter().map(OsString::from));
+    words.extend(options.split_whitespace().map(OsString::from));
+    holdall_words(words)
+}
+
+const TINY: &str = "--model unet-demo --set unet.channels=[8,8] --set unet.groups=2 --set data.image_size=32 \
+    --set data.validation=25% --batch-size 2 --gradient-accumulation 2 --lr 2e-3 --num-threads 2";
+
+fn words(folder: &Path, out: &Path, options: &str) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["train".into(), folder.into()];
+    words.extend(["--out".into(), out.into()]);
+    let options = TINY.split_whitespace().chain(options.split_whitespace());
+    words.extend(options.map(OsString::from));
+    words
+}
+
+fn train(folder: &Path, out: &Path, options: &str) -> Answer {
+    holdall_words(words(folder, out, options))
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    let found = path.split('.').fold(value, |value, key| &value[key]);
+    found.as_f64().unwrap_or_else(|| panic!("{path}: {value}"))
+}
+
+#[test]
+fn masks_are_learned_evaluated_and_predicted() {
+    let (home, folder) = with_disks(16, [48, 40]);
+    let log = train(&folder, &home.path("run"), "--epochs 12").exits(DONE);
+    for line in [
+        "Task: segment",
+        "per image     Dice ",
+        "pooled        Dice ",
+        "threshold     0.50; the best is 0.",
+    ] {
+        assert!(log.stderr.contains(line), "lacks `{line}`\n{}", log.stderr);
+    }
+    let file = fs::read_to_string(home.path("run/segmentation.json")).unwrap();
+    let file: Value = serde_json::from_str(&file).unwrap();
+    assert_eq!(file["images"].as_array().unwrap().len(), 4);
+    assert_eq!(file["threshold_curve"].as_array().unwrap().len(), 99);
+    let ranks = file["overlays"].as_array().unwrap().iter();
+    let ranks: Vec<&str> = ranks.map(|one| one["rank"].as_str().unwrap()).collect();
+    assert_eq!(ranks, ["best", "median", "worst"]);
+    for one in file["overlays"].as_array().unwrap() {
+        for part in ["picture", "truth", "prediction", "difference"] {
+            let uri = one[part].as_str().unwrap();
+            assert!(uri.starts_with("data:image/png;base64,"), "{part}");
+        }
+    }
+
+    // The threshold that was best on validation travels with the model, and an evaluation of the same pictures uses it.
+    let config = fs::read_to_string(home.path("run/model/config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    assert_eq!(config["threshold"], file["threshold"]);
+    let run = home.path("run");
+    let scores = typed("eval", &[&run], "--json").exits(DONE).json();
+    assert_eq!(scores["threshold"], file["threshold"]);
+    assert!(number(&scores, "dice") > 0.5, "{scores}");
+    let best = number(&scores, "dice_at_best_threshold");
+    assert!((number(&scores, "dice") - best).abs() < 1e-6, "{scores}");
+    assert_eq!(scores["images"].as_array().unwrap().len(), 4);
+    let mirrored = typed("eval", &[&run], "--json --mirror").exits(DONE).json();
+    assert_ne!(mirrored["auc"], scores["auc"]);
+
+    // Masks at the pictures' own size, with scores where there is truth.
+    let out = home.path("predicted");
+    let options = format!(
+        "--out {} --probabilities png --overlays --json",
+        out.display()
+    );
+    let answer = typed("predict", &[&run, &folder], &options)
+        .exits(DONE)
+        .json();
+    assert_eq!(answer["predictions"].as_array().unwrap().len(), 16);
+    for part in ["masks", "probabilities", "overlays"] {
+        let picture = image::open(out.join(part).join("3.png")).unwrap();
+        assert_eq!((picture.width(), picture.height()), (40, 48), "{part}");
+    }
+    let mask = image::open(out.join("masks/3.png")).unwrap().into_luma8();
+    let probabilities = image::open(out.join("probabilities/3.png"))
+        .unwrap()
+        .into_luma16();
+    let threshold = number(&scores, "threshold") * 65535.0;
+    for (mask, probability) in mask.pixels().zip(probabilities.pixels()) {
+        let apart = f64::from(probability.0[0]) - threshold;
+        let is_set = mask.0[0] == 255;
+        assert!(
+            is_set == (apart > 0.0) || apart.abs() <= 1.0,
+            "{apart} {is_set}"
+        );
+    }
+    let table = fs::read_to_string(out.join("scores.csv")).unwrap();
+    assert_eq!(table.lines().count(), 17);
+    assert!(table.starts_with("image,dice,iou,"), "{table}");
+
+    // Pictures alone have no scores; an array has every number.
+    let out = home.path("alone");
+    let options = format!("--out {} --probabilities npy --json", out.display());
+    let pictures = folder.join("images");
+    let answer = typed("predict", &[&run, &pictures], &options)
+        .exits(DONE)
+        .json();
+    assert_eq!(answer["predictions"][0].get("scores"), None);
+    assert!(!out.join("scores.csv").exists());
+    let array = fs::read(out.join("probabilities/0.npy")).unwrap();
+    assert_eq!(array.len() % 64, 48 * 40 * 4 % 64);
+    assert_eq!(
+        fs::read(out.join("masks/0.png")).unwrap(),
+        fs::read(home.path("predicted/masks/0.png")).unwrap()
+    );
+}
+
+#[test]
+fn a_model_of_patches_looks_at_tiles_and_memory_changes_nothing() {
+    let (home, folder) = with_disks(8, [70, 90]);
+    let options = "--epochs 2 --set data.patch=32 --set data.image_size=none";
+    train(&folder, &home.path("run"), options).exits(DONE);
+    let config = fs::read_to_string(home.path("run/model/config.json")).unwrap();
+    assert!(config.contains("\"patch\": 32"), "{config}");
+    let run = home.path("run");
+    let scores = |options: &str| {
+        let mut scores = typed("eval", &[&run], &format!("--json {options}"))
+            .exits(DONE)
+            .json();
+        for key in ["planned_bytes", "process_bytes"] {
+            scores.as_object_mut().unwrap().remove(key);
+        }
+        scores
+    };
+    let one = scores("--batch-size 1");
+    assert_eq!(one, scores("--batch-size 7 --num-threads 1"));
+    assert_ne!(one["auc"], scores("--tiles 64")["auc"]);
+    let answer = typed("eval", &[&run], "--tiles 33").exits(2);
+    assert!(
+        answer.stderr.contains("hint: --tiles 34"),
+        "{}",
+        answer.stderr
+    );
+}
+
+#[test]
+fn a_killed_segmentation_goes_on_bit_for_bit() {
+    let (home, folder) = with_disks(16, [32, 32]);
+    let options = "--epochs 30 --set train.save_every=3";
+    train(&folder, &home.path("whole"), options).exits(DONE);
+    let (whole, killed) = (home.run_named("whole"), home.run_named("killed"));
+    let mut running = start(words(&folder, &killed.path, options));
+    killed.wait_until(&mut running, |run| {
+        run.num_lines() >= 7 && run.last().exists()
+    });
+    assert!(running.kill(), "it was done before it was killed");
+    assert!(killed.num_lines() < whole.num_lines());
+    killed.resume("").exits(DONE);
+    assert_same_lines(&killed, &whole);
+    assert_same_model(&killed, &whole);
+    let file = |run: &RunFiles| fs::read(run.file("segmentation.json")).unwrap();
+    assert!(file(&killed) == file(&whole), "the overlays and scores too");
+}
+
+/// Pictures at their own size are not made smaller where they do not fit: the refusal names tiles that do.
+#[test]
+fn whole_pictures_that_do_not_fit_are_refused_with_the_tiles_that_do() {
+    let (home, folder) = with_disks(4, [32, 32]);
+    let options = "--epochs 1 --set data.image_size=none --set data.validation=none";
+    train(&folder, &home.path("run"), options).exits(DONE);
+    let (_large_home, large) = with_disks(1, [1500, 1400]);
+    let run = home.path("run");
+    let options = format!("--out {} --memory 260MiB", home.path("out").display());
+    let answer = typed("predict", &[&run, &large.join("images")], &options).exits(3);
+    for words in [
+        "1400 x 1500 pixels at a time do not fit",
+        "hint: --tiles ",
+        "hint: --memory ",
+    ] {
+        assert!(
+            answer.stderr.contains(words),
+            "lacks `{words}`\n{}",
+            answer.stderr
+        );
+    }
+}

@@ -1,0 +1,246 @@
+//! What a segmentation is worth on samples: every picture once, forward alone, scored at its own size.
+//!
+//! Figures without a prefix are means over pictures; those of `pooled` take the pixels of all pictures together. Pixels that do not count
+//! (outside of the field of view, ignored) are in none. With one class the figures are those at the model's threshold, and the threshold of
+//! the highest mean Dice is found beside them: training saves the one of its validation pictures with the model.
+
+use holdall_data::samples::Samples;
+use holdall_metrics::segmentation::{Image, METRICS, MaskScores, PerImageAndPooled, PooledScores};
+use serde_json::{Map, Value, json};
+
+use super::SegmentTask;
+use super::examples::{self, ImageTable};
+use super::predict::{self, Pictures, Segmented};
+use crate::config::Subset;
+use crate::error::TrainError;
+use crate::scores::{Direction, Scores};
+use crate::similarity::percent;
+use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
+
+/// Bytes that an evaluation holds on the host.
+pub(super) fn host_bytes(task: &SegmentTask, samples: &Samples, threads: usize) -> u64 {
+    let framing = task.framing.as_deref();
+    let decode_bytes = framing.map_or(0, |framing| {
+        let costs = (0..samples.len()).map(|sample| framing.cost(samples, sample));
+        // What cannot be read is named by whoever reads it.
+        let costs = costs.filter_map(|cost| cost.ok().map(|cost| cost.bytes));
+        costs.max().unwrap_or(0)
+    });
+    predict::host_bytes(task, decode_bytes, threads)
+        + PooledScores::bytes(task.model.num_outputs())
+        + ImageTable::bytes(samples.len())
+        + examples::OVERLAY_BYTES
+}
+
+/// Evaluates samples. What cannot be read is left out, and named.
+pub(super) fn evaluate(
+    task: &SegmentTask,
+    evaluation: Evaluation<'_>,
+) -> Result<Evaluated, Unfinished> {
+    let Evaluation {
+        device,
+        mut forward,
+        subset,
+        samples,
+        step,
+        stop,
+        is_wanted,
+        tell,
+        ..
+    } = evaluation;
+    let coding = task.framing.as_deref().map(|framing| &*framing.coding);
+    let all: Vec<u32> = (0..samples.len() as u32).collect();
+    let pictures = Pictures {
+        samples,
+        coding,
+        chosen: &all,
+        stop,
+    };
+    let mut pooled = PooledScores::new(task.model.num_outputs());
+    let mut table = ImageTable::new(samples.len());
+    let (mut done, mut without_mask) = (0, 0);
+    let skipped = predict::look_at(
+        task,
+        device,
+        &mut forward,
+        &pictures,
+        |_, segmented| Ok(score(segmented)),
+        |sample, scorer, scores| {
+            done += 1;
+            match scores {
+                Some(scores) => {
+                    table.add(sample, scores.mean());
+                    pooled.add(scorer, &scores);
+                }
+                None => without_mask += 1,
+            }
+            tell(done, samples.len());
+            is_wanted()
+        },
+    )?;
+    if done == 0 {
+        return Err(nothing_readable(samples, &skipped).into());
+    }
+    if pooled.images() == 0 {
+        return Err(no_masks(samples).into());
+    }
+    let best = pooled.curve().and_then(|curve| curve.best());
+    if let (Some(best), Subset::Validation, Some(_)) = (best, subset, step) {
+        task.tune_threshold(hundredths(best.threshold));
+    }
+    let mut scores = fields(&pooled.mean().per_image);
+    let mut set = |name: &str, value: Value| scores.insert(name.to_owned(), value);
+    set("pooled", Value::Object(fields(&pooled.mean().pooled)));
+    if let Some(best) = best {
+        set("threshold", json!(task.model.threshold));
+        // As it is printed: an f32 has digits that nobody means.
+        set("best_threshold", json!(hundredths(best.threshold)));
+        set("dice_at_best_threshold", json!(best.dice));
+    }
+    if task.model.num_outputs() > 1 {
+        set("classes", class_rows(task, &pooled.classes()));
+    }
+    set("pictures", json!(pooled.images()));
+    set("skipped", json!(samples.len() - done));
+    if without_mask > 0 {
+        set("without_mask", json!(without_mask));
+    }
+    if step.is_none() {
+        set("images", table.rows(samples));
+    }
+    let files = match step {
+        Some(step) => {
+            let overlays = examples::overlays(task, device, &mut forward, &pictures, &table)?;
+            let file = examples::File {
+                step,
+                subset,
+                task,
+                pooled: &pooled,
+                table: &table,
+                overlays,
+            };
+            vec![(examples::FILE_NAME, file.json(samples))]
+        }
+        None => Vec::new(),
+    };
+    Ok(Evaluated {
+        scores: Scores::of(&Value::Object(scores)),
+        skipped,
+        files,
+    })
+}
+
+/// `None` where the picture has no mask.
+pub(super) fn score(
+    segmented: Segmented<'_>,
+) -> Option<holdall_metrics::segmentation::ImageScores> {
+    let picture = segmented.picture;
+    let truth_hw = picture.mask.as_deref()?;
+    let image = Image {
+        size: [picture.height, picture.width],
+        truth_hw,
+        probabilities_hwk: segmented.probabilities_hwk,
+    };
+    Some(segmented.scorer.score(&image))
+}
+
+fn no_masks(samples: &Samples) -> TrainError {
+    TrainError::Config(format!(
+        "none of {} pictures has a mask: nothing to evaluate\nhint: `holdall predict` needs no masks",
+        samples.len()
+    ))
+}
+
+/// Thresholds are whole hundredths.
+pub(super) fn hundredths(threshold: f32) -> f64 {
+    f64::from((threshold * 100.0).round()) / 100.0
+}
+
+/// By name, in their order.
+pub(super) fn fields(scores: &MaskScores) -> Map<String, Value> {
+    let each = METRICS.iter().zip(scores.values());
+    each.map(|(name, value)| ((*name).to_owned(), json!(value)))
+        .collect()
+}
+
+fn class_rows(task: &SegmentTask, classes: &[PerImageAndPooled]) -> Value {
+    let names = task.model.classes.iter().skip(1);
+    let rows = names.zip(classes).map(|(name, class)| {
+        let mut row = fields(&class.per_image);
+        row.insert("class".to_owned(), json!(name));
+        row.insert("pooled".to_owned(), Value::Object(fields(&class.pooled)));
+        Value::Object(row)
+    });
+    rows.collect()
+}
+
+/// The metrics that can say which model is the best.
+pub(super) fn best_metric(asked: Option<&str>) -> Result<(String, Direction), TrainError> {
+    let asked = asked.unwrap_or(METRICS[0]);
+    let metric = asked.strip_prefix("pooled.").unwrap_or(asked);
+    let is_pooled = metric != asked;
+    let is_known = METRICS.contains(&metric) && !(is_pooled && metric == "hd95");
+    match is_known || asked == "dice_at_best_threshold" {
+        true if metric == "hd95" => Ok((asked.to_owned(), Direction::Lower)),
+        true => Ok((asked.to_owned(), Direction::Higher)),
+        false => Err(TrainError::Config(format!(
+            "train.best_metric: {asked}, expected one of {}, or one of them but hd95 as pooled.dice\nhint: leave it out for dice",
+            METRICS.join(", ")
+        ))),
+    }
+}
+
+/// Per picture and pooled, a line each; a line for each class where there are several.
+pub(super) fn describe_scores(scores: &Scores) -> String {
+    let line = |name: &str, prefix: &str| {
+        let words = METRICS.iter().filter_map(|metric| {
+            let value = scores.number(&format!("{prefix}{metric}"))?;
+            Some(format!("{} {}", word(metric), shown(metric, value)))
+        });
+        format!("  {name:13} {}", words.collect::<Vec<_>>().join(", "))
+    };
+    let mut lines = vec![line("per image", ""), line("pooled", "pooled.")];
+    let numbers = ["threshold", "best_threshold", "dice_at_best_threshold"];
+    if let [Some(threshold), Some(best), Some(dice)] = numbers.map(|name| scores.number(name)) {
+        lines.push(format!(
+            "  {:13} {threshold:.2}; the best is {best:.2}, with Dice {} per image",
+            "threshold",
+            percent(dice)
+        ));
+    }
+    for class in scores.list("classes").unwrap_or_default() {
+        let words = METRICS.iter().filter_map(|metric| {
+            let value = class[*metric].as_f64()?;
+            Some(format!("{} {}", word(metric), shown(metric, value)))
+        });
+        let name: String = class["class"]
+            .as_str()
+            .unwrap_or("")
+            .chars()
+            .take(24)
+            .collect();
+        let words: Vec<String> = words.collect();
+        lines.push(format!("    {name:11} {}", words.join(", ")));
+    }
+    lines.join("\n")
+}
+
+fn word(metric: &str) -> &str {
+    match metric {
+        "dice" => "Dice",
+        "iou" => "IoU",
+        "mcc" => "MCC",
+        "auc" => "AUC",
+        "hd95" => "HD95",
+        "cldice" => "clDice",
+        other => other,
+    }
+}
+
+fn shown(metric: &str, value: f64) -> String {
+    match metric {
+        "hd95" => format!("{value:.1} px"),
+        "mcc" | "auc" => format!("{value:.3}"),
+        _ => percent(value),
+    }
+}

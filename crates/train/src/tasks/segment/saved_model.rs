@@ -1,0 +1,278 @@
+//! A trained U-Net, opened to be used: on data with masks, and on pictures.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use holdall_data::loader::{RowFormat, Skipped};
+use holdall_data::samples::Samples;
+use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, SegmentationSet};
+use holdall_device::Device;
+use holdall_metrics::segmentation::{ImageScores, predict_classes};
+use holdall_models::folder::ModelFolder;
+use holdall_models::model_config::ModelConfig;
+use holdall_plan::PlanError;
+
+use super::predict::{self, Pictures, Segmented};
+use super::{SegmentTask, evaluate};
+use crate::config::RunConfig;
+use crate::error::TrainError;
+use crate::forward::{Forward, ForwardModel};
+use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
+use crate::setup::Weights;
+use crate::task::Unfinished;
+
+/// Tiles that a refusal tries, the largest first.
+const TILES: [usize; 7] = [2048, 1536, 1024, 768, 512, 256, 128];
+
+/// A U-Net with all that lies beside it.
+pub struct SavedSegmenter {
+    task: SegmentTask,
+    /// Side of the tiles that the user asks for.
+    tiles: Option<usize>,
+}
+
+/// What a model makes of a picture.
+pub struct PredictedPicture<'a> {
+    /// Which one.
+    pub sample: u32,
+    /// The picture, and its mask where there is one.
+    pub picture: &'a holdall_data::segmentation::WholePicture,
+    /// `[height, width, outputs]`, at the picture's own size.
+    pub probabilities_hwk: &'a [f32],
+    /// A class for each pixel.
+    pub classes: &'a [u8],
+    /// Where there is a mask.
+    pub scores: Option<ImageScores>,
+}
+
+impl SavedSegmenter {
+    /// Opens a model folder, the folder of a run, or a name in the local Hugging Face cache.
+    pub fn open(name: &str) -> Result<SavedSegmenter, TrainError> {
+        let path = resolve(name)?;
+        if !path.exists() {
+            return Err(not_trained(name));
+        }
+        let folder = ModelFolder::open(&path)?;
+        folder.check()?;
+        let ModelConfig::Unet(model) = folder.config() else {
+            return Err(TrainError::Config(format!(
+                "{name}: expected a U-Net, found {}\nhint: holdall train DATA --task segment trains one",
+                folder.config().describe()
+            )));
+        };
+        let model = model.clone();
+        let multiple = model.size_multiple();
+        let mut task = SegmentTask::new(model, [multiple; 2]);
+        task.weights = Some(Arc::new(Weights::Folder(Box::new(folder))));
+        Ok(SavedSegmenter { task, tiles: None })
+    }
+
+    /// Lets the model look at tiles of this side, and at mirrored pictures too.
+    pub fn look(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
+        let multiple = self.task.model.size_multiple();
+        if let Some(side) = tiles
+            && (side == 0 || !side.is_multiple_of(multiple))
+        {
+            let near = side.next_multiple_of(multiple).max(multiple);
+            return Err(TrainError::Config(format!(
+                "--tiles {side}: expected a multiple of {multiple}: {} stages halve it\nhint: --tiles {near}",
+                self.task.model.num_stages()
+            )));
+        }
+        self.tiles = tiles;
+        self.task.mirror = mirror;
+        Ok(())
+    }
+
+    /// Classes and sizes.
+    pub fn model(&self) -> &holdall_models::unet::config::UnetConfig {
+        &self.task.model
+    }
+
+    /// Height and width of a row for a picture of this size: fixed by the model or by `--tiles`, or the picture's own, rounded up to what
+    /// the stages can halve.
+    pub fn row_size(&self, picture: [usize; 2]) -> [usize; 2] {
+        let model = &self.task.model;
+        let fixed = self.tiles.or(model.patch).map(|side| [side; 2]);
+        let multiple = model.size_multiple();
+        let own = picture.map(|side| side.next_multiple_of(multiple));
+        fixed.or(model.image_size).unwrap_or(own)
+    }
+
+    /// What is computed for pictures up to this size; masks hold what `coding` says.
+    pub fn task_for(&self, largest: [usize; 2], coding: MaskCoding) -> SegmentTask {
+        let [height, width] = self.row_size(largest);
+        let mut task = self.task.clone();
+        (task.row.height, task.row.width) = (height, width);
+        task.largest = largest;
+        task.framing = Some(Arc::new(PairFraming {
+            shape: task.row_shape(),
+            fit: Fit::Pad,
+            coding: Arc::new(coding),
+            padding: task.padding(),
+        }));
+        task
+    }
+
+    /// Lets the model look at pictures that are not larger than its rows, or at their tiles. `work` gets what it makes of each, side by
+    /// side; `each` gets what that returns, in order, and says whether to go on. Returns what could not be read.
+    pub fn predict<R: Send>(
+        task: &SegmentTask,
+        (device, forward): (&Device, &mut Forward<'_>),
+        (samples, chosen): (&Samples, &[u32]),
+        has_masks: bool,
+        stop: &AtomicBool,
+        work: impl Fn(PredictedPicture<'_>) -> Result<R, TrainError> + Sync,
+        mut each: impl FnMut(u32, R) -> bool,
+    ) -> Result<Vec<Skipped>, Unfinished> {
+        let coding = task.framing.as_deref().map(|framing| &*framing.coding);
+        let pictures = Pictures {
+            samples,
+            coding: coding.filter(|_| has_masks),
+            chosen,
+            stop,
+        };
+        let (outputs, threshold) = (task.model.num_outputs(), task.model.threshold as f32);
+        let work = |sample: u32, segmented: Segmented<'_>| -> Result<R, Unfinished> {
+            let (picture, probabilities_hwk) = (segmented.picture, segmented.probabilities_hwk);
+            let classes: Vec<u8> = predict_classes(probabilities_hwk, outputs, threshold).collect();
+            let scores = evaluate::score(segmented);
+            Ok(work(PredictedPicture {
+                sample,
+                picture,
+                probabilities_hwk,
+                classes: &classes,
+                scores,
+            })?)
+        };
+        predict::look_at(task, device, forward, &pictures, work, |sample, _, made| {
+            each(sample, made)
+        })
+    }
+
+    /// Bytes on the host, where reading the largest picture and its mask takes `decode_bytes`.
+    pub fn host_bytes(task: &SegmentTask, decode_bytes: u64, threads: usize) -> u64 {
+        predict::host_bytes(task, decode_bytes, threads)
+    }
+}
+
+impl SavedModel for SavedSegmenter {
+    fn path(&self) -> &Path {
+        match self.task.weights.as_deref() {
+            Some(Weights::Folder(folder)) => folder.path(),
+            _ => unreachable!("opened from a folder"),
+        }
+    }
+
+    fn describe_pictures(&self) -> String {
+        let model = &self.task.model;
+        let size = match model.image_size {
+            Some([height, width]) => format!("resized to {width} x {height}"),
+            None => "at their own size".to_owned(),
+        };
+        let tiles = match self.tiles.or(model.patch) {
+            Some(side) => format!(", in overlapping tiles of {side} x {side}"),
+            None => String::new(),
+        };
+        let mirrored = if self.task.mirror {
+            ", mean of four mirrorings"
+        } else {
+            ""
+        };
+        let threshold = match model.num_outputs() {
+            1 => format!("; threshold {:.2}", model.threshold),
+            _ => String::new(),
+        };
+        format!("Pictures: {size}{tiles}{mirrored}{threshold}")
+    }
+
+    fn rows(&self) -> RowFormat {
+        let [height, width] = self.row_size(self.task.largest);
+        let task = self.task_for([height, width], MaskCoding::pair(255));
+        let framing = task.framing.expect("made there");
+        RowFormat::Pair(framing)
+    }
+
+    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
+        let set = SegmentationSet::open(&config.data, config.seed)?;
+        let mut notes = set.notes;
+        let samples = match (held_out, set.test) {
+            (HeldOut::All, Some(test)) => {
+                notes.push("Evaluated: the pictures of the set's own test split".to_owned());
+                test
+            }
+            (held_out, test) => held_out.choose(set.train, set.validation.or(test), &mut notes),
+        };
+        let classes = set.coding.num_outputs();
+        let outputs = self.task.model.num_outputs();
+        if classes != outputs {
+            return Err(TrainError::Config(format!(
+                "{}: masks of {} classes, expected the {} of the model: {}\nhint: `--set data.classes=[...]` or \
+                 `--set data.binarize=128` say what masks hold",
+                set.place.display(),
+                set.coding.classes().len(),
+                self.task.model.num_mask_values(),
+                self.task.model.classes.join(", ")
+            )));
+        }
+        let largest = [set.survey.height as usize, set.survey.width as usize];
+        let task = self.task_for(largest, set.coding);
+        let framing = task.framing.clone().expect("made there");
+        Ok(EvaluationData {
+            task: Arc::new(task),
+            samples: Arc::new(samples),
+            csv: set.place,
+            notes,
+            rows: RowFormat::Pair(framing),
+        })
+    }
+
+    /// Names tiles that would fit.
+    fn refusal(
+        &self,
+        device: &Device,
+        rows: &RowFormat,
+        host_bytes: u64,
+        error: TrainError,
+    ) -> TrainError {
+        let (
+            RowFormat::Pair(framing),
+            TrainError::Plan(PlanError::DoesNotFit {
+                budget_bytes,
+                smallest_bytes,
+                ..
+            }),
+        ) = (rows, &error)
+        else {
+            return error;
+        };
+        let [height, width] = [framing.shape.height, framing.shape.width];
+        let multiple = self.task.model.size_multiple();
+        let smaller = TILES.into_iter().filter(|side| {
+            side.is_multiple_of(multiple) && *side < height.max(width) && self.tiles != Some(*side)
+        });
+        let fits = |side: &usize| {
+            let mut tiled = self.task.clone();
+            (tiled.row.height, tiled.row.width) = (*side, *side);
+            ForwardModel::new(device, &tiled, Some(1), Some(*budget_bytes), host_bytes).is_ok()
+        };
+        let tiles = match smaller.into_iter().find(fits) {
+            Some(side) => format!(
+                "--tiles {side} fits: overlapping tiles, weighted by a Gaussian; their result is not that of whole pictures"
+            ),
+            None => "no tiles of 128 pixels or more fit either".to_owned(),
+        };
+        TrainError::DoesNotFit(format!(
+            "{width} x {height} pixels at a time do not fit: the budget is {}, the smallest that would do is {}\n\
+             hint: {tiles}\nhint: --memory {}MiB",
+            holdall_files::show_bytes(*budget_bytes),
+            holdall_files::show_bytes(*smallest_bytes),
+            smallest_bytes.div_ceil(1 << 20)
+        ))
+    }
+
+    fn describe_data(&self, _config: &mut RunConfig) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
