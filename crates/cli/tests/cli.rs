@@ -87,3 +87,5 @@ mod training;
 mod typed;
 #[path = "cli/verify.rs"]
 mod verify;
+#[path = "cli/vessels.rs"]
+mod vessels;

@@ -7,7 +7,8 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use holdall_data::cars::{self, CarsConfig};
-use holdall_data::config::Augment;
+use holdall_data::config::{Augment, ImageSize, Validation};
+use holdall_data::vessels::{self, ThresholdSearch, VesselsConfig};
 use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::budget::Memory;
@@ -21,19 +22,23 @@ use crate::screen::{progress, tell};
 use crate::stop;
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  holdall demo --out /tmp/holdall-demo\n\n\
-                  What it writes: DIR/data (pictures, image_labels.csv) and DIR/run (losses, summary, model).")]
+#[command(after_help = "Examples:\n  holdall demo --out /tmp/holdall-demo\n  \
+                  holdall demo --task segment --out /tmp/holdall-vessels\n\n\
+                  What it writes: DIR/data (pictures with captions or masks) and DIR/run (losses, summary, report, model).")]
 pub struct DemoArguments {
     /// Where pictures and the run go; must not hold a run yet
     #[arg(long, value_name = "DIR", default_value = "holdall-demo")]
     pub out: PathBuf,
-    /// Pictures to draw; a tenth is held out
-    #[arg(long, value_name = "N", default_value_t = 5600, value_parser = clap::value_parser!(u64).range(32..1_000_000))]
-    count: u64,
+    /// Pictures to draw; a tenth is held out, of segment a quarter [default: 5600, of segment 160]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(16..1_000_000))]
+    count: Option<u64>,
+    /// Width and height of the pictures [default: 96, of segment 256]
+    #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(64..=1024))]
+    size: Option<u32>,
     /// Which task to show
     #[arg(long, value_name = "TASK", default_value = "clip")]
     pub task: TaskArgument,
-    /// Times that the pictures are seen [default: 5 of clip, 4 of classify]
+    /// Times that the pictures are seen [default: 5 of clip, 4 of classify, 12 of segment]
     #[arg(long, value_name = "N")]
     pub epochs: Option<usize>,
     /// What the process may hold: 1GiB, 80%, auto [default: 512MiB, on a GPU 2GiB]
@@ -41,7 +46,7 @@ pub struct DemoArguments {
     pub memory: Option<Memory>,
     #[command(flatten)]
     pub compute: ComputeOptions,
-    /// Another seed, other cars
+    /// Another seed, other pictures
     #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = seed)]
     pub seed: u64,
     /// The summary as one JSON object on stdout
@@ -52,7 +57,19 @@ pub struct DemoArguments {
 impl DemoArguments {
     /// Pictures to draw.
     pub fn count(&self) -> usize {
-        self.count as usize
+        let usual = match self.task {
+            TaskArgument::Clip | TaskArgument::Classify => 5600,
+            TaskArgument::Segment => 160,
+        };
+        self.count.unwrap_or(usual) as usize
+    }
+
+    fn size(&self) -> u32 {
+        let usual = match self.task {
+            TaskArgument::Clip | TaskArgument::Classify => 96,
+            TaskArgument::Segment => 256,
+        };
+        self.size.unwrap_or(usual)
     }
 }
 
@@ -63,13 +80,7 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let what = match arguments.task {
         TaskArgument::Clip => "CLIP learns to tell cars apart",
         TaskArgument::Classify => "vision transformer learns the makes of cars",
-        TaskArgument::Segment => {
-            return Err(TrainError::Config(
-                "--task segment: expected clip or classify\nhint: `holdall bench segment --small`"
-                    .to_owned(),
-            )
-            .into());
-        }
+        TaskArgument::Segment => "U-Net learns to find blood vessels",
     };
     tell(&format!(
         "A small {what}, from random weights, on {} pictures drawn now.",
@@ -89,30 +100,55 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let Outcome::Finished(summary) = outcome else {
         return Ok(stop::exit_code());
     };
-    tell(teach(&summary, &arguments.out, started.elapsed().as_secs_f64()).trim_end());
+    let beside = match arguments.task {
+        TaskArgument::Clip | TaskArgument::Classify => None,
+        TaskArgument::Segment => Some(best_threshold(&data.join("test"))?),
+    };
+    let text = teach(
+        &summary,
+        beside.as_deref(),
+        &arguments,
+        started.elapsed().as_secs_f64(),
+    );
+    tell(text.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Whether all were drawn.
 fn draw(folder: &Path, arguments: &DemoArguments) -> Result<bool> {
-    let cars = CarsConfig {
-        count: arguments.count(),
-        seed: arguments.seed,
-        ..CarsConfig::default()
+    let (count, size, seed) = (arguments.count(), arguments.size(), arguments.seed);
+    let doing = match arguments.task {
+        TaskArgument::Clip | TaskArgument::Classify => "Drawing cars",
+        TaskArgument::Segment => "Drawing vessels",
     };
-    let bar = progress(arguments.count() as u64, "Drawing cars");
+    let bar = progress(count as u64, doing);
     let orderly = stop::orderly("Stopping; the same command draws the rest");
-    let written = cars::write(folder, &cars, |_| {
+    let on_progress = |_| {
         bar.inc(1);
         !stop::is_asked()
-    });
+    };
+    let drawn = match arguments.task {
+        TaskArgument::Clip | TaskArgument::Classify => {
+            let config = CarsConfig { count, size, seed };
+            let cars = cars::write(folder, &config, on_progress);
+            cars.map(|cars| cars.map(|_| "Pictures and captions"))
+                .map_err(|error| error.to_string())
+        }
+        TaskArgument::Segment => {
+            let config = VesselsConfig { count, size, seed };
+            let pictures = vessels::write(folder, &config, on_progress);
+            pictures
+                .map(|pictures| pictures.map(|_| "Pictures and masks"))
+                .map_err(|error| error.to_string())
+        }
+    };
     drop(orderly);
     bar.finish_and_clear();
-    let written = written.map_err(|error| TrainError::Run(error.to_string()))?;
-    if written.is_some() {
-        tell(&format!("Pictures and captions: {}", folder.display()));
+    let drawn = drawn.map_err(TrainError::Run)?;
+    if let Some(what) = drawn {
+        tell(&format!("{what}: {}", folder.display()));
     }
-    Ok(written.is_some())
+    Ok(drawn.is_some())
 }
 
 /// What the run differs in from the defaults, which are for fine-tuning: this one starts from nothing.
@@ -120,7 +156,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
     let (model, epochs) = match arguments.task {
         TaskArgument::Clip => ("small", 5),
         TaskArgument::Classify => ("vit-demo", 4),
-        TaskArgument::Segment => ("unet-demo", 4),
+        TaskArgument::Segment => ("unet-demo", 12),
     };
     let mut config = RunConfig {
         task: Some(arguments.task.into()),
@@ -128,20 +164,13 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
         seed: arguments.seed,
         ..RunConfig::default()
     };
-    config.data.train = Some(data.join("image_labels.csv"));
-    config.data.label = Some("make".into());
-    // Badges are small and pictures many: seen once or twice each, they need no crops.
-    config.data.augment = Augment {
-        crop: 1.0,
-        ..Augment::default()
-    };
-    config.losses.label = 1.0;
-    config.train.effective_batch = Some(128);
     config.num_threads = arguments.compute.num_threads;
     config.train.epochs = arguments.epochs.unwrap_or(epochs);
-    config.train.lr = 1e-3;
-    config.train.lr_head = 1e-2;
     config.train.warmup = Warmup::Percent(8.0);
+    match arguments.task {
+        TaskArgument::Clip | TaskArgument::Classify => learn_cars(data, &mut config),
+        TaskArgument::Segment => learn_vessels(data, arguments.size(), &mut config),
+    }
     // A GPU's own context takes several hundred MiB before anything is computed.
     let memory = match device.is_gpu() {
         true => 2 << 30,
@@ -151,23 +180,89 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
     config
 }
 
-fn teach(summary: &Summary, out: &Path, seconds: f64) -> String {
+fn learn_cars(data: &Path, config: &mut RunConfig) {
+    config.data.train = Some(data.join("image_labels.csv"));
+    config.data.label = Some("make".into());
+    // Badges are small and pictures many: seen once or twice each, they need no crops.
+    config.data.augment = Augment {
+        crop: 1.0,
+        ..Augment::default()
+    };
+    config.losses.label = 1.0;
+    config.train.effective_batch = Some(128);
+    config.train.lr = 1e-3;
+    config.train.lr_head = 1e-2;
+}
+
+fn learn_vessels(data: &Path, size: u32, config: &mut RunConfig) {
+    config.data.train = Some(data.join("train"));
+    config.data.validation = Validation::File {
+        path: data.join("test"),
+        group: None,
+    };
+    config.data.image_size = ImageSize::Exactly {
+        height: size,
+        width: size,
+    };
+    config.train.effective_batch = Some(4);
+    config.train.lr = 3e-3;
+    config.train.lr_head = 3e-3;
+}
+
+/// What the best single threshold of brightness finds in the pictures of a folder.
+fn best_threshold(folder: &Path) -> Result<String, TrainError> {
+    let mut search = ThresholdSearch::default();
+    search
+        .add_folder(folder)
+        .map_err(|error| TrainError::Run(error.to_string()))?;
+    Ok(match search.best() {
+        Some(best) => format!(
+            "For comparison, the best single threshold of the same pictures ({best}): Dice {:.1}%",
+            100.0 * best.dice
+        ),
+        None => String::new(),
+    })
+}
+
+fn teach(
+    summary: &Summary,
+    beside: Option<&str>,
+    arguments: &DemoArguments,
+    seconds: f64,
+) -> String {
     let mut text = String::from("\n");
     if let Some(found) = &summary.found {
         text.push_str(&format!("On pictures it has never seen:\n{found}\n"));
     }
+    if let Some(beside) = beside {
+        text.push_str(&format!("{beside}\n"));
+    }
+    let (contents, loads, picture, yours) = match arguments.task {
+        TaskArgument::Clip | TaskArgument::Classify => (
+            "curves, memory, predictions",
+            "loads in transformers",
+            "images/000003.jpg",
+            "your.csv",
+        ),
+        TaskArgument::Segment => (
+            "curves, memory, what was missed and invented",
+            "safetensors and config.json; docs/scripts/unet.py loads it in PyTorch",
+            "test --out masks --overlays",
+            "FIVES --task segment",
+        ),
+    };
     text.push_str(&format!(
         "All of it took {seconds:.0} s. What to look at, and what to type next:\n  \
-         {run}/report.html         curves, memory, predictions: open it in a browser\n  \
+         {run}/report.html         {contents}: open it in a browser\n  \
          {run}/summary.json        planned bytes beside measured ones\n  \
          {run}/metrics.jsonl       every loss\n  \
-         {run}/model               loads in transformers\n\n  \
+         {run}/model               {loads}\n\n  \
          holdall eval {run}\n  \
-         holdall predict {run} {out}/data/images/000003.jpg\n  \
+         holdall predict {run} {out}/data/{picture}\n  \
          holdall train --resume --out {run} --epochs {more}\n  \
-         holdall train your.csv --memory 8GiB\n",
-        run = out.join("run").display(),
-        out = out.display(),
+         holdall train {yours} --memory 8GiB\n",
+        run = arguments.out.join("run").display(),
+        out = arguments.out.display(),
         more = (summary.epochs * 1.5).ceil(),
     ));
     text

@@ -26,7 +26,7 @@ fn draw_segmentation(run: &Path, num_images: u32) {
         if step % 10 == 0 {
             let line = json!({
                 "kind": "evaluation", "step": step, "epoch": 1, "on": "validation", "dice": share, "iou": share / 2.0, "hd95": 0.5,
-                "pooled": {"dice": share, "auc": share}, "pictures": num_images, "skipped": 0, "seconds": 1.5,
+                "threshold": 0.5, "best_threshold": 0.4, "dice_at_best_threshold": share, "pooled": {"dice": share, "auc": share}, "pictures": num_images, "skipped": 0, "seconds": 1.5,
             });
             metrics += &format!("{line}\n");
         }

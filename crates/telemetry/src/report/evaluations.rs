@@ -34,6 +34,9 @@ pub struct Best {
     chance: Option<f64>,
 }
 
+/// What an evaluation chose, not what it found: shown with the masks of a segmentation.
+const CHOICES: [&str; 2] = ["threshold", "best_threshold"];
+
 /// A curve for each metric and part of the data.
 pub fn metric_curves(lines: &[EvaluationLine]) -> Vec<MetricCurve> {
     let mut curves: Vec<MetricCurve> = Vec::new();
@@ -42,7 +45,8 @@ pub fn metric_curves(lines: &[EvaluationLine]) -> Vec<MetricCurve> {
             continue;
         };
         let on = line.on.as_deref().unwrap_or_default();
-        for metric in &line.metrics {
+        let is_found = |metric: &&run_files::Metric| !CHOICES.contains(&metric.name.as_str());
+        for metric in line.metrics.iter().filter(is_found) {
             let is_of = |curve: &MetricCurve| {
                 curve.on == on && (&curve.key.0, &curve.key.1) == (&metric.group, &metric.name)
             };
@@ -214,6 +218,16 @@ mod tests {
                 ("size", "accuracy")
             ]
         );
+    }
+
+    #[test]
+    fn a_threshold_is_no_score() {
+        let curves = metric_curves(&lines(&[
+            json!({"kind": "evaluation", "step": 5, "on": "validation", "dice": 0.5, "threshold": 0.5, "best_threshold": 0.25,
+                   "dice_at_best_threshold": 0.75}),
+        ]));
+        let found: Vec<_> = curves.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(found, ["Dice", "Dice at best threshold"]);
     }
 
     #[test]
