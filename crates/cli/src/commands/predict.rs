@@ -2,6 +2,7 @@
 
 mod classify;
 mod clip;
+mod mask_files;
 mod segment;
 
 use std::path::{Path, PathBuf};
