@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_data::DataConfig;
 use holdall_data::config::Validation;
+use holdall_data::folder::is_segmentation_picture;
 use holdall_data::loader;
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{MaskCoding, SegmentationSet, without_masks};
@@ -21,7 +22,7 @@ use holdall_train::tasks::segment::{SavedSegmenter, SegmentTask};
 use serde::Serialize;
 
 use super::mask_files::{Names, PredictedMask, Writer};
-use super::{PredictArguments, Skipped, pictures_under};
+use super::{PredictArguments, Skipped, files_under};
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
@@ -181,7 +182,7 @@ fn find(arguments: &PredictArguments, saved: &SavedSegmenter) -> Result<Found> {
             _ => {}
         }
     }
-    let paths = pictures_under(&arguments.images)?;
+    let paths = files_under(&arguments.images, is_segmentation_picture)?;
     Ok(Found {
         lists: vec![Arc::new(without_masks(&paths))],
         coding: None,
