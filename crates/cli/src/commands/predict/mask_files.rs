@@ -23,7 +23,6 @@ use serde::Serialize;
 use super::segment::{ProbabilityFormat, SegmentOptions};
 use crate::array_file;
 use crate::screen::tell;
-use crate::stop;
 
 /// What was written of a picture.
 #[derive(Serialize)]
@@ -97,7 +96,7 @@ impl Writer<'_> {
         let name = &self.names.0[list][sample];
         let size = [predicted.picture.height, predicted.picture.width];
         let write = |path: &Path, bytes: &[u8]| {
-            stop::whole(|| write_whole(path, bytes)).map_err(|cause| unwritten(path, &cause))
+            write_whole(path, bytes).map_err(|cause| unwritten(path, &cause))
         };
         let mask = self.out.join("masks").join(format!("{name}.png"));
         let classes = match self.saved.model().num_outputs() {
@@ -174,7 +173,7 @@ impl Writer<'_> {
         }
         let path = self.out.join("scores.csv");
         let text = rows.into_inner()?;
-        stop::whole(|| write_whole(&path, &text)).map_err(|cause| unwritten(&path, &cause))?;
+        write_whole(&path, &text).map_err(|cause| unwritten(&path, &cause))?;
         tell(&format!("{} scores: {}", scored.len(), path.display()));
         Ok(())
     }

@@ -91,6 +91,8 @@ pub(super) fn run(
         saved,
         names: &names,
     };
+    // Files are written side by side: whoever is asked to stop finishes those at hand.
+    let _orderly = stop::orderly("Stopping after the pictures at hand");
     writer.make_folders()?;
     let total: usize = found.lists.iter().map(|list| list.len()).sum();
     let bar = progress(total as u64, "Predicting");
