@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
+use holdall_data::config::ImageSize;
 use holdall_train::TrainError;
 use holdall_train::config::TaskName;
 use holdall_train::optimizer::StepScalars;
@@ -13,7 +14,7 @@ use holdall_train::scaler::LossScaler;
 use holdall_train::setup::Setup;
 use serde::Serialize;
 
-use crate::arguments::{RunOptions, at_least_one};
+use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
 use crate::screen::{print_json, progress, tell};
 
@@ -83,8 +84,8 @@ pub struct BenchSegmentArguments {
     #[arg(long, conflicts_with = "model")]
     pub small: bool,
     /// Height and width of the pictures [default: what the model says: 1024, or 256 with --small]
-    #[arg(long, value_name = "PIXELS", value_parser = at_least_one)]
-    pub size: Option<usize>,
+    #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(8..=65_536))]
+    pub size: Option<u32>,
     /// Accepted as in the PyTorch script, where it asks for the Dice of the whole batch: that is what is computed anyway
     #[arg(long, hide = true)]
     pub exact: bool,
@@ -114,7 +115,7 @@ struct Bench {
     split: (usize, usize),
     num_labels: usize,
     /// Height and width of pictures, where they are open.
-    size: Option<usize>,
+    size: Option<u32>,
     timing: TimingOptions,
 }
 
@@ -217,7 +218,12 @@ fn run(bench: Bench) -> Result<ExitCode> {
         .into());
     }
     config.task = Some(bench.task);
-    config.unet.sides = bench.size.map(|size| [size; 2]);
+    if let Some(side) = bench.size {
+        config.data.image_size = ImageSize::Exactly {
+            height: side,
+            width: side,
+        };
+    }
     config.labels = config.labels.or(Some(bench.num_labels));
     if config.train.effective_batch.is_none()
         && config.train.batch_size.is_none()

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::typed::{Answer, DONE, bytes, holdall};
+use crate::typed::{Answer, BAD_INPUT, DONE, bytes, holdall};
 
 const OF_CANDIDATES: [&str; 9] = [
     "batch_size",
@@ -114,6 +114,41 @@ fn bench_clip() {
         let samples = number("samples_per_s") * number("step_ms") / 1e3;
         assert!((samples - 4.0).abs() < 1e-6, "{samples}");
     }
+}
+
+/// Beside its PyTorch script, whose names for the options are accepted.
+#[test]
+fn bench_segment() {
+    let options = "--small --size 32 --micro-batch 1 --accum 3 --dtype f32 --exact --steps 1 --device cpu --threads 1";
+    let bench = holdall(&format!("bench segment {options}")).exits(DONE);
+    let bench = bench.json();
+    let keys = [
+        "job",
+        "dtype",
+        "recompute",
+        "step_ms",
+        "arena_bytes",
+        "process_bytes",
+    ];
+    assert_has(&bench, &keys);
+    assert_eq!(bench["job"], "segment-small");
+    assert_eq!(
+        (&bench["micro_batch"], &bench["accum"]),
+        (&1.into(), &3.into())
+    );
+    assert_eq!(bench["samples_per_s"], bench["images_per_s"]);
+    assert_eq!(bench["exact"], true);
+    let refused = holdall("bench segment --small --size 36 --device cpu").exits(BAD_INPUT);
+    assert!(
+        refused.stderr.contains("expected a multiple of 8"),
+        "{}",
+        refused.stderr
+    );
+    assert!(
+        refused.stderr.contains("`data: {image_size: 40}`"),
+        "{}",
+        refused.stderr
+    );
 }
 
 /// Talk is on stderr, whether or not stdout is for machines.

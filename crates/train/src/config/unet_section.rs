@@ -44,9 +44,6 @@ pub struct UnetSection {
     pub mean: Option<Vec<f64>>,
     /// Divides each channel.
     pub std: Option<Vec<f64>>,
-    /// Height and width where no data says so: `bench segment --size`.
-    #[serde(skip)]
-    pub sides: Option<[usize; 2]>,
 }
 
 /// Groups where a norm is a group norm and nothing says how many.
@@ -122,7 +119,6 @@ impl UnetSection {
                 to.clone_from(numbers);
             }
         }
-        config.image_size = self.sides.or(config.image_size);
         config.validate(Path::new("unet")).map_err(|wrong| {
             TrainError::Config(format!(
                 "{}\nhint: `unet: {{channels: [64, 128, 256], encoder_blocks: [2, 2, 2], groups: 8}}`",

@@ -143,6 +143,26 @@ fn logits_losses_and_every_gradient_are_those_of_pytorch() {
     }
 }
 
+/// The folder that training writes has PyTorch's layouts: docs/scripts/unet.py reads it.
+#[test]
+fn a_saved_model_has_the_tensors_that_it_was_read_from() {
+    let device = on_cpu(2);
+    for case in CASES {
+        let (_, task, _) = read_case(case);
+        let config = StepConfig::new(Arc::new(task.clone()));
+        let mut step = step(&device, &config, NUM_SAMPLES, splits()[0]);
+        step.set_weights(&device, task.weights(0).unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        task.save(&step, folder.path()).unwrap();
+        let name = "model.safetensors";
+        let saved = read_tensors(&folder.path().join(name));
+        assert!(saved == read_tensors(&fixture(case).join(name)), "{case}");
+        let again = ModelFolder::open(folder.path()).unwrap();
+        let original = ModelFolder::open(&fixture(case)).unwrap();
+        assert_eq!(again.config(), original.config());
+    }
+}
+
 #[test]
 fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
     let device = on_cpu(2);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use holdall_data::segmentation::IGNORED;
 use holdall_device::Device;
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::normalize_pixels::PixelDepth;
@@ -11,7 +12,7 @@ use holdall_train::config::{DiceOver, RunConfig, TaskName};
 use holdall_train::setup::Setup;
 use holdall_train::step_graph::StepConfig;
 use holdall_train::task::Task;
-use holdall_train::tasks::segment::{LossTerm, NOT_COUNTED, SegmentTask, TermKind, batch_of};
+use holdall_train::tasks::segment::{LossTerm, SegmentTask, TermKind, batch_of};
 use holdall_train::verify::{Split, usual_splits, verify};
 use proptest::prelude::*;
 
@@ -83,7 +84,7 @@ fn pixels_that_do_not_count_have_no_gradient() {
     let mut task = SegmentTask::new(tiny_unet(UnetKind::Plain), [16, 16]);
     task.terms = all_terms();
     let pixels = vec![100; 3 * task.row.pixels().len()];
-    let batch = batch_of(&task, &pixels, &vec![NOT_COUNTED; 3 * 256]);
+    let batch = batch_of(&task, &pixels, &vec![IGNORED; 3 * 256]);
     let split = support::Split {
         batch_size: 2,
         kept: 1,

@@ -1,11 +1,11 @@
 //! Pictures and masks as columns of a batch, and how many pixels count.
 
 use holdall_data::loader::Loaded;
+use holdall_data::segmentation::{IGNORED, RowShape};
 use holdall_device::HostRow;
 use holdall_models::init::Draw;
 
 use super::loss_terms::TermKind;
-use super::row::{NOT_COUNTED, RowShape};
 use super::{Coupling, SegmentTask};
 use crate::batch::{Batch, Scope, Values, random_bytes};
 use crate::config::DiceOver;
@@ -22,12 +22,11 @@ pub fn batch_of(task: &SegmentTask, pixels: &[u8], masks: &[u8]) -> Batch {
     let mut rows = Vec::with_capacity(num_samples * row.row_bytes());
     let pictures = pixels.chunks(row.pixels().len());
     for (pixels, mask) in pictures.zip(masks.chunks(row.num_pixels())) {
+        let start = rows.len();
         rows.extend_from_slice(pixels);
         rows.extend_from_slice(mask);
-        let mut counts = [0u32; 256];
-        mask.iter()
-            .for_each(|&value| counts[usize::from(value)] += 1);
-        rows.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+        rows.resize(start + row.row_bytes(), 0);
+        row.write_counts(&mut rows[start..]);
     }
     let mut batch = Batch {
         num_samples,
@@ -91,9 +90,8 @@ fn weight_of_pixels(task: &SegmentTask, batch: &Batch, level: usize) -> f64 {
 fn weight_of_row(shape: &RowShape, class_weights: &[f32], row: &[u8], level: usize) -> f64 {
     let mut counts = [0u32; 256];
     if level == 0 {
-        let bytes = row[shape.counts()].chunks_exact(size_of::<u32>());
-        for (count, bytes) in counts.iter_mut().zip(bytes) {
-            *count = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        for (value, count) in (0..=u8::MAX).zip(&mut counts) {
+            *count = shape.count(row, value);
         }
     } else {
         let lines = row[shape.mask()].chunks(shape.width).step_by(1 << level);
@@ -119,7 +117,7 @@ pub(super) fn random(task: &SegmentTask, num_samples: usize, seed: u64) -> Batch
         .map(|_| {
             let bits = draw.bits();
             match bits % 64 {
-                0 => NOT_COUNTED,
+                0 => IGNORED,
                 // One pixel in nine or so is not background.
                 1..8 => (1 + (bits >> 32) % (values - 1)) as u8,
                 _ => 0,

@@ -16,7 +16,6 @@ mod loss_terms;
 pub mod png_file;
 mod predict;
 mod prepare;
-mod row;
 mod saved_model;
 mod step;
 
@@ -25,9 +24,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use holdall_data::loader::Loaded;
 use holdall_data::samples::Samples;
-use holdall_data::segmentation::PairFraming;
+use holdall_data::segmentation::{PairFraming, PixelDepth, RowShape};
 use holdall_device::HostRow;
 use holdall_graph::Graph;
+use holdall_graph::ops::normalize_pixels;
 use holdall_models::folder::ModelFolder;
 use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::UnetConfig;
@@ -37,7 +37,6 @@ pub use batch::batch_of;
 pub use examples::overlay_png;
 pub use loss_terms::{LossTerm, TermKind};
 pub use prepare::{prepare, setup};
-pub use row::{NOT_COUNTED, RowShape};
 pub use saved_model::{PredictedPicture, SavedSegmenter};
 pub use step::{LOGITS, PROGRAM, PROGRAM_ROWS};
 
@@ -94,7 +93,10 @@ impl SegmentTask {
                 height,
                 width,
                 channels: model.input.channels,
-                depth: model.input.depth,
+                depth: match model.input.depth {
+                    normalize_pixels::PixelDepth::Eight => PixelDepth::Eight,
+                    normalize_pixels::PixelDepth::Sixteen => PixelDepth::Sixteen,
+                },
             },
             terms: LossTerm::usual(model.num_outputs()),
             class_weights: vec![1.0; model.num_mask_values()],

@@ -18,8 +18,7 @@ use holdall_data::loader::Skipped;
 use holdall_data::picture::Scratch;
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{
-    MaskCoding, PixelDepth, RowShape, WholePicture, probabilities_to_native, read_whole,
-    resize_pixels,
+    MaskCoding, RowShape, WholePicture, probabilities_to_native, read_whole, resize_pixels,
 };
 use holdall_device::{Device, HostRow};
 use holdall_metrics::segmentation::ImageScorer;
@@ -334,15 +333,7 @@ impl SegmentTask {
 
     /// A row, as the loader calls it.
     pub(super) fn row_shape(&self) -> RowShape {
-        RowShape {
-            height: self.row.height,
-            width: self.row.width,
-            channels: self.row.channels,
-            depth: match self.row.depth.bytes() {
-                1 => PixelDepth::Eight,
-                _ => PixelDepth::Sixteen,
-            },
-        }
+        self.row
     }
 
     /// What padding pixels are, as near to the mean as whole numbers allow.

@@ -14,7 +14,7 @@ use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::{MOST_CLASSES, PictureInput, UnetConfig};
 
 use super::{LossTerm, SegmentTask, loss_terms};
-use crate::config::RunConfig;
+use crate::config::{RunConfig, TrainSection};
 use crate::error::TrainError;
 use crate::prepare::Prepared;
 use crate::setup::{Setup, Weights};
@@ -83,6 +83,7 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
         opened.model.classes = names.map(|label| format!("class {label}")).collect();
         opened.model.validate(Path::new("labels"))?;
     }
+    set_sizes(&mut opened.model, config)?;
     let sides = opened.model.patch.map(|side| [side; 2]);
     let sides = sides.or(opened.model.image_size).unwrap_or(USUAL_SIZE);
     let task = task(config, opened, sides)?;
@@ -132,6 +133,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     };
     let sides = model.patch.map(|side| [side; 2]);
     let sides = sides.or(model.image_size).unwrap_or(rounded);
+    notes.extend(note_on_rate(config, &opened.weights));
     let mut task = task(config, opened, sides)?;
     task.is_new_head = is_new_head;
     task.largest = own;
@@ -188,6 +190,13 @@ fn fit_to_data(
     if is_random && unsaid && found != (model.input.channels, model.input.depth) {
         model.input = PictureInput::of(survey.channels, depth);
     }
+    set_sizes(model, config)?;
+    model.validate(Path::new("data"))?;
+    Ok(is_new_head)
+}
+
+/// What a config says of the size of pictures, over what the model says.
+fn set_sizes(model: &mut UnetConfig, config: &RunConfig) -> Result<(), TrainError> {
     match config.data.image_size {
         ImageSize::Auto if config.data.patch.is_some() => model.image_size = None,
         ImageSize::Auto => {}
@@ -199,6 +208,30 @@ fn fit_to_data(
     if let Some(side) = config.data.patch {
         model.patch = Some(side as usize);
     }
-    model.validate(Path::new("data"))?;
-    Ok(is_new_head)
+    let multiple = model.size_multiple();
+    let patch = model.patch.map(|side| [side; 2]);
+    for (key, sides) in [("image_size", model.image_size), ("patch", patch)] {
+        let mut sides = sides.into_iter().flatten();
+        if let Some(side) = sides.find(|side| !side.is_multiple_of(multiple)) {
+            return Err(TrainError::Config(format!(
+                "data.{key}: {side}, expected a multiple of {multiple}: a U-Net of {} stages halves it {} times\n\
+                 hint: `data: {{{key}: {}}}`",
+                model.num_stages(),
+                model.num_stages() - 1,
+                side.next_multiple_of(multiple)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The default rate is for pretrained weights.
+fn note_on_rate(config: &RunConfig, weights: &Weights) -> Option<String> {
+    let is_random = matches!(weights, Weights::Random { .. });
+    let default = TrainSection::default().lr;
+    (is_random && config.train.lr == default).then(|| {
+        format!(
+            "train.lr: {default:e} suits pretrained weights; these are random\nhint: `train: {{lr: 1e-3}}` is usual for a U-Net"
+        )
+    })
 }
