@@ -11,8 +11,10 @@ use crate::mixing::Mixing;
 use crate::segmentation::MOST_CLASSES;
 use crate::target::{LABEL, TargetConfig};
 
+mod pair_augment;
 mod segmentation;
 
+pub use pair_augment::{PairAugment, Spread};
 pub use segmentation::{ClassColours, FieldOfViewChoice, Foreground, ImageSize};
 
 /// Which files, and which of their columns mean what.
@@ -59,6 +61,8 @@ pub struct DataConfig {
     pub foreground: Foreground,
     /// What training pictures go through.
     pub augment: Augment,
+    /// What training pictures and their masks go through.
+    pub pair_augment: PairAugment,
     /// How pictures of an effective batch are mixed with each other.
     pub mixing: Mixing,
     /// How much of a training picture is decoded.
@@ -78,6 +82,7 @@ impl DataConfig {
     pub fn validate(&self) -> Result<(), DataError> {
         self.augment.validate()?;
         self.mixing.validate()?;
+        self.pair_augment.validate()?;
         if self.label.is_some() && !self.targets.is_empty() {
             let names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
             return Err(DataError::Setting {

@@ -90,6 +90,12 @@ impl From<PairFraming> for RowFormat {
     }
 }
 
+impl From<Arc<PairFraming>> for RowFormat {
+    fn from(framing: Arc<PairFraming>) -> RowFormat {
+        RowFormat::Pair(framing)
+    }
+}
+
 impl RowFormat {
     /// What reading a sample takes at its peak, from headers alone.
     pub fn cost(&self, samples: &Samples, sample: usize) -> Result<PictureCost, DataError> {
@@ -98,6 +104,14 @@ impl RowFormat {
                 picture::cost(&samples.image_path(sample), format.framing)
             }
             RowFormat::Pair(framing) => framing.cost(samples, sample),
+        }
+    }
+
+    /// What a sample takes that stays in memory once it is decoded; pictures do not.
+    pub fn kept_bytes(&self, cost: &PictureCost) -> u64 {
+        match self {
+            RowFormat::Picture(_) => 0,
+            RowFormat::Pair(framing) => framing.kept_bytes(cost),
         }
     }
 }
@@ -255,6 +269,17 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     /// Forgets where the time went, so that [`Loader::waits`] tells of what comes.
     pub fn begin_waits(&mut self) {
         self.pace.restart(&self.shared.count_from_now());
+    }
+
+    /// What pairs that were decoded may take that stay in memory, beside rows and decoding; nothing until this is called. Rows are the same
+    /// with and without.
+    pub fn keep_decoded(&self, most_bytes: u64) {
+        self.shared.cache.set_most_bytes(most_bytes);
+    }
+
+    /// What such pairs take now.
+    pub fn kept_bytes(&self) -> u64 {
+        self.shared.cache.held_bytes()
     }
 
     /// What decoding may take beside the rows.

@@ -14,6 +14,8 @@ pub(crate) enum Purpose {
     MixPartner = 6,
     Mix = 7,
     Patch = 8,
+    PairGeometry = 9,
+    PairColours = 10,
 }
 
 /// A stream of draws.

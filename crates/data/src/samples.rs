@@ -70,6 +70,14 @@ impl Samples {
         further.map_while(move |part| self.companion(sample, part))
     }
 
+    /// Where all that belongs to a sample's image is.
+    pub(crate) fn companion_paths(&self, sample: usize) -> impl Iterator<Item = PathBuf> {
+        let own = [self.mask_path(sample), self.field_of_view_path(sample)];
+        own.into_iter()
+            .flatten()
+            .chain(self.further_image_paths(sample))
+    }
+
     /// A sample's mask as its file has it.
     pub fn mask(&self, sample: usize) -> Option<&str> {
         self.companion_name(sample, Companion::MASK)

@@ -1,21 +1,30 @@
 //! Pictures and their masks: files -> pairs -> rows of the loader.
 //!
 //! ```text
-//! layout, nnunet, table    which files are a pair: published sets, folders, a CSV
+//! layout, nnunet, table    which files are a pair: published sets, folders, a CSV; by their names (partners)
 //! set                      pairs -> train, validation, test; what masks hold; what pictures are
-//! coding                   a mask's values or colours -> classes
+//! coding, histogram        a mask's values or colours -> classes; which values there are
 //! whole                    a sample's files -> pixels and classes at their own size
 //! fit                      to the size of a model, and probabilities back
-//! pair                     a sample -> a row, as training or evaluation sees it
+//! augment, sample, filters what training draws; where each pixel comes from; blur and noise
+//! pair, buffers            a sample -> a row, as training or evaluation sees it; what that takes
+//! cache                    pairs that stay in memory
 //! row                      where pixels, mask and counts lie in a row
 //! ```
 
+mod augment;
+mod buffers;
+mod cache;
 mod coding;
+mod filters;
 mod fit;
+mod histogram;
 pub(crate) mod layout;
 mod nnunet;
 mod pair;
+mod partners;
 mod row;
+mod sample;
 mod set;
 mod table;
 mod whole;
@@ -24,12 +33,13 @@ use std::path::Path;
 
 use crate::error::DataError;
 
+pub(crate) use buffers::{PairBuffers, PairCost};
+pub(crate) use cache::PairCache;
 pub use coding::{MOST_CLASSES, MaskCoding};
 pub use fit::{
     pad_mask, pad_pixels, probabilities_to_native, resize_mask, resize_pixels, unpad_probabilities,
 };
 pub use pair::{Fit, PairFraming};
-pub(crate) use pair::{PairBuffers, PairCost};
 pub use row::{IGNORED, PixelDepth, RowShape};
 pub use set::{SegmentationSet, Survey, without_masks};
 pub use whole::{WholePicture, read_whole};

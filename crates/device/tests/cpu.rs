@@ -5,10 +5,14 @@
 
 #![allow(clippy::unwrap_used)] // a test that fails here fails with a backtrace, which says more than a message
 
+#[path = "cpu/convolutions.rs"]
+mod convolutions;
 #[path = "cpu/definitions.rs"]
 mod definitions;
 #[path = "cpu/dropout.rs"]
 mod dropout;
+#[path = "cpu/golden_images.rs"]
+mod golden_images;
 #[path = "cpu/gradient_check.rs"]
 mod gradient_check;
 #[path = "cpu/gradients_of_graphs.rs"]

@@ -268,3 +268,112 @@ impl Writer<'_> {
         y
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::config::Norm;
+    use super::*;
+    use holdall_graph::{DType, Section};
+
+    /// Every preset, and one with all that presets do not have.
+    fn variants() -> Vec<UnetConfig> {
+        let presets = UnetConfig::PRESETS.iter();
+        let mut variants: Vec<UnetConfig> = presets
+            .map(|name| UnetConfig::preset(name).expect("listed"))
+            .collect();
+        variants.push(UnetConfig {
+            up: Up::Bilinear,
+            norm: Norm::Instance,
+            activation: Activation::Gelu,
+            down: Down::MaxPool,
+            deep_supervision: false,
+            classes: ["background", "artery", "vein"].map(String::from).to_vec(),
+            ..UnetConfig::preset("nnunet-resenc").expect("listed")
+        });
+        variants
+    }
+
+    #[test]
+    fn the_graph_has_the_parameters_of_the_state_dict() {
+        for config in variants() {
+            let mut graph = Graph::new(DType::Bf16);
+            let side = 2 * config.size_multiple();
+            let pixels = graph.input("pixels", &[2, side, side, 3], DType::U8);
+            let heads = logits(&mut graph, &config, pixels);
+            assert_eq!(heads.len(), config.num_heads());
+            for (level, &head) in heads.iter().enumerate() {
+                let side = side >> level;
+                assert_eq!(
+                    graph.shape(head).dims(),
+                    [2, side, side, config.classes.len()]
+                );
+            }
+            // A forward program has the same parameters, also those that it does not read.
+            graph.enter(Section::Forward);
+            full_size_logits(&mut graph, &config, pixels);
+            let mut found: Vec<(String, Vec<usize>)> = graph
+                .parameters()
+                .iter()
+                .map(|p| (p.name.clone(), graph.shape(p.value).dims().to_vec()))
+                .collect();
+            let expected = config.tensors().into_iter();
+            let mut expected: Vec<_> = expected
+                .map(|(name, dims)| match dims[..] {
+                    [a, b, height, width] => (name, vec![a, height, width, b]),
+                    _ => (name, dims),
+                })
+                .collect();
+            found.sort();
+            expected.sort();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn every_parameter_of_a_model_has_a_start_and_no_other_name_has() {
+        for config in variants() {
+            for (name, _) in config.tensors() {
+                assert!(init::start_of(&config, &name).is_some(), "{name}");
+            }
+            for name in [
+                "encoder.0.0.conv.bias",
+                "head.9.weight",
+                "up.0",
+                "down.0.weight",
+            ] {
+                assert!(init::start_of(&config, name).is_none(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn weights_start_as_pytorch_and_nnunet_draw_them() {
+        let drawn = |config: &UnetConfig, name: &str| {
+            let (_, shape) = (config.tensors().into_iter())
+                .find(|(known, _)| known == name)
+                .expect("a tensor");
+            let mut values = vec![0.0; shape.iter().product()];
+            init::fill(config, 3, name, &mut values).expect("known");
+            let square: f32 = values.iter().map(|value| value * value).sum();
+            let largest = values.iter().fold(0.0f32, |most, one| most.max(one.abs()));
+            ((square / values.len() as f32).sqrt(), largest)
+        };
+        let plain = UnetConfig::preset("unet").expect("listed");
+        // nn.Conv2d: fan in 64 * 9; nn.ConvTranspose2d(128, 64, 2): fan in 64 * 4.
+        let (_, largest) = drawn(&plain, "encoder.0.1.conv.weight");
+        assert!((largest - 1.0 / 24.0).abs() < 1e-3, "{largest}");
+        let (_, largest) = drawn(&plain, "up.0.weight");
+        assert!((largest - 1.0 / 16.0).abs() < 1e-3, "{largest}");
+        assert_eq!(drawn(&plain, "encoder.0.1.norm.weight"), (1.0, 1.0));
+        let residual = UnetConfig::preset("nnunet-resenc").expect("listed");
+        let (spread, _) = drawn(&residual, "encoder.1.1.conv1.weight");
+        let expected = (2.0f32 / 1.0001 / (64.0 * 9.0)).sqrt();
+        assert!(
+            (spread / expected - 1.0).abs() < 0.02,
+            "{spread} {expected}"
+        );
+        assert_eq!(drawn(&residual, "encoder.1.1.norm2.weight"), (0.0, 0.0));
+        assert_eq!(drawn(&residual, "encoder.1.1.norm1.weight"), (1.0, 1.0));
+        assert_eq!(drawn(&residual, "head.0.bias"), (0.0, 0.0));
+    }
+}

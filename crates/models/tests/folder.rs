@@ -12,6 +12,8 @@ mod bad_weights;
 mod classifiers;
 #[path = "folder/fuzz.rs"]
 mod fuzz;
+#[path = "folder/unets.rs"]
+mod unets;
 
 use std::collections::BTreeSet;
 use std::fs;

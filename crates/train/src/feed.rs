@@ -80,6 +80,14 @@ impl Feed {
         self.loader.allowance().set_total(decode_bytes);
     }
 
+    /// What decoded samples may take that stay in memory, from here on: what reading has for it, and at most this.
+    pub fn keep_decoded(&mut self, most_bytes: u64) -> u64 {
+        let bytes = self.reading.cache_bytes.min(most_bytes);
+        self.reading.cache_bytes = bytes;
+        self.loader.keep_decoded(bytes);
+        bytes
+    }
+
     /// Waits until nobody decodes, or has to `stop`: what the process holds then is no picture's.
     pub fn rest(&self, stop: &AtomicBool) {
         while self.loader.allowance().claimed_bytes() > 0 && !stop.load(Ordering::Relaxed) {

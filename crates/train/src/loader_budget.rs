@@ -36,6 +36,8 @@ pub struct Reading {
     pub unit: usize,
     /// What decoding may take beside the rows, all workers together.
     pub decode_bytes: u64,
+    /// What decoded samples may take that stay in memory for the next epoch.
+    pub cache_bytes: u64,
 }
 
 /// On `auto`, no more than this share of the memory that is free goes to pictures that wait.
@@ -51,6 +53,8 @@ pub struct DecodeBytes {
     pub largest: u64,
     /// The largest ones that all workers could decode at once.
     pub together: u64,
+    /// All samples of training once they are decoded, where the loader keeps such.
+    pub kept: u64,
 }
 
 /// What the machine has, as far as reading goes.
@@ -80,6 +84,7 @@ impl Reading {
         let decode = |workers: usize| DecodeBytes {
             largest: costs.largest_bytes(),
             together: costs.together_bytes(workers),
+            kept: costs.kept_bytes(),
         };
         Reading::on(host, config, effective_batch, row_bytes, decode)
     }
@@ -111,7 +116,11 @@ impl Reading {
             (false, None) => (2 * effective_batch).max(most * ROWS_PER_WORKER),
         };
         let bytes = |rows: usize| rows as u64 * row_bytes as u64;
-        let DecodeBytes { largest, together } = decode(most);
+        let DecodeBytes {
+            largest,
+            together,
+            kept,
+        } = decode(most);
         let is_auto = config.host_memory == Memory::Auto;
         let limit = match is_auto {
             true => host.free_bytes / AUTO_SHARE,
@@ -143,6 +152,8 @@ impl Reading {
             }
             false => fitting,
         };
+        // What is left, last of all: rows that wait help in the first epoch too.
+        let cache_bytes = kept.min(room.saturating_sub(bytes(num_rows)));
         Ok(Reading {
             num_rows,
             row_bytes,
@@ -155,6 +166,7 @@ impl Reading {
             batch: effective_batch,
             unit,
             decode_bytes,
+            cache_bytes,
         })
     }
 
@@ -176,6 +188,7 @@ impl Reading {
             batch,
             unit: batch,
             decode_bytes,
+            cache_bytes: 0,
         }
     }
 
@@ -217,8 +230,12 @@ impl Reading {
     /// For the log.
     pub fn describe(&self) -> String {
         let Workers { least, most, ahead } = self.workers;
+        let cache = match self.cache_bytes {
+            0 => String::new(),
+            bytes => format!(", decoded ones stay in {}", show_bytes(bytes)),
+        };
         let rows = format!(
-            "{} pictures have room in {}, decoding in {}",
+            "{} pictures have room in {}, decoding in {}{cache}",
             self.num_rows,
             show_bytes(self.bytes()),
             show_bytes(self.decode_bytes)
@@ -362,6 +379,7 @@ mod tests {
         let decode = |workers: usize| DecodeBytes {
             largest: LARGEST,
             together: workers as u64 * LARGEST,
+            kept: 0,
         };
         Reading::on(host(is_gpu), &config, 128, PICTURE, decode)
     }
@@ -419,6 +437,31 @@ mod tests {
             error.contains("host_memory: ") && error.contains("hint: "),
             "{error}"
         );
+    }
+
+    /// What host memory leaves once rows and decoding have theirs, and no more than all samples take.
+    #[test]
+    fn decoded_samples_get_what_is_left() {
+        let within = |bytes: u64, kept: u64| {
+            let mut config = RunConfig::default();
+            config.train.batch_size = Some(8);
+            config.num_workers = Count::Exactly(1);
+            config.prefetch = Count::Exactly(0);
+            config.host_memory = Memory::Bytes(bytes);
+            let decode = |_| DecodeBytes {
+                largest: LARGEST,
+                together: LARGEST,
+                kept,
+            };
+            let reading = Reading::on(host(true), &config, 128, PICTURE, decode).unwrap();
+            assert!(reading.bytes() + reading.decode_bytes + reading.cache_bytes <= bytes);
+            reading.cache_bytes
+        };
+        let least = LARGEST + (128 * PICTURE) as u64;
+        assert_eq!(within(least, 1 << 30), 0);
+        assert_eq!(within(least + 1000, 1 << 30), 1000);
+        assert_eq!(within(least + (2 << 30), 1 << 30), 1 << 30);
+        assert_eq!(within(least + 1000, 0), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! run is refused.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdall_data::config::{BadPictures, DataConfig};
 use holdall_data::error::DataError;
@@ -42,6 +42,8 @@ struct List {
     samples: Arc<Samples>,
     /// By sample, in KiB, rounded up; 0 where that is not known or the picture is left out.
     kib: Vec<u32>,
+    /// What all take once they are decoded, where the loader keeps such.
+    kept_bytes: u64,
 }
 
 /// What the pictures of a run cost to decode.
@@ -69,11 +71,17 @@ impl PictureCosts {
         let format = format.into();
         let lists = lists.iter().map(|samples| {
             let stride = samples.len().div_ceil(MOST_HEADERS).max(1);
+            let kept_bytes = AtomicU64::new(0);
             let kib_of = |sample: usize| {
                 let is_wanted = sample.is_multiple_of(stride) && !stop.load(Ordering::Relaxed);
                 // What cannot be read is named by whoever reads it.
                 let cost = is_wanted.then(|| format.cost(samples, sample));
-                let bytes = cost.and_then(Result::ok).map_or(0, |cost| cost.bytes);
+                let cost = cost.and_then(Result::ok);
+                if let Some(cost) = &cost {
+                    let kept = format.kept_bytes(cost) * stride as u64;
+                    kept_bytes.fetch_add(kept, Ordering::Relaxed);
+                }
+                let bytes = cost.map_or(0, |cost| cost.bytes);
                 u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
             };
             let kib = device
@@ -82,6 +90,7 @@ impl PictureCosts {
             List {
                 samples: Arc::clone(samples),
                 kib,
+                kept_bytes: kept_bytes.into_inner(),
             }
         });
         let lists = lists.collect();
@@ -120,6 +129,11 @@ impl PictureCosts {
     /// What the largest ones take that this many workers could decode at once.
     pub fn together_bytes(&self, workers: usize) -> u64 {
         self.top(workers.max(1)).iter().sum()
+    }
+
+    /// What the samples of the first list, those of training, take once they are decoded, where the loader keeps such.
+    pub fn kept_bytes(&self) -> u64 {
+        self.lists.first().map_or(0, |list| list.kept_bytes)
     }
 
     /// Takes out every picture that costs more than this, and says which.

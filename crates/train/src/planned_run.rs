@@ -163,7 +163,11 @@ impl PlannedRun {
         let host_bytes = evaluation + LOOP_BYTES + threads as u64 * THREAD_BYTES;
         recorder.enter(Phase::Plan);
         let plan = match device.is_gpu() {
-            true => prepared.setup.plan(&device, host_bytes, choosing)?,
+            true => {
+                // The card's budget is no bound for the host; `host_memory` is.
+                feed.keep_decoded(u64::MAX);
+                prepared.setup.plan(&device, host_bytes, choosing)?
+            }
             false => {
                 feed.rest(stop);
                 let setup = &prepared.setup;
@@ -191,6 +195,11 @@ impl PlannedRun {
                 // The first batch may have held more than the plan will: that was within the budget, and is part of the forecast.
                 let held = device.peak_bytes().unwrap_or(0);
                 let more = (decode_bytes - least).max(held.saturating_sub(process_bytes));
+                // Decoded samples stay in memory as far as the budget leaves any, and are part of the forecast too.
+                let left = budget.map_or(u64::MAX, |budget| {
+                    budget.saturating_sub(process_bytes + more)
+                });
+                let more = more + feed.keep_decoded(left);
                 plan.step.process_bytes += more;
                 plan.chosen.process_bytes += more;
                 feed.allow(decode_bytes);

@@ -8,15 +8,19 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use holdall_data::DataConfig;
 use holdall_data::allowance::Allowance;
-use holdall_data::config::{Augment, Decode};
+use holdall_data::config::{Augment, Decode, PairAugment, Validation};
 use holdall_data::loader::{
-    Course, Cursor, Loaded, Loader, PictureFormat, Shard, Skipped, View, Workers,
+    Course, Cursor, Loaded, Loader, PictureFormat, RowFormat, Shard, Skipped, View, Workers,
 };
 use holdall_data::order::Sampling;
 use holdall_data::picture::{self, Framing, Scratch};
 use holdall_data::samples::Samples;
+use holdall_data::segmentation::{Fit, PairFraming, RowShape, SegmentationSet, read_whole};
+use holdall_data::source::{EvidenceKind, evidence};
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
+use holdall_train::TrainError;
 use holdall_train::task::nothing_readable;
 use serde::Serialize;
 
@@ -27,9 +31,11 @@ use crate::screen::{print_json, progress, tell};
 #[derive(Args)]
 #[command(
     after_help = "Every picture is read once to warm up, then timed: decoded, a random part of it resized (with --eval its \
-                  middle), flipped, written into the batch as bytes; a device normalises them. One JSON line on stdout.\n\n\
+                  middle), flipped, written into the batch as bytes; a device normalises them. A folder of images and masks is \
+                  read in pairs: both decoded, resized whole, mirrored, turned and recoloured together. One JSON line on stdout.\n\n\
                   Example, beside a PyTorch script that does the same job:\n  \
-                  holdall bench loader photos/ --workers 2 --batch 64"
+                  holdall bench loader photos/ --workers 2 --batch 64\n  \
+                  holdall bench loader FIVES --size 1024 --batch 4"
 )]
 pub struct BenchLoaderArguments {
     /// A folder of pictures, searched with its subfolders
@@ -50,6 +56,9 @@ pub struct BenchLoaderArguments {
     /// The size at which a JPEG is decoded; evaluation always decodes at full size
     #[arg(long, value_enum, default_value_t = DecodeArgument::Full, conflicts_with = "eval")]
     pub decode: DecodeArgument,
+    /// Keep decoded pairs in memory: what is timed is what an epoch after the first takes
+    #[arg(long)]
+    pub keep_decoded: bool,
     /// Pictures to time, going round where the folder has fewer [default: each once]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub images: Option<usize>,
@@ -83,32 +92,81 @@ struct BenchJson<'a> {
     rss_peak_bytes: Option<u64>,
 }
 
+/// What is read, and as what.
+struct Input {
+    samples: Arc<Samples>,
+    format: RowFormat,
+    row_bytes: usize,
+}
+
+impl Input {
+    fn new(arguments: &BenchLoaderArguments) -> Result<Input> {
+        let size = arguments.size;
+        let data = DataConfig {
+            train: Some(arguments.folder.clone()),
+            validation: Validation::None,
+            ..DataConfig::default()
+        };
+        let has_masks = evidence(&data).is_ok_and(|found| found.kind == EvidenceKind::Masks);
+        if has_masks {
+            let set = SegmentationSet::open(&data, 0).map_err(TrainError::from)?;
+            let shape = RowShape {
+                height: size as usize,
+                width: size as usize,
+                channels: set.survey.channels,
+                depth: set.survey.depth,
+            };
+            return Ok(Input {
+                samples: Arc::new(set.train),
+                format: RowFormat::from(PairFraming {
+                    shape,
+                    fit: Fit::Resize,
+                    coding: Arc::new(set.coding),
+                    padding: Vec::new(),
+                    augment: PairAugment::default(),
+                }),
+                row_bytes: shape.row_bytes(),
+            });
+        }
+        let paths = pictures_under(std::slice::from_ref(&arguments.folder))?;
+        Ok(Input {
+            samples: Arc::new(as_samples(&paths)),
+            format: RowFormat::from(PictureFormat {
+                framing: Framing::clip(size),
+                augment: Augment {
+                    flip: true,
+                    ..Augment::default()
+                },
+                decode: match arguments.decode {
+                    DecodeArgument::Full => Decode::Full,
+                    DecodeArgument::Fast => Decode::Fast,
+                },
+            }),
+            row_bytes: (size * size) as usize * picture::CHANNELS,
+        })
+    }
+}
+
 pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
-    let paths = pictures_under(std::slice::from_ref(&arguments.folder))?;
-    let samples = Arc::new(as_samples(&paths));
+    let Input {
+        samples,
+        format,
+        row_bytes,
+    } = Input::new(&arguments)?;
     let (size, batch) = (arguments.size, arguments.batch);
-    let row_bytes = (size * size) as usize * picture::CHANNELS;
     // As many batches wait as in the PyTorch script that this stands beside: four per worker.
     let num_rows = batch * (1 + 4 * arguments.workers);
     let rows = vec![vec![0x7f_u8; row_bytes]; num_rows];
     let ahead = num_rows - batch;
-    let format = PictureFormat {
-        framing: Framing::clip(size),
-        augment: Augment {
-            flip: true,
-            ..Augment::default()
-        },
-        decode: match arguments.decode {
-            DecodeArgument::Full => Decode::Full,
-            DecodeArgument::Fast => Decode::Fast,
-        },
-    };
     let mut loader = Loader::new(
         rows,
-        format,
+        format.clone(),
         Workers::exactly(arguments.workers, ahead),
         Allowance::unlimited(),
     )?;
+    if arguments.keep_decoded {
+        loader.keep_decoded(u64::MAX);
+    }
     let images = arguments.images.unwrap_or(samples.len()).max(1);
     tell(&format!("{} pictures, read once to warm up", samples.len()));
     let skipped = pass(&mut loader, &arguments, &samples, 0, samples.len());
@@ -121,11 +179,13 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     let images_per_s = images as f64 / began.elapsed().as_secs_f64();
     let rss_end_bytes = resident_bytes();
     drop(loader);
-    let decode_only_images_per_s = decode_only(&paths, arguments.workers);
+    let decode_only_images_per_s = decode_only(&samples, &format, arguments.workers);
     print_json(&BenchJson {
-        job: match arguments.eval {
-            true => "loader, evaluation",
-            false => "loader, training",
+        job: match (&format, arguments.eval) {
+            (RowFormat::Pair(_), true) => "loader, evaluation, pairs",
+            (RowFormat::Pair(_), false) => "loader, training, pairs",
+            (RowFormat::Picture(_), true) => "loader, evaluation",
+            (RowFormat::Picture(_), false) => "loader, training",
         },
         images,
         workers: arguments.workers,
@@ -196,20 +256,36 @@ fn pass(
     skipped
 }
 
-/// Pictures a second that so many threads decode, with nothing done to them.
-fn decode_only(paths: &[PathBuf], threads: usize) -> f64 {
+/// Pictures, or pairs, a second that so many threads decode, with nothing done to them.
+fn decode_only(samples: &Samples, format: &RowFormat, threads: usize) -> f64 {
     let next = AtomicUsize::new(0);
     let began = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 let mut scratch = Scratch::default();
-                while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
+                loop {
+                    let sample = next.fetch_add(1, Ordering::Relaxed);
+                    if sample >= samples.len() {
+                        break;
+                    }
                     // Broken ones take time as well, and were counted before.
-                    let _ = picture::probe(path, &mut scratch);
+                    match format {
+                        RowFormat::Picture(_) => {
+                            let _ = picture::probe(&samples.image_path(sample), &mut scratch);
+                        }
+                        RowFormat::Pair(framing) => {
+                            let RowShape {
+                                channels, depth, ..
+                            } = framing.shape;
+                            let coding = Some(&*framing.coding);
+                            let _ =
+                                read_whole(samples, sample, channels, depth, coding, &mut scratch);
+                        }
+                    }
                 }
             });
         }
     });
-    paths.len() as f64 / began.elapsed().as_secs_f64()
+    samples.len() as f64 / began.elapsed().as_secs_f64()
 }

@@ -22,6 +22,7 @@ use holdall_train::tasks;
 use serde::Serialize;
 
 use crate::arguments::{OutputOptions, seed};
+use crate::commands::data_pairs;
 use crate::commands::train::is_yaml;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
@@ -30,7 +31,7 @@ use crate::stop;
 /// What `data check` and `data clean` share.
 #[derive(Args, Clone)]
 pub struct CheckOptions {
-    /// DATA.csv, CONFIG.yml, or a folder with image_labels.csv; without it, this folder or its `data`
+    /// DATA.csv, CONFIG.yml, or a folder with image_labels.csv or with images and masks; without it, this folder or its `data`
     #[arg(value_name = "CONFIG|DATA")]
     pub target: Option<String>,
     /// A picture is too small if a side has fewer pixels
@@ -59,10 +60,13 @@ pub struct CheckOptions {
 #[command(after_help = "Examples:\n  \
                   holdall data check photos.csv\n  \
                   holdall data check cars.yml --min-size 64 --min-per-label 5\n  \
-                  holdall data check photos.csv --set data.image_root=pictures --set data.validation=val.csv --json\n\n\
+                  holdall data check photos.csv --set data.image_root=pictures --set data.validation=val.csv --json\n  \
+                  holdall data check FIVES\n\n\
                   What is looked for: pictures that are missing, of zero size, no image, cut short, broken, or of absurd\n\
                   dimensions; the same picture twice, or in train and validation; labels with few pictures; captions that are\n\
-                  empty or all the same. Ctrl-C stops; the same command goes on. Exit code 0: nothing found; 1: something.")]
+                  empty or all the same. Of pictures with masks: masks that cannot be read, of another size, empty, or with values\n\
+                  that are no class; the same picture in two splits. Ctrl-C stops; the same command goes on (with masks: begins\n\
+                  anew). Exit code 0: nothing found; 1: something.")]
 pub struct DataCheckArguments {
     #[command(flatten)]
     pub options: CheckOptions,
@@ -79,6 +83,9 @@ struct CheckJson<'a> {
 }
 
 pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
+    if let Some(pairs) = data_pairs::meant(&arguments.options)? {
+        return data_pairs::check(&pairs, arguments.options.output.json);
+    }
     let config = meant(&arguments.options, Wanted::Cleanest)?;
     let Some(report) = watched(|watch| check(&config, watch))? else {
         return Ok(stop::exit_code());
@@ -157,21 +164,21 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
         max_aspect: options.max_aspect,
         min_per_label: options.min_per_label,
         num_workers: num_workers.exactly().filter(|number| *number > 0),
-        allowance: Allowance::new(decode_bytes(config.memory)),
+        allowance: allowance(config.memory),
     })
 }
 
 /// What looking at pictures may take: what a budget leaves, or a quarter of what is free.
-fn decode_bytes(memory: Memory) -> u64 {
+pub(super) fn allowance(memory: Memory) -> Allowance {
     let free = cpu::available_bytes().unwrap_or(u64::MAX);
     let total = cpu::total_bytes().unwrap_or(free);
-    match memory {
+    Allowance::new(match memory {
         Memory::Auto => free / 4,
         memory => {
             let held = cpu::resident_bytes().unwrap_or(0) + OTHERS_BYTES;
             memory.resolve(total, free).saturating_sub(held)
         }
-    }
+    })
 }
 
 /// Rows, findings, threads and the code that is not loaded yet.
@@ -203,7 +210,9 @@ pub(super) fn watched<T>(
         } => {
             let hint = match is_kept {
                 true => "the same command goes on from there",
-                false => "the same command begins anew: nothing could be written beside the CSV",
+                false => {
+                    "the same command begins anew: what was looked at could not be written down"
+                }
             };
             tell(&format!(
                 "Stopped after {} of {}\nhint: {hint}",

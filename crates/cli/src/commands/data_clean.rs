@@ -8,6 +8,7 @@ use holdall_data::check::{CleanFile, Cleaned, Duplicates, clean};
 use holdall_files::{counted, thousands};
 
 use crate::commands::data_check::{CheckOptions, Wanted, meant, share, watched};
+use crate::commands::data_pairs;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 
@@ -17,7 +18,8 @@ use crate::stop;
                   holdall data clean photos.csv --min-size 64 --min-per-label 10 --duplicates keep\n\n\
                   What it writes: photos_cleaned.csv, the rows whose picture can be read and whose caption is not empty, and\n\
                   photos_filtered.csv, those of them that pass the filters: size, shape, duplicates, pictures per label.\n\
-                  photos.csv is not touched; rows are copied byte for byte. `holdall train FOLDER` takes the filtered one.")]
+                  photos.csv is not touched; rows are copied byte for byte. `holdall train FOLDER` takes the filtered one.\n\
+                  Of pictures with masks it writes pairs_cleaned.csv: image, mask, fov and split of the pairs that can be used.")]
 pub struct DataCleanArguments {
     /// What becomes of rows that show the same picture
     #[arg(long, value_name = "RULE", default_value = "keep-first")]
@@ -35,11 +37,14 @@ pub enum DuplicatesArgument {
 }
 
 pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
-    let config = meant(&arguments.options, Wanted::Source)?;
     let duplicates = match arguments.duplicates {
         DuplicatesArgument::KeepFirst => Duplicates::KeepFirst,
         DuplicatesArgument::Keep => Duplicates::Keep,
     };
+    if let Some(pairs) = data_pairs::meant(&arguments.options)? {
+        return data_pairs::clean(&pairs, duplicates, arguments.options.output.json);
+    }
+    let config = meant(&arguments.options, Wanted::Source)?;
     let Some(cleaned) = watched(|watch| clean(&config, duplicates, watch))? else {
         return Ok(stop::exit_code());
     };

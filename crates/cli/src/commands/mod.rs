@@ -7,6 +7,7 @@ pub mod bench_step;
 pub mod completions;
 pub mod data_check;
 pub mod data_clean;
+mod data_pairs;
 pub mod data_sample;
 pub mod demo;
 pub mod doctor;

@@ -2,6 +2,7 @@
 
 mod classify;
 mod clip;
+mod mask_files;
 mod segment;
 
 use std::path::{Path, PathBuf};
@@ -278,6 +279,11 @@ fn as_csv(predictions: &[Prediction]) -> Result<Vec<u8>> {
 
 /// Files as named, and the pictures in folders, sorted.
 pub(super) fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    files_under(named, is_picture)
+}
+
+/// The same with another idea of what the names of pictures are.
+fn files_under(named: &[PathBuf], is_picture: fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = Vec::new();
     for path in named {

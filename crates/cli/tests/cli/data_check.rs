@@ -229,3 +229,58 @@ fn ctrl_c_and_the_same_command_again() {
     assert!(!whole.stderr.contains("Going on: "), "{}", whole.stderr);
     assert_eq!(again.json(), whole.json());
 }
+
+/// A set of eight pairs: one mask of another size, one with a value that is no class, one image that is there twice.
+fn pairs(root: &Path) {
+    for folder in ["images", "masks"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    let filled = |width: u32, value: u8, rows: usize| {
+        let mut bytes = bitmap(width, 20);
+        bytes[54..].fill(0);
+        let row_bytes = (bytes.len() - 54) / 20;
+        bytes[54..54 + rows * row_bytes].fill(value);
+        bytes
+    };
+    for number in 0..8_u8 {
+        let image = |number: u8| filled(32, 100 + number, 20);
+        let (image, mask) = match number {
+            1 => (image(1), filled(32, 7, 5)),
+            3 => (image(3), filled(31, 255, 5)),
+            5 => (image(4), filled(32, 255, 5)),
+            _ => (image(number), filled(32, 255, 5)),
+        };
+        fs::write(root.join(format!("images/{number}.bmp")), image).unwrap();
+        fs::write(root.join(format!("masks/{number}.bmp")), mask).unwrap();
+    }
+}
+
+#[test]
+fn pairs_are_checked_and_cleaned() {
+    let folder = TempDir::new().unwrap();
+    pairs(folder.path());
+    let none = "--set data.validation=none";
+    let answer = data("check", folder.path(), none);
+    assert_eq!(answer.code, FOUND, "{}", answer.stderr);
+    for part in [
+        "8 pairs (8 to train on)",
+        "sizes differ                    1     12%  images/3.bmp",
+        "value is no class               1     12%  images/1.bmp",
+        "pixel value 7 at (0, 15)",
+        "duplicate                       1     12%  images/5.bmp: images/4.bmp of train",
+        "6 of 8 pairs can be used",
+    ] {
+        assert!(answer.stdout.contains(part), "{part} in {}", answer.stdout);
+    }
+    let json = data("check", folder.path(), &format!("{none} --json"));
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(
+        (&json["verdict"], &json["usable_pairs"]),
+        (&"found".into(), &6.into())
+    );
+    let answer = data("clean", folder.path(), none);
+    assert_eq!(answer.code, DONE, "{}", answer.stderr);
+    let csv = fs::read_to_string(folder.path().join("pairs_cleaned.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 5, "{csv}");
+    assert!(csv.contains("images/0.bmp,masks/0.bmp,,train\n"), "{csv}");
+}

@@ -8,7 +8,7 @@ use image::{GrayImage, Luma, Rgb, RgbImage};
 use serde_json::Value;
 
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model};
-use crate::typed::{Answer, DONE, holdall_words, start};
+use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, DONE, holdall_words, start};
 
 /// Bright disks on a dark ground, each picture its own: `images/N.png` and `masks/N.png`.
 pub fn with_disks(count: u32, [height, width]: [u32; 2]) -> (Home, PathBuf) {
@@ -179,7 +179,7 @@ fn a_model_of_patches_looks_at_tiles_and_memory_changes_nothing() {
     let one = scores("--batch-size 1");
     assert_eq!(one, scores("--batch-size 7 --num-threads 1"));
     assert_ne!(one["auc"], scores("--tiles 64")["auc"]);
-    let answer = typed("eval", &[&run], "--tiles 33").exits(2);
+    let answer = typed("eval", &[&run], "--tiles 33").exits(BAD_INPUT);
     assert!(
         answer.stderr.contains("hint: --tiles 34"),
         "{}",
@@ -215,7 +215,7 @@ fn whole_pictures_that_do_not_fit_are_refused_with_the_tiles_that_do() {
     let (_large_home, large) = with_disks(1, [1500, 1400]);
     let run = home.path("run");
     let options = format!("--out {} --memory 260MiB", home.path("out").display());
-    let answer = typed("predict", &[&run, &large.join("images")], &options).exits(3);
+    let answer = typed("predict", &[&run, &large.join("images")], &options).exits(DOES_NOT_FIT);
     for words in [
         "1400 x 1500 pixels at a time do not fit",
         "hint: --tiles ",

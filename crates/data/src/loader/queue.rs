@@ -16,6 +16,7 @@ use crate::allowance::Allowance;
 use crate::error::DataError;
 use crate::picture::{Occasion, Scratch, augmented_into, evaluated_into};
 use crate::samples::Samples;
+use crate::segmentation::PairCache;
 
 /// What is done to every picture of a course.
 #[derive(Clone)]
@@ -78,6 +79,8 @@ pub(super) struct Shared<R> {
     work: Condvar,
     /// For the trainer: something was read.
     done: Condvar,
+    /// Pairs that stay in memory.
+    pub cache: PairCache,
 }
 
 impl<R> Shared<R> {
@@ -103,6 +106,7 @@ impl<R> Shared<R> {
             }),
             work: Condvar::new(),
             done: Condvar::new(),
+            cache: PairCache::default(),
         }
     }
 
@@ -408,7 +412,14 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
             mut row,
         } = job;
         let read = catch_unwind(AssertUnwindSafe(|| {
-            read(&samples, place, &pass, &mut room, row.as_mut())
+            read(
+                &shared.cache,
+                &samples,
+                place,
+                &pass,
+                &mut room,
+                row.as_mut(),
+            )
         }));
         let outcome = match read {
             Ok(Ok(())) => Outcome::Good(row),
@@ -424,6 +435,7 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
 }
 
 fn read(
+    cache: &PairCache,
     samples: &Samples,
     place: Place,
     pass: &Pass,
@@ -442,7 +454,7 @@ fn read(
     };
     match (&pass.format, occasion) {
         (RowFormat::Pair(framing), occasion) => {
-            framing.write_row(samples, sample, occasion, scratch, out)
+            framing.write_row_by(cache, samples, sample, occasion, scratch, out)
         }
         (RowFormat::Picture(format), None) => {
             samples.image_path_into(sample, path);

@@ -5,9 +5,11 @@ use std::path::Path;
 use image::{Rgb, RgbImage};
 
 use super::*;
+use crate::config::PairAugment;
 use crate::order::Sampling;
 use crate::picture::Framing;
-use crate::samples::SamplesBuilder;
+use crate::samples::{Companions, SamplesBuilder};
+use crate::segmentation::{Fit, MaskCoding, PixelDepth, RowShape};
 
 const SIZE: u32 = 8;
 const BYTES: usize = (SIZE * SIZE) as usize * 3;
@@ -349,4 +351,74 @@ fn time_is_accounted_for() {
     assert!(waits.reading > 0.0 && waits.for_data <= waits.seconds);
     loader.begin_waits();
     assert_eq!(loader.waits().pictures, 0);
+}
+
+/// Pairs of pictures of different sizes, for a loader that pads them.
+fn pairs(folder: &Path, count: usize) -> (Arc<Samples>, PairFraming) {
+    let mut builder = SamplesBuilder::new(folder.to_owned());
+    for index in 0..count {
+        let (image, mask) = (format!("{index}.png"), format!("{index}_mask.png"));
+        let side = 8 + index as u32 % 5;
+        let picture = RgbImage::from_fn(side, 10, |x, y| Rgb([index as u8, x as u8, y as u8]));
+        picture.save(folder.join(&image)).unwrap();
+        let classes = image::GrayImage::from_fn(side, 10, |x, y| {
+            image::Luma([255 * u8::from((x + y) % 3 == 0)])
+        });
+        classes.save(folder.join(&mask)).unwrap();
+        let companions = Companions {
+            mask: Some(&mask),
+            ..Companions::default()
+        };
+        builder.push_with(&image, &companions, index as u32 + 1);
+    }
+    let framing = PairFraming {
+        shape: RowShape {
+            height: 16,
+            width: 16,
+            channels: 3,
+            depth: PixelDepth::Eight,
+        },
+        fit: Fit::Pad,
+        coding: Arc::new(MaskCoding::pair(255)),
+        padding: vec![1, 2, 3],
+        augment: PairAugment::default(),
+    };
+    (Arc::new(builder.finish(Vec::new())), framing)
+}
+
+/// Nothing, some or all of the pairs in memory: the same rows, never more bytes than allowed.
+#[test]
+fn pairs_that_stay_in_memory_change_no_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let (samples, framing) = pairs(folder.path(), 12);
+    let (course, view) = training(Cursor::default(), 3);
+    let read = |most_bytes: u64| {
+        let rows = vec![vec![0; framing.shape.row_bytes()]; 8];
+        let workers = Workers::exactly(2, 4);
+        let mut loader =
+            Loader::new(rows, framing.clone(), workers, Allowance::unlimited()).unwrap();
+        loader.keep_decoded(most_bytes);
+        loader.begin(Arc::clone(&samples), course, view);
+        let mut batch = Loaded::default();
+        let mut seen = Vec::new();
+        loop {
+            loader.next(4, &mut batch);
+            if batch.rows.is_empty() {
+                return (seen, loader.kept_bytes());
+            }
+            assert!(batch.skipped.is_empty(), "{:?}", batch.skipped);
+            seen.push((batch.samples.clone(), batch.rows.clone()));
+        }
+    };
+    let all: u64 = (0..samples.len())
+        .map(|sample| framing.kept_bytes(&framing.cost(&samples, sample).unwrap()))
+        .sum();
+    let (expected, kept) = read(0);
+    assert_eq!((expected.len(), kept), (9, 0));
+    for most_bytes in [all / 3, all] {
+        let (seen, kept) = read(most_bytes);
+        assert_eq!(seen, expected, "{most_bytes}");
+        assert!(kept <= most_bytes && kept > 0, "{kept} of {most_bytes}");
+        assert!(most_bytes < all || kept == all, "{kept} of {all}");
+    }
 }

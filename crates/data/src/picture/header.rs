@@ -169,6 +169,14 @@ impl Header {
         u64::from(self.width) * u64::from(self.height)
     }
 
+    /// A second copy of its own pixels while it is turned.
+    pub(super) fn turned_bytes(&self) -> u64 {
+        match self.is_turned {
+            true => self.num_pixels() * self.pixel_bytes,
+            false => 0,
+        }
+    }
+
     /// What reading it takes; without a framing it is only decoded.
     pub(super) fn cost(&self, file_bytes: u64, framing: Option<Framing>, needed: Needed) -> Cost {
         let (mut width, mut height) = (u64::from(self.width), u64::from(self.height));

@@ -133,8 +133,8 @@ pub(crate) fn native_cost(path: &Path, limits: Limits) -> Result<NativeCost, Dat
         },
         file: cost.file,
         pixels: cost.pixels,
-        // A picture that is turned, or whose palette is looked up, is held twice for a moment.
-        beside: cost.beside + packed_bytes + header.num_pixels() * 3,
+        // Indices of a palette are held beside their colours, and a picture that is turned is held twice for a moment.
+        beside: cost.beside + packed_bytes + header.num_pixels() + header.turned_bytes(),
     })
 }
 

@@ -190,3 +190,37 @@ fn the_first_few_are_named() {
         "0.jpg, 1.jpg, 2.jpg, 3.jpg, 4.jpg and 1,229 more"
     );
 }
+
+/// A mask that is replaced under its name is noticed as its picture would be.
+#[test]
+fn masks_belong_to_their_pictures() {
+    let home = home();
+    home.write("0_mask.png", b"mask", 0);
+    let mut samples = SamplesBuilder::new(home.folder.path().to_owned());
+    let companions = crate::samples::Companions {
+        mask: Some("0_mask.png"),
+        ..Default::default()
+    };
+    samples.push_with("0.jpg", &companions, 1);
+    let samples = samples.finish(Vec::new());
+    for check in BOTH {
+        home.write("0_mask.png", b"mask", 0);
+        record(&home.file(), &[&samples], check).unwrap();
+        let replaced = || match compare(&home.file(), &[&samples], check, |_, _| false).unwrap() {
+            Compared::With {
+                replaced, touched, ..
+            } => (replaced.count, touched.count),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(replaced(), (0, 0));
+        home.write("0_mask.png", b"sham", 7);
+        let expected = if check == PictureCheck::Hash {
+            (1, 0)
+        } else {
+            (0, 1)
+        };
+        assert_eq!(replaced(), expected);
+        home.write("0_mask.png", b"another", 0);
+        assert_eq!(replaced(), (1, 0));
+    }
+}

@@ -11,9 +11,9 @@
 //!
 //! Every image must have one mask and every mask one image: a pair that is silently missing is a data set that is not the one that was meant.
 
-use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use super::partners::{Files, PairFiles, stem};
 use crate::error::DataError;
 use crate::folder::{Entries, entries, is_segmentation_picture};
 use crate::words::{counted, listed};
@@ -51,15 +51,6 @@ const TEST: [&str; 2] = ["test", "testing"];
 
 /// How far a set may be nested in folders that hold nothing else: archives are often unpacked into a folder of their own name, twice.
 const MOST_NESTED: usize = 4;
-
-/// Files of one sample, relative to the set's folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PairFiles {
-    pub image: String,
-    pub further_images: Vec<String>,
-    pub mask: Option<String>,
-    pub field_of_view: Option<String>,
-}
 
 /// A set's pairs by split.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -329,198 +320,6 @@ pub(super) fn find(root: &Path, subfolders: Subfolders<'_>) -> Result<Layout, Da
         None => {}
     }
     Ok(layout)
-}
-
-/// Pictures of a folder.
-struct Files {
-    place: PathBuf,
-    /// Relative to the root.
-    folder: String,
-    names: Vec<String>,
-}
-
-impl Files {
-    fn list(root: &Path, folder: &str, wanted: impl Fn(&str) -> bool) -> Result<Files, DataError> {
-        let place = root.join(folder);
-        let found = entries(&place)?;
-        if let Some(volume) = found.files.iter().find(|name| super::is_volume(name)) {
-            return Err(super::volume_refused(&place.join(volume)));
-        }
-        let mut names = found.files;
-        names.retain(|name| is_segmentation_picture(name) && wanted(name));
-        if names.is_empty() {
-            return Err(DataError::no_pictures(
-                &place,
-                "pictures",
-                ", .gif, .ppm, .pgm, .pbm or .pnm, the last four also with .gz",
-            ));
-        }
-        Ok(Files {
-            place,
-            folder: folder.to_owned(),
-            names,
-        })
-    }
-
-    fn path(&self, name: &str) -> String {
-        match self.folder.as_str() {
-            "" => name.to_owned(),
-            folder => format!("{folder}/{name}"),
-        }
-    }
-
-    fn alone(&self) -> Vec<PairFiles> {
-        let pair = |name: &String| PairFiles {
-            image: self.path(name),
-            ..PairFiles::default()
-        };
-        self.names.iter().map(pair).collect()
-    }
-
-    /// The file of `others` that belongs to each of these: of the same name without extension, or else of the same name once usual ends are
-    /// taken off: `21_training.tif`, `21_manual1.gif`.
-    fn partners(
-        &self,
-        others: &Files,
-        what: &str,
-        must_all_match: bool,
-    ) -> Result<Vec<String>, DataError> {
-        let exact = self.matched(others, |name| stem(name).to_owned());
-        let (found, lone) = match exact {
-            Some((found, lone))
-                if found.iter().all(Option::is_some) && (lone.is_empty() || !must_all_match) =>
-            {
-                (found, lone)
-            }
-            // Names that say more than which picture it is.
-            exact => match self.matched(others, |name| key(name)) {
-                Some((found, lone)) if found.iter().all(Option::is_some) => (found, lone),
-                _ => match exact {
-                    Some(partial) => partial,
-                    None => return Err(self.two_of_a_name(others)),
-                },
-            },
-        };
-        let without: Vec<String> = (self.names.iter().zip(&found))
-            .filter(|(_, partner)| partner.is_none())
-            .map(|(name, _)| name.clone())
-            .collect();
-        if without.is_empty() && (lone.is_empty() || !must_all_match) {
-            let paths = found.into_iter().flatten();
-            return Ok(paths.map(|name| others.path(&name)).collect());
-        }
-        Err(DataError::invalid(
-            self.place.display(),
-            format_args!(
-                "a {what} in {} for each image and an image for each {what}",
-                others.place.display()
-            ),
-            format_args!(
-                "{} and {}; images without a {what}: {}; {what}s without an image: {}",
-                counted(self.names.len(), "image"),
-                counted(others.names.len(), what),
-                listed(&without),
-                listed(&lone)
-            ),
-            format_args!(
-                "a {what} has its image's name, whatever the extension; remove or rename what has no partner"
-            ),
-        ))
-    }
-
-    /// Partners by a key of names, and those without an image; nothing where two files have one key.
-    #[expect(
-        clippy::type_complexity,
-        reason = "two lists that belong together, used once"
-    )]
-    fn matched(
-        &self,
-        others: &Files,
-        key: impl Fn(&str) -> String,
-    ) -> Option<(Vec<Option<String>>, Vec<String>)> {
-        let mut by_key: HashMap<String, &String> = HashMap::new();
-        for name in &others.names {
-            if by_key.insert(key(name), name).is_some() {
-                return None;
-            }
-        }
-        let mut seen = HashSet::new();
-        let mut found = Vec::new();
-        for name in &self.names {
-            let key = key(name);
-            found.push(by_key.get(&key).map(|name| (*name).clone()));
-            if !seen.insert(key) {
-                return None;
-            }
-        }
-        let lone = others
-            .names
-            .iter()
-            .filter(|name| !seen.contains(&key(name)));
-        Some((found, lone.cloned().collect()))
-    }
-
-    fn two_of_a_name(&self, others: &Files) -> DataError {
-        for files in [self, others] {
-            let mut seen = HashMap::new();
-            for name in &files.names {
-                if let Some(first) = seen.insert(stem(name), name) {
-                    return DataError::invalid(
-                        files.place.display(),
-                        "one file of each name",
-                        format_args!("{first} and {name}"),
-                        "pairs are matched without extensions; remove one of the two",
-                    );
-                }
-            }
-        }
-        DataError::no_pictures(&self.place, "pictures", "")
-    }
-}
-
-/// A name without its extension, and without the one before `.gz`.
-pub(super) fn stem(name: &str) -> &str {
-    let name = match name.to_ascii_lowercase().ends_with(".gz") {
-        true => &name[..name.len() - 3],
-        false => name,
-    };
-    crate::folder::stem(name)
-}
-
-/// What names say beside which picture it is.
-const ENDS: [&str; 20] = [
-    "_1stho",
-    "_2ndho",
-    "_manual1",
-    "_manual2",
-    "_manual",
-    "_masks",
-    "_mask",
-    "_labels",
-    "_label",
-    "_gt",
-    "_groundtruth",
-    "_seg",
-    "_segmentation",
-    "_annotation",
-    "_fov",
-    "_training",
-    "_train",
-    "_test",
-    "_image",
-    ".ah",
-];
-
-/// Which picture a name is of.
-fn key(name: &str) -> String {
-    let mut key = stem(name).to_lowercase();
-    while let Some(end) = ENDS
-        .iter()
-        .find(|end| key.len() > end.len() && key.ends_with(*end))
-    {
-        key.truncate(key.len() - end.len());
-    }
-    key
 }
 
 fn named<'a>(names: &'a [String], wanted: &[&str]) -> Option<&'a str> {

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::layout::{Layout, PairFiles, stem};
+use super::layout::Layout;
+use super::partners::{PairFiles, stem};
 use crate::error::DataError;
 use crate::folder::{entries, is_segmentation_picture};
 use crate::words::listed;

@@ -6,12 +6,19 @@
 //! row      what training or evaluation sees: the base, a part of it, or the base and padding around it
 //! ```
 
+use std::path::Path;
 use std::sync::Arc;
 
+use super::augment::PairDraw;
+use super::buffers::{PairBuffers, PairCost};
+use super::cache::PairCache;
 use super::coding::MaskCoding;
+use super::filters::{add_noise, blur};
 use super::fit::{padding_pixel, resize_mask, resize_pixels};
-use super::row::{IGNORED, RowShape};
+use super::row::{IGNORED, PixelDepth, RowShape};
+use super::sample::{Map, Target, coarsen, sample};
 use super::whole::{WholePicture, read_into};
+use crate::config::PairAugment;
 use crate::error::DataError;
 use crate::picture::{Limits, NativeCost, Occasion, PictureCost, Scratch, native_cost};
 use crate::random::{Purpose, Random};
@@ -42,71 +49,8 @@ pub struct PairFraming {
     pub coding: Arc<MaskCoding>,
     /// What padding pixels are, a value for each channel: as near to the mean as bytes allow, so that they are zero once they are normalised.
     pub padding: Vec<u16>,
-}
-
-/// Buffers for pairs that one thread uses again.
-#[derive(Debug, Default)]
-pub(crate) struct PairBuffers {
-    decoded: Vec<u8>,
-    whole: WholePicture,
-    base: WholePicture,
-}
-
-/// What reading a pair takes, by buffer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PairCost {
-    pub file: u64,
-    decoded: u64,
-    pixels: u64,
-    mask: u64,
-    base_pixels: u64,
-    base_mask: u64,
-    /// What a decoder holds beside them.
-    pub decoder: u64,
-    pub resizer: u64,
-}
-
-impl PairCost {
-    pub(crate) fn total(&self) -> u64 {
-        self.file
-            + self.decoded
-            + self.pixels
-            + self.mask
-            + self.base_pixels
-            + self.base_mask
-            + self.decoder
-            + self.resizer
-    }
-}
-
-impl PairBuffers {
-    fn buffers(&self) -> [u64; 5] {
-        let kept = |buffer: &Vec<u8>| buffer.capacity() as u64;
-        let mask = |picture: &WholePicture| picture.mask.as_ref().map_or(0, kept);
-        [
-            kept(&self.decoded),
-            kept(&self.whole.pixels),
-            mask(&self.whole),
-            kept(&self.base.pixels),
-            mask(&self.base),
-        ]
-    }
-
-    pub(crate) fn kept_bytes(&self) -> u64 {
-        self.buffers().iter().sum()
-    }
-
-    /// What they are once they have held a pair of this cost.
-    pub(crate) fn grown_bytes(&self, cost: &PairCost) -> u64 {
-        let [decoded, pixels, mask, base_pixels, base_mask] = self.buffers();
-        // The first two change places.
-        let either = cost.decoded.max(cost.pixels);
-        decoded.max(either)
-            + pixels.max(either)
-            + mask.max(cost.mask)
-            + base_pixels.max(cost.base_pixels)
-            + base_mask.max(cost.base_mask)
-    }
+    /// What training does to it.
+    pub augment: PairAugment,
 }
 
 impl PairFraming {
@@ -127,19 +71,14 @@ impl PairFraming {
         limits: Limits,
     ) -> Result<(PairCost, NativeCost), DataError> {
         let image = native_cost(&samples.image_path(sample), limits)?;
-        let mut cost = PairCost::default();
+        let mut cost = self.drawing_cost();
         let mut add = |file: NativeCost| {
             cost.file = cost.file.max(file.file);
             cost.decoded = cost.decoded.max(file.pixels);
             cost.decoder = cost.decoder.max(file.beside);
         };
         add(image);
-        let companions = [
-            samples.mask_path(sample),
-            samples.field_of_view_path(sample),
-        ];
-        let companions = companions.into_iter().flatten();
-        for path in companions.chain(samples.further_image_paths(sample)) {
+        for path in samples.companion_paths(sample) {
             add(native_cost(&path, limits)?);
         }
         let num_pixels = image.native.num_pixels() as u64;
@@ -167,6 +106,15 @@ impl PairFraming {
         between + weights + channel
     }
 
+    /// What a pair that stays in memory takes, by the size of its image.
+    pub fn kept_bytes(&self, image: &PictureCost) -> u64 {
+        let pixels = match self.fit {
+            Fit::Resize => self.shape.num_pixels() as u64,
+            Fit::Pad | Fit::Patch { .. } => u64::from(image.width) * u64::from(image.height),
+        };
+        pixels * (self.shape.pixel_bytes() as u64 + 1) + super::cache::ENTRY_BYTES
+    }
+
     /// Writes a row of a sample: as evaluation sees it, or as training does on an occasion.
     ///
     /// # Panics
@@ -179,22 +127,67 @@ impl PairFraming {
         scratch: &mut Scratch,
         row: &mut [u8],
     ) -> Result<(), DataError> {
+        self.write_row_by(
+            &PairCache::default(),
+            samples,
+            sample,
+            occasion,
+            scratch,
+            row,
+        )
+    }
+
+    /// As [`PairFraming::write_row`], of what a cache keeps where it has it.
+    pub(crate) fn write_row_by(
+        &self,
+        cache: &PairCache,
+        samples: &Samples,
+        sample: usize,
+        occasion: Option<Occasion>,
+        scratch: &mut Scratch,
+        row: &mut [u8],
+    ) -> Result<(), DataError> {
         assert_eq!(row.len(), self.shape.row_bytes(), "bytes of a row");
-        let (cost, image) = self.cost_by_buffer(samples, sample, scratch.limits())?;
-        scratch
-            .make_room_for_pair(&cost)
-            .map_err(|refused| DataError::PictureOverBudget {
-                path: samples.image_path(sample),
-                width: image.native.width,
-                height: image.native.height,
-                needed_bytes: cost.total(),
-                allowed_bytes: refused.allowed_bytes,
-            })?;
+        let kept = cache.get(samples, sample);
+        let (cost, size) = match &kept {
+            Some(base) => (self.drawing_cost(), (base.width as u32, base.height as u32)),
+            None => {
+                let (cost, image) = self.cost_by_buffer(samples, sample, scratch.limits())?;
+                (cost, (image.native.width, image.native.height))
+            }
+        };
+        self.claim(cost, size, samples, sample, scratch)?;
         let mut buffers = std::mem::take(&mut scratch.pair);
-        let written = self.read_base(samples, sample, scratch, &mut buffers);
-        let written = written.and_then(|()| self.draw(self.base_of(&buffers), occasion, row));
+        let mut filtered = std::mem::take(&mut buffers.filtered);
+        let read = match &kept {
+            Some(_) => Ok(()),
+            None => self.read_base(samples, sample, scratch, &mut buffers),
+        };
+        let written = read.and_then(|()| {
+            let base = kept.as_deref().unwrap_or_else(|| self.base_of(&buffers));
+            self.check_fits(base, &samples.image_path(sample))?;
+            if kept.is_none() {
+                cache.keep(samples, sample, base);
+            }
+            self.draw(base, occasion, &mut filtered, row);
+            Ok(())
+        });
+        buffers.filtered = filtered;
         scratch.pair = buffers;
         written
+    }
+
+    /// What a row takes of a pair that is in memory.
+    fn drawing_cost(&self) -> PairCost {
+        let filtered = match self.augment.has_filters() {
+            // And the places of a coarser picture.
+            true => self.shape.pixels().len() + self.shape.num_pixels(),
+            false => 0,
+        };
+        PairCost {
+            filtered: filtered as u64,
+            ..PairCost::default()
+        }
     }
 
     /// Where [`PairFraming::read_base`] left the base: at its own size the picture is it.
@@ -217,6 +210,7 @@ impl PairFraming {
             decoded,
             whole,
             base,
+            ..
         } = buffers;
         whole.channels = self.shape.channels;
         whole.depth = self.shape.depth;
@@ -242,38 +236,46 @@ impl PairFraming {
         Ok(())
     }
 
-    /// Writes a whole picture as evaluation sees it through a model of this framing.
-    ///
-    /// # Panics
-    /// If `row` has another length.
-    pub fn write_whole(
+    /// Reads a sample and keeps none of it but its size and how many pixels have each value.
+    pub(crate) fn classes_of(
         &self,
-        picture: &WholePicture,
+        samples: &Samples,
+        sample: usize,
         scratch: &mut Scratch,
-        row: &mut [u8],
-    ) -> Result<(), DataError> {
-        if self.fit != Fit::Resize {
-            return self.draw(picture, None, row);
-        }
-        resize_pixels(
-            picture,
-            self.shape,
-            &mut scratch.resizer,
-            &mut row[self.shape.pixels()],
-        );
-        let mask = &mut row[self.shape.mask()];
-        match &picture.mask {
-            None => mask.fill(IGNORED),
-            Some(classes) => {
-                let (from, to) = (
-                    (picture.width, picture.height),
-                    (self.shape.width, self.shape.height),
-                );
-                resize_mask(classes, from, to, mask);
+    ) -> Result<((usize, usize), [u64; 256]), DataError> {
+        let (cost, image) = self.cost_by_buffer(samples, sample, scratch.limits())?;
+        let size = (image.native.width, image.native.height);
+        self.claim(cost, size, samples, sample, scratch)?;
+        let mut buffers = std::mem::take(&mut scratch.pair);
+        let read = self.read_base(samples, sample, scratch, &mut buffers);
+        let counted = read.map(|()| {
+            let base = self.base_of(&buffers);
+            let mut counts = [0; 256];
+            for class in base.mask.iter().flatten() {
+                counts[usize::from(*class)] += 1;
             }
-        }
-        self.shape.write_counts(row);
-        Ok(())
+            ((base.width, base.height), counts)
+        });
+        scratch.pair = buffers;
+        counted
+    }
+
+    fn claim(
+        &self,
+        cost: PairCost,
+        (width, height): (u32, u32),
+        samples: &Samples,
+        sample: usize,
+        scratch: &mut Scratch,
+    ) -> Result<(), DataError> {
+        let claimed = scratch.make_room_for_pair(&cost);
+        claimed.map_err(|refused| DataError::PictureOverBudget {
+            path: samples.image_path(sample),
+            width,
+            height,
+            needed_bytes: cost.total(),
+            allowed_bytes: refused.allowed_bytes,
+        })
     }
 
     /// Writes a row of a base.
@@ -281,58 +283,74 @@ impl PairFraming {
         &self,
         base: &WholePicture,
         occasion: Option<Occasion>,
+        filtered: &mut Vec<u8>,
         row: &mut [u8],
-    ) -> Result<(), DataError> {
+    ) {
         let shape = self.shape;
-        if self.fit == Fit::Pad && (base.width > shape.width || base.height > shape.height) {
-            return Err(DataError::invalid(
-                "data",
-                format_args!(
-                    "pictures of at most {} x {} pixels",
-                    shape.width, shape.height
-                ),
-                format_args!("{} x {}", base.width, base.height),
-                "an `image_size` resizes them; `patch` takes parts of them",
-            ));
-        }
-        let (left, top) = match (self.fit, occasion) {
+        let start = match (self.fit, occasion) {
             (Fit::Resize | Fit::Pad, _) => (0, 0),
             (Fit::Patch { .. }, None) => middle(base, shape),
             (Fit::Patch { foreground }, Some(occasion)) => {
                 random_part(base, shape, foreground, occasion)
             }
         };
+        let is_square = shape.width == shape.height;
+        let draw = match occasion {
+            None => PairDraw::NONE,
+            Some(occasion) => PairDraw::new(&self.augment, is_square, occasion),
+        };
+        let table = draw.tone.table(shape.depth, || mean(base));
         let padding = padding_pixel(shape, &self.padding);
-        let pixel = padding.len();
-        let end = shape.pixels().end;
-        let (pixels, rest) = row.split_at_mut(end);
-        let mask = &mut rest[..shape.num_pixels()];
-        for y in 0..shape.height {
-            let line = &mut pixels[y * shape.width * pixel..][..shape.width * pixel];
-            let classes = &mut mask[y * shape.width..][..shape.width];
-            let columns = left..(left + shape.width).min(base.width);
-            let inside = if top + y < base.height {
-                columns.len()
-            } else {
-                0
-            };
-            let start = (top + y) * base.width + left;
-            if inside > 0 {
-                line[..inside * pixel]
-                    .copy_from_slice(&base.pixels[start * pixel..][..inside * pixel]);
-                match &base.mask {
-                    Some(mask) => classes[..inside].copy_from_slice(&mask[start..start + inside]),
-                    None => classes[..inside].fill(IGNORED),
-                }
-            }
-            for outside in line[inside * pixel..].chunks_exact_mut(pixel) {
-                outside.copy_from_slice(&padding);
-            }
-            classes[inside..].fill(IGNORED);
+        let (pixels, rest) = row.split_at_mut(shape.pixels().end);
+        let mut target = Target {
+            shape,
+            pixels: &mut *pixels,
+            mask: &mut rest[..shape.num_pixels()],
+            padding: &padding,
+        };
+        let map = Map::new(&draw, shape, start);
+        sample(base, map, table.as_deref(), &mut target);
+        if let Some(coarseness) = draw.coarseness {
+            coarsen(shape, coarseness, pixels, filtered);
+        }
+        if let Some(sigma) = draw.blur {
+            blur(shape, sigma, pixels, filtered);
+        }
+        if let Some((deviation, state)) = draw.noise {
+            add_noise(shape.depth, deviation, state, pixels);
         }
         shape.write_counts(row);
-        Ok(())
     }
+
+    /// What is padded must not be larger than the row.
+    fn check_fits(&self, base: &WholePicture, path: &Path) -> Result<(), DataError> {
+        let shape = self.shape;
+        if self.fit != Fit::Pad || (base.width <= shape.width && base.height <= shape.height) {
+            return Ok(());
+        }
+        Err(DataError::invalid(
+            path.display(),
+            format_args!("at most {} x {} pixels", shape.width, shape.height),
+            format_args!("{} x {}", base.width, base.height),
+            "`image_size: 1024` resizes pictures, `patch: 512` takes parts of them",
+        ))
+    }
+}
+
+/// The mean of all channels, as a share of white.
+fn mean(picture: &WholePicture) -> f64 {
+    let sum: u64 = match picture.depth {
+        PixelDepth::Eight => picture.pixels.iter().map(|value| u64::from(*value)).sum(),
+        PixelDepth::Sixteen => {
+            let (values, _) = picture.pixels.as_chunks::<2>();
+            values
+                .iter()
+                .map(|two| u64::from(u16::from_le_bytes(*two)))
+                .sum()
+        }
+    };
+    let count = (picture.num_pixels() * picture.channels).max(1);
+    sum as f64 / count as f64 / f64::from(picture.depth.maximum())
 }
 
 /// Where the part in the middle begins; 0 where the picture is smaller.

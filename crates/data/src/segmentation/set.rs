@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::coding::{Asked, Histogram, MaskCoding, decide};
-use super::layout::{self, FieldOfView, Layout, PairFiles, Subfolders};
+use super::coding::{Asked, MaskCoding, decide};
+use super::histogram::Histogram;
+use super::layout::{self, FieldOfView, Layout, Subfolders};
 use super::nnunet;
+use super::partners::{PairFiles, stem};
 use super::row::PixelDepth;
 use super::table;
-use crate::config::{DataConfig, FieldOfViewChoice, Validation};
+use crate::config::{Augment, DataConfig, FieldOfViewChoice, Validation};
 use crate::error::DataError;
 use crate::picture::{self, Limits, Native, Scratch};
 use crate::samples::{Companions, Samples, SamplesBuilder};
@@ -58,6 +60,14 @@ impl SegmentationSet {
     /// Opens what the config names. The seed decides which samples are held out.
     pub fn open(config: &DataConfig, seed: u64) -> Result<SegmentationSet, DataError> {
         config.validate()?;
+        if config.augment != Augment::default() {
+            return Err(DataError::Setting {
+                key: "augment",
+                expected: "nothing: pictures with masks have `pair_augment`",
+                found: "changes to it".to_owned(),
+                hint: "`data: {pair_augment: {flip: true, rotation: 15, brightness: 0.1}}`",
+            });
+        }
         let Some(root) = &config.train else {
             return Err(DataError::Setting {
                 key: "train",
@@ -280,7 +290,7 @@ fn split(
 fn conditions(pairs: &[PairFiles]) -> Vec<i32> {
     let condition = |pair: &PairFiles| {
         let name = pair.image.rsplit('/').next().unwrap_or_default();
-        let (number, letter) = layout::stem(name).rsplit_once('_')?;
+        let (number, letter) = stem(name).rsplit_once('_')?;
         let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
         let at = "ADGN".find(letter).filter(|_| letter.len() == 1);
         at.filter(|_| is_number).map(|at| at as i32)

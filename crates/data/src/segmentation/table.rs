@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::layout::{Layout, PairFiles};
+use super::layout::Layout;
+use super::partners::PairFiles;
 use crate::columns::{field_of_view_by_name, image_column, mask_by_name};
 use crate::config::{DataConfig, FieldOfViewChoice, Validation};
 use crate::error::{DataError, at_row};

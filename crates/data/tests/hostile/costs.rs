@@ -1,8 +1,12 @@
 //! What pictures cost, against what decoding them really takes: never more, and not much less.
 
 use std::io::Cursor;
+use std::sync::Arc;
 
-use holdall_data::picture::{self, Framing, Scratch};
+use holdall_data::config::PairAugment;
+use holdall_data::picture::{self, Framing, Occasion, Scratch};
+use holdall_data::samples::{Companions, SamplesBuilder};
+use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, PixelDepth, RowShape};
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{DynamicImage, ImageEncoder, ImageFormat};
 use libjpeg_turbo_rs::{Encoder, PixelFormat, Subsampling};
@@ -140,6 +144,74 @@ fn no_fixture_takes_more_than_it_costs() {
             let (peak, cost) = peak_and_cost(&name, &std::fs::read(&path).unwrap());
             if peak > cost {
                 failures.push(format!("{name}: {peak} bytes, {cost} expected"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// Pairs whose images are of every kind that can be drawn here, resized and at their own size: at most what headers say, and not much less.
+#[test]
+fn no_pair_takes_more_than_it_costs() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut builder = SamplesBuilder::new(folder.path().to_owned());
+    let (width, height) = (1280, 960);
+    let cases = drawn(width, height);
+    let mask = image::GrayImage::from_fn(width, height, |x, _| {
+        image::Luma([if x < 99 { 255 } else { 0 }])
+    });
+    mask.save(folder.path().join("mask.png")).unwrap();
+    for (at, case) in cases.iter().enumerate() {
+        let name = format!("{at}");
+        std::fs::write(folder.path().join(&name), &case.bytes).unwrap();
+        let companions = Companions {
+            mask: Some("mask.png"),
+            field_of_view: Some("mask.png"),
+            further_images: &[],
+        };
+        builder.push_with(&name, &companions, 1);
+    }
+    let samples = builder.finish(Vec::new());
+    let mut failures = Vec::new();
+    for fit in [Fit::Resize, Fit::Patch { foreground: 1.0 }] {
+        for depth in [PixelDepth::Eight, PixelDepth::Sixteen] {
+            let framing = PairFraming {
+                shape: RowShape {
+                    height: 400,
+                    width: 512,
+                    channels: 3,
+                    depth,
+                },
+                fit,
+                coding: Arc::new(MaskCoding::pair(255)),
+                padding: Vec::new(),
+                augment: PairAugment::NNUNET,
+            };
+            let mut row = vec![0; framing.shape.row_bytes()];
+            for (at, case) in cases.iter().enumerate() {
+                let cost = framing.cost(&samples, at).unwrap().bytes;
+                let occasion = Occasion {
+                    seed: 0,
+                    epoch: 0,
+                    sample: at as u64,
+                };
+                let (read, peak) = peak_of(|| {
+                    framing.write_row(
+                        &samples,
+                        at,
+                        Some(occasion),
+                        &mut Scratch::default(),
+                        &mut row,
+                    )
+                });
+                read.unwrap();
+                println!("{} {fit:?} {depth:?}: {peak} of {cost} bytes", case.name);
+                if peak > cost || 3 * peak < cost {
+                    failures.push(format!(
+                        "{} {fit:?} {depth:?}: {peak} bytes, {cost} expected",
+                        case.name
+                    ));
+                }
             }
         }
     }

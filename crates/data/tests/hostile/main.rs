@@ -79,7 +79,7 @@ fn masks() {
     Target {
         name: "mask",
         read: hostile::mask,
-        seeds: pictures_by_format(),
+        seeds: masks_by_format(),
         num_cases: 10_000,
         most_bytes: limits.most_file_bytes as usize,
         peak_bytes: limits.peak_bytes(),
@@ -288,6 +288,55 @@ fn pictures_by_format() -> Vec<Vec<Vec<u8>>> {
     let by_format = pictures_in(&["pictures", "pictures/refused"]);
     assert_eq!(by_format.len(), 6);
     by_format
+}
+
+/// The same, and what is read as a mask alone: PNM in all its kinds, PNM packed by gzip, GIF and PNG with palettes.
+fn masks_by_format() -> Vec<Vec<Vec<u8>>> {
+    use std::io::Write;
+    let mut pnm: Vec<Vec<u8>> = Vec::new();
+    for text in [
+        "P1\n# a comment\n3 2\n0 1 0\n1 0 1\n",
+        "P2 3 2 255\n0 255 0 255 0 255\n",
+        "P3 1 2 255 0 0 0 255 255 255\n",
+    ] {
+        pnm.push(text.as_bytes().to_vec());
+    }
+    for (header, num_bytes) in [
+        ("P4 9 4\n", 8),
+        ("P5 8 8 255\n", 64),
+        ("P5 8 8 65535\n", 128),
+        ("P6 8 8 255\n", 192),
+    ] {
+        let mut bytes = header.as_bytes().to_vec();
+        bytes.extend((0..num_bytes).map(|at| if at % 5 < 2 { 255 } else { 0 }));
+        pnm.push(bytes);
+    }
+    let packed = pnm.iter().map(|bytes| {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(bytes).unwrap();
+        packed.finish().unwrap()
+    });
+    let packed: Vec<Vec<u8>> = packed.collect();
+    let mut palette = Vec::new();
+    for (bits, data) in [
+        (png::BitDepth::Two, vec![0b01_00_01_00; 8]),
+        (png::BitDepth::Eight, vec![1; 32]),
+    ] {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, 4, 8);
+        encoder.set_color(png::ColorType::Indexed);
+        encoder.set_depth(bits);
+        encoder.set_palette(vec![0, 0, 0, 255, 255, 255, 200, 0, 0]);
+        encoder
+            .write_header()
+            .unwrap()
+            .write_image_data(&data)
+            .unwrap();
+        palette.push(bytes);
+    }
+    let mut all = pictures_by_format();
+    all.extend([pnm, packed, palette]);
+    all
 }
 
 fn pictures_in(folders: &[&str]) -> Vec<Vec<Vec<u8>>> {

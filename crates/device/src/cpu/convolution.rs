@@ -1,263 +1,208 @@
-//! Convolutions and their gradients.
+//! Convolutions and their gradients: two kernels for six operations.
+//!
+//! Forward, transposed, and the gradients by the input all gather: a pixel of the result is a sum over windows of a source
+//! ([`gather`]). Both gradients by the weight are sums over pixels ([`weight_gradient`]). What differs is which pixel lies under which
+//! place of a window ([`geometry`]).
+//!
+//! Lines of the source are copied into bands with zeros around them, so that a row of a window is one run of numbers. Every sum
+//! has one order: rows of the window, columns, channels; and parts of a batch in the order of their numbers.
 
-use holdall_graph::Write;
+mod gather;
+mod geometry;
+mod weight_gradient;
+
 use holdall_graph::ops::conv2d::{
     Conv2d, Conv2dInputGrad, Conv2dWeightGrad, TransposedConv2dWeightGrad,
 };
-use rayon::prelude::*;
+use holdall_graph::{NodeView, Op, Shape};
 
-use super::operands::{Operands, Rows};
-use super::pictures::for_lines;
-use super::real::{Real, dot, vectorised};
+use super::linear::{add_column_sums, bias_parts_bytes};
+use super::operands::Operands;
+use super::real::Real;
+use gather::Gather;
+use geometry::{AllWindows, Windows};
+use weight_gradient::WeightGradient;
 
-/// Sizes of a convolution.
-#[derive(Clone, Copy)]
-struct Sizes {
-    /// Lines and pixels of x.
-    x: [usize; 2],
-    /// Lines and pixels of y.
-    y: [usize; 2],
-    kernel: [usize; 2],
-    stride: [usize; 2],
-    padding: [usize; 2],
+/// Numbers that are handled side by side: a vector, or several.
+const UNIT: usize = 16;
+
+/// Elements of scratch, in whole units: what follows is aligned for vectors.
+fn padded(elements: usize) -> usize {
+    elements.next_multiple_of(UNIT)
 }
 
-impl Sizes {
-    /// The pixel of x under place `at` of the kernel of pixel `y` of y, along one direction.
-    fn under(&self, axis: usize, y: usize, at: usize) -> Option<usize> {
-        let x = (y * self.stride[axis] + at).checked_sub(self.padding[axis])?;
-        (x < self.x[axis]).then_some(x)
-    }
+/// The kernel's height and width, of `[_, height, width, _]`.
+fn sides(shape: Shape) -> [usize; 2] {
+    [shape.dims()[1], shape.dims()[2]]
+}
 
-    /// The pixel of y whose kernel has pixel `x` of x under its place `at`, along one direction.
-    fn over(&self, axis: usize, x: usize, at: usize) -> Option<usize> {
-        let from = (x + self.padding[axis]).checked_sub(at)?;
-        let y = from / self.stride[axis];
-        (from % self.stride[axis] == 0 && y < self.y[axis]).then_some(y)
-    }
-
-    fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let [down, across] = self.kernel;
-        (0..down).flat_map(move |k| (0..across).map(move |l| (k, l)))
+/// Scratch of a convolution or of one of its gradients, in bytes.
+pub(super) fn scratch_bytes(node: NodeView<'_>, num_threads: usize) -> usize {
+    let element = node.graph.compute().bytes();
+    let (input, output) = (|index| node.input(index), || node.output(0));
+    match &node.node.op {
+        Op::Conv2d(op) => {
+            gather_forward(op, [input(0), input(1), output()]).elements(num_threads) * element
+        }
+        Op::Conv2dInputGrad(op) => {
+            gather_input_grad(op, [input(0), input(1), output()]).elements(num_threads) * element
+        }
+        Op::TransposedConv2d(op) => {
+            gather_transposed(op.stride, [input(0), output()]).elements(num_threads) * element
+        }
+        Op::TransposedConv2dInputGrad(op) => {
+            gather_transposed_input_grad(op.stride, [input(0), output()]).elements(num_threads)
+                * element
+        }
+        Op::Conv2dWeightGrad(op) => {
+            let bias = bias_parts_bytes(op.bias, input(0).width());
+            let elements =
+                |weight| weight_gradient_of(op, [input(0), input(1), weight]).elements(num_threads);
+            bias + if op.weight {
+                elements(output()) * element
+            } else {
+                0
+            }
+        }
+        Op::TransposedConv2dWeightGrad(op) => {
+            let bias = bias_parts_bytes(op.bias, input(0).width());
+            let elements = transposed_weight_gradient_of(op.stride, [input(0), input(1)]);
+            let weight = if op.weight {
+                elements.elements(num_threads)
+            } else {
+                0
+            };
+            bias + weight * element
+        }
+        other => panic!("{}: not a convolution", other.rules().name()),
     }
 }
 
-fn sides(dims: &[usize]) -> [usize; 2] {
-    [dims[1], dims[2]]
+/// `y` gathers windows of `x`; of the weight, channels in are neighbours.
+fn gather_forward(op: &Conv2d, [x, weight, y]: [Shape; 3]) -> Gather {
+    let kernel = sides(weight);
+    let windows = Windows::sliding(kernel, op.stride, op.padding, sides(y));
+    let channels_in = x.width();
+    Gather {
+        source: x,
+        result: y,
+        channel_strides: [1, kernel[0] * kernel[1] * channels_in],
+        tap_stride: channels_in,
+        kernel,
+        windows: AllWindows::Sliding(windows),
+    }
+}
+
+/// `dx` gathers windows of `dy`, for each place within the stride those places of the kernel that reach it.
+fn gather_input_grad(op: &Conv2dInputGrad, [dy, weight, dx]: [Shape; 3]) -> Gather {
+    let kernel = sides(weight);
+    let channels = dx.width();
+    Gather {
+        source: dy,
+        result: dx,
+        channel_strides: [kernel[0] * kernel[1] * channels, 1],
+        tap_stride: channels,
+        kernel,
+        windows: AllWindows::Reversed {
+            kernel,
+            stride: op.stride,
+            padding: op.padding,
+            result: sides(dx),
+        },
+    }
+}
+
+/// A pixel of `x` makes a tile of `y`.
+fn gather_transposed(stride: [usize; 2], [x, y]: [Shape; 2]) -> Gather {
+    let out = y.width();
+    Gather {
+        source: x,
+        result: y,
+        channel_strides: [stride[0] * stride[1] * out, 1],
+        tap_stride: out,
+        kernel: stride,
+        windows: AllWindows::Reversed {
+            kernel: stride,
+            stride,
+            padding: [0, 0],
+            result: sides(y),
+        },
+    }
+}
+
+/// A tile of `dy` makes a pixel of `dx`.
+fn gather_transposed_input_grad(stride: [usize; 2], [dy, dx]: [Shape; 2]) -> Gather {
+    let out = dy.width();
+    Gather {
+        source: dy,
+        result: dx,
+        channel_strides: [1, stride[0] * stride[1] * out],
+        tap_stride: out,
+        kernel: stride,
+        windows: AllWindows::Sliding(Windows::sliding(stride, stride, [0, 0], sides(dx))),
+    }
+}
+
+fn weight_gradient_of(op: &Conv2dWeightGrad, [dy, x, weight]: [Shape; 3]) -> WeightGradient {
+    WeightGradient {
+        pixels: dy,
+        pictures: x,
+        windows: Windows::sliding(sides(weight), op.stride, op.padding, sides(dy)),
+    }
+}
+
+/// The roles are changed: windows are of `dy`, one for each pixel of `x`.
+fn transposed_weight_gradient_of(stride: [usize; 2], [dy, x]: [Shape; 2]) -> WeightGradient {
+    WeightGradient {
+        pixels: x,
+        pictures: dy,
+        windows: Windows::sliding(stride, stride, [0, 0], sides(x)),
+    }
+}
+
+fn shapes<const N: usize>(o: &Operands<'_>, inputs: [usize; N]) -> ([Shape; N], Shape) {
+    let result = o.output_place(0).expect("the result is read").shape;
+    (inputs.map(|index| o.input_place(index).shape), result)
 }
 
 pub(super) fn forward<T: Real>(op: &Conv2d, o: &Operands<'_>) {
-    let (x, (y, _)) = (o.input::<T>(0), o.result::<T>(0));
-    let weight = o.input::<T>(1).flat();
-    let bias = (o.num_inputs() > 2).then(|| o.input::<T>(2).flat());
-    let place = o.output_place(0).expect("the result is read");
-    let kernel = o.input_place(1).shape;
-    let sizes = Sizes {
-        x: sides(o.input_place(0).shape.dims()),
-        y: sides(place.shape.dims()),
-        kernel: sides(kernel.dims()),
-        stride: op.stride,
-        padding: op.padding,
-    };
-    let channels = x.width;
-    for_lines(place.shape.dims()[0] * sizes.y[0], |line| {
-        let (sample, i) = (line / sizes.y[0], line % sizes.y[0]);
-        for j in 0..sizes.y[1] {
-            let y = y.row_mut(line * sizes.y[1] + j);
-            for (out, y) in y.iter_mut().enumerate() {
-                let mut sum = bias.map_or(T::ZERO, |bias| bias.row(0)[out]);
-                for (k, l) in sizes.places() {
-                    let under = (sizes.under(0, i, k), sizes.under(1, j, l));
-                    let (Some(row), Some(column)) = under else {
-                        continue;
-                    };
-                    let at = ((out * sizes.kernel[0] + k) * sizes.kernel[1] + l) * channels;
-                    let x = x.row((sample * sizes.x[0] + row) * sizes.x[1] + column);
-                    sum += dot(x, &weight.row(0)[at..at + channels]);
-                }
-                *y = sum;
-            }
-        }
-    });
+    let ([x, weight], y) = shapes(o, [0, 1]);
+    gather_forward(op, [x, weight, y]).run::<T>(o, o.num_inputs() > 2);
 }
 
 pub(super) fn input_grad<T: Real>(op: &Conv2dInputGrad, o: &Operands<'_>) {
-    let (dy, (dx, mode)) = (o.input::<T>(0), o.result::<T>(0));
-    let weight = o.input::<T>(1).flat();
-    let place = o.output_place(0).expect("the result is read");
-    let sizes = Sizes {
-        x: sides(place.shape.dims()),
-        y: sides(o.input_place(0).shape.dims()),
-        kernel: sides(o.input_place(1).shape.dims()),
-        stride: op.stride,
-        padding: op.padding,
-    };
-    let channels = dx.width;
-    for_lines(place.shape.dims()[0] * sizes.x[0], |line| {
-        let (sample, i) = (line / sizes.x[0], line % sizes.x[0]);
-        for j in 0..sizes.x[1] {
-            let dx = dx.row_mut(line * sizes.x[1] + j);
-            if mode == Write::Overwrite {
-                dx.fill(T::ZERO);
-            }
-            for (k, l) in sizes.places() {
-                let over = (sizes.over(0, i, k), sizes.over(1, j, l));
-                let (Some(row), Some(column)) = over else {
-                    continue;
-                };
-                let dy = dy.row((sample * sizes.y[0] + row) * sizes.y[1] + column);
-                for (out, &dy) in dy.iter().enumerate() {
-                    let at = ((out * sizes.kernel[0] + k) * sizes.kernel[1] + l) * channels;
-                    for (dx, &w) in dx.iter_mut().zip(&weight.row(0)[at..at + channels]) {
-                        *dx += dy * w;
-                    }
-                }
-            }
-        }
-    });
-}
-
-pub(super) fn weight_grad<T: Real>(op: &Conv2dWeightGrad, o: &Operands<'_>) {
-    let (dy, x) = (o.input::<T>(0), o.input::<T>(1));
-    if op.weight {
-        let (dweight, mode) = o.result::<T>(0);
-        let place = o.output_place(0).expect("the result is read");
-        let sizes = Sizes {
-            x: sides(o.input_place(1).shape.dims()),
-            y: sides(o.input_place(0).shape.dims()),
-            kernel: sides(place.shape.dims()),
-            stride: op.stride,
-            padding: op.padding,
-        };
-        let samples = o.input_place(0).shape.dims()[0];
-        let channels = x.width;
-        let dweight = dweight.reshape(dweight.rows / place.shape.dims()[0] * channels);
-        for_lines(dweight.rows, |out| {
-            let dweight = dweight.row_mut(out);
-            if mode == Write::Overwrite {
-                dweight.fill(T::ZERO);
-            }
-            for pixel in 0..samples * sizes.y[0] * sizes.y[1] {
-                let (sample, i) = (
-                    pixel / (sizes.y[0] * sizes.y[1]),
-                    pixel / sizes.y[1] % sizes.y[0],
-                );
-                let dy = dy.row(pixel)[out];
-                for (k, l) in sizes.places() {
-                    let under = (sizes.under(0, i, k), sizes.under(1, pixel % sizes.y[1], l));
-                    let (Some(row), Some(column)) = under else {
-                        continue;
-                    };
-                    let x = x.row((sample * sizes.x[0] + row) * sizes.x[1] + column);
-                    let at = (k * sizes.kernel[1] + l) * channels;
-                    for (dw, &x) in dweight[at..at + channels].iter_mut().zip(x) {
-                        *dw += dy * x;
-                    }
-                }
-            }
-        });
-    }
-    if op.bias {
-        bias_grad(dy, o.result::<T>(usize::from(op.weight)));
-    }
-}
-
-fn bias_grad<T: Real>(dy: Rows<T>, (dbias, mode): (Rows<T>, Write)) {
-    let dbias = dbias.flat();
-    dbias
-        .row_mut(0)
-        .par_iter_mut()
-        .enumerate()
-        .for_each(|(out, dbias)| {
-            vectorised(|| {
-                let sum = (0..dy.rows).map(|pixel| dy.row(pixel)[out].f64());
-                let sum = T::of(sum.sum());
-                *dbias = match mode {
-                    Write::Overwrite => sum,
-                    Write::Accumulate => *dbias + sum,
-                };
-            });
-        });
+    let ([dy, weight], dx) = shapes(o, [0, 1]);
+    gather_input_grad(op, [dy, weight, dx]).run::<T>(o, false);
 }
 
 pub(super) fn transposed<T: Real>(stride: [usize; 2], o: &Operands<'_>) {
-    let (x, (y, _)) = (o.input::<T>(0), o.result::<T>(0));
-    let weight = o.input::<T>(1).flat();
-    let bias = (o.num_inputs() > 2).then(|| o.input::<T>(2).flat());
-    let width = o.input_place(0).shape.dims()[2];
-    let out = y.width;
-    for_lines(y.rows / (width * stride[1]), |line| {
-        for column in 0..width * stride[1] {
-            let x = x.row(line / stride[0] * width + column / stride[1]);
-            let y = y.row_mut(line * width * stride[1] + column);
-            match bias {
-                Some(bias) => y.copy_from_slice(bias.row(0)),
-                None => y.fill(T::ZERO),
-            }
-            let place = line % stride[0] * stride[1] + column % stride[1];
-            for (channel, &x) in x.iter().enumerate() {
-                let at = (channel * stride[0] * stride[1] + place) * out;
-                for (y, &w) in y.iter_mut().zip(&weight.row(0)[at..at + out]) {
-                    *y += x * w;
-                }
-            }
-        }
-    });
+    let ([x], y) = shapes(o, [0]);
+    gather_transposed(stride, [x, y]).run::<T>(o, o.num_inputs() > 2);
 }
 
 pub(super) fn transposed_input_grad<T: Real>(stride: [usize; 2], o: &Operands<'_>) {
-    let (dy, (dx, mode)) = (o.input::<T>(0), o.result::<T>(0));
-    let weight = o.input::<T>(1).flat();
-    let width = o.input_place(0).shape.dims()[2] / stride[1];
-    let out = dy.width;
-    for_lines(dx.rows / width, |line| {
-        for column in 0..width {
-            let dx = dx.row_mut(line * width + column);
-            for (channel, dx) in dx.iter_mut().enumerate() {
-                let mut sum = T::ZERO;
-                for place in 0..stride[0] * stride[1] {
-                    let row = line * stride[0] + place / stride[1];
-                    let dy = dy.row((row * width + column) * stride[1] + place % stride[1]);
-                    let at = (channel * stride[0] * stride[1] + place) * out;
-                    sum += dot(dy, &weight.row(0)[at..at + out]);
-                }
-                *dx = match mode {
-                    Write::Overwrite => sum,
-                    Write::Accumulate => *dx + sum,
-                };
-            }
-        }
-    });
+    let ([dy], dx) = shapes(o, [0]);
+    gather_transposed_input_grad(stride, [dy, dx]).run::<T>(o, false);
+}
+
+pub(super) fn weight_grad<T: Real>(op: &Conv2dWeightGrad, o: &Operands<'_>) {
+    if op.weight {
+        let ([dy, x], weight) = shapes(o, [0, 1]);
+        let behind = bias_parts_bytes(op.bias, dy.width());
+        weight_gradient_of(op, [dy, x, weight]).run::<T>(o, [0, 1], behind);
+    }
+    if op.bias {
+        add_column_sums::<T>(o, usize::from(op.weight), &(0..0));
+    }
 }
 
 pub(super) fn transposed_weight_grad<T: Real>(op: &TransposedConv2dWeightGrad, o: &Operands<'_>) {
-    let (dy, x) = (o.input::<T>(0), o.input::<T>(1));
-    let width = o.input_place(1).shape.dims()[2];
-    let stride = op.stride;
-    let out = dy.width;
     if op.weight {
-        let (dweight, mode) = o.result::<T>(0);
-        let dweight = dweight.reshape(stride[0] * stride[1] * out);
-        for_lines(dweight.rows, |channel| {
-            let dweight = dweight.row_mut(channel);
-            if mode == Write::Overwrite {
-                dweight.fill(T::ZERO);
-            }
-            for pixel in 0..x.rows {
-                let x = x.row(pixel)[channel];
-                let (line, column) = (pixel / width, pixel % width);
-                for place in 0..stride[0] * stride[1] {
-                    let row = line * stride[0] + place / stride[1];
-                    let dy = dy.row((row * width + column) * stride[1] + place % stride[1]);
-                    let dw = &mut dweight[place * out..(place + 1) * out];
-                    for (dw, &dy) in dw.iter_mut().zip(dy) {
-                        *dw += x * dy;
-                    }
-                }
-            }
-        });
+        let ([dy, x], _) = shapes(o, [0, 1]);
+        let behind = bias_parts_bytes(op.bias, dy.width());
+        transposed_weight_gradient_of(op.stride, [dy, x]).run::<T>(o, [1, 0], behind);
     }
     if op.bias {
-        bias_grad(dy, o.result::<T>(usize::from(op.weight)));
+        add_column_sums::<T>(o, usize::from(op.weight), &(0..0));
     }
 }

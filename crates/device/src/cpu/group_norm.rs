@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve};
 use super::operands::{Operands, Rows};
-use super::real::{LANES, Real, vectorised};
+use super::real::{LANES, Real, load, store, vectorised};
 
 /// Partial sums of a sample.
 const PARTS: usize = 16;
@@ -40,33 +40,6 @@ impl Curve for Straight {
     #[inline(always)]
     fn slope<T: Real>(_z: T) -> T {
         T::ONE
-    }
-}
-
-/// Sixteen channels of a pixel; zeros behind the last.
-#[inline(always)]
-fn load<T: Real>(row: &[T], start: usize) -> [T; LANES] {
-    let mut lanes = [T::ZERO; LANES];
-    match row.get(start..start + LANES) {
-        Some(all) => lanes.copy_from_slice(all),
-        None => {
-            for (lane, &value) in lanes.iter_mut().zip(&row[start..]) {
-                *lane = value;
-            }
-        }
-    }
-    lanes
-}
-
-#[inline(always)]
-fn store<T: Real>(row: &mut [T], start: usize, lanes: [T; LANES]) {
-    match row.get_mut(start..start + LANES) {
-        Some(all) => all.copy_from_slice(&lanes),
-        None => {
-            for (value, lane) in row[start..].iter_mut().zip(lanes) {
-                *value = lane;
-            }
-        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! `y = activation(x W^T + b) + residual` and its gradients, in strips of rows that stay in the cache between the
 //! product and what follows it.
 
+use std::ops::Range;
+
 use holdall_graph::Write;
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
@@ -163,28 +165,34 @@ pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
         product(dweight, mode, 1.0, left, right, packing);
     }
     if op.bias {
-        let (dbias, _) = o.result::<T>(usize::from(op.weight));
-        let parts = o.workspace::<f64>(dz.width);
-        let per_part = dz.rows.div_ceil(BIAS_PARTS);
-        (0..BIAS_PARTS).into_par_iter().for_each(|part| {
-            let sums = parts.row_mut(part);
-            vectorised(|| {
-                sums.fill(0.0);
-                for row in (part * per_part)..((part + 1) * per_part).min(dz.rows) {
-                    for (sum, &value) in sums.iter_mut().zip(dz.row(row)) {
-                        *sum += value.f64();
-                    }
+        add_column_sums::<T>(o, usize::from(op.weight), &op.inert_bias);
+    }
+}
+
+/// Adds the sums of the columns of the first input to a result, but for those that are inert. Scratch begins with the parts.
+pub(super) fn add_column_sums<T: Real>(o: &Operands<'_>, result: usize, inert: &Range<usize>) {
+    let dz = o.input::<T>(0);
+    let (dbias, _) = o.result::<T>(result);
+    let parts = o.workspace::<f64>(dz.width);
+    let per_part = dz.rows.div_ceil(BIAS_PARTS);
+    (0..BIAS_PARTS).into_par_iter().for_each(|part| {
+        let sums = parts.row_mut(part);
+        vectorised(|| {
+            sums.fill(0.0);
+            for row in (part * per_part)..((part + 1) * per_part).min(dz.rows) {
+                for (sum, &value) in sums.iter_mut().zip(dz.row(row)) {
+                    *sum += value.f64();
                 }
-            });
-        });
-        let dbias = dbias.flat();
-        for (column, dbias) in dbias.row_mut(0).iter_mut().enumerate() {
-            if op.inert_bias.contains(&column) {
-                continue;
             }
-            let total: f64 = (0..BIAS_PARTS).map(|part| parts.row(part)[column]).sum();
-            *dbias += T::of(total);
+        });
+    });
+    let dbias = dbias.flat();
+    for (column, dbias) in dbias.row_mut(0).iter_mut().enumerate() {
+        if inert.contains(&column) {
+            continue;
         }
+        let total: f64 = (0..BIAS_PARTS).map(|part| parts.row(part)[column]).sum();
+        *dbias += T::of(total);
     }
 }
 

@@ -27,6 +27,7 @@ mod real;
 mod target;
 mod tokens;
 mod update;
+mod vectors;
 
 use holdall_graph::{DType, Op};
 use holdall_plan::{Instruction, Program};

@@ -7,7 +7,7 @@ use holdall_graph::{DType, Write};
 use rayon::prelude::*;
 
 use super::operands::Operands;
-use super::real::{Element, Real, vectorised};
+use super::real::{Element, LANES, Real, load, store, vectorised};
 
 /// Calls `work` with each line of pixels, on all threads, vectorised.
 pub(super) fn for_lines(lines: usize, work: impl Fn(usize) + Send + Sync) {
@@ -39,8 +39,7 @@ pub(super) fn pool<T: Real>(op: &Pool2d, o: &Operands<'_>) {
                     _ if (k, l) == (0, 0) => y.copy_from_slice(x),
                     Pool::Max => {
                         for (y, &x) in y.iter_mut().zip(x) {
-                            // Not a number stays so, as in PyTorch.
-                            *y = if x > *y || !(x == x) { x } else { *y };
+                            *y = if exceeds(x, *y) { x } else { *y };
                         }
                     }
                     Pool::Average => {
@@ -81,24 +80,47 @@ pub(super) fn pool_grad<T: Real>(op: &Pool2dGrad, o: &Operands<'_>) {
                     }
                 }
                 Some(x) => {
-                    if mode == Write::Overwrite {
-                        window(size).for_each(|(k, l)| dx.row_mut(pixel(k, l)).fill(T::ZERO));
-                    }
-                    for (channel, &dy) in dy.iter().enumerate() {
-                        let mut first = (0, 0);
-                        for place in window(size).skip(1) {
-                            let value = x.row(pixel(place.0, place.1))[channel];
-                            if value > x.row(pixel(first.0, first.1))[channel] || !(value == value)
-                            {
-                                first = place;
+                    for start in (0..dy.len()).step_by(LANES) {
+                        // Which place has the first of the largest numbers.
+                        let mut most = load(x.row(pixel(0, 0)), start);
+                        let mut which = [T::ZERO; LANES];
+                        for (number, (k, l)) in window(size).enumerate().skip(1) {
+                            let x = load(x.row(pixel(k, l)), start);
+                            let number = T::of(number as f64);
+                            for lane in 0..LANES {
+                                let more = exceeds(x[lane], most[lane]);
+                                most[lane] = if more { x[lane] } else { most[lane] };
+                                which[lane] = if more { number } else { which[lane] };
                             }
                         }
-                        dx.row_mut(pixel(first.0, first.1))[channel] += dy;
+                        let dy = load(dy, start);
+                        for (number, (k, l)) in window(size).enumerate() {
+                            let number = T::of(number as f64);
+                            let mut value = match mode {
+                                Write::Overwrite => [T::ZERO; LANES],
+                                Write::Accumulate => load(dx.row(pixel(k, l)), start),
+                            };
+                            for lane in 0..LANES {
+                                let share = match which[lane] == number {
+                                    true => dy[lane],
+                                    false => T::ZERO,
+                                };
+                                value[lane] += share;
+                            }
+                            store(dx.row_mut(pixel(k, l)), start, value);
+                        }
                     }
                 }
             }
         }
     });
+}
+
+/// Whether `x` takes the place of the largest number so far. Not a number does, as in PyTorch.
+#[inline(always)]
+#[allow(clippy::eq_op)] // what is not a number does not equal itself
+fn exceeds<T: Real>(x: T, most: T) -> bool {
+    x > most || x != x
 }
 
 /// Where a pixel of the upsampled picture lies between two of the picture: their numbers, and the weight of the second.

@@ -5,6 +5,8 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
+use super::vectors::Vectors;
+
 /// Something that lies in the arena: any bit pattern is a value.
 pub trait Element: Copy + Send + Sync + 'static {}
 
@@ -20,6 +22,7 @@ pub(super) const LANES: usize = 16;
 /// f32 for work, f64 for gradient checks.
 pub(super) trait Real:
     Element
+    + Vectors
     + Default
     + PartialOrd
     + Add<Output = Self>
@@ -176,6 +179,34 @@ pub(super) fn has_wide_vectors() -> bool {
     #[cfg(not(target_arch = "x86_64"))]
     {
         false
+    }
+}
+
+/// Sixteen numbers of a row from `start` on; zeros behind the last.
+#[inline(always)]
+pub(super) fn load<T: Real>(row: &[T], start: usize) -> [T; LANES] {
+    let mut lanes = [T::ZERO; LANES];
+    match row.get(start..start + LANES) {
+        Some(all) => lanes.copy_from_slice(all),
+        None => {
+            for (lane, &value) in lanes.iter_mut().zip(&row[start..]) {
+                *lane = value;
+            }
+        }
+    }
+    lanes
+}
+
+/// Sixteen numbers to a row from `start` on, as many as it has.
+#[inline(always)]
+pub(super) fn store<T: Real>(row: &mut [T], start: usize, lanes: [T; LANES]) {
+    match row.get_mut(start..start + LANES) {
+        Some(all) => all.copy_from_slice(&lanes),
+        None => {
+            for (value, lane) in row[start..].iter_mut().zip(lanes) {
+                *value = lane;
+            }
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use holdall_plan::Target;
 use super::attention::{self, QUERY_TILE};
 use super::packing::{self, Form, Packed, Threads};
 use super::{
-    contrastive, elements, group_norm, layer_norm, linear, memory, overlap, pixel_loss, product,
-    update,
+    contrastive, convolution, elements, group_norm, layer_norm, linear, memory, overlap,
+    pixel_loss, product, update,
 };
 
 /// Sizes and times on this machine's cores.
@@ -240,6 +240,14 @@ impl Target for CpuTarget {
                     .max();
                 widest.unwrap_or(0).div_ceil(update::TASK_ELEMENTS) * size_of::<f64>()
             }
+            Op::Conv2d(_)
+            | Op::Conv2dInputGrad(_)
+            | Op::Conv2dWeightGrad(_)
+            | Op::TransposedConv2d(_)
+            | Op::TransposedConv2dInputGrad(_)
+            | Op::TransposedConv2dWeightGrad(_) => {
+                convolution::scratch_bytes(node, self.num_threads)
+            }
             Op::GroupStatistics(_) => group_norm::sum_bytes(node.input(0)),
             Op::GroupNormGrad(op) => group_norm::gradient_bytes(node.input(1), op.groups),
             Op::PixelLoss(_) => pixel_loss::line_bytes(node.input(0)),
@@ -248,12 +256,6 @@ impl Target for CpuTarget {
             | Op::EmbeddingGrad(_)
             | Op::ClassTokenGrad(_)
             | Op::PointwiseLossGrad(_)
-            | Op::Conv2d(_)
-            | Op::Conv2dInputGrad(_)
-            | Op::Conv2dWeightGrad(_)
-            | Op::TransposedConv2d(_)
-            | Op::TransposedConv2dInputGrad(_)
-            | Op::TransposedConv2dWeightGrad(_)
             | Op::OverlapLoss(_)
             | Op::OverlapLossGrad(_)
             | Op::Fill(_)

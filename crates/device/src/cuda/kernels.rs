@@ -9,7 +9,7 @@ use super::progress::told_if_slow;
 use crate::DeviceError;
 
 /// Every file of kernels.
-pub(super) const FILES: [(&str, &str); 14] = [
+pub(super) const FILES: [(&str, &str); 15] = [
     ("attention.cu", include_str!("kernels/attention.cu")),
     (
         "attention_plain.cu",
@@ -24,6 +24,7 @@ pub(super) const FILES: [(&str, &str); 14] = [
     ("linear.cu", include_str!("kernels/linear.cu")),
     ("losses.cu", include_str!("kernels/losses.cu")),
     ("noise.cu", include_str!("kernels/noise.cu")),
+    ("overlap_loss.cu", include_str!("kernels/overlap_loss.cu")),
     ("pixel_losses.cu", include_str!("kernels/pixel_losses.cu")),
     ("tokens.cu", include_str!("kernels/tokens.cu")),
     ("update.cu", include_str!("kernels/update.cu")),

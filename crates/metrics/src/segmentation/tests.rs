@@ -333,7 +333,7 @@ proptest! {
         let tiling = Tiling::new([height, width], [tile_height, tile_width]);
         let mut sums = vec![0.0; height * width * outputs];
         let mut cut = vec![0; tile_height * tile_width];
-        for tile in 0..tiling.len() {
+        for tile in 0..tiling.num_tiles() {
             for mirror in Mirror::ALL {
                 tiling.cut(tile, mirror, &picture, &[9], &mut cut);
                 let said: Vec<f32> = cut
@@ -364,7 +364,9 @@ fn tiles_overlap_by_half_and_cover_the_picture() {
         (3, 1),
     ] {
         let tiling = Tiling::new([size, tile], [tile, tile]);
-        let starts: Vec<usize> = (0..tiling.len()).map(|at| tiling.position(at)[0]).collect();
+        let starts: Vec<usize> = (0..tiling.num_tiles())
+            .map(|at| tiling.position(at)[0])
+            .collect();
         assert_eq!(starts[0], 0);
         assert_eq!(
             starts[starts.len() - 1],
@@ -378,7 +380,7 @@ fn tiles_overlap_by_half_and_cover_the_picture() {
                 .all(|pair| (1..=step).contains(&(pair[1] - pair[0])))
         );
     }
-    assert_eq!(Tiling::new([2048, 2048], [1024, 1024]).len(), 9);
+    assert_eq!(Tiling::new([2048, 2048], [1024, 1024]).num_tiles(), 9);
 }
 
 #[test]
@@ -400,7 +402,7 @@ fn a_picture_of_one_tile_comes_out_bit_for_bit() {
 fn the_middle_of_a_tile_weighs_more_than_its_edge() {
     // Two tiles that disagree: where one ends, the other is nearly all.
     let tiling = Tiling::new([8, 12], [8, 8]);
-    assert_eq!(tiling.len(), 2);
+    assert_eq!(tiling.num_tiles(), 2);
     let mut sums = vec![0.0; 8 * 12];
     tiling.add(0, Mirror::NONE[0], &[0.0; 64], 1, &mut sums);
     tiling.add(1, Mirror::NONE[0], &[1.0; 64], 1, &mut sums);

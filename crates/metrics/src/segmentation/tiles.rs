@@ -119,14 +119,9 @@ impl Tiling {
         }
     }
 
-    /// How many tiles there are.
-    pub fn len(&self) -> usize {
+    /// At least one.
+    pub fn num_tiles(&self) -> usize {
         self.rows.starts.len() * self.columns.starts.len()
-    }
-
-    /// There is one tile at least.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     /// Top and left of a tile: row by row.

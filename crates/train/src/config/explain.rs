@@ -7,6 +7,7 @@ use super::keys::{defaults, hint_for_unknown, nearest, section_of};
 use super::layers::Source;
 use super::located_value::LocatedValue;
 use super::pytorch_keys;
+use super::pytorch_sections;
 use crate::error::TrainError;
 
 /// What is wrong, and what to do about it.
@@ -35,7 +36,15 @@ pub(super) fn explain(error: &Error, source: &Source, tree: Option<&LocatedValue
         .and_then(|location| tree?.path_at(location.line(), location.column()))
         .filter(|path| !path.is_empty() && !is_about_a_key(error));
     let Complaint { what, hint } = complaint(error);
-    let hint = hint.unwrap_or_else(|| hint_for_value(path.as_deref()));
+    let lines = match error.without_snippet() {
+        Error::SerdeUnknownField { field, .. } => {
+            tree.and_then(|tree| pytorch_sections::lines_for(field, &tree.value()))
+        }
+        _ => None,
+    };
+    let hint = lines
+        .or(hint)
+        .unwrap_or_else(|| hint_for_value(path.as_deref()));
     source.complain(line, path.as_deref(), &what, &hint)
 }
 
@@ -145,6 +154,9 @@ fn hint_for_value(path: Option<&str>) -> String {
         ("train.optimizer", _) => pytorch_keys::answer_to("adamw")
             .unwrap_or(EXAMPLE)
             .to_owned(),
+        ("losses.class_weights", _) => {
+            "`class_weights: balanced`, or a number for each class of masks: `[1, 5]`".to_owned()
+        }
         ("train.lr_by", _) => "`lr_by: {\"vision_model.*\": 1e-6}`".to_owned(),
         (_, Some(Value::Object(_))) => {
             format!("`{path}` is a section: its keys go below it, indented")

@@ -13,6 +13,7 @@ mod layers_tests;
 mod located_value;
 mod paths;
 mod pytorch_keys;
+mod pytorch_sections;
 mod rates;
 mod sections;
 #[cfg(test)]

@@ -146,8 +146,85 @@ pub static BROUGHT: &[Brought] = &[
         answer: "nothing to do, leave it out: batches are pinned, copied asynchronously, and workers stay",
     },
     Brought {
-        keys: &["image_size", "img_size", "resolution"],
-        answer: "leave it out: pictures are resized to what the model takes; `model:` names another",
+        keys: &["img_size", "input_size", "resolution"],
+        answer: "`data: {image_size: 1024}` for segmentation; other models resize pictures to what they take",
+    },
+    Brought {
+        keys: &["trainer", "training"],
+        answer: "`train: {batch_size: 1, gradient_accumulation: 4}`; `precision: fp16` stands at the top level",
+    },
+    Brought {
+        keys: &[
+            "batch_norm",
+            "batchnorm",
+            "use_batchnorm",
+            "use_batch_norm",
+            "norm_layer",
+        ],
+        answer: "`unet: {norm: group}`, or instance: what a batch norm computes depends on how the batch is split",
+    },
+    Brought {
+        keys: &[
+            "arch",
+            "architecture",
+            "encoder_name",
+            "encoder_weights",
+            "backbone",
+        ],
+        answer: "`model: unet`, unet-small, nnunet, nnunet-resenc, or a folder; `unet:` changes a preset",
+    },
+    Brought {
+        keys: &[
+            "features",
+            "base_channels",
+            "init_features",
+            "n_filters",
+            "num_filters",
+        ],
+        answer: "`unet: {channels: [64, 128, 256, 512, 1024]}`, a number per stage",
+    },
+    Brought {
+        keys: &["in_channels", "n_channels", "num_channels"],
+        answer: "leave it out: pictures say how many channels they have; `unet: {input_channels: 1}` without data",
+    },
+    Brought {
+        keys: &["loss", "loss_fn", "loss_function", "loss_type", "criterion"],
+        answer: "`losses: {bce: 1, dice: 1}`, with cross_entropy, focal and tversky beside them",
+    },
+    Brought {
+        keys: &["bce_weight", "dice_weight", "dice_loss_weight"],
+        answer: "`losses: {bce: 1, dice: 1}` are weights",
+    },
+    Brought {
+        keys: &["batch_dice"],
+        answer: "`losses: {dice_over: batch}` is the default, or image",
+    },
+    Brought {
+        keys: &["pos_weight"],
+        answer: "`losses: {class_weights: [1, 5]}`, the background first",
+    },
+    Brought {
+        keys: &["ignore_index"],
+        answer: "`data: {ignore: 255}`, a value of the masks",
+    },
+    Brought {
+        keys: &[
+            "image_dir",
+            "images_dir",
+            "img_dir",
+            "mask_dir",
+            "masks_dir",
+            "label_dir",
+        ],
+        answer: "`data: {image_subdir: images, label_subdir: masks}`, folders below `train`; usual names are found without",
+    },
+    Brought {
+        keys: &["patch_size", "crop_size"],
+        answer: "`data: {patch: 512}`",
+    },
+    Brought {
+        keys: &["train_ratio", "train_split"],
+        answer: "`data: {validation: 20%}` is the share that is held out",
     },
     Brought {
         keys: &[

@@ -20,7 +20,7 @@ pub(super) fn parse(text: &str) -> Result<RunConfig, TrainError> {
 }
 
 /// What a config is refused with, from the name of its file on.
-fn refusal(text: &str) -> String {
+pub(super) fn refusal(text: &str) -> String {
     let error = parse(text).expect_err(text).to_string();
     error[error.find("run.yml").unwrap()..].to_owned()
 }

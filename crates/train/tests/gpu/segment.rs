@@ -117,13 +117,15 @@ fn recomputation_changes_no_bit() {
                 }
                 step.named_weights().unwrap()
             };
-            let expected = weights(Recompute::None, 3);
-            for (recompute, kept) in [
-                (Recompute::None, 0),
-                (Recompute::Cheap, 3),
-                (Recompute::Cheap, 0),
-                (Recompute::Blocks, 1),
+            // How many micro-batches are kept decides the order in which gradients are added.
+            let expected = [0, 3].map(|kept| (kept, weights(Recompute::None, kept)));
+            for (recompute, (kept, expected)) in [
+                (Recompute::Cheap, &expected[0]),
+                (Recompute::Cheap, &expected[1]),
+                (Recompute::Blocks, &expected[0]),
+                (Recompute::Blocks, &expected[1]),
             ] {
+                let kept = *kept;
                 let found = weights(recompute, kept);
                 let mut names: Vec<&String> = found
                     .iter()

@@ -146,17 +146,35 @@ extern "C" __global__ void __launch_bounds__(FINISH_THREADS)
     rstd[to] = 1.0f / sqrtf(variance + eps);
 }
 
-// No activation (slope 1), ReLU (0) and leaky ReLU: z where it is positive, z * slope elsewhere.
-struct Piecewise {
-    float below;
-    __device__ __forceinline__ float value(float z) const { return z > 0.0f ? z : below * z; }
-    __device__ __forceinline__ float slope(float z) const { return z > 0.0f ? 1.0f : below; }
-};
+// Called, not inlined: they are rare, and every copy would take a second to compile.
+__device__ __noinline__ float gelu(float z, bool quick) { return quick ? Quick::value(z) : Erf::value(z); }
+__device__ __noinline__ float gelu_slope(float z, bool quick) { return quick ? Quick::slope(z) : Erf::slope(z); }
 
-struct Gelu {
-    bool quick;
-    __device__ __forceinline__ float value(float z) const { return quick ? Quick::value(z) : Erf::value(z); }
-    __device__ __forceinline__ float slope(float z) const { return quick ? Quick::slope(z) : Erf::slope(z); }
+// kind 0: z where it is positive, z * below elsewhere, which is no activation (1), ReLU (0) and leaky ReLU. 1: quick GELU.
+// 2: erf GELU.
+struct Curve {
+    int kind;
+    float below;
+
+    template <int VEC> __device__ __forceinline__ void values(float (&z)[VEC]) const {
+        if (kind == 0) {
+#pragma unroll
+            for (int i = 0; i < VEC; i++) z[i] = z[i] > 0.0f ? z[i] : below * z[i];
+        } else {
+#pragma unroll
+            for (int i = 0; i < VEC; i++) z[i] = gelu(z[i], kind == 1);
+        }
+    }
+
+    template <int VEC> __device__ __forceinline__ void slopes(float (&z)[VEC]) const {
+        if (kind == 0) {
+#pragma unroll
+            for (int i = 0; i < VEC; i++) z[i] = z[i] > 0.0f ? 1.0f : below;
+        } else {
+#pragma unroll
+            for (int i = 0; i < VEC; i++) z[i] = gelu_slope(z[i], kind == 1);
+        }
+    }
 };
 
 // The operands of the forward pass; residual may be null.
@@ -184,7 +202,7 @@ template <int VEC> struct Channels {
     __device__ __forceinline__ float z(int i, float x) const { return (x - mean[i]) * scale[i] + beta[i]; }
 };
 
-template <int VEC, class Curve>
+template <int VEC>
 __device__ __forceinline__ void apply(const Norm &f, Element *y, i64 y_stride, int lanes, Curve curve) {
     Share s = share_of<VEC>(f.pixels, f.channels, lanes);
     Channels<VEC> channels;
@@ -201,33 +219,29 @@ __device__ __forceinline__ void apply(const Norm &f, Element *y, i64 y_stride, i
             i64 at = picture + pixel + k * s.rows;
             Numbers<VEC> residual;
             if (f.residual) residual.read(f.residual + at * f.residual_stride + s.channel);
+            float z[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; i++) {
-                float z = channels.z(i, x[k].at(i));
-                if (f.residual) z += residual.at(i);
-                x[k].set(i, curve.value(z));
-            }
+            for (int i = 0; i < VEC; i++) z[i] = channels.z(i, x[k].at(i)) + (f.residual ? residual.at(i) : 0.0f);
+            curve.values(z);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) x[k].set(i, z[i]);
             x[k].write(y + at * y_stride + s.channel);
         }
     }
 }
 
-// curve 0: Piecewise with this slope below zero, 1: quick GELU, 2: erf GELU.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS, 3)
     group_norm(const Element *x, const Element *residual, const float *mean, const float *rstd, const float *gamma,
                const float *beta, Element *y, i64 x_stride, i64 residual_stride, i64 y_stride, int pixels, int channels,
                int groups, int lanes, int packed, int curve, float below) {
     follow();
     Norm f = {x, residual, mean, rstd, gamma, beta, x_stride, residual_stride, pixels, channels, groups};
-    if (curve == 0) {
-        if (packed) apply<PACK>(f, y, y_stride, lanes, Piecewise{below});
-        else apply<1>(f, y, y_stride, lanes, Piecewise{below});
-    } else if (packed) apply<PACK>(f, y, y_stride, lanes, Gelu{curve == 1});
-    else apply<1>(f, y, y_stride, lanes, Gelu{curve == 1});
+    if (packed) apply<PACK>(f, y, y_stride, lanes, {curve, below});
+    else apply<1>(f, y, y_stride, lanes, {curve, below});
 }
 
 // Calls work(at, dz, x - mean) for every pixel of a thread; `at` is its number in the batch.
-template <int VEC, class Curve, class Work>
+template <int VEC, class Work>
 __device__ __forceinline__ void for_gradients(const Norm &f, const Element *dy, i64 dy_stride, const Share &s,
                                               const Channels<VEC> &channels, Curve curve, Work work) {
     i64 picture = (i64)blockIdx.z * f.pixels;
@@ -248,18 +262,16 @@ __device__ __forceinline__ void for_gradients(const Norm &f, const Element *dy, 
             if (f.residual) residual.read(f.residual + at * f.residual_stride + s.channel);
             float dz[VEC], centered[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; i++) {
-                float value = x[k].at(i), z = channels.z(i, value);
-                if (f.residual) z += residual.at(i);
-                dz[i] = d[k].at(i) * curve.slope(z);
-                centered[i] = value - channels.mean[i];
-            }
+            for (int i = 0; i < VEC; i++) dz[i] = channels.z(i, x[k].at(i)) + (f.residual ? residual.at(i) : 0.0f);
+            curve.slopes(dz);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) dz[i] *= d[k].at(i), centered[i] = x[k].at(i) - channels.mean[i];
             work(at, dz, centered);
         }
     }
 }
 
-template <int VEC, class Curve>
+template <int VEC>
 __device__ __forceinline__ void gradient_sums(const Norm &f, const Element *dy, i64 dy_stride, float2 *partials, int lanes,
                                               Curve curve, float (*shared)[NORM_THREADS]) {
     Share s = share_of<VEC>(f.pixels, f.channels, lanes);
@@ -302,11 +314,8 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS, 2)
     follow();
     __shared__ float shared[2 * PACK][NORM_THREADS];
     Norm f = {x, residual, mean, rstd, gamma, beta, x_stride, residual_stride, pixels, channels, groups};
-    if (curve == 0) {
-        if (packed) gradient_sums<PACK>(f, dy, dy_stride, partials, lanes, Piecewise{below}, shared);
-        else gradient_sums<1>(f, dy, dy_stride, partials, lanes, Piecewise{below}, shared);
-    } else if (packed) gradient_sums<PACK>(f, dy, dy_stride, partials, lanes, Gelu{curve == 1}, shared);
-    else gradient_sums<1>(f, dy, dy_stride, partials, lanes, Gelu{curve == 1}, shared);
+    if (packed) gradient_sums<PACK>(f, dy, dy_stride, partials, lanes, {curve, below}, shared);
+    else gradient_sums<1>(f, dy, dy_stride, partials, lanes, {curve, below}, shared);
 }
 
 // Parts become sums[n][c], and means[n][group] of g and of g h. blockIdx.x: group, blockIdx.y: picture; `lanes` threads have
@@ -384,7 +393,7 @@ struct Gradient {
     }
 };
 
-template <int VEC, class Curve>
+template <int VEC>
 __device__ __forceinline__ void gradients(const Norm &f, const Element *dy, i64 dy_stride, const float2 *means,
                                           const Gradient &dx, const Gradient &dresidual, int lanes, Curve curve) {
     Share s = share_of<VEC>(f.pixels, f.channels, lanes);
@@ -419,9 +428,6 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS, 2)
     follow();
     Norm f = {x, residual, mean, rstd, gamma, beta, x_stride, residual_stride, pixels, channels, groups};
     Gradient to_x = {dx, dx_stride, x_accumulates}, to_residual = {dresidual, dresidual_stride, residual_accumulates};
-    if (curve == 0) {
-        if (packed) gradients<PACK>(f, dy, dy_stride, means, to_x, to_residual, lanes, Piecewise{below});
-        else gradients<1>(f, dy, dy_stride, means, to_x, to_residual, lanes, Piecewise{below});
-    } else if (packed) gradients<PACK>(f, dy, dy_stride, means, to_x, to_residual, lanes, Gelu{curve == 1});
-    else gradients<1>(f, dy, dy_stride, means, to_x, to_residual, lanes, Gelu{curve == 1});
+    if (packed) gradients<PACK>(f, dy, dy_stride, means, to_x, to_residual, lanes, {curve, below});
+    else gradients<1>(f, dy, dy_stride, means, to_x, to_residual, lanes, {curve, below});
 }

@@ -106,37 +106,42 @@ template <int N> __device__ __forceinline__ float block_sums(const float (&value
     return sum;
 }
 
+__device__ __noinline__ float power(float q, float focal) { return expf(focal * logf(q)); }
+
 // The probability p of the true class, what is left of 1, and -log p.
 struct Truth {
     float p, q, surprise;
 
     // q^focal, for `focal` above zero.
-    __device__ __forceinline__ float factor(float focal) const { return expf(focal * logf(q)); }
+    __device__ __forceinline__ float factor(float focal) const { return power(q, focal); }
     // `focal` 0 is none.
     __device__ __forceinline__ float loss(float focal) const { return focal > 0.0f ? factor(focal) * surprise : surprise; }
 };
 
-// `towards`: z for class 1, -z for class 0.
-__device__ __forceinline__ Truth sigmoid_truth(float towards) {
+// `towards`: z for class 1, -z for class 0. Called, not inlined: eight pixels at once would take seconds to compile.
+__device__ __noinline__ Truth sigmoid_truth(float towards) {
     float small = expf(-fabsf(towards)), whole = 1.0f / (1.0f + small);
     float p = towards > 0.0f ? whole : small * whole, q = towards > 0.0f ? small * whole : whole;
     return {p, q, fmaxf(-towards, 0.0f) + logf(1.0f + small)};
 }
 
-// The softmax of a pixel: exp(z - peak) / sum.
+// The softmax of a pixel: exp(z - peak) / sum. Classes are few: loops over them are not unrolled.
 struct Softmax {
     float peak, sum;
 };
 
 template <class T> __device__ __forceinline__ Softmax softmax(const T *logits, int classes) {
     float peak = __int_as_float(0xff800000), sum = 0.0f;
+#pragma unroll 1
     for (int k = 0; k < classes; k++) peak = fmaxf(peak, load(logits[k]));
+#pragma unroll 1
     for (int k = 0; k < classes; k++) sum += expf(load(logits[k]) - peak);
     return {peak, sum};
 }
 
 template <class T> __device__ __forceinline__ Truth softmax_truth(const T *logits, int classes, int label, const Softmax &s) {
     float others = 0.0f;
+#pragma unroll 1
     for (int k = 0; k < classes; k++)
         if (k != label) others += expf(load(logits[k]) - s.peak);
     float z = load(logits[label]) - s.peak;
@@ -234,6 +239,7 @@ __device__ __forceinline__ void softmax_loss_grad(const Picture<T> &p, T *d, i64
         float factor = label[0] < p.classes ? weight * class_weights[label[0]] : 0.0f;
         if (factor == 0.0f) {
             if (!accumulate)
+#pragma unroll 1
                 for (int k = 0; k < p.classes; k++) store(to + k, 0.0f);
             continue;
         }
@@ -241,6 +247,7 @@ __device__ __forceinline__ void softmax_loss_grad(const Picture<T> &p, T *d, i64
         Truth truth = softmax_truth(logits, p.classes, label[0], s);
         if (focal > 0.0f)
             factor *= truth.q > 0.0f ? truth.factor(focal) * (1.0f + focal * truth.p * truth.surprise / truth.q) : 0.0f;
+#pragma unroll 1
         for (int k = 0; k < p.classes; k++) {
             float value = factor * (k == label[0] ? -truth.q : expf(load(logits[k]) - s.peak) / s.sum);
             store(to + k, accumulate ? load(to[k]) + value : value);
@@ -390,10 +397,12 @@ __device__ __forceinline__ void softmax_overlap_grad(const Picture<T> &p, const 
         float mean = 0.0f;
         if (counts) {
             s = softmax(logits, p.classes);
+#pragma unroll 1
             for (int k = 0; k < p.classes; k++)
                 mean += expf(load(logits[k]) - s.peak) * (dsums[3 * k + 1] + (k == label[0] ? dsums[3 * k] : 0.0f));
             mean /= s.sum;
         }
+#pragma unroll 1
         for (int k = 0; k < p.classes; k++) {
             float value = 0.0f;
             if (counts) {
@@ -425,107 +434,4 @@ extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
     dsums += part * dsums_micro + blockIdx.y * dsums_stride;
     if (full) overlap_grad<float>(o, dsums, dlogits, d_stride, is_softmax, accumulate, packed);
     else overlap_grad<Element>(o, dsums, dlogits, d_stride, is_softmax, accumulate, packed);
-}
-
-// Every thread gets the sum over the block.
-__device__ __forceinline__ double block_total(double value) {
-    __shared__ double parts[LOSS_WARPS];
-    value = warp_sum(value);
-    __syncthreads();
-    if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP] = value;
-    __syncthreads();
-    double sum = parts[0];
-#pragma unroll
-    for (int warp = 1; warp < LOSS_WARPS; warp++) sum += parts[warp];
-    return sum;
-}
-
-// T = (TP + smooth) / (TP + alpha FP + beta FN + smooth), and its derivatives by TP, P and G.
-struct Tversky {
-    double alpha, beta, smooth;
-
-    __device__ __forceinline__ double value(const double (&s)[3], double (&slopes)[3]) const {
-        double below = s[0] + alpha * (s[1] - s[0]) + beta * (s[2] - s[0]) + smooth;
-        slopes[0] = slopes[1] = slopes[2] = 0.0;
-        if (below == 0.0) return 1.0;
-        double t = (s[0] + smooth) / below;
-        slopes[0] = (1.0 - (1.0 - alpha - beta) * t) / below, slopes[1] = -alpha * t / below, slopes[2] = -beta * t / below;
-        return t;
-    }
-};
-
-// Rows of sums, and their weights; rows of weight zero count nothing.
-struct Sums {
-    const float *sums, *weights;
-    i64 stride;
-    int rows;
-
-    // A class over all rows; every thread gets it.
-    __device__ __forceinline__ void over_rows(int k, double (&all)[3]) const {
-        double own[3] = {};
-        for (int row = threadIdx.x; row < rows; row += LOSS_THREADS)
-            if (weights[row] != 0.0f)
-                for (int i = 0; i < 3; i++) own[i] += (double)weights[row] * sums[row * stride + 3 * k + i];
-        for (int i = 0; i < 3; i++) all[i] = block_total(own[i]);
-    }
-
-    __device__ __forceinline__ void of_row(int row, int k, double (&one)[3]) const {
-        for (int i = 0; i < 3; i++) one[i] = sums[row * stride + 3 * k + i];
-    }
-};
-
-// One block. `batch`: one overlap of all rows, else one for each.
-extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
-    overlap_loss(const float *sums, const float *weights, float *total, int rows, int classes, i64 stride, int first_class,
-                 int batch, float alpha, float beta, float smooth, const int *micro, i64 sums_micro, i64 weights_micro) {
-    follow();
-    i64 part = micro ? *micro : 0;
-    Sums s = {sums + part * sums_micro, weights + part * weights_micro, stride, rows};
-    Tversky tversky = {alpha, beta, smooth};
-    double loss = 0.0, of[3], slopes[3];
-    for (int k = first_class; k < classes; k++) {
-        if (batch) {
-            s.over_rows(k, of);
-            if (threadIdx.x == 0) loss += 1.0 - tversky.value(of, slopes);
-        } else {
-            for (int row = threadIdx.x; row < rows; row += LOSS_THREADS) {
-                if (s.weights[row] == 0.0f) continue;
-                s.of_row(row, k, of);
-                loss += s.weights[row] * (1.0 - tversky.value(of, slopes));
-            }
-        }
-    }
-    loss = block_total(loss);
-    if (threadIdx.x == 0) *total = (float)(*total + loss / (classes - first_class));
-}
-
-extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
-    overlap_loss_grad(const float *seed, const float *sums, const float *weights, float *dsums, int rows, int classes, i64 stride,
-                      i64 d_stride, int first_class, int batch, float alpha, float beta, float smooth, int accumulate,
-                      const int *micro, i64 sums_micro, i64 weights_micro, i64 dsums_micro) {
-    follow();
-    i64 part = micro ? *micro : 0;
-    Sums s = {sums + part * sums_micro, weights + part * weights_micro, stride, rows};
-    Tversky tversky = {alpha, beta, smooth};
-    dsums += part * dsums_micro;
-    double each = (double)*seed / (classes - first_class), of[3], slopes[3] = {};
-    for (int k = 0; k < classes; k++) {
-        bool counts = k >= first_class;
-        if (batch && counts) {
-            s.over_rows(k, of);
-            tversky.value(of, slopes);
-        }
-        for (int row = threadIdx.x; row < rows; row += LOSS_THREADS) {
-            float weight = counts ? s.weights[row] : 0.0f;
-            if (!batch && weight != 0.0f) {
-                s.of_row(row, k, of);
-                tversky.value(of, slopes);
-            }
-            float *to = dsums + row * d_stride + 3 * k;
-            for (int i = 0; i < 3; i++) {
-                float value = weight != 0.0f ? (float)(-each * weight * slopes[i]) : 0.0f;
-                to[i] = accumulate ? to[i] + value : value;
-            }
-        }
-    }
 }

@@ -6,6 +6,7 @@
 
 use holdall_data::samples::Samples;
 use holdall_metrics::segmentation::{Image, METRICS, MaskScores, PerImageAndPooled, PooledScores};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::SegmentTask;
@@ -101,6 +102,10 @@ pub(super) fn evaluate(
         set("classes", class_rows(task, &pooled.classes()));
     }
     set("pictures", json!(pooled.images()));
+    set(
+        "protocol",
+        json!(examples::protocol(task, &pooled, samples)),
+    );
     set("skipped", json!(samples.len() - done));
     if without_mask > 0 {
         set("without_mask", json!(without_mask));
@@ -188,6 +193,16 @@ pub(super) fn best_metric(asked: Option<&str>) -> Result<(String, Direction), Tr
             METRICS.join(", ")
         ))),
     }
+}
+
+/// What the figures mean.
+pub(super) fn describe_size(scores: &Scores) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Protocol {
+        protocol: String,
+    }
+    let Protocol { protocol } = scores.read()?;
+    Some(protocol)
 }
 
 /// Per picture and pooled, a line each; a line for each class where there are several.

@@ -120,7 +120,7 @@ impl File<'_> {
         let mut file = json!({
             "step": self.step,
             "on": self.subset,
-            "protocol": self.protocol(samples),
+            "protocol": protocol(self.task, self.pooled, samples),
             "classes": classes,
             "images": self.table.rows(samples),
             "mean": mean.per_image,
@@ -146,28 +146,33 @@ impl File<'_> {
         }
         file.to_string()
     }
+}
 
-    /// What the figures mean: sizes, field of view, threshold.
-    fn protocol(&self, samples: &Samples) -> String {
-        let model = &self.task.model;
-        let mut words = vec![holdall_files::counted(
-            self.pooled.images() as usize,
-            "picture",
-        )];
-        words.push(match (model.image_size, model.patch) {
-            (_, Some(side)) => format!("in tiles of {side} x {side}"),
-            (Some([height, width]), _) => format!("resized to {width} x {height}"),
-            (None, None) => "whole".to_owned(),
-        });
-        words.push("scored at their own size".to_owned());
-        if (0..samples.len()).any(|sample| samples.field_of_view_path(sample).is_some()) {
-            words.push("inside the field of view".to_owned());
-        }
-        if model.num_outputs() == 1 {
-            words.push(format!("threshold {:.2}", model.threshold));
-        }
-        words.join(", ")
+/// What figures mean: how many pictures, sizes, field of view, threshold.
+pub(super) fn protocol(task: &SegmentTask, pooled: &PooledScores, samples: &Samples) -> String {
+    let model = &task.model;
+    let row = [task.row.height, task.row.width];
+    let mut words = vec![holdall_files::counted(pooled.images(), "picture")];
+    words.push(match model.image_size {
+        Some([height, width]) => format!("resized to {width} x {height}"),
+        None => "not resized".to_owned(),
+    });
+    let base = model.image_size.unwrap_or(task.largest);
+    words.push(match base[0] > row[0] || base[1] > row[1] {
+        true => format!("in tiles of {} x {}", row[1], row[0]),
+        false => "whole".to_owned(),
+    });
+    if task.mirror {
+        words.push("mean of four mirrorings".to_owned());
     }
+    words.push("scored at their own size".to_owned());
+    if (0..samples.len()).any(|sample| samples.field_of_view_path(sample).is_some()) {
+        words.push("inside the field of view".to_owned());
+    }
+    if model.num_outputs() == 1 {
+        words.push(format!("threshold {:.2}", model.threshold));
+    }
+    words.join(", ")
 }
 
 /// Looks at the best, the median and the worst picture once more.

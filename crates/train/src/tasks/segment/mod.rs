@@ -283,6 +283,10 @@ impl Task for SegmentTask {
         evaluate::best_metric(asked)
     }
 
+    fn describe_size(&self, scores: &Scores) -> Option<String> {
+        evaluate::describe_size(scores)
+    }
+
     fn describe_scores(&self, scores: &Scores) -> String {
         evaluate::describe_scores(scores)
     }

@@ -259,7 +259,7 @@ impl Rows {
         let mut tiles = Vec::new();
         for (at, slot) in slots.iter().enumerate() {
             if let Some(Ok(picture)) = &slot.read {
-                let of_picture = (0..picture.tiling.len())
+                let of_picture = (0..picture.tiling.num_tiles())
                     .flat_map(|tile| task.mirrors().iter().map(move |&mirror| (at, tile, mirror)));
                 tiles.extend(of_picture);
             }

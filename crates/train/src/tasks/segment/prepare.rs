@@ -144,6 +144,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
         fit,
         coding: Arc::new(coding),
         padding: task.padding(),
+        augment: config.data.pair_augment,
     });
     task.framing = Some(Arc::clone(&framing));
     let processor = ImageProcessor::vit(sides[0] as u32);

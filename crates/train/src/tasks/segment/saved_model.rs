@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use holdall_data::config::PairAugment;
 use holdall_data::loader::{RowFormat, Skipped};
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, SegmentationSet};
@@ -111,6 +112,7 @@ impl SavedSegmenter {
             fit: Fit::Pad,
             coding: Arc::new(coding),
             padding: task.padding(),
+            augment: PairAugment::NONE,
         }));
         task
     }

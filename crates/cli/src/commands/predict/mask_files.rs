@@ -1,0 +1,187 @@
+//! The files of predicted masks.
+//!
+//! ```text
+//! OUT/masks/NAME.png            0 and 255; class numbers where there are several classes
+//! OUT/probabilities/NAME.png    16 bits, or NAME.npy: height x width x outputs in f32
+//! OUT/overlays/NAME.png         the picture with what was predicted; found, missed and invented where there is truth
+//! OUT/scores.csv                a row for each picture with a mask
+//! ```
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use holdall_data::samples::Samples;
+use holdall_files::write_whole;
+use holdall_metrics::segmentation::{METRICS, MaskScores};
+use holdall_train::TrainError;
+use holdall_train::tasks::segment::png_file::{self, Pixels};
+use holdall_train::tasks::segment::{PredictedPicture, SavedSegmenter, SegmentTask, overlay_png};
+use serde::Serialize;
+
+use super::segment::{ProbabilityFormat, SegmentOptions};
+use crate::array_file;
+use crate::screen::tell;
+
+/// What was written of a picture.
+#[derive(Serialize)]
+pub(super) struct PredictedMask {
+    pub image: String,
+    pub mask: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scores: Option<MaskScores>,
+}
+
+/// What files of each picture are called: its stem, with a number where several have it.
+pub(super) struct Names(Vec<Vec<String>>);
+
+impl Names {
+    pub fn of(lists: &[Arc<Samples>]) -> Names {
+        let mut taken: HashMap<String, usize> = HashMap::new();
+        let mut name = |samples: &Samples, sample: usize| {
+            let path = samples.image_path(sample);
+            let stem = path
+                .file_stem()
+                .map_or("picture".into(), |stem| stem.to_string_lossy());
+            let times = taken.entry(stem.to_string()).or_insert(0);
+            *times += 1;
+            match times {
+                1 => stem.to_string(),
+                times => format!("{stem}-{times}"),
+            }
+        };
+        let names = lists.iter().map(|samples| {
+            let all = 0..samples.len();
+            all.map(|sample| name(samples, sample)).collect()
+        });
+        Names(names.collect())
+    }
+}
+
+/// Writes what was predicted.
+pub(super) struct Writer<'a> {
+    pub out: &'a Path,
+    pub options: &'a SegmentOptions,
+    pub saved: &'a SavedSegmenter,
+    pub names: &'a Names,
+}
+
+impl Writer<'_> {
+    /// What files of a picture take while they are made.
+    pub fn bytes(task: &SegmentTask, [height, width]: [usize; 2]) -> u64 {
+        let outputs = task.model.num_outputs();
+        // Classes, a file of them, and an overlay or an array with its file.
+        (height * width * (2 + (8 * outputs).max(6))) as u64
+    }
+
+    pub fn make_folders(&self) -> Result<()> {
+        let mut folders = vec!["masks"];
+        folders.extend(self.options.probabilities.map(|_| "probabilities"));
+        folders.extend(self.options.overlays.then_some("overlays"));
+        for folder in folders {
+            let path = self.out.join(folder);
+            std::fs::create_dir_all(&path).map_err(|cause| unwritten(&path, &cause))?;
+        }
+        Ok(())
+    }
+
+    pub fn write(
+        &self,
+        samples: &Samples,
+        list: usize,
+        predicted: PredictedPicture<'_>,
+    ) -> Result<PredictedMask, TrainError> {
+        let sample = predicted.sample as usize;
+        let name = &self.names.0[list][sample];
+        let size = [predicted.picture.height, predicted.picture.width];
+        let write = |path: &Path, bytes: &[u8]| {
+            write_whole(path, bytes).map_err(|cause| unwritten(path, &cause))
+        };
+        let mask = self.out.join("masks").join(format!("{name}.png"));
+        let classes = match self.saved.model().num_outputs() {
+            1 => predicted.classes.iter().map(|class| class * 255).collect(),
+            _ => predicted.classes.to_vec(),
+        };
+        write(&mask, &png_file::encode(&Pixels::Grey(&classes), size))?;
+        if let Some(format) = self.options.probabilities {
+            for (path, bytes) in self.probabilities(format, name, size, predicted.probabilities_hwk)
+            {
+                write(&path, &bytes)?;
+            }
+        }
+        if self.options.overlays {
+            let path = self.out.join("overlays").join(format!("{name}.png"));
+            write(&path, &overlay_png(predicted.picture, predicted.classes))?;
+        }
+        Ok(PredictedMask {
+            image: samples.image_path(sample).display().to_string(),
+            mask,
+            scores: predicted.scores.map(|scores| scores.mean()),
+        })
+    }
+
+    /// Files of one picture; as PNG one for each output.
+    fn probabilities(
+        &self,
+        format: ProbabilityFormat,
+        name: &str,
+        [height, width]: [usize; 2],
+        probabilities_hwk: &[f32],
+    ) -> Vec<(PathBuf, Vec<u8>)> {
+        let folder = self.out.join("probabilities");
+        let outputs = self.saved.model().num_outputs();
+        if format == ProbabilityFormat::Npy {
+            let numbers = probabilities_hwk
+                .iter()
+                .flat_map(|value| value.to_le_bytes());
+            let mut file = array_file::npy_header_of("<f4", &[height, width, outputs]);
+            file.extend(numbers);
+            return vec![(folder.join(format!("{name}.npy")), file)];
+        }
+        let of_output = |output: usize| {
+            let values = probabilities_hwk.iter().skip(output).step_by(outputs);
+            let values: Vec<u16> = values
+                .map(|value| (value * 65535.0).round() as u16)
+                .collect();
+            let name = match outputs {
+                1 => format!("{name}.png"),
+                _ => format!("{name}-{output}.png"),
+            };
+            let file = png_file::encode(&Pixels::Grey16(&values), [height, width]);
+            (folder.join(name), file)
+        };
+        (0..outputs).map(of_output).collect()
+    }
+
+    /// A row for each picture with a mask.
+    pub fn write_scores(&self, predictions: &[PredictedMask]) -> Result<()> {
+        let scored = predictions
+            .iter()
+            .filter_map(|one| Some((&one.image, one.scores?)));
+        let scored: Vec<(&String, MaskScores)> = scored.collect();
+        if scored.is_empty() {
+            return Ok(());
+        }
+        let mut rows = csv::Writer::from_writer(Vec::new());
+        rows.write_record(["image"].iter().chain(&METRICS))?;
+        for (image, scores) in &scored {
+            let values = scores
+                .values()
+                .map(|value| value.map_or(String::new(), |value| format!("{value:.6}")));
+            rows.write_record([(*image).clone()].iter().chain(&values))?;
+        }
+        let path = self.out.join("scores.csv");
+        let text = rows.into_inner()?;
+        write_whole(&path, &text).map_err(|cause| unwritten(&path, &cause))?;
+        tell(&format!("{} scores: {}", scored.len(), path.display()));
+        Ok(())
+    }
+}
+
+fn unwritten(path: &Path, cause: &std::io::Error) -> TrainError {
+    TrainError::Config(format!(
+        "{}: {cause}\nhint: choose another folder for --out",
+        path.display()
+    ))
+}

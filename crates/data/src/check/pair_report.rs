@@ -1,0 +1,124 @@
+//! What a check of pictures with masks says: as JSON, and in words.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::report::Severity;
+
+/// What is wrong with a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PairFault {
+    /// The image, or a channel of it, cannot be read.
+    ImageUnreadable,
+    /// The mask, or the field of view, cannot be read.
+    MaskUnreadable,
+    /// They have different sizes.
+    SizesDiffer,
+    /// A pixel of the mask is no class.
+    UnknownValue,
+    /// The image is trained on, and validated or tested on.
+    Leak,
+    /// The same image as an earlier one of its split.
+    Duplicate,
+    /// The mask has the background alone.
+    EmptyMask,
+    /// No pixel counts.
+    NothingCounted,
+    /// A side has too few pixels.
+    TooSmall,
+}
+
+impl PairFault {
+    pub(super) const ALL: [PairFault; 9] = [
+        PairFault::ImageUnreadable,
+        PairFault::MaskUnreadable,
+        PairFault::SizesDiffer,
+        PairFault::UnknownValue,
+        PairFault::Leak,
+        PairFault::Duplicate,
+        PairFault::EmptyMask,
+        PairFault::NothingCounted,
+        PairFault::TooSmall,
+    ];
+
+    /// In a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            PairFault::ImageUnreadable => "image cannot be read",
+            PairFault::MaskUnreadable => "mask cannot be read",
+            PairFault::SizesDiffer => "sizes differ",
+            PairFault::UnknownValue => "value is no class",
+            PairFault::Leak => "in two splits",
+            PairFault::Duplicate => "duplicate",
+            PairFault::EmptyMask => "empty mask",
+            PairFault::NothingCounted => "no pixel counts",
+            PairFault::TooSmall => "too small",
+        }
+    }
+
+    pub(super) fn severity(self) -> Severity {
+        match self {
+            PairFault::Duplicate | PairFault::EmptyMask | PairFault::TooSmall => Severity::Warning,
+            _ => Severity::Problem,
+        }
+    }
+
+    /// Whether a pair that has it cannot be trained on.
+    pub(super) fn is_fatal(self) -> bool {
+        matches!(
+            self,
+            PairFault::ImageUnreadable
+                | PairFault::MaskUnreadable
+                | PairFault::SizesDiffer
+                | PairFault::UnknownValue
+                | PairFault::NothingCounted
+        )
+    }
+}
+
+/// One of the pairs of a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PairExample {
+    /// `train`, `validation` or `test`.
+    pub split: &'static str,
+    /// Its image.
+    pub image: String,
+    /// What there is to say beside the kind.
+    pub detail: String,
+}
+
+/// Pairs that have the same thing wrong with them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PairFinding {
+    /// What.
+    pub kind: PairFault,
+    /// How bad.
+    pub severity: Severity,
+    /// How many.
+    pub count: usize,
+    /// Of all.
+    pub share: f64,
+    /// The first few.
+    pub examples: Vec<PairExample>,
+}
+
+/// What a check of pairs found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PairReport {
+    /// The set.
+    pub place: PathBuf,
+    /// Pairs of each split.
+    pub splits: Vec<(&'static str, usize)>,
+    /// Of all splits.
+    pub pairs: usize,
+    /// That can be trained or tested on.
+    pub usable_pairs: usize,
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// The share of all counted pixels that each class has.
+    pub class_shares: Vec<f64>,
+    /// Problems first.
+    pub findings: Vec<PairFinding>,
+}

@@ -1,0 +1,406 @@
+//! Is every pair of a segmentation set fit to be trained on? Files that cannot be read, masks of another size or with values that are no class,
+//! masks without anything on them, the same picture on both sides of a split. And the set as a CSV without those pairs.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::ThreadPoolBuilder;
+use rayon::prelude::*;
+use serde::Serialize;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::pair_report::{PairExample, PairFault, PairFinding, PairReport};
+use super::{Duplicates, Outcome, Severity, Watch};
+use crate::allowance::Allowance;
+use crate::config::{DataConfig, PairAugment};
+use crate::error::DataError;
+use crate::picture::{Limits, ReadAs, Scratch, native_cost, read_native};
+use crate::samples::Samples;
+use crate::segmentation::{Fit, IGNORED, PairFraming, RowShape, SegmentationSet};
+
+/// What is looked at, and with what.
+#[derive(Clone, Debug)]
+pub struct PairCheck {
+    /// The set, as in training.
+    pub data: DataConfig,
+    /// Of the run whose split is meant.
+    pub seed: u64,
+    /// Pixels that each side should have.
+    pub min_size: u32,
+    /// Threads that look; none for one per core.
+    pub num_workers: Option<usize>,
+    /// What decoding may take, all threads together.
+    pub allowance: Allowance,
+}
+
+/// What cleaning left.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CleanPairs {
+    /// The set.
+    pub place: PathBuf,
+    /// Pairs of all splits.
+    pub pairs: usize,
+    /// The CSV that was written.
+    pub csv: PathBuf,
+    /// Its rows.
+    pub rows: usize,
+    /// What was left out, and how many.
+    pub gone: Vec<(PairFault, usize)>,
+}
+
+/// Examples of a finding.
+const NUM_EXAMPLES: usize = 3;
+
+/// What was found of one pair.
+struct Look {
+    faults: Vec<(PairFault, String)>,
+    contents: u128,
+    counts: Vec<u64>,
+}
+
+struct Looked {
+    set: SegmentationSet,
+    /// By split and sample.
+    looks: Vec<(&'static str, Vec<Look>)>,
+}
+
+/// Looks at every pair and says what was found.
+pub fn check_pairs(config: &PairCheck, watch: Watch<'_>) -> Result<Outcome<PairReport>, DataError> {
+    look_at_all(config, watch)?.then(|looked| Ok(report(&looked)))
+}
+
+/// Looks at every pair, and writes a CSV of those that can be used, with their splits in a column.
+pub fn clean_pairs(
+    config: &PairCheck,
+    duplicates: Duplicates,
+    watch: Watch<'_>,
+) -> Result<Outcome<CleanPairs>, DataError> {
+    look_at_all(config, watch)?.then(|looked| write_clean(&looked, duplicates))
+}
+
+fn lists(set: &SegmentationSet) -> impl Iterator<Item = (&'static str, &Samples)> {
+    let all = [
+        ("train", Some(&set.train)),
+        ("validation", set.validation.as_ref()),
+        ("test", set.test.as_ref()),
+    ];
+    all.into_iter()
+        .filter_map(|(name, samples)| Some((name, samples?)))
+}
+
+fn look_at_all(config: &PairCheck, watch: Watch<'_>) -> Result<Outcome<Looked>, DataError> {
+    let set = SegmentationSet::open(&config.data, config.seed)?;
+    set.notes.iter().for_each(|note| (watch.on_note)(note));
+    let num_rows = lists(&set).map(|(_, samples)| samples.len()).sum();
+    (watch.on_start)(num_rows);
+    let threads = ThreadPoolBuilder::new().num_threads(config.num_workers.unwrap_or(0));
+    let threads = threads.build().map_err(|cause| DataError::Io {
+        path: set.place.clone(),
+        action: "start threads for it",
+        cause: std::io::Error::other(cause),
+    })?;
+    let framing = PairFraming {
+        shape: RowShape {
+            height: 1,
+            width: 1,
+            channels: set.survey.channels,
+            depth: set.survey.depth,
+        },
+        fit: Fit::Patch { foreground: 0.0 },
+        coding: Arc::new(set.coding.clone()),
+        padding: Vec::new(),
+        augment: PairAugment::NONE,
+    };
+    let num_done = AtomicUsize::new(0);
+    let mut looks = Vec::new();
+    for (name, samples) in lists(&set) {
+        let look = |scratch: &mut Scratch, sample: usize| {
+            if watch.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            let look = look_at(&framing, samples, sample, config.min_size, scratch);
+            scratch.free_if_wanted();
+            num_done.fetch_add(1, Ordering::Relaxed);
+            (watch.on_progress)(1);
+            Some(look)
+        };
+        let found: Option<Vec<Look>> = threads.install(|| {
+            let all = (0..samples.len()).into_par_iter();
+            all.map_init(|| Scratch::within(&config.allowance), look)
+                .collect()
+        });
+        let Some(found) = found else {
+            return Ok(Outcome::Stopped {
+                num_done: num_done.into_inner(),
+                num_rows,
+                is_kept: false,
+            });
+        };
+        looks.push((name, found));
+    }
+    add_repeats(&mut looks, &set);
+    Ok(Outcome::Done(Looked { set, looks }))
+}
+
+/// Reads a pair as training does; where that fails, its files one by one to see which it is.
+fn look_at(
+    framing: &PairFraming,
+    samples: &Samples,
+    sample: usize,
+    min_size: u32,
+    scratch: &mut Scratch,
+) -> Look {
+    let image = samples.image_path(sample);
+    let mut look = Look {
+        faults: Vec::new(),
+        contents: std::fs::read(&image).map_or(0, |bytes| xxh3_128(&bytes)),
+        counts: vec![0; framing.coding.classes().len()],
+    };
+    match framing.classes_of(samples, sample, scratch) {
+        Ok(((width, height), counts)) => {
+            for (class, count) in look.counts.iter_mut().enumerate() {
+                *count = counts[class];
+            }
+            let counted: u64 = look.counts.iter().sum();
+            if width.min(height) < min_size as usize {
+                look.faults
+                    .push((PairFault::TooSmall, format!("{width} x {height}")));
+            }
+            if counted == 0 {
+                let ignored = counts[usize::from(IGNORED)];
+                look.faults.push((
+                    PairFault::NothingCounted,
+                    format!("{ignored} pixels are ignored"),
+                ));
+            } else if counted == look.counts[0] {
+                look.faults.push((PairFault::EmptyMask, String::new()));
+            }
+        }
+        Err(error) => {
+            let kind = kind_of(framing, samples, sample, &image, scratch);
+            look.faults.push((kind, first_line(&error)));
+        }
+    }
+    look
+}
+
+fn first_line(error: &DataError) -> String {
+    error
+        .to_string()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Which file of a pair that cannot be read is to blame.
+fn kind_of(
+    framing: &PairFraming,
+    samples: &Samples,
+    sample: usize,
+    image: &Path,
+    scratch: &mut Scratch,
+) -> PairFault {
+    let mut pixels = Vec::new();
+    let mut size_of = |path: &Path, read_as: ReadAs| {
+        // What costs too much was refused before: its header tells.
+        native_cost(path, Limits::default()).ok()?;
+        let native = read_native(path, read_as, scratch, &mut pixels).ok()?;
+        Some((native.width, native.height))
+    };
+    let mut images = vec![size_of(image, ReadAs::Picture)];
+    images.extend(
+        samples
+            .further_image_paths(sample)
+            .map(|path| size_of(&path, ReadAs::Picture)),
+    );
+    if images.iter().any(Option::is_none) {
+        return PairFault::ImageUnreadable;
+    }
+    let masks = [
+        samples.mask_path(sample),
+        samples.field_of_view_path(sample),
+    ];
+    let masks = masks.into_iter().flatten();
+    let masks: Vec<_> = masks
+        .map(|path| size_of(&path, framing.coding.read_as()))
+        .collect();
+    if masks.iter().any(Option::is_none) {
+        return PairFault::MaskUnreadable;
+    }
+    let mut all = images.iter().chain(&masks);
+    match all.all(|size| *size == images[0]) {
+        true => PairFault::UnknownValue,
+        false => PairFault::SizesDiffer,
+    }
+}
+
+/// Marks images that an earlier pair shows too, of this split or of another.
+fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
+    let mut first_of: HashMap<u128, (usize, usize)> = HashMap::new();
+    let samples: Vec<&Samples> = lists(set).map(|(_, samples)| samples).collect();
+    for list in 0..looks.len() {
+        for sample in 0..looks[list].1.len() {
+            let look = &looks[list].1[sample];
+            if look.faults.iter().any(|(kind, _)| kind.is_fatal()) {
+                continue;
+            }
+            let first = *first_of.entry(look.contents).or_insert((list, sample));
+            if first == (list, sample) {
+                continue;
+            }
+            let (name, image) = (looks[first.0].0, samples[first.0].image(first.1));
+            let kind = match first.0 == list {
+                true => PairFault::Duplicate,
+                false => PairFault::Leak,
+            };
+            looks[list].1[sample]
+                .faults
+                .push((kind, format!("{image} of {name}")));
+        }
+    }
+}
+
+fn report(looked: &Looked) -> PairReport {
+    let samples: Vec<&Samples> = lists(&looked.set).map(|(_, samples)| samples).collect();
+    let pairs: usize = looked.looks.iter().map(|(_, looks)| looks.len()).sum();
+    let mut findings = Vec::new();
+    for kind in PairFault::ALL {
+        let mut examples = Vec::new();
+        let mut count = 0;
+        for ((split, looks), samples) in looked.looks.iter().zip(&samples) {
+            for (sample, look) in looks.iter().enumerate() {
+                let Some((_, detail)) = look.faults.iter().find(|(found, _)| *found == kind) else {
+                    continue;
+                };
+                count += 1;
+                if examples.len() < NUM_EXAMPLES {
+                    examples.push(PairExample {
+                        split,
+                        image: samples.image(sample).to_owned(),
+                        detail: detail.clone(),
+                    });
+                }
+            }
+        }
+        if count > 0 {
+            findings.push(PairFinding {
+                kind,
+                severity: kind.severity(),
+                count,
+                share: count as f64 / pairs as f64,
+                examples,
+            });
+        }
+    }
+    findings.sort_by_key(|finding| finding.severity == Severity::Warning);
+    let all = || looked.looks.iter().flat_map(|(_, looks)| looks);
+    let is_usable = |look: &&Look| !look.faults.iter().any(|(kind, _)| kind.is_fatal());
+    let classes = looked.set.coding.classes().to_vec();
+    let counts: Vec<u64> = (0..classes.len())
+        .map(|class| all().map(|look| look.counts[class]).sum())
+        .collect();
+    let counted = counts.iter().sum::<u64>().max(1);
+    PairReport {
+        place: looked.set.place.clone(),
+        splits: looked
+            .looks
+            .iter()
+            .map(|(name, looks)| (*name, looks.len()))
+            .collect(),
+        pairs,
+        usable_pairs: all().filter(is_usable).count(),
+        class_shares: counts
+            .iter()
+            .map(|count| *count as f64 / counted as f64)
+            .collect(),
+        classes,
+        findings,
+    }
+}
+
+fn write_clean(looked: &Looked, duplicates: Duplicates) -> Result<CleanPairs, DataError> {
+    let place = &looked.set.place;
+    let csv = match place.is_dir() {
+        true => place.join("pairs_cleaned.csv"),
+        false => {
+            let stem = place.file_stem().unwrap_or_default().to_string_lossy();
+            place.with_file_name(format!("{stem}_cleaned.csv"))
+        }
+    };
+    let folder = csv.parent().unwrap_or(Path::new(""));
+    let mut text = String::from("image,mask,fov,split\n");
+    let mut clean = CleanPairs {
+        place: place.clone(),
+        pairs: 0,
+        csv: csv.clone(),
+        rows: 0,
+        gone: Vec::new(),
+    };
+    for ((split, looks), (_, samples)) in looked.looks.iter().zip(lists(&looked.set)) {
+        for (sample, look) in looks.iter().enumerate() {
+            clean.pairs += 1;
+            let is_gone = |kind: PairFault| {
+                let is_repeat = matches!(kind, PairFault::Leak | PairFault::Duplicate);
+                kind.is_fatal() || (is_repeat && duplicates == Duplicates::KeepFirst)
+            };
+            if let Some((kind, _)) = look.faults.iter().find(|(kind, _)| is_gone(*kind)) {
+                match clean.gone.iter_mut().find(|(known, _)| known == kind) {
+                    Some((_, count)) => *count += 1,
+                    None => clean.gone.push((*kind, 1)),
+                }
+                continue;
+            }
+            if samples.further_image_paths(sample).next().is_some() {
+                return Err(DataError::invalid(
+                    samples.image_path(sample).display(),
+                    "one file for each image",
+                    "a file for each channel",
+                    "a CSV of pairs has no place for further channels; remove what `data check` names",
+                ));
+            }
+            let cell = |path: Option<PathBuf>| {
+                let path = path.unwrap_or_default();
+                let within = path.strip_prefix(folder).unwrap_or(&path);
+                quoted(&within.to_string_lossy().replace('\\', "/"))
+            };
+            text += &cell(Some(samples.image_path(sample)));
+            for companion in [
+                samples.mask_path(sample),
+                samples.field_of_view_path(sample),
+            ] {
+                text.push(',');
+                text += &cell(companion);
+            }
+            text += &format!(",{split}\n");
+            clean.rows += 1;
+        }
+    }
+    if clean.rows == 0 {
+        return Err(DataError::invalid(
+            place.display(),
+            "pairs that can be used",
+            "none: cleaning would remove every pair",
+            "`holdall data check` says what is wrong with each",
+        ));
+    }
+    holdall_files::write_whole(&csv, text.as_bytes()).map_err(|cause| DataError::Io {
+        path: csv,
+        action: "write it",
+        cause,
+    })?;
+    Ok(clean)
+}
+
+/// A cell of a CSV.
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

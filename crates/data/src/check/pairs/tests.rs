@@ -1,0 +1,161 @@
+use std::fs;
+use std::sync::atomic::AtomicBool;
+
+use image::{GrayImage, Luma, RgbImage};
+
+use super::*;
+
+/// Twelve pairs to train on and two to test on, with a defect each from the third on.
+fn set() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    for (split, count) in [("train", 12), ("test", 2)] {
+        for inner in ["images", "masks"] {
+            fs::create_dir_all(root.join(split).join(inner)).unwrap();
+        }
+        for number in 0..count {
+            let name = format!("{number:02}.png");
+            let seed = if split == "train" {
+                number
+            } else {
+                100 + number
+            };
+            let image =
+                RgbImage::from_fn(32, 20, |x, y| image::Rgb([seed as u8, x as u8, y as u8]));
+            image
+                .save(root.join(split).join("images").join(&name))
+                .unwrap();
+            let mask = GrayImage::from_fn(32, 20, |x, _| Luma([if x < 8 { 255 } else { 0 }]));
+            mask.save(root.join(split).join("masks").join(&name))
+                .unwrap();
+        }
+    }
+    let mask = |number: usize| root.join(format!("train/masks/{number:02}.png"));
+    let image = |number: usize| root.join(format!("train/images/{number:02}.png"));
+    fs::write(image(2), "<!DOCTYPE html>").unwrap();
+    let whole = fs::read(mask(3)).unwrap();
+    fs::write(mask(3), &whole[..whole.len() - 20]).unwrap();
+    GrayImage::new(31, 20).save(mask(4)).unwrap();
+    let strange = GrayImage::from_fn(32, 20, |x, _| Luma([if x < 8 { 255 } else { 7 }]));
+    strange.save(mask(5)).unwrap();
+    GrayImage::new(32, 20).save(mask(6)).unwrap();
+    fs::copy(image(0), image(7)).unwrap();
+    fs::copy(image(1), root.join("test/images/01.png")).unwrap();
+    folder
+}
+
+fn config(root: &Path) -> PairCheck {
+    PairCheck {
+        data: DataConfig {
+            train: Some(root.to_owned()),
+            validation: crate::config::Validation::None,
+            ..DataConfig::default()
+        },
+        seed: 0,
+        min_size: 16,
+        num_workers: Some(2),
+        allowance: Allowance::unlimited(),
+    }
+}
+
+fn done<T>(run: impl FnOnce(Watch<'_>) -> Result<Outcome<T>, DataError>) -> Result<T, DataError> {
+    let watch = Watch {
+        stop: &AtomicBool::new(false),
+        on_start: &mut |_| (),
+        on_progress: &|_| (),
+        on_note: &mut |_| (),
+    };
+    match run(watch)? {
+        Outcome::Done(done) => Ok(done),
+        Outcome::Stopped { .. } => panic!("nobody stopped it"),
+    }
+}
+
+#[test]
+fn each_defect_is_found_and_named() {
+    let folder = set();
+    let config = config(folder.path());
+    let report = done(|watch| check_pairs(&config, watch)).unwrap();
+    let found: Vec<(PairFault, usize, &str)> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            (
+                finding.kind,
+                finding.count,
+                finding.examples[0].image.as_str(),
+            )
+        })
+        .collect();
+    let expected = [
+        (PairFault::ImageUnreadable, 1, "train/images/02.png"),
+        (PairFault::MaskUnreadable, 1, "train/images/03.png"),
+        (PairFault::SizesDiffer, 1, "train/images/04.png"),
+        (PairFault::UnknownValue, 1, "train/images/05.png"),
+        (PairFault::Leak, 1, "test/images/01.png"),
+        (PairFault::Duplicate, 1, "train/images/07.png"),
+        (PairFault::EmptyMask, 1, "train/images/06.png"),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!((report.pairs, report.usable_pairs), (14, 10));
+    assert_eq!(report.splits, [("train", 12), ("test", 2)]);
+    let details: Vec<&str> = report
+        .findings
+        .iter()
+        .map(|f| f.examples[0].detail.as_str())
+        .collect();
+    assert!(
+        details[3].contains("pixel value 7 at (8, 0)"),
+        "{details:?}"
+    );
+    assert_eq!(details[4], "train/images/01.png of train");
+    // Nine masks are white on a quarter, one nowhere.
+    assert!(
+        (report.class_shares[1] - 0.225).abs() < 1e-9,
+        "{:?}",
+        report.class_shares
+    );
+}
+
+#[test]
+fn a_clean_csv_opens_as_the_same_set_without_them() {
+    let folder = set();
+    let config = config(folder.path());
+    let clean = done(|watch| clean_pairs(&config, Duplicates::KeepFirst, watch)).unwrap();
+    assert_eq!((clean.pairs, clean.rows), (14, 8));
+    let of_csv = DataConfig {
+        train: Some(clean.csv.clone()),
+        validation: crate::config::Validation::column("split"),
+        ..DataConfig::default()
+    };
+    let set = SegmentationSet::open(&of_csv, 0).unwrap();
+    assert_eq!((set.train.len(), set.validation.unwrap().len()), (7, 1));
+    assert!(set.train.mask_path(0).unwrap().is_file());
+    let all = done(|watch| clean_pairs(&config, Duplicates::Keep, watch)).unwrap();
+    assert_eq!(all.rows, 10);
+}
+
+#[test]
+fn an_allowance_of_one_pair_is_enough_and_a_stop_is_obeyed() {
+    let folder = set();
+    let mut config = config(folder.path());
+    config.allowance = Allowance::new(4 << 20);
+    let report = done(|watch| check_pairs(&config, watch)).unwrap();
+    assert_eq!(report.findings.len(), 7);
+    assert!(config.allowance.most_claimed_bytes() > 0 && config.allowance.claimed_bytes() == 0);
+    let watch = Watch {
+        stop: &AtomicBool::new(true),
+        on_start: &mut |_| (),
+        on_progress: &|_| (),
+        on_note: &mut |_| (),
+    };
+    let outcome = check_pairs(&config, watch).unwrap();
+    assert!(matches!(
+        outcome,
+        Outcome::Stopped {
+            num_done: 0,
+            num_rows: 14,
+            ..
+        }
+    ));
+}

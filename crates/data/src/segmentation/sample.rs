@@ -1,0 +1,305 @@
+//! Pixels and classes of one picture at places of another: one inverse map, looked up once per pixel, whatever turns, scales and mirrors it is
+//! made of. Pixels are bilinear, classes are those of the nearest pixel, and both are looked up at the same place.
+//!
+//! Places are integers in units of 2^-32 pixels, so that a picture is the same on every machine. Where the map takes pixels to pixels (mirrors,
+//! quarter turns, shifts) they are copied.
+
+use super::augment::PairDraw;
+use super::row::{IGNORED, PixelDepth, RowShape};
+use super::whole::WholePicture;
+
+/// From a pixel `(x, y)` of the result to a place of the source: `(xx x + xy y + x0, yx x + yy y + y0)`, where a whole number is the middle of
+/// a pixel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Map {
+    xx: i64,
+    xy: i64,
+    x0: i64,
+    yx: i64,
+    yy: i64,
+    y0: i64,
+}
+
+const ONE: i64 = 1 << 32;
+const HALF: i64 = ONE / 2;
+/// Bits of a weight between two pixels.
+const WEIGHT_BITS: u32 = 11;
+
+impl Map {
+    /// What was drawn, around the middle of the part of the source that begins at `(left, top)` and is as large as the result.
+    pub(super) fn new(draw: &PairDraw, shape: RowShape, (left, top): (usize, usize)) -> Map {
+        let fixed = |number: f64| (number * ONE as f64).round() as i64;
+        // Of the source, by one pixel of the result to the right; down is a quarter turn of it.
+        let (cos, sin) = match (draw.angle, draw.num_turns) {
+            (0.0, 0) => (ONE, 0),
+            (0.0, 1) => (0, ONE),
+            (0.0, 2) => (-ONE, 0),
+            (0.0, _) => (0, -ONE),
+            (angle, turns) => {
+                let angle = angle + f64::from(turns) * std::f64::consts::FRAC_PI_2;
+                (fixed(angle.cos()), fixed(angle.sin()))
+            }
+        };
+        let scaled = |number: i64| match draw.zoom {
+            1.0 => number,
+            zoom => (number as f64 / zoom).round() as i64,
+        };
+        let mirror = |is_mirrored: bool| if is_mirrored { -1 } else { 1 };
+        let (across, down) = (mirror(draw.is_mirrored), mirror(draw.is_upside_down));
+        let (xx, yx) = (across * scaled(cos), across * scaled(sin));
+        let (xy, yy) = (down * scaled(-sin), down * scaled(cos));
+        // The middle of the result, in halves of a pixel, goes to the middle of the part.
+        let (width, height) = (shape.width as i64, shape.height as i64);
+        let start = |begin: usize, side: i64, x: i64, y: i64| {
+            begin as i64 * ONE + (side - 1) * HALF - ((width - 1) * x + (height - 1) * y) / 2
+        };
+        Map {
+            xx,
+            xy,
+            x0: start(left, width, xx, xy),
+            yx,
+            yy,
+            y0: start(top, height, yx, yy),
+        }
+    }
+
+    /// From a picture to one of another size, the same part of it: bilinear, not widened.
+    fn between((from_width, from_height): (usize, usize), (width, height): (usize, usize)) -> Map {
+        let step = |from: usize, to: usize| from as i64 * ONE / to as i64;
+        let (xx, yy) = (step(from_width, width), step(from_height, height));
+        Map {
+            xx,
+            xy: 0,
+            x0: (xx - ONE) / 2,
+            yx: 0,
+            yy,
+            y0: (yy - ONE) / 2,
+        }
+    }
+
+    fn at(&self, x: usize, y: usize) -> (i64, i64) {
+        let (x, y) = (x as i64, y as i64);
+        (
+            self.xx * x + self.xy * y + self.x0,
+            self.yx * x + self.yy * y + self.y0,
+        )
+    }
+
+    /// Whether pixels go to pixels.
+    fn is_exact(&self) -> bool {
+        let parts = [self.xx, self.xy, self.x0, self.yx, self.yy, self.y0];
+        parts.iter().all(|part| part % ONE == 0)
+    }
+}
+
+/// Where pixels and classes go.
+pub(super) struct Target<'a> {
+    pub shape: RowShape,
+    pub pixels: &'a mut [u8],
+    pub mask: &'a mut [u8],
+    /// What lies outside of the source.
+    pub padding: &'a [u8],
+}
+
+/// Writes every pixel and class of the target. Values of pixels go through `table`.
+pub(super) fn sample(
+    source: &WholePicture,
+    map: Map,
+    table: Option<&[u16]>,
+    target: &mut Target<'_>,
+) {
+    let table_bytes: Option<Vec<u8>> = match source.depth {
+        PixelDepth::Eight => table.map(|table| table.iter().map(|value| *value as u8).collect()),
+        PixelDepth::Sixteen => None,
+    };
+    match (source.depth, source.channels) {
+        (PixelDepth::Eight, 1) => sample_bytes::<1>(source, map, table_bytes.as_deref(), target),
+        (PixelDepth::Eight, 3) => sample_bytes::<3>(source, map, table_bytes.as_deref(), target),
+        _ => sample_any(source, map, table, target),
+    }
+}
+
+/// Side of the squares that are gone through one after the other: where the map turns, neighbours are still near.
+const TILE: usize = 32;
+
+/// The places of a target in tiles.
+fn each_line(shape: RowShape, mut line: impl FnMut(usize, std::ops::Range<usize>)) {
+    for top in (0..shape.height).step_by(TILE) {
+        for left in (0..shape.width).step_by(TILE) {
+            for y in top..(top + TILE).min(shape.height) {
+                line(y, left..(left + TILE).min(shape.width));
+            }
+        }
+    }
+}
+
+/// The pixel under a place, if the place is on the picture.
+fn nearest(source: &WholePicture, x: i64, y: i64) -> Option<usize> {
+    let (x, y) = ((x + HALF) >> 32, (y + HALF) >> 32);
+    let is_inside = (0..source.width as i64).contains(&x) && (0..source.height as i64).contains(&y);
+    is_inside.then_some(y as usize * source.width + x as usize)
+}
+
+/// The four pixels around a place, and how far it is towards the second and the lower ones.
+struct Around {
+    at: [usize; 4],
+    right: u32,
+    down: u32,
+}
+
+fn around(source: &WholePicture, x: i64, y: i64) -> Around {
+    let side = |place: i64, length: usize| {
+        let first = place >> 32;
+        let last = length as i64 - 1;
+        let weight = ((place & (ONE - 1)) >> (32 - WEIGHT_BITS)) as u32;
+        (
+            first.clamp(0, last) as usize,
+            (first + 1).clamp(0, last) as usize,
+            weight,
+        )
+    };
+    let (left, right, weight_right) = side(x, source.width);
+    let (upper, lower, weight_down) = side(y, source.height);
+    let (upper, lower) = (upper * source.width, lower * source.width);
+    Around {
+        at: [upper + left, upper + right, lower + left, lower + right],
+        right: weight_right,
+        down: weight_down,
+    }
+}
+
+/// Between four values, rounded.
+fn between(values: [u32; 4], right: u32, down: u32) -> u32 {
+    let whole = 1_u64 << WEIGHT_BITS;
+    let [a, b, c, d] = values.map(u64::from);
+    let (right, down) = (u64::from(right), u64::from(down));
+    let upper = a * (whole - right) + b * right;
+    let lower = c * (whole - right) + d * right;
+    let sum = upper * (whole - down) + lower * down;
+    ((sum + (1 << (2 * WEIGHT_BITS - 1))) >> (2 * WEIGHT_BITS)) as u32
+}
+
+fn sample_bytes<const C: usize>(
+    source: &WholePicture,
+    map: Map,
+    table: Option<&[u8]>,
+    target: &mut Target<'_>,
+) {
+    let (from, _) = source.pixels.as_chunks::<C>();
+    let is_exact = map.is_exact();
+    let width = target.shape.width;
+    let padding: [u8; C] = std::array::from_fn(|channel| target.padding[channel]);
+    let (pixels, _) = target.pixels.as_chunks_mut::<C>();
+    let classes = &mut *target.mask;
+    each_line(target.shape, |y, columns| {
+        for x in columns {
+            let to = y * width + x;
+            let (place_x, place_y) = map.at(x, y);
+            let Some(at) = nearest(source, place_x, place_y) else {
+                pixels[to] = padding;
+                classes[to] = IGNORED;
+                continue;
+            };
+            classes[to] = source.mask.as_ref().map_or(IGNORED, |mask| mask[at]);
+            let mut pixel = from[at];
+            if !is_exact {
+                let Around { at, right, down } = around(source, place_x, place_y);
+                let four = at.map(|at| from[at]);
+                for (channel, value) in pixel.iter_mut().enumerate() {
+                    let values = four.map(|pixel| u32::from(pixel[channel]));
+                    *value = between(values, right, down) as u8;
+                }
+            }
+            if let Some(table) = table {
+                pixel = pixel.map(|value| table[usize::from(value)]);
+            }
+            pixels[to] = pixel;
+        }
+    });
+}
+
+/// Any number of channels, and 16 bits.
+fn sample_any(source: &WholePicture, map: Map, table: Option<&[u16]>, target: &mut Target<'_>) {
+    let bytes = source.depth.bytes();
+    let size = source.channels * bytes;
+    let read = |at: usize, channel: usize| {
+        let place = at * size + channel * bytes;
+        match source.depth {
+            PixelDepth::Eight => u32::from(source.pixels[place]),
+            PixelDepth::Sixteen => {
+                let two = [source.pixels[place], source.pixels[place + 1]];
+                u32::from(u16::from_le_bytes(two))
+            }
+        }
+    };
+    let width = target.shape.width;
+    let Target {
+        pixels,
+        mask,
+        padding,
+        ..
+    } = target;
+    each_line(target.shape, |y, columns| {
+        for x in columns {
+            let to = y * width + x;
+            let (place_x, place_y) = map.at(x, y);
+            let pixel = &mut pixels[to * size..][..size];
+            let Some(at) = nearest(source, place_x, place_y) else {
+                pixel.copy_from_slice(padding);
+                mask[to] = IGNORED;
+                continue;
+            };
+            mask[to] = source.mask.as_ref().map_or(IGNORED, |mask| mask[at]);
+            let Around { at, right, down } = around(source, place_x, place_y);
+            for channel in 0..source.channels {
+                let value = between(at.map(|at| read(at, channel)), right, down);
+                let value = table.map_or(value as u16, |table| table[value as usize]);
+                let place = channel * bytes;
+                pixel[place..place + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
+            }
+        }
+    });
+}
+
+/// Shows pixels with fewer: every `coarseness`-th to a side, and bilinear between them.
+pub(super) fn coarsen(shape: RowShape, coarseness: f64, pixels: &mut [u8], buffer: &mut Vec<u8>) {
+    let fewer = |side: usize| ((side as f64 / coarseness).round() as usize).clamp(1, side);
+    let (width, height) = (fewer(shape.width), fewer(shape.height));
+    let size = shape.pixel_bytes();
+    buffer.clear();
+    buffer.reserve_exact(shape.pixels().len());
+    let place = |at: usize, side: usize, from: usize| (2 * at + 1) * from / (2 * side);
+    for y in 0..height {
+        let line = place(y, height, shape.height) * shape.width;
+        for x in 0..width {
+            let at = line + place(x, width, shape.width);
+            buffer.extend_from_slice(&pixels[at * size..][..size]);
+        }
+    }
+    let source = WholePicture {
+        width,
+        height,
+        channels: shape.channels,
+        depth: shape.depth,
+        pixels: std::mem::take(buffer),
+        mask: None,
+    };
+    let map = Map::between((width, height), (shape.width, shape.height));
+    let mut unused = vec![0; shape.num_pixels()];
+    let padding = vec![0; size];
+    sample(
+        &source,
+        map,
+        None,
+        &mut Target {
+            shape,
+            pixels,
+            mask: &mut unused,
+            padding: &padding,
+        },
+    );
+    *buffer = source.pixels;
+}
+
+#[cfg(test)]
+mod tests;

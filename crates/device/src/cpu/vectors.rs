@@ -1,0 +1,87 @@
+//! Vectors of a machine's own width, for loops that the compiler would not keep in registers.
+
+use pulp::Simd;
+
+/// A number format with its vectors.
+pub(super) trait Vectors: Copy {
+    type Vector<S: Simd>: Copy;
+
+    /// Numbers of a vector.
+    fn lanes<S: Simd>() -> usize;
+
+    fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
+
+    fn plus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+
+    /// `a * b + c`, fused where the machine can.
+    fn multiply_add<S: Simd>(
+        simd: S,
+        a: Self::Vector<S>,
+        b: Self::Vector<S>,
+        c: Self::Vector<S>,
+    ) -> Self::Vector<S>;
+}
+
+impl Vectors for f32 {
+    type Vector<S: Simd> = S::f32s;
+
+    #[inline(always)]
+    fn lanes<S: Simd>() -> usize {
+        S::F32_LANES
+    }
+
+    #[inline(always)]
+    fn splat<S: Simd>(simd: S, value: f32) -> S::f32s {
+        simd.splat_f32s(value)
+    }
+
+    #[inline(always)]
+    fn plus<S: Simd>(simd: S, a: S::f32s, b: S::f32s) -> S::f32s {
+        simd.add_f32s(a, b)
+    }
+
+    #[inline(always)]
+    fn multiply_add<S: Simd>(simd: S, a: S::f32s, b: S::f32s, c: S::f32s) -> S::f32s {
+        simd.mul_add_e_f32s(a, b, c)
+    }
+}
+
+impl Vectors for f64 {
+    type Vector<S: Simd> = S::f64s;
+
+    #[inline(always)]
+    fn lanes<S: Simd>() -> usize {
+        S::F64_LANES
+    }
+
+    #[inline(always)]
+    fn splat<S: Simd>(simd: S, value: f64) -> S::f64s {
+        simd.splat_f64s(value)
+    }
+
+    #[inline(always)]
+    fn plus<S: Simd>(simd: S, a: S::f64s, b: S::f64s) -> S::f64s {
+        simd.add_f64s(a, b)
+    }
+
+    #[inline(always)]
+    fn multiply_add<S: Simd>(simd: S, a: S::f64s, b: S::f64s, c: S::f64s) -> S::f64s {
+        simd.mul_add_e_f64s(a, b, c)
+    }
+}
+
+/// # Safety
+/// As many numbers as a vector has can be read at `from`.
+#[inline(always)]
+pub(super) unsafe fn load<T: Vectors, S: Simd>(from: *const T) -> T::Vector<S> {
+    // SAFETY: the caller's promise; vectors are plain numbers.
+    unsafe { from.cast::<T::Vector<S>>().read_unaligned() }
+}
+
+/// # Safety
+/// As many numbers as a vector has can be written at `to`.
+#[inline(always)]
+pub(super) unsafe fn store<T: Vectors, S: Simd>(to: *mut T, vector: T::Vector<S>) {
+    // SAFETY: the caller's promise; vectors are plain numbers.
+    unsafe { to.cast::<T::Vector<S>>().write_unaligned(vector) }
+}
