@@ -24,6 +24,15 @@ fn vessels_are_drawn_in_the_layout_of_fives() {
             assert_eq!(files.count(), count, "{part}/{kind}");
         }
     }
+    // What it is for is seen by its folders.
+    let run = folder.path().join("run");
+    let training = format!(
+        "train {} --model unet-demo --set data.image_size=64 --epochs 1 --effective-batch 4 --device cpu --out {}",
+        path.display(),
+        run.display()
+    );
+    let log = holdall(&training).exits(DONE).stderr;
+    assert!(log.contains("Task: segment ("), "{log}");
     // Another set does not take its place.
     holdall(&format!("{drawing} --seed 1")).refused_with(&["another set", "hint:"]);
     let small = format!("data sample vessels {} --size 32", path.display());

@@ -127,7 +127,7 @@ fn tensor(
     let strides = [h * w * pixel_stride, 1, w * pixel_stride, pixel_stride].map(number);
     tensor.set(
         attribute::TENSOR_DATA_TYPE,
-        Type::DataType,
+        Type::Format,
         &[data_type(format)],
     )?;
     tensor.set(attribute::TENSOR_DIMENSIONS, Type::Int64, &dims)?;
@@ -151,7 +151,7 @@ impl Convolution {
         const CROSS_CORRELATION: i32 = 1;
         convolution.set(
             attribute::CONVOLUTION_COMPUTE_TYPE,
-            Type::DataType,
+            Type::Format,
             &[in_f32],
         )?;
         convolution.set(
@@ -214,7 +214,7 @@ fn name_of(config: &Descriptor, engine: &Descriptor) -> Result<String, DeviceErr
     const MOST_KNOBS: usize = 64;
     for choice in config.get_descriptors(attribute::CONFIG_KNOBS, Kind::KnobChoice, MOST_KNOBS)? {
         let (mut knob, mut value) = ([0i32], [0i64]);
-        choice.get(attribute::KNOB_TYPE, Type::KnobType, &mut knob)?;
+        choice.get(attribute::KNOB_TYPE, Type::Knob, &mut knob)?;
         choice.get(attribute::KNOB_VALUE, Type::Int64, &mut value)?;
         name += &format!(" {}={}", knob[0], value[0]);
     }
@@ -241,7 +241,7 @@ fn config_of(name: &str, graph: &Descriptor) -> Result<Option<Descriptor>, Devic
             return Ok(None);
         };
         let choice = Descriptor::new(Kind::KnobChoice)?;
-        choice.set(attribute::KNOB_TYPE, Type::KnobType, &[knob])?;
+        choice.set(attribute::KNOB_TYPE, Type::Knob, &[knob])?;
         choice.set(attribute::KNOB_VALUE, Type::Int64, &[value])?;
         choices.push(choice.finalized()?);
     }

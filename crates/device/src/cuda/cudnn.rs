@@ -116,13 +116,13 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Type {
     Handle = 0,
-    DataType = 1,
+    Format = 1,
     Int64 = 3,
     Float = 4,
     Pointer = 6,
     ConvolutionMode = 7,
     HeuristicMode = 8,
-    KnobType = 9,
+    Knob = 9,
     NumericalNote = 11,
     Descriptor = 15,
 }

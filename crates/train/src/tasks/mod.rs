@@ -221,6 +221,14 @@ pub(crate) fn take_label_column(config: &mut RunConfig) -> Result<(), TrainError
 /// Without a config, a column that is called `make` or `label`, and tells rows apart, is one of labels. Returns the line that
 /// says so.
 pub fn guess_label(config: &mut RunConfig) -> Result<Option<String>, TrainError> {
+    // Folders of masks have no table.
+    let has_masks = match config.task {
+        Some(task) => task == TaskName::Segment,
+        None => evidence(&config.data).is_ok_and(|found| found.kind == EvidenceKind::Masks),
+    };
+    if has_masks {
+        return Ok(None);
+    }
     let Some(table) = table_without_labels(config)? else {
         return Ok(None);
     };

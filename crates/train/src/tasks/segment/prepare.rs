@@ -14,7 +14,7 @@ use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::{MOST_CLASSES, PictureInput, UnetConfig};
 
 use super::{LossTerm, SegmentTask, loss_terms};
-use crate::config::{RunConfig, TrainSection};
+use crate::config::{DEFAULT_MODEL, RunConfig, TrainSection};
 use crate::error::TrainError;
 use crate::prepare::Prepared;
 use crate::setup::{Setup, Weights};
@@ -33,7 +33,11 @@ pub(super) struct OpenedModel {
 
 /// The folder that `model` names, or has in the local Hugging Face cache; else a preset with what `unet:` says.
 pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> {
-    let name = &config.model;
+    // Where a config has no `model:`, it has CLIP's.
+    let name = match config.model.as_str() {
+        DEFAULT_MODEL => "unet",
+        name => name,
+    };
     let path = Path::new(name);
     let found = match path.exists() {
         true => Some(path.to_owned()),
@@ -48,7 +52,7 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
             )));
         };
         let weights = Weights::Random {
-            preset: name.clone(),
+            preset: name.to_owned(),
         };
         let model = config.unet.apply(preset)?;
         return Ok(OpenedModel { model, weights });
