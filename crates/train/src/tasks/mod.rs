@@ -203,6 +203,11 @@ fn table_without_labels(config: &RunConfig) -> Result<Option<Table>, TrainError>
     if data.label.is_some() || !data.targets.is_empty() {
         return Ok(None);
     }
+    // A folder of images and masks has no table.
+    let is_folder = data.train.as_deref().is_some_and(Path::is_dir);
+    if is_folder && evidence(data).is_ok_and(|found| found.kind == EvidenceKind::Masks) {
+        return Ok(None);
+    }
     let found = find(data.train.as_deref())?;
     match found.csv.is_dir() {
         true => Ok(None),

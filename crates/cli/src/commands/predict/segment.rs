@@ -247,8 +247,10 @@ impl Job<'_> {
         let task = self.task(group.largest);
         let framing = task.framing.clone().expect(HAS_FRAMING);
         let threads = self.device.cpu().num_threads();
-        let host_bytes = SavedSegmenter::host_bytes(&task, group.read_bytes, threads)
-            + threads as u64 * Writer::bytes(&task, group.largest);
+        let num_pictures = group.samples.len();
+        let files = threads.min(num_pictures) as u64 * Writer::bytes(&task, group.largest);
+        let reading = SavedSegmenter::host_bytes(&task, num_pictures, group.read_bytes, threads);
+        let host_bytes = reading + files;
         let wanted = Pictures {
             samples: self.samples,
             rows: loader::RowFormat::Pair(framing),
