@@ -173,9 +173,9 @@ impl Saved {
     }
 
     /// Lets a segmentation model look at tiles, or at mirrored pictures too; no other can.
-    pub fn look(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
+    pub fn set_tiles(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
         match self {
-            Saved::Segment(saved) => saved.look(tiles, mirror),
+            Saved::Segment(saved) => saved.set_tiles(tiles, mirror),
             _ if tiles.is_some() || mirror => {
                 let option = if mirror { "--mirror" } else { "--tiles" };
                 Err(TrainError::Config(format!(

@@ -70,7 +70,7 @@ impl SavedSegmenter {
     }
 
     /// Lets the model look at tiles of this side, and at mirrored pictures too.
-    pub fn look(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
+    pub fn set_tiles(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
         let multiple = self.task.model.size_multiple();
         if let Some(side) = tiles
             && (side == 0 || !side.is_multiple_of(multiple))
