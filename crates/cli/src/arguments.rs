@@ -54,9 +54,9 @@ pub enum Command {
     Plan(PlanArguments),
     /// Is the split gradient the full-batch gradient? A certificate, parameter by parameter
     Verify(VerifyArguments),
-    /// A trained model on data: retrieval both ways, labels, confusion
+    /// A trained model on data: retrieval both ways, labels, confusion, masks
     Eval(EvalArguments),
-    /// Labels and features of pictures, by a trained model
+    /// Labels, features and masks of pictures, by a trained model
     Predict(PredictArguments),
     /// Exact ranks of features from any framework, at any scale, inside a memory limit
     Retrieval(RetrievalArguments),
@@ -151,15 +151,17 @@ pub struct InferenceOptions {
     pub compute: ComputeOptions,
 }
 
+/// What a heading of the help is called.
+pub const SEGMENTATION: &str = "Segmentation";
+
 /// How a segmentation model looks at pictures.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Segmentation")]
-pub struct LookingOptions {
-    /// Looks at overlapping tiles of this side instead of whole pictures
-    #[arg(long, value_name = "PIXELS", value_parser = at_least_one)]
+pub struct TileOptions {
+    /// Overlapping tiles of this side, instead of whole pictures
+    #[arg(long, value_name = "PIXELS", value_parser = at_least_one, help_heading = SEGMENTATION)]
     pub tiles: Option<usize>,
-    /// Averages over the picture and its mirror images
-    #[arg(long)]
+    /// The mean over a picture and its mirror images
+    #[arg(long, help_heading = SEGMENTATION)]
     pub mirror: bool,
 }
 

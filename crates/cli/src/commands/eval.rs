@@ -17,7 +17,7 @@ use holdall_train::task::{Evaluation, Unfinished};
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::{InferenceOptions, LookingOptions, OutputOptions};
+use crate::arguments::{InferenceOptions, OutputOptions, TileOptions};
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::screen::{print, print_json, progress, tell};
@@ -35,7 +35,7 @@ pub struct EvalArguments {
     #[arg(value_name = "DATA")]
     pub data: Option<String>,
     #[command(flatten)]
-    pub looking: LookingOptions,
+    pub tiling: TileOptions,
     #[command(flatten)]
     pub inference: InferenceOptions,
     /// Keys of the data section, such as data.caption=COLUMN; may be repeated
@@ -61,7 +61,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
     let mut opened = Saved::open(&arguments.model, room_to_open(&device, budget))?;
-    opened.look(arguments.looking.tiles, arguments.looking.mirror)?;
+    opened.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
     let saved = opened.model();
     tell(&saved.describe_pictures());
     let config = config(&arguments, saved)?;

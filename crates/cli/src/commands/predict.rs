@@ -25,7 +25,7 @@ use holdall_train::task::Task;
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::{InferenceOptions, LookingOptions, OutputOptions};
+use crate::arguments::{InferenceOptions, OutputOptions, TileOptions};
 use crate::array_file;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
@@ -71,7 +71,7 @@ pub struct PredictArguments {
     #[command(flatten)]
     pub segment: segment::SegmentOptions,
     #[command(flatten)]
-    pub looking: LookingOptions,
+    pub tiling: TileOptions,
     #[command(flatten)]
     pub inference: InferenceOptions,
     #[command(flatten)]
@@ -179,7 +179,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget_bytes = resolve_budget(inference.memory, &device)?;
     let mut saved = Saved::open(&arguments.model, room_to_open(&device, budget_bytes))?;
-    saved.look(arguments.looking.tiles, arguments.looking.mirror)?;
+    saved.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
     tell(&saved.model().describe_pictures());
     if let Saved::Segment(saved) = &saved {
         return segment::run(&arguments, &device, budget_bytes, saved);

@@ -173,9 +173,9 @@ impl Saved {
     }
 
     /// Lets a segmentation model look at tiles, or at mirrored pictures too; no other can.
-    pub fn look(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
+    pub fn set_tiles(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
         match self {
-            Saved::Segment(saved) => saved.look(tiles, mirror),
+            Saved::Segment(saved) => saved.set_tiles(tiles, mirror),
             _ if tiles.is_some() || mirror => {
                 let option = if mirror { "--mirror" } else { "--tiles" };
                 Err(TrainError::Config(format!(
@@ -201,6 +201,11 @@ impl Saved {
 fn table_without_labels(config: &RunConfig) -> Result<Option<Table>, TrainError> {
     let data = &config.data;
     if data.label.is_some() || !data.targets.is_empty() {
+        return Ok(None);
+    }
+    // A folder of images and masks has no table.
+    let is_folder = data.train.as_deref().is_some_and(Path::is_dir);
+    if is_folder && evidence(data).is_ok_and(|found| found.kind == EvidenceKind::Masks) {
         return Ok(None);
     }
     let found = find(data.train.as_deref())?;

@@ -23,22 +23,22 @@ use serde::Serialize;
 
 use super::mask_files::{Names, PredictedMask, Writer};
 use super::{PredictArguments, Skipped, files_under};
+use crate::arguments::SEGMENTATION;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
 
 /// What is written of a segmentation.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Segmentation")]
 pub struct SegmentOptions {
     /// Folder for masks, probabilities, overlays and scores
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = SEGMENTATION)]
     pub out: Option<PathBuf>,
     /// Also writes probabilities: png (16 bits) or npy (f32)
-    #[arg(long, value_name = "FORMAT", requires = "out")]
+    #[arg(long, value_name = "FORMAT", requires = "out", help_heading = SEGMENTATION)]
     pub probabilities: Option<ProbabilityFormat>,
     /// Also writes the pictures with what was predicted
-    #[arg(long, requires = "out")]
+    #[arg(long, requires = "out", help_heading = SEGMENTATION)]
     pub overlays: bool,
 }
 
@@ -247,8 +247,10 @@ impl Job<'_> {
         let task = self.task(group.largest);
         let framing = task.framing.clone().expect(HAS_FRAMING);
         let threads = self.device.cpu().num_threads();
-        let host_bytes = SavedSegmenter::host_bytes(&task, group.read_bytes, threads)
-            + threads as u64 * Writer::bytes(&task, group.largest);
+        let num_pictures = group.samples.len();
+        let files = threads.min(num_pictures) as u64 * Writer::bytes(&task, group.largest);
+        let reading = SavedSegmenter::host_bytes(&task, num_pictures, group.read_bytes, threads);
+        let host_bytes = reading + files;
         let wanted = Pictures {
             samples: self.samples,
             rows: loader::RowFormat::Pair(framing),

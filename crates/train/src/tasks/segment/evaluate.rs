@@ -27,10 +27,10 @@ pub(super) fn host_bytes(task: &SegmentTask, samples: &Samples, threads: usize) 
         let costs = costs.filter_map(|cost| cost.ok().map(|cost| cost.bytes));
         costs.max().unwrap_or(0)
     });
-    predict::host_bytes(task, decode_bytes, threads)
+    predict::host_bytes(task, samples.len(), decode_bytes, threads)
         + PooledScores::bytes(task.model.num_outputs())
         + ImageTable::bytes(samples.len())
-        + examples::OVERLAY_BYTES
+        + examples::overlay_bytes(task.largest)
 }
 
 /// Evaluates samples. What cannot be read is left out, and named.

@@ -23,8 +23,6 @@ pub(super) const FILE_NAME: &str = "segmentation.json";
 const MOST_LISTED: usize = 2000;
 /// Longest side of an overlay.
 const MOST_SIDE: usize = 384;
-/// What overlays take, and the file while it is written.
-pub(super) const OVERLAY_BYTES: u64 = 12 << 20;
 
 /// In the prediction and in the truth.
 const FOUND: [u8; 3] = [255, 255, 255];
@@ -175,6 +173,14 @@ pub(super) fn protocol(task: &SegmentTask, pooled: &PooledScores, samples: &Samp
     words.join(", ")
 }
 
+/// What overlays of pictures of this size take, and the file while it is written.
+pub(super) fn overlay_bytes(size: [usize; 2]) -> u64 {
+    /// Of three overlays, for each of their pixels: colours of two pictures, as PNG, in base64 and in the file; masks take little.
+    const PIXEL_BYTES: usize = 40;
+    let [height, width] = small_size(size);
+    (height * width * PIXEL_BYTES) as u64
+}
+
 /// Looks at the best, the median and the worst picture once more.
 pub(super) fn overlays(
     task: &SegmentTask,
@@ -291,14 +297,15 @@ fn dimmed(picture: &WholePicture, at: usize) -> [u8; 3] {
     [((r * 299 + g * 587 + b * 114) / 2000 + 32) as u8; 3]
 }
 
-/// A picture at most [`MOST_SIDE`] long, each pixel the mean of those under it.
+/// At most [`MOST_SIDE`] long, in the same proportions.
+fn small_size(size: [usize; 2]) -> [usize; 2] {
+    let longest = size[0].max(size[1]).max(MOST_SIDE);
+    size.map(|side| (side * MOST_SIDE / longest).max(1))
+}
+
+/// A picture of [`small_size`], each pixel the mean of those under it.
 fn small_png([height, width]: [usize; 2], colour: impl Fn(usize) -> [u8; 3]) -> Vec<u8> {
-    let longest = height.max(width).max(MOST_SIDE);
-    let small = [height, width].map(|side| (side * MOST_SIDE / longest).max(1));
-    let [small_height, small_width] = match longest > MOST_SIDE {
-        true => small,
-        false => [height, width],
-    };
+    let [small_height, small_width] = small_size([height, width]);
     let range = |at: usize, side: usize, of: usize| {
         let start = at * side / of;
         start..((at + 1) * side / of).max(start + 1)

@@ -33,8 +33,8 @@ use crate::task::Unfinished;
 /// Pictures in work at a time, at most, unless they are small.
 const MOST_LARGE: usize = 8;
 /// Small pictures are as many as take this.
-const SMALL_BYTES: u64 = 64 << 20;
-const MOST_SMALL: usize = 32;
+const SMALL_BYTES: u64 = 32 << 20;
+const MOST_SMALL: usize = 16;
 
 /// What pictures are read from, and until when.
 pub(super) struct Pictures<'a> {
@@ -76,15 +76,22 @@ struct InWork {
     sums_hwk: Vec<f32>,
 }
 
-/// How many pictures of the task's largest size are in work at a time.
-pub(super) fn in_flight(task: &SegmentTask, threads: usize) -> usize {
+/// How many of these pictures, of the task's largest size, are in work at a time.
+fn in_flight(task: &SegmentTask, num_pictures: usize, threads: usize) -> usize {
     let small = (SMALL_BYTES / slot_bytes(task, 0).max(1)) as usize;
-    small.clamp(threads.min(MOST_LARGE), MOST_SMALL)
+    small
+        .clamp(threads.min(MOST_LARGE), MOST_SMALL)
+        .min(num_pictures)
 }
 
-/// Bytes on the host, where reading the largest picture and its mask takes `decode_bytes`.
-pub(super) fn host_bytes(task: &SegmentTask, decode_bytes: u64, threads: usize) -> u64 {
-    let pictures = in_flight(task, threads) as u64;
+/// Bytes on the host for so many pictures, where reading the largest and its mask takes `decode_bytes`.
+pub(super) fn host_bytes(
+    task: &SegmentTask,
+    num_pictures: usize,
+    decode_bytes: u64,
+    threads: usize,
+) -> u64 {
+    let pictures = in_flight(task, num_pictures, threads) as u64;
     let row_outputs = (task.row.num_pixels() * task.model.num_outputs()) as u64;
     // Rows, and the logits and probabilities of one.
     let rows = pictures * task.row.row_bytes() as u64 + 8 * row_outputs;
@@ -118,7 +125,7 @@ pub(super) fn look_at<R: Send>(
     mut each: impl FnMut(u32, &ImageScorer, R) -> bool,
 ) -> Result<Vec<Skipped>, Unfinished> {
     let threshold = task.model.threshold as f32;
-    let num_slots = in_flight(task, device.cpu().num_threads()).min(pictures.chosen.len());
+    let num_slots = in_flight(task, pictures.chosen.len(), device.cpu().num_threads());
     let num_rows = forward.rows(PROGRAM_ROWS).min(num_slots.max(1));
     let mut rows = Rows {
         rows: device.host_rows(num_rows, task.row.row_bytes())?,

@@ -70,7 +70,7 @@ impl SavedSegmenter {
     }
 
     /// Lets the model look at tiles of this side, and at mirrored pictures too.
-    pub fn look(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
+    pub fn set_tiles(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
         let multiple = self.task.model.size_multiple();
         if let Some(side) = tiles
             && (side == 0 || !side.is_multiple_of(multiple))
@@ -153,9 +153,14 @@ impl SavedSegmenter {
         })
     }
 
-    /// Bytes on the host, where reading the largest picture and its mask takes `decode_bytes`.
-    pub fn host_bytes(task: &SegmentTask, decode_bytes: u64, threads: usize) -> u64 {
-        predict::host_bytes(task, decode_bytes, threads)
+    /// Bytes on the host for so many pictures, where reading the largest and its mask takes `decode_bytes`.
+    pub fn host_bytes(
+        task: &SegmentTask,
+        num_pictures: usize,
+        decode_bytes: u64,
+        threads: usize,
+    ) -> u64 {
+        predict::host_bytes(task, num_pictures, decode_bytes, threads)
     }
 }
 
