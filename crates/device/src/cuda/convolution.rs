@@ -149,11 +149,7 @@ impl Convolution {
         let numbers = |values: [usize; 2]| values.map(|value| value as i64);
         let in_f32 = data_type(Format::F32);
         const CROSS_CORRELATION: i32 = 1;
-        convolution.set(
-            attribute::CONVOLUTION_COMPUTE_TYPE,
-            Type::Format,
-            &[in_f32],
-        )?;
+        convolution.set(attribute::CONVOLUTION_COMPUTE_TYPE, Type::Format, &[in_f32])?;
         convolution.set(
             attribute::CONVOLUTION_MODE,
             Type::ConvolutionMode,

@@ -288,7 +288,7 @@ impl Rows {
                         "{image}: its outputs are not finite: found {value}"
                     )));
                 }
-                self.to_probabilities(logits, task.model.num_outputs());
+                self.write_probabilities(logits, task.model.num_outputs());
                 self.add(in_work(&mut slots[at]), (tile, mirror), task);
             }
         }
@@ -304,7 +304,7 @@ impl Rows {
     }
 
     /// Sigmoid of one output, softmax of several.
-    fn to_probabilities(&mut self, logits: &[f32], outputs: usize) {
+    fn write_probabilities(&mut self, logits: &[f32], outputs: usize) {
         let pixels = self.probabilities.chunks_mut(outputs);
         for (to, from) in pixels.zip(logits.chunks(outputs)) {
             if let ([to], [from]) = (&mut *to, from) {
