@@ -14,7 +14,7 @@ use crate::diverged::Diverged;
 pub enum TrainError {
     /// The model folder is not usable.
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(Box<ModelError>),
     /// There is no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -44,6 +44,12 @@ pub enum TrainError {
     /// The config cannot be read or contradicts itself.
     #[error("{0}")]
     Config(String),
+}
+
+impl From<ModelError> for TrainError {
+    fn from(error: ModelError) -> TrainError {
+        TrainError::Model(Box::new(error))
+    }
 }
 
 /// What an error says, without the advice that it would come with elsewhere.

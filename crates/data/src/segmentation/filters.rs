@@ -134,7 +134,7 @@ mod tests {
         for (depth, white) in [(PixelDepth::Eight, 255.0), (PixelDepth::Sixteen, 65535.0)] {
             let mut pixels = match depth {
                 PixelDepth::Eight => vec![128; 60_000],
-                PixelDepth::Sixteen => vec![0, 128].repeat(60_000),
+                PixelDepth::Sixteen => [0, 128].repeat(60_000),
             };
             add_noise(depth, 0.05, 9, &mut pixels);
             let values: Vec<f64> = match depth {

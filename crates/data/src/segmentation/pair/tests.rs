@@ -12,7 +12,7 @@ const HEIGHT: u32 = 24;
 
 /// A picture whose red says which class a pixel has; `fov.png` leaves the lower half out.
 fn pair(folder: &Path, has_field_of_view: bool) -> Samples {
-    let class = |x: u32, y: u32| u8::from((x / 4 + y / 4) % 3 == 0);
+    let class = |x: u32, y: u32| u8::from((x / 4 + y / 4).is_multiple_of(3));
     let image = RgbImage::from_fn(WIDTH, HEIGHT, |x, y| {
         image::Rgb([200 * class(x, y), x as u8, y as u8])
     });
