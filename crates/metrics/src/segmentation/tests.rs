@@ -246,7 +246,7 @@ fn auc_stays_exact_for_a_model_that_is_sure() {
     // Half of the probabilities are within 1e-6 of 0 or of 1.
     let value = |at: usize| ((at * 7919 + 13) % 10_007) as f64 / 10_007.0;
     let probability = |at: usize| {
-        let logit = 60.0 * (value(at) - 0.5) + if at % 3 == 0 { 2.0 } else { -2.0 };
+        let logit = 60.0 * (value(at) - 0.5) + if at.is_multiple_of(3) { 2.0 } else { -2.0 };
         (1.0 / (1.0 + (-logit).exp())) as f32
     };
     let mut histogram = OddsHistogram::new();
