@@ -121,6 +121,25 @@ impl Setup {
         write_step(&self.step, shape)
     }
 
+    /// What the same run would take with pictures of other sizes, as predicted.
+    pub fn plan_other_sizes<'a>(
+        &self,
+        site: impl Into<Site<'a>>,
+    ) -> Vec<(String, Result<Plan, TrainError>)> {
+        let site = site.into();
+        let plan_of = |task: Arc<dyn Task>| {
+            let step = StepConfig {
+                task,
+                ..self.step.clone()
+            };
+            let build = |shape: &StepShape| write_step(&step, shape);
+            let target = site.target(step.arithmetic, 0)?;
+            Ok(plan(&self.request, &build, &*target)?)
+        };
+        let sizes = self.step.task.other_sizes().into_iter();
+        sizes.map(|(size, task)| (size, plan_of(task))).collect()
+    }
+
     /// Plans for a device or a card. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
     /// hold yet. The CPU and cards that are not here go by predictions.
     pub fn plan<'a>(

@@ -110,6 +110,11 @@ pub trait Task: Send + Sync {
         None
     }
 
+    /// The same task with pictures of other sizes, where people weigh sizes against memory: what each is called, and the task.
+    fn other_sizes(&self) -> Vec<(String, Arc<dyn Task>)> {
+        Vec::new()
+    }
+
     /// Bytes of a picture as it is read.
     fn picture_bytes(&self) -> usize;
 

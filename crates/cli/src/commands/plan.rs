@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use holdall_device::cuda::cards::{self, CARDS, Card};
-use holdall_plan::{Candidate, Plan, WeightCopies};
+use holdall_plan::{Candidate, Plan, PlanError, WeightCopies};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
@@ -25,6 +25,7 @@ use crate::screen::{print, print_json, table, tell};
     after_help = "Examples:\n  holdall plan small --effective-batch 128 --memory 400MiB\n  \
                   holdall plan run.yml --batch-size 8 --json\n  \
                   holdall plan openai/clip-vit-base-patch32 --gpu rtx-4060 --memory 6GiB\n  \
+                  holdall plan unet --gpu rtx-4060 --batch-size 1 --gradient-accumulation 4\n  \
                   holdall plan --gpu list"
 )]
 pub struct PlanArguments {
@@ -175,7 +176,13 @@ fn tell_plan(
             tell(&away_from_the_card(card));
         }
         tell(&setup.step.task.describe_weights());
-        print_json(&PlanReport::new(plan, site, setup.budget_bytes))?;
+        let report = PlanReport::new(plan, site, setup.budget_bytes);
+        let mut report = serde_json::to_value(&report)?;
+        let sizes = sizes_json(&setup.plan_other_sizes(site));
+        if let (Some(report), false) = (report.as_object_mut(), sizes.is_empty()) {
+            report.insert("sizes".to_owned(), sizes.into());
+        }
+        print_json(&report)?;
     } else {
         print(&teach(model, setup, plan, site))?;
     }
@@ -226,11 +233,61 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
             "\n  recompute: cheap recomputes norms and activations, blocks 2/8 the first two of eight blocks whole\n",
         );
     }
+    let sizes = setup.plan_other_sizes(site);
+    if !sizes.is_empty() {
+        text.push_str("\nWhat pictures of other sizes cost:\n");
+        text.push_str(&sizes_table(&sizes));
+    }
     if let Some(better) = &plan.suggestion {
         text.push('\n');
         text.push_str(&faster(chosen, better));
     }
     text
+}
+
+/// A plan for each size, or why there is none.
+type Sizes = [(String, Result<Plan, TrainError>)];
+
+fn sizes_table(sizes: &Sizes) -> String {
+    let heading = ["size", "batch", "recompute", "process", "step"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for (size, plan) in sizes {
+        let mut row = vec![size.clone()];
+        match plan {
+            Ok(Plan { chosen, .. }) => {
+                let choice = &chosen.choice;
+                row.extend([
+                    format!("{} x {}", choice.batch_size, choice.gradient_accumulation),
+                    choice.recompute.label(),
+                    show_bytes(chosen.process_bytes),
+                    show_time(chosen.step_ms),
+                ]);
+            }
+            Err(TrainError::Plan(PlanError::DoesNotFit { smallest_bytes, .. })) => {
+                let needs = format!("does not fit: {} at least", show_bytes(*smallest_bytes));
+                row.extend(["-".to_owned(), "-".to_owned(), needs, "-".to_owned()]);
+            }
+            Err(error) => row.push(error.to_string()),
+        }
+        rows.push(row);
+    }
+    table(&rows)
+}
+
+fn sizes_json(sizes: &Sizes) -> Vec<serde_json::Value> {
+    let of = |(size, plan): &(String, Result<Plan, TrainError>)| match plan {
+        Ok(Plan { chosen, .. }) => serde_json::json!({
+            "size": size,
+            "batch_size": chosen.choice.batch_size,
+            "gradient_accumulation": chosen.choice.gradient_accumulation,
+            "recompute": chosen.choice.recompute.label(),
+            "arena_bytes": chosen.arena_bytes,
+            "process_bytes": chosen.process_bytes,
+            "step_ms": chosen.step_ms,
+        }),
+        Err(error) => serde_json::json!({ "size": size, "error": error.to_string() }),
+    };
+    sizes.iter().map(of).collect()
 }
 
 /// The lines that people look for in a log.

@@ -49,6 +49,9 @@ use crate::step::Step;
 use crate::step_graph::StepWriter;
 use crate::task::{Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
 
+/// Sizes that people weigh against memory.
+const OTHER_SIZES: [usize; 5] = [512, 768, 1024, 1536, 2048];
+
 /// What Dice over the batch runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coupling {
@@ -228,6 +231,22 @@ impl Task for SegmentTask {
             Some(weights) => weights.describe(),
             None => "Weights: RANDOM".to_owned(),
         }
+    }
+
+    fn other_sizes(&self) -> Vec<(String, Arc<dyn Task>)> {
+        let own = [self.row.height, self.row.width];
+        let others = OTHER_SIZES.iter().filter(|&&side| own != [side; 2]);
+        let sized = |&side: &usize| {
+            let mut task = self.clone();
+            (task.row.height, task.row.width) = (side, side);
+            let task: Arc<dyn Task> = Arc::new(task);
+            (format!("{side} x {side}"), task)
+        };
+        // Smaller than the lowest stage can halve is no size.
+        others
+            .filter(|&&side| side.is_multiple_of(1 << (self.model.num_stages() - 1)))
+            .map(sized)
+            .collect()
     }
 
     /// One pass over the whole batch: Dice is a loss of that pass like any other, and no features travel.
