@@ -19,12 +19,10 @@ use holdall_graph::{NodeView, Op, Shape};
 use super::linear::{add_column_sums, bias_parts_bytes};
 use super::operands::Operands;
 use super::real::Real;
+use super::vectors::UNIT;
 use gather::Gather;
 use geometry::{AllWindows, Windows};
 use weight_gradient::WeightGradient;
-
-/// Numbers that are handled side by side: a vector, or several.
-const UNIT: usize = 16;
 
 /// Elements of scratch, in whole units: what follows is aligned for vectors.
 fn padded(elements: usize) -> usize {

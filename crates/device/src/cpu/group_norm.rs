@@ -3,14 +3,16 @@
 //! Channels are handled sixteen at a time, in registers, over a run of pixels. Sums are of numbered parts of a sample, in f64
 //! beyond a run, and the parts are added in order.
 
+use std::marker::PhantomData;
+use std::ops::Range;
+
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::group_norm::{GroupNorm, GroupNormGrad, GroupStatistics};
 use holdall_graph::{Shape, Write};
-use rayon::prelude::*;
 
 use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve};
 use super::operands::{Operands, Rows};
-use super::real::{LANES, Real, load, store, vectorised};
+use super::real::{LANES, Pieces, Real, load, run_pieces, store};
 
 /// Partial sums of a sample.
 const PARTS: usize = 16;
@@ -43,48 +45,68 @@ impl Curve for Straight {
     }
 }
 
-/// Pictures as rows of pixels: samples, pixels of a sample, channels.
-fn sizes(shape: Shape) -> (usize, usize, usize) {
-    let samples = shape.dims()[0];
-    (samples, shape.rows() / samples.max(1), shape.width())
+/// Pictures as rows of pixels.
+#[derive(Clone, Copy)]
+struct Sizes {
+    samples: usize,
+    /// Of a sample.
+    pixels: usize,
+    channels: usize,
 }
 
-/// Calls `work` with sample, part and its pixels, on all threads.
-fn for_parts(
-    samples: usize,
-    pixels: usize,
-    work: impl Fn(usize, usize, std::ops::Range<usize>) + Send + Sync,
-) {
-    let each = pixels.div_ceil(PARTS);
-    (0..samples * PARTS).into_par_iter().for_each(|task| {
-        let (sample, part) = (task / PARTS, task % PARTS);
-        let start = (part * each).min(pixels);
-        let end = (start + each).min(pixels);
-        vectorised(|| work(sample, part, sample * pixels + start..sample * pixels + end));
-    });
+impl Sizes {
+    fn new(shape: Shape) -> Sizes {
+        let samples = shape.dims()[0];
+        Sizes {
+            samples,
+            pixels: shape.rows() / samples.max(1),
+            channels: shape.width(),
+        }
+    }
+
+    /// Number of parts of all samples.
+    fn parts(&self) -> usize {
+        self.samples * PARTS
+    }
+
+    /// The pixels of a part, as rows.
+    #[inline(always)]
+    fn range(&self, part: usize) -> Range<usize> {
+        let each = self.pixels.div_ceil(PARTS);
+        let first = part / PARTS * self.pixels;
+        let start = (part % PARTS * each).min(self.pixels);
+        first + start..first + (start + each).min(self.pixels)
+    }
 }
 
 /// Pixels in runs.
-fn runs(pixels: std::ops::Range<usize>) -> impl Iterator<Item = std::ops::Range<usize>> {
+#[inline(always)]
+fn runs(pixels: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = pixels.end;
     pixels
         .step_by(RUN)
         .map(move |start| start..(start + RUN).min(end))
 }
 
-pub(super) fn statistics<T: Real>(op: &GroupStatistics, o: &Operands<'_>) {
-    let x = o.input::<T>(0);
-    let (samples, pixels, channels) = sizes(o.input_place(0).shape);
-    let parts = o.workspace::<f64>(2 * channels);
-    for_parts(samples, pixels, |sample, part, range| {
-        let (sums, squares) = parts.row_mut(sample * PARTS + part).split_at_mut(channels);
+/// Sums of each channel and of its squares, by part.
+struct Sums<T> {
+    x: Rows<T>,
+    sizes: Sizes,
+    parts: Rows<f64>,
+}
+
+impl<T: Real> Pieces for Sums<T> {
+    #[inline(always)]
+    fn piece(&self, part: usize) {
+        let channels = self.sizes.channels;
+        let (sums, squares) = self.parts.row_mut(part).split_at_mut(channels);
         sums.fill(0.0);
         squares.fill(0.0);
-        for run in runs(range) {
+        for run in runs(self.sizes.range(part)) {
             for start in (0..channels).step_by(LANES) {
                 let (mut sum, mut square) = ([T::ZERO; LANES], [T::ZERO; LANES]);
                 for pixel in run.clone() {
-                    let x = load(x.row(pixel), start);
+                    let x = load(self.x.row(pixel), start);
                     for lane in 0..LANES {
                         sum[lane] += x[lane];
                         square[lane] += x[lane] * x[lane];
@@ -94,7 +116,19 @@ pub(super) fn statistics<T: Real>(op: &GroupStatistics, o: &Operands<'_>) {
                 add_lanes(squares, start, square);
             }
         }
-    });
+    }
+}
+
+pub(super) fn statistics<T: Real>(op: &GroupStatistics, o: &Operands<'_>) {
+    let sizes = Sizes::new(o.input_place(0).shape);
+    let Sizes {
+        samples,
+        pixels,
+        channels,
+    } = sizes;
+    let parts = o.workspace::<f64>(2 * channels);
+    let x = o.input::<T>(0);
+    run_pieces(sizes.parts(), &Sums { x, sizes, parts });
     let [mean, rstd] = [0, 1].map(|index| o.result::<T>(index).0);
     let each = channels / op.groups;
     let count = (pixels * each) as f64;
@@ -192,29 +226,47 @@ pub(super) fn forward<T: Real>(op: &GroupNorm, o: &Operands<'_>) {
     }
 }
 
-fn normalize<T: Real, C: Curve>(op: &GroupNorm, o: &Operands<'_>) {
-    let x = o.input::<T>(0);
-    let norm = Norm::new(o, 0, op.groups);
-    let (samples, pixels, channels) = sizes(o.input_place(0).shape);
-    let (y, _) = o.result::<T>(0);
-    for_parts(samples, pixels, |sample, _, range| {
-        for run in runs(range) {
-            for start in (0..channels).step_by(LANES) {
-                let s = norm.scales(sample, start);
+/// The norm itself.
+struct Normalize<T, C> {
+    x: Rows<T>,
+    y: Rows<T>,
+    sizes: Sizes,
+    norm: Norm<T>,
+    curve: PhantomData<C>,
+}
+
+impl<T: Real, C: Curve + Sync> Pieces for Normalize<T, C> {
+    #[inline(always)]
+    fn piece(&self, part: usize) {
+        for run in runs(self.sizes.range(part)) {
+            for start in (0..self.sizes.channels).step_by(LANES) {
+                let s = self.norm.scales(part / PARTS, start);
                 let factor: [T; LANES] = std::array::from_fn(|lane| s.rstd[lane] * s.gamma[lane]);
                 for pixel in run.clone() {
-                    let x = load(x.row(pixel), start);
-                    let residual = norm.residual(pixel, start);
+                    let x = load(self.x.row(pixel), start);
+                    let residual = self.norm.residual(pixel, start);
                     let mut lanes = [T::ZERO; LANES];
                     for lane in 0..LANES {
                         let z = (x[lane] - s.center[lane]) * factor[lane] + s.beta[lane];
                         lanes[lane] = C::value(z + residual[lane]);
                     }
-                    store(y.row_mut(pixel), start, lanes);
+                    store(self.y.row_mut(pixel), start, lanes);
                 }
             }
         }
-    });
+    }
+}
+
+fn normalize<T: Real, C: Curve + Sync>(op: &GroupNorm, o: &Operands<'_>) {
+    let sizes = Sizes::new(o.input_place(0).shape);
+    let work = Normalize::<T, C> {
+        x: o.input(0),
+        y: o.result(0).0,
+        sizes,
+        norm: Norm::new(o, 0, op.groups),
+        curve: PhantomData,
+    };
+    run_pieces(sizes.parts(), &work);
 }
 
 pub(super) fn backward<T: Real>(op: &GroupNormGrad, o: &Operands<'_>) {
@@ -244,25 +296,33 @@ fn terms<T: Real, C: Curve>(
     (h, g)
 }
 
-fn gradients<T: Real, C: Curve>(op: &GroupNormGrad, o: &Operands<'_>) {
-    let (dy, x) = (o.input::<T>(0), o.input::<T>(1));
-    let norm = Norm::new(o, 1, op.groups);
-    let (samples, pixels, channels) = sizes(o.input_place(1).shape);
-    let scratch = o.workspace::<f64>(1).reshape(1);
-    let parts = scratch
-        .slice(0, samples * PARTS * 2 * channels)
-        .reshape(2 * channels);
-    for_parts(samples, pixels, |sample, part, range| {
-        let (dbeta, dgamma) = parts.row_mut(sample * PARTS + part).split_at_mut(channels);
+/// Sums of `g` and of `g h` of each channel, by part.
+struct GradientSums<'a, T, C> {
+    dy: Rows<T>,
+    x: Rows<T>,
+    sizes: Sizes,
+    norm: &'a Norm<T>,
+    parts: Rows<f64>,
+    curve: PhantomData<C>,
+}
+
+impl<T: Real, C: Curve + Sync> Pieces for GradientSums<'_, T, C> {
+    #[inline(always)]
+    fn piece(&self, part: usize) {
+        let channels = self.sizes.channels;
+        let (dbeta, dgamma) = self.parts.row_mut(part).split_at_mut(channels);
         dbeta.fill(0.0);
         dgamma.fill(0.0);
-        for run in runs(range) {
+        for run in runs(self.sizes.range(part)) {
             for start in (0..channels).step_by(LANES) {
-                let s = norm.scales(sample, start);
+                let s = self.norm.scales(part / PARTS, start);
                 let (mut sum_g, mut sum_gh) = ([T::ZERO; LANES], [T::ZERO; LANES]);
                 for pixel in run.clone() {
-                    let (dy, x) = (load(dy.row(pixel), start), load(x.row(pixel), start));
-                    let (h, g) = terms::<T, C>(&s, x, dy, norm.residual(pixel, start));
+                    let (dy, x) = (
+                        load(self.dy.row(pixel), start),
+                        load(self.x.row(pixel), start),
+                    );
+                    let (h, g) = terms::<T, C>(&s, x, dy, self.norm.residual(pixel, start));
                     for lane in 0..LANES {
                         sum_g[lane] += g[lane];
                         sum_gh[lane] += g[lane] * h[lane];
@@ -272,7 +332,79 @@ fn gradients<T: Real, C: Curve>(op: &GroupNormGrad, o: &Operands<'_>) {
                 add_lanes(dgamma, start, sum_gh);
             }
         }
-    });
+    }
+}
+
+/// Gradients of x and of the residual, from the means of `g gamma` and of `g gamma h` of each group.
+struct Gradients<'a, T, C> {
+    dy: Rows<T>,
+    x: Rows<T>,
+    dx: Option<(Rows<T>, Write)>,
+    dresidual: Option<(Rows<T>, Write)>,
+    sizes: Sizes,
+    norm: &'a Norm<T>,
+    means: Rows<f64>,
+    curve: PhantomData<C>,
+}
+
+impl<T: Real, C: Curve + Sync> Pieces for Gradients<'_, T, C> {
+    #[inline(always)]
+    fn piece(&self, part: usize) {
+        let sample = part / PARTS;
+        let groups = self.means.width / 2;
+        let (of_g, of_gh) = self.means.row(sample).split_at(groups);
+        for run in runs(self.sizes.range(part)) {
+            for start in (0..self.sizes.channels).step_by(LANES) {
+                let s = self.norm.scales(sample, start);
+                let [mean_g, mean_gh]: [[T; LANES]; 2] = [of_g, of_gh].map(|means| {
+                    let group = |lane: usize| ((start + lane) / self.norm.each).min(groups - 1);
+                    std::array::from_fn(|lane| T::of(means[group(lane)]))
+                });
+                for pixel in run.clone() {
+                    let (dy, x) = (
+                        load(self.dy.row(pixel), start),
+                        load(self.x.row(pixel), start),
+                    );
+                    let (h, g) = terms::<T, C>(&s, x, dy, self.norm.residual(pixel, start));
+                    if let Some((dx, mode)) = self.dx {
+                        let mut value = [T::ZERO; LANES];
+                        for lane in 0..LANES {
+                            let inner = g[lane] * s.gamma[lane] - mean_g[lane];
+                            value[lane] = (inner - h[lane] * mean_gh[lane]) * s.rstd[lane];
+                        }
+                        write(dx, mode, pixel, start, value);
+                    }
+                    if let Some((dresidual, mode)) = self.dresidual {
+                        write(dresidual, mode, pixel, start, g);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn gradients<T: Real, C: Curve + Sync>(op: &GroupNormGrad, o: &Operands<'_>) {
+    let (dy, x) = (o.input::<T>(0), o.input::<T>(1));
+    let norm = &Norm::new(o, 1, op.groups);
+    let sizes = Sizes::new(o.input_place(1).shape);
+    let Sizes {
+        samples,
+        pixels,
+        channels,
+    } = sizes;
+    let scratch = o.workspace::<f64>(1).reshape(1);
+    let parts = scratch
+        .slice(0, samples * PARTS * 2 * channels)
+        .reshape(2 * channels);
+    let sums = GradientSums::<T, C> {
+        dy,
+        x,
+        sizes,
+        norm,
+        parts,
+        curve: PhantomData,
+    };
+    run_pieces(sizes.parts(), &sums);
     // Totals of each sample, in the order of the parts: over its channels, then over its groups.
     let behind = samples * PARTS * 2 * channels;
     let totals = scratch
@@ -316,33 +448,17 @@ fn gradients<T: Real, C: Curve>(op: &GroupNormGrad, o: &Operands<'_>) {
     if dx.is_none() && dresidual.is_none() {
         return;
     }
-    for_parts(samples, pixels, |sample, _, range| {
-        let (of_g, of_gh) = means.row(sample).split_at(op.groups);
-        for run in runs(range) {
-            for start in (0..channels).step_by(LANES) {
-                let s = norm.scales(sample, start);
-                let [mean_g, mean_gh]: [[T; LANES]; 2] = [of_g, of_gh].map(|means| {
-                    let last = op.groups - 1;
-                    std::array::from_fn(|lane| T::of(means[((start + lane) / norm.each).min(last)]))
-                });
-                for pixel in run.clone() {
-                    let (dy, x) = (load(dy.row(pixel), start), load(x.row(pixel), start));
-                    let (h, g) = terms::<T, C>(&s, x, dy, norm.residual(pixel, start));
-                    if let Some((dx, mode)) = dx {
-                        let mut value = [T::ZERO; LANES];
-                        for lane in 0..LANES {
-                            let inner = g[lane] * s.gamma[lane] - mean_g[lane];
-                            value[lane] = (inner - h[lane] * mean_gh[lane]) * s.rstd[lane];
-                        }
-                        write(dx, mode, pixel, start, value);
-                    }
-                    if let Some((dresidual, mode)) = dresidual {
-                        write(dresidual, mode, pixel, start, g);
-                    }
-                }
-            }
-        }
-    });
+    let work = Gradients::<T, C> {
+        dy,
+        x,
+        dx,
+        dresidual,
+        sizes,
+        norm,
+        means,
+        curve: PhantomData,
+    };
+    run_pieces(sizes.parts(), &work);
 }
 
 #[inline(always)]

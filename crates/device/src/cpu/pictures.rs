@@ -6,8 +6,8 @@ use holdall_graph::ops::upsample2d::{Upsample2d, Upsample2dGrad, Upsampling};
 use holdall_graph::{DType, Write};
 use rayon::prelude::*;
 
-use super::operands::Operands;
-use super::real::{Element, LANES, Real, load, store, vectorised};
+use super::operands::{Operands, Rows};
+use super::real::{Element, LANES, Pieces, Real, load, run_pieces, store, vectorised};
 
 /// Calls `work` with each line of pixels, on all threads, vectorised.
 pub(super) fn for_lines(lines: usize, work: impl Fn(usize) + Send + Sync) {
@@ -16,104 +16,139 @@ pub(super) fn for_lines(lines: usize, work: impl Fn(usize) + Send + Sync) {
         .for_each(|line| vectorised(|| work(line)));
 }
 
-#[inline(always)]
-fn put<T: Real>(out: &mut T, mode: Write, value: T) {
-    *out = match mode {
-        Write::Overwrite => value,
-        Write::Accumulate => *out + value,
-    };
+/// Windows of the pooled picture, by line.
+struct Pooling<T> {
+    kind: Pool,
+    size: usize,
+    /// Pixels of a pooled line.
+    width: usize,
+    /// As large as what is pooled: `x` where it is read.
+    x: Option<Rows<T>>,
+    /// The pooled picture, or its gradient.
+    y: Rows<T>,
 }
 
-pub(super) fn pool<T: Real>(op: &Pool2d, o: &Operands<'_>) {
-    let (x, (y, _)) = (o.input::<T>(0), o.result::<T>(0));
-    let shape = o.output_place(0).expect("the result is read").shape;
-    let (lines, width) = (shape.dims()[0] * shape.dims()[1], shape.dims()[2]);
-    let size = op.size;
-    let share = T::of(1.0 / (size * size) as f64);
-    for_lines(lines, |line| {
-        for column in 0..width {
-            let y = y.row_mut(line * width + column);
-            for (k, l) in window(size) {
-                let x = x.row((line * size + k) * width * size + column * size + l);
-                match op.kind {
-                    _ if (k, l) == (0, 0) => y.copy_from_slice(x),
-                    Pool::Max => {
-                        for (y, &x) in y.iter_mut().zip(x) {
-                            *y = if exceeds(x, *y) { x } else { *y };
-                        }
+impl<T: Real> Pooling<T> {
+    /// The pixel of `x` at a place of a window.
+    #[inline(always)]
+    fn pixel(&self, [line, column]: [usize; 2], (k, l): (usize, usize)) -> usize {
+        let size = self.size;
+        (line * size + k) * self.width * size + column * size + l
+    }
+
+    fn share(&self) -> T {
+        T::of(1.0 / (self.size * self.size) as f64)
+    }
+}
+
+impl<T: Real> Pieces for Pooling<T> {
+    #[inline(always)]
+    fn piece(&self, line: usize) {
+        let x = self.x.expect("pooling reads x");
+        for column in 0..self.width {
+            let y = self.y.row_mut(line * self.width + column);
+            for start in (0..y.len()).step_by(LANES) {
+                let first = self.pixel([line, column], (0, 0));
+                let mut pooled = load(x.row(first), start);
+                for place in window(self.size).skip(1) {
+                    let x = load(x.row(self.pixel([line, column], place)), start);
+                    for lane in 0..LANES {
+                        pooled[lane] = match self.kind {
+                            Pool::Max if exceeds(x[lane], pooled[lane]) => x[lane],
+                            Pool::Max => pooled[lane],
+                            Pool::Average => pooled[lane] + x[lane],
+                        };
                     }
-                    Pool::Average => {
-                        for (y, &x) in y.iter_mut().zip(x) {
-                            *y += x;
+                }
+                if self.kind == Pool::Average {
+                    pooled = pooled.map(|sum| sum * self.share());
+                }
+                store(y, start, pooled);
+            }
+        }
+    }
+}
+
+/// Gradients of windows, by line.
+struct PoolingGradient<T> {
+    pooling: Pooling<T>,
+    dx: Rows<T>,
+    mode: Write,
+}
+
+impl<T: Real> Pieces for PoolingGradient<T> {
+    #[inline(always)]
+    fn piece(&self, line: usize) {
+        let pooling = &self.pooling;
+        for column in 0..pooling.width {
+            let dy = pooling.y.row(line * pooling.width + column);
+            for start in (0..dy.len()).step_by(LANES) {
+                let dy = load(dy, start);
+                // Which place has the first of the largest numbers.
+                let mut which = [T::ZERO; LANES];
+                if let Some(x) = pooling.x {
+                    let mut most = load(x.row(pooling.pixel([line, column], (0, 0))), start);
+                    for (number, place) in window(pooling.size).enumerate().skip(1) {
+                        let x = load(x.row(pooling.pixel([line, column], place)), start);
+                        let number = T::of(number as f64);
+                        for lane in 0..LANES {
+                            let more = exceeds(x[lane], most[lane]);
+                            most[lane] = if more { x[lane] } else { most[lane] };
+                            which[lane] = if more { number } else { which[lane] };
                         }
                     }
                 }
-            }
-            if op.kind == Pool::Average {
-                y.iter_mut().for_each(|y| *y *= share);
+                for (number, place) in window(pooling.size).enumerate() {
+                    let number = T::of(number as f64);
+                    let pixel = pooling.pixel([line, column], place);
+                    let mut value = match self.mode {
+                        Write::Overwrite => [T::ZERO; LANES],
+                        Write::Accumulate => load(self.dx.row(pixel), start),
+                    };
+                    for lane in 0..LANES {
+                        value[lane] += match pooling.kind {
+                            Pool::Max if which[lane] == number => dy[lane],
+                            Pool::Max => T::ZERO,
+                            Pool::Average => dy[lane] * pooling.share(),
+                        };
+                    }
+                    store(self.dx.row_mut(pixel), start, value);
+                }
             }
         }
-    });
+    }
 }
 
 /// Places in a window, in row order.
+#[inline(always)]
 fn window(size: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..size).flat_map(move |k| (0..size).map(move |l| (k, l)))
 }
 
+pub(super) fn pool<T: Real>(op: &Pool2d, o: &Operands<'_>) {
+    let shape = o.output_place(0).expect("the result is read").shape;
+    let pooling = Pooling {
+        kind: op.kind,
+        size: op.size,
+        width: shape.dims()[2],
+        x: Some(o.input::<T>(0)),
+        y: o.result(0).0,
+    };
+    run_pieces(shape.dims()[0] * shape.dims()[1], &pooling);
+}
+
 pub(super) fn pool_grad<T: Real>(op: &Pool2dGrad, o: &Operands<'_>) {
-    let (dy, (dx, mode)) = (o.input::<T>(0), o.result::<T>(0));
     let shape = o.input_place(0).shape;
-    let (lines, width) = (shape.dims()[0] * shape.dims()[1], shape.dims()[2]);
-    let size = op.size;
-    let share = T::of(1.0 / (size * size) as f64);
-    let x = (op.kind == Pool::Max).then(|| o.input::<T>(1));
-    for_lines(lines, |line| {
-        for column in 0..width {
-            let pixel = |k: usize, l: usize| (line * size + k) * width * size + column * size + l;
-            let dy = dy.row(line * width + column);
-            match x {
-                None => {
-                    for (k, l) in window(size) {
-                        let dx = dx.row_mut(pixel(k, l)).iter_mut();
-                        dx.zip(dy).for_each(|(dx, &dy)| put(dx, mode, dy * share));
-                    }
-                }
-                Some(x) => {
-                    for start in (0..dy.len()).step_by(LANES) {
-                        // Which place has the first of the largest numbers.
-                        let mut most = load(x.row(pixel(0, 0)), start);
-                        let mut which = [T::ZERO; LANES];
-                        for (number, (k, l)) in window(size).enumerate().skip(1) {
-                            let x = load(x.row(pixel(k, l)), start);
-                            let number = T::of(number as f64);
-                            for lane in 0..LANES {
-                                let more = exceeds(x[lane], most[lane]);
-                                most[lane] = if more { x[lane] } else { most[lane] };
-                                which[lane] = if more { number } else { which[lane] };
-                            }
-                        }
-                        let dy = load(dy, start);
-                        for (number, (k, l)) in window(size).enumerate() {
-                            let number = T::of(number as f64);
-                            let mut value = match mode {
-                                Write::Overwrite => [T::ZERO; LANES],
-                                Write::Accumulate => load(dx.row(pixel(k, l)), start),
-                            };
-                            for lane in 0..LANES {
-                                let share = match which[lane] == number {
-                                    true => dy[lane],
-                                    false => T::ZERO,
-                                };
-                                value[lane] += share;
-                            }
-                            store(dx.row_mut(pixel(k, l)), start, value);
-                        }
-                    }
-                }
-            }
-        }
-    });
+    let (dx, mode) = o.result::<T>(0);
+    let pooling = Pooling {
+        kind: op.kind,
+        size: op.size,
+        width: shape.dims()[2],
+        x: (op.kind == Pool::Max).then(|| o.input(1)),
+        y: o.input(0),
+    };
+    let work = PoolingGradient { pooling, dx, mode };
+    run_pieces(shape.dims()[0] * shape.dims()[1], &work);
 }
 
 /// Whether `x` takes the place of the largest number so far. Not a number does, as in PyTorch.

@@ -5,6 +5,8 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
+use rayon::prelude::*;
+
 use super::vectors::Vectors;
 
 /// Something that lies in the arena: any bit pattern is a value.
@@ -168,6 +170,30 @@ impl Real for f64 {
 #[inline(always)]
 pub(super) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)
+}
+
+/// Work in numbered pieces whose body is too long for the compiler to bring into [`vectorised`] by itself: `piece` must be
+/// `#[inline(always)]`, or it is compiled without the machine's vectors.
+pub(super) trait Pieces: Sync {
+    fn piece(&self, number: usize);
+}
+
+/// Runs every piece, on all threads, with the widest vector instructions of this machine.
+pub(super) fn run_pieces(count: usize, work: &impl Pieces) {
+    struct Piece<'a, W>(&'a W, usize);
+
+    impl<W: Pieces> pulp::NullaryFnOnce for Piece<'_, W> {
+        type Output = ();
+
+        #[inline(always)]
+        fn call(self) {
+            self.0.piece(self.1);
+        }
+    }
+
+    (0..count)
+        .into_par_iter()
+        .for_each(|number| pulp::Arch::new().dispatch(Piece(work, number)));
 }
 
 /// Whether vectors hold sixteen f32.

@@ -1,13 +1,12 @@
 //! Vectors of a machine's own width, for loops that the compiler would not keep in registers.
 
+use std::marker::PhantomData;
+
 use pulp::Simd;
 
 /// A number format with its vectors.
 pub(super) trait Vectors: Copy {
     type Vector<S: Simd>: Copy;
-
-    /// Numbers of a vector.
-    fn lanes<S: Simd>() -> usize;
 
     fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
 
@@ -24,11 +23,6 @@ pub(super) trait Vectors: Copy {
 
 impl Vectors for f32 {
     type Vector<S: Simd> = S::f32s;
-
-    #[inline(always)]
-    fn lanes<S: Simd>() -> usize {
-        S::F32_LANES
-    }
 
     #[inline(always)]
     fn splat<S: Simd>(simd: S, value: f32) -> S::f32s {
@@ -50,11 +44,6 @@ impl Vectors for f64 {
     type Vector<S: Simd> = S::f64s;
 
     #[inline(always)]
-    fn lanes<S: Simd>() -> usize {
-        S::F64_LANES
-    }
-
-    #[inline(always)]
     fn splat<S: Simd>(simd: S, value: f64) -> S::f64s {
         simd.splat_f64s(value)
     }
@@ -68,6 +57,19 @@ impl Vectors for f64 {
     fn multiply_add<S: Simd>(simd: S, a: S::f64s, b: S::f64s, c: S::f64s) -> S::f64s {
         simd.mul_add_e_f64s(a, b, c)
     }
+}
+
+/// How sixteen numbers lie in vectors. Constants, so that a `match` on them leaves out what this machine has no use for.
+pub(super) struct Unit<T, S>(PhantomData<(T, S)>);
+
+/// Numbers that are handled side by side.
+pub(super) const UNIT: usize = 16;
+
+impl<T: Vectors, S: Simd> Unit<T, S> {
+    /// Numbers of a vector.
+    pub const LANES: usize = size_of::<T::Vector<S>>() / size_of::<T>();
+    /// Vectors of a unit.
+    pub const VECTORS: usize = UNIT / Self::LANES;
 }
 
 /// # Safety

@@ -9,9 +9,9 @@ use rayon::prelude::*;
 
 use super::super::operands::{Operands, Rows};
 use super::super::real::Real;
-use super::super::vectors::{load, store};
+use super::super::vectors::{UNIT, Unit, load, store};
 use super::geometry::{AllWindows, Windows};
-use super::{UNIT, padded};
+use super::padded;
 
 /// Result lines of a task, at most.
 const MOST_LINES: usize = 8;
@@ -308,7 +308,7 @@ impl<T: Real> pulp::WithSimd for Lines<T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // Vectors of a unit; sums of a tile must fit into registers and hide each other's latency.
-        match UNIT / T::lanes::<S>() {
+        match Unit::<T, S>::VECTORS {
             1 => self.units::<S, 16, 1>(simd),
             2 => self.units::<S, 6, 2>(simd),
             4 => self.units::<S, 4, 4>(simd),
@@ -388,7 +388,7 @@ impl<T: Real> Lines<T> {
         part: Part,
         [line, pixel]: [usize; 2],
     ) {
-        let lanes = T::lanes::<S>();
+        let lanes = Unit::<T, S>::LANES;
         let channels = self.channels - part.channel;
         let between = self.window_stride[1];
         // SAFETY: a line reads `pixels` windows of `runs` rows of `run` elements each, which the band or the source has; the

@@ -9,10 +9,10 @@ use rayon::prelude::*;
 
 use super::super::operands::{Operands, Rows};
 use super::super::real::{Real, vectorised};
-use super::super::vectors::{load, store};
+use super::super::vectors::{UNIT, Unit, load, store};
 use super::gather::copy_band;
 use super::geometry::Windows;
-use super::{UNIT, padded};
+use super::padded;
 
 /// Pixels whose sums stay in registers, about.
 const BAND_PIXELS: usize = 512;
@@ -198,7 +198,7 @@ impl<T: Real> pulp::WithSimd for Pass<T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match UNIT / T::lanes::<S>() {
+        match Unit::<T, S>::VECTORS {
             1 => self.units::<S, 8, 1>(simd),
             2 => self.units::<S, 6, 2>(simd),
             4 => self.units::<S, 4, 4>(simd),
@@ -249,7 +249,7 @@ impl<T: Real> Pass<T> {
         at: usize,
         channel: usize,
     ) {
-        let lanes = T::lanes::<S>();
+        let lanes = Unit::<T, S>::LANES;
         // SAFETY: a pass reads the windows of its pixels, which the band has with two units to spare, and its channels; it
         // adds to its own sums, whose runs are padded to whole units.
         unsafe {
