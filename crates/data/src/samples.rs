@@ -92,8 +92,8 @@ impl Samples {
         if self.companions.is_empty() {
             return None;
         }
-        let names = self.companions.get(sample).split(Companion::SEPARATOR);
-        names.skip(part).next().filter(|name| !name.is_empty())
+        let mut names = self.companions.get(sample).split(Companion::SEPARATOR);
+        names.nth(part).filter(|name| !name.is_empty())
     }
 
     /// A sample's caption.

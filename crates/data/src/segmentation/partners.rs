@@ -82,7 +82,7 @@ impl Files {
                 (found, lone)
             }
             // Names that say more than which picture it is.
-            exact => match self.matched(others, |name| key(name)) {
+            exact => match self.matched(others, key) {
                 Some((found, lone)) if found.iter().all(Option::is_some) => (found, lone),
                 _ => match exact {
                     Some(partial) => partial,
@@ -118,10 +118,6 @@ impl Files {
     }
 
     /// Partners by a key of names, and those without an image; nothing where two files have one key.
-    #[expect(
-        clippy::type_complexity,
-        reason = "two lists that belong together, used once"
-    )]
     fn matched(
         &self,
         others: &Files,
