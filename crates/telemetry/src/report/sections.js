@@ -220,7 +220,7 @@ function learning(view) {
   return section("learning", "Learning", "Losses of every step, and what evaluations found.", charts);
 }
 
-const spaced = (key) => key.replaceAll("_", " ");
+const spaced = (key) => (key === "bce" ? "BCE" : key.replaceAll("_", " "));
 
 /** A chart for each group of metrics: shares of a whole in one, numbers in units of their own in another. */
 function metricCharts(view) {
