@@ -104,16 +104,23 @@ impl<T: Real> Pieces for Sums<T> {
         squares.fill(0.0);
         for run in runs(self.sizes.range(part)) {
             for start in (0..channels).step_by(LANES) {
+                // Around the run's first pixel: squares of numbers far from zero have no digits left for the variance.
+                let center = load(self.x.row(run.start), start);
                 let (mut sum, mut square) = ([T::ZERO; LANES], [T::ZERO; LANES]);
                 for pixel in run.clone() {
                     let x = load(self.x.row(pixel), start);
                     for lane in 0..LANES {
-                        sum[lane] += x[lane];
-                        square[lane] += x[lane] * x[lane];
+                        let difference = x[lane] - center[lane];
+                        sum[lane] += difference;
+                        square[lane] += difference * difference;
                     }
                 }
-                add_lanes(sums, start, sum);
-                add_lanes(squares, start, square);
+                let count = run.len() as f64;
+                for lane in 0..LANES.min(channels - start) {
+                    let [center, sum, square] = [center, sum, square].map(|of| of[lane].f64());
+                    sums[start + lane] += sum + count * center;
+                    squares[start + lane] += square + center * (2.0 * sum + count * center);
+                }
             }
         }
     }
