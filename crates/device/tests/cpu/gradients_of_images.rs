@@ -123,13 +123,13 @@ fn transposed_conv2d_into_channels_of_a_wider_value() {
             let y = s
                 .graph
                 .activation("y", &[2, 3 * stride[0], 4 * stride[1], 9]);
-            [(x, 5, 0, 4), (some, 3, 4, 5)].map(|(x, inner, start, out)| {
+            for (x, inner, start, out) in [(x, 5, 0, 4), (some, 3, 4, 5)] {
                 let weight = s.parameter(&[inner, stride[0], stride[1], out]);
                 let bias = bias.then(|| s.parameter(&[out]));
                 let part = s.graph.columns(y, start, out);
                 s.graph
                     .transposed_conv2d_into("y", x, weight, bias, stride, part);
-            });
+            }
             vec![y]
         });
     }
