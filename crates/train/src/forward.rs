@@ -139,7 +139,9 @@ impl ForwardModel {
         let target = device.target(arithmetic, host_bytes)?;
         let asked = batch.map(|batch| vec![batch]);
         let mut smallest = u64::MAX;
-        for batch in asked.unwrap_or(BATCHES.to_vec()) {
+        let most = task.most_at_a_time().max(1);
+        let usual = BATCHES.into_iter().filter(|batch| *batch <= most);
+        for batch in asked.unwrap_or_else(|| usual.collect()) {
             let mut graph = Graph::new(arithmetic.compute());
             task.write_programs(&mut graph, batch);
             let nothing_recomputed = RecomputePolicy::uniform(Recompute::None, 0);

@@ -143,6 +143,11 @@ pub trait Task: Send + Sync {
     /// Adds what decides which samples a run sees to their digest.
     fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8]));
 
+    /// Samples that a forward program takes at a time, at most, where nobody says how many.
+    fn most_at_a_time(&self) -> usize {
+        usize::MAX
+    }
+
     /// Bytes that an evaluation of `samples` holds on the host.
     fn evaluation_bytes(&self, subset: Subset, samples: &Samples, threads: usize) -> u64;
 

@@ -288,6 +288,10 @@ impl Task for SegmentTask {
         }
     }
 
+    fn most_at_a_time(&self) -> usize {
+        predict::most_at_a_time(self)
+    }
+
     fn evaluation_bytes(&self, _subset: Subset, samples: &Samples, threads: usize) -> u64 {
         evaluate::host_bytes(self, samples, threads)
     }

@@ -36,6 +36,24 @@ const MOST_LARGE: usize = 8;
 const SMALL_BYTES: u64 = 32 << 20;
 const MOST_SMALL: usize = 16;
 
+/// Pixels of the rows that the model sees at a time, at least one row: more are hardly faster, and rows that are not used cost as much.
+const PIXELS_AT_A_TIME: usize = 1 << 18;
+/// Large rows that there is room for on the host.
+const MOST_LARGE_ROWS: usize = 4;
+
+/// Rows that a forward program takes at a time where nobody says how many.
+pub(super) fn most_at_a_time(task: &SegmentTask) -> usize {
+    (PIXELS_AT_A_TIME / task.row.num_pixels().max(1)).clamp(1, MOST_SMALL)
+}
+
+/// Rows that there is room for on the host.
+fn most_rows(task: &SegmentTask) -> usize {
+    match task.row.num_pixels() <= PIXELS_AT_A_TIME {
+        true => MOST_SMALL,
+        false => MOST_LARGE_ROWS,
+    }
+}
+
 /// What pictures are read from, and until when.
 pub(super) struct Pictures<'a> {
     pub samples: &'a Samples,
@@ -94,7 +112,7 @@ pub(super) fn host_bytes(
     let pictures = in_flight(task, num_pictures, threads) as u64;
     let row_outputs = (task.row.num_pixels() * task.model.num_outputs()) as u64;
     // Rows, and the logits and probabilities of one.
-    let rows = pictures * task.row.row_bytes() as u64 + 8 * row_outputs;
+    let rows = (most_rows(task) * task.row.row_bytes()) as u64 + 8 * row_outputs;
     pictures * slot_bytes(task, decode_bytes) + rows
 }
 
@@ -126,7 +144,7 @@ pub(super) fn look_at<R: Send>(
 ) -> Result<Vec<Skipped>, Unfinished> {
     let threshold = task.model.threshold as f32;
     let num_slots = in_flight(task, pictures.chosen.len(), device.cpu().num_threads());
-    let num_rows = forward.rows(PROGRAM_ROWS).min(num_slots.max(1));
+    let num_rows = forward.rows(PROGRAM_ROWS).min(most_rows(task));
     let mut rows = Rows {
         rows: device.host_rows(num_rows, task.row.row_bytes())?,
         padding: task.padding_bytes(),
