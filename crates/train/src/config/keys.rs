@@ -126,7 +126,10 @@ mod tests {
                 "weight_decay",
                 "`weight_decay` belongs under `train: optimizer:`",
             ),
-            ("flip", "`flip` belongs under `data: augment:`"),
+            (
+                "flip",
+                "`flip` belongs under `data: augment:` or under `data: pair_augment:`",
+            ),
             ("num_workers", "`num_workers` belongs at the top level"),
             ("label", "`label` belongs under `data:` or under `losses:`"),
             (

@@ -168,7 +168,8 @@ fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
     let device = on_cpu(2);
     for case in CASES {
         let (golden, task, batch) = read_case(case);
-        let config = StepConfig::new(Arc::new(task.clone()));
+        let mut config = StepConfig::new(Arc::new(task.clone()));
+        config.optimizer.eps = 1e-3;
         for split in splits() {
             let mut step = step(&device, &config, NUM_SAMPLES, split);
             step.set_weights(&device, task.weights(0).unwrap()).unwrap();
@@ -184,8 +185,7 @@ fn ten_adamw_steps_have_the_losses_norms_and_weights_of_pytorch() {
                 assert!(apart < 1e-4, "{case} {split:?} step {count}: {apart:e}");
                 let norm = golden["adamw_grad_norms"].1[count];
                 let apart = (report.gradient_norm / norm - 1.0).abs();
-                // A pixel at the kink of an activation is on the other side in f64: PyTorch's own f32 is 1e-4 off.
-                assert!(apart < 1e-3, "{case} {split:?} step {count}: {apart:e}");
+                assert!(apart < 1e-4, "{case} {split:?} step {count}: {apart:e}");
             }
             let weights = step.named_weights().unwrap();
             let finals = golden.keys().filter(|name| name.starts_with("final."));
