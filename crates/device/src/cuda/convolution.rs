@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
 use super::cudnn::{
     Descriptor, HEURISTIC_A, HEURISTIC_FALLBACK, Handle, Kind, Type, attribute, note,
@@ -78,8 +79,10 @@ pub(super) type Addresses = [u64; 3];
 const ALIGNMENT: i64 = 16;
 
 /// Engines that are timed for a shape. The library's order is a guess: the fastest was the 40th of 40 for some shapes of a U-Net on an
-/// H200, and all of them together take a tenth of a second.
+/// H200, and all of them together take a tenth of a second. Of large shapes fewer are timed once so many seconds have passed.
 const TIMED: usize = 40;
+const TIMED_AT_LEAST: usize = 8;
+const TIMING_SECONDS: f64 = 0.4;
 
 struct Ready {
     plan: Descriptor,
@@ -398,6 +401,7 @@ fn fastest(
     stream: &Stream,
     issue: &dyn Fn(&Ready) -> Result<(), DeviceError>,
 ) -> Result<Ready, DeviceError> {
+    let started = Instant::now();
     let mut best: Option<(f64, Ready)> = None;
     let mut failure = None;
     for mode in [HEURISTIC_A, HEURISTIC_FALLBACK] {
@@ -406,7 +410,8 @@ fn fastest(
         }
         let mut num_timed = 0;
         for (config, name) in proposals(graph, mode, inputs)? {
-            if num_timed == TIMED {
+            let is_long = started.elapsed().as_secs_f64() > TIMING_SECONDS;
+            if num_timed == TIMED || (is_long && num_timed >= TIMED_AT_LEAST) {
                 break;
             }
             // What an engine cannot do it says here, or when it runs.
