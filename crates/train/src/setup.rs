@@ -254,8 +254,8 @@ fn check_patterns(step: &StepConfig) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// How much the memory that a process holds after planning may differ between two starts: 1.7 MiB was seen, where the program's file had
-/// just been written and the system mapped it in other pieces.
+/// How much the memory that a process holds after planning may differ between two starts: 1.7 MiB was seen once, in a
+/// busy test run; what caused it is not known.
 const START_TO_START_BYTES: u64 = 5 << 19;
 
 /// How often a run is planned until its own plan fits into it.
