@@ -772,6 +772,122 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
     write_rows<HEAD>(dv, dkv_stride, row, S, dv_sum, 1.0f, 1.0f, accumulate & 4);
 }
 
+// All three gradients for at most 64 queries and any number of keys, as a decoder asks frame tokens: queries stay, tiles of keys pass
+// by once. Grid (H, B), 128 threads.
+template <int HEAD>
+__device__ __forceinline__ void backward_few(BACKWARD_PARAMETERS) {
+    const int TILE = TILE_ROWS * HEAD * 2, GROUP = 16 * HEAD * 2;
+    // p and ds of a tile of keys: a row per query, laid out as a tile of 64 dims.
+    const int SQUARE = TILE_ROWS * TILE_ROWS * 2;
+    __shared__ uint4 storage[(4 * TILE + 2 * SQUARE) / 16];
+    u32 q_tile = shared_address(storage), do_tile = q_tile + TILE, k_tile = do_tile + TILE, v_tile = k_tile + TILE;
+    u32 p_square = v_tile + TILE, ds_square = p_square + SQUARE;
+    // The warp's queries, and its keys within a tile.
+    int b = blockIdx.y, row = threadIdx.x / WARP * 16, lane = lane_index();
+    SELECT_BACKWARD(b, blockIdx.x)
+    int num_keys = key_count(key_lengths, b, S);
+    int end = causal ? min(num_keys, T) : num_keys;
+    float log2_scale = scale * LOG2_E;
+
+    copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(q_tile, q, q_stride, T);
+    copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(do_tile, do_, do_stride, T);
+    copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(k_tile, k, kv_stride, num_keys);
+    copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(v_tile, v, kv_stride, num_keys);
+    commit_copies();
+    int limit[2];
+    float log2_sum[2], delta[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int query = row + lane / 4 + 8 * half;
+        limit[half] = visible_keys(query, T, num_keys, causal);
+        log2_sum[half] = 0.0f;
+        delta[half] = 0.0f;
+        if (query < T) {
+            log2_sum[half] = lse[query] * LOG2_E;
+#pragma unroll
+            for (int j = 0; j < HEAD / 32; j++) {
+                float left[PACK], right[PACK];
+                load_pack(do_ + query * do_stride + (4 * j + lane % 4) * 8, left);
+                load_pack(o + query * o_stride + (4 * j + lane % 4) * 8, right);
+#pragma unroll
+                for (int i = 0; i < PACK; i++) delta[half] += left[i] * right[i];
+            }
+        }
+        delta[half] = row_sum(delta[half]);
+    }
+    float dq_sum[HEAD / 8][4];
+    clear<HEAD>(dq_sum);
+
+    int key = 0;
+    for (; key < end; key += TILE_ROWS) {
+        wait_copies<0>();
+        __syncthreads();
+        // The warp's queries against this tile.
+        int groups = row >= T ? 0 : min(4, groups_of_16((causal ? min(num_keys, row + 16) : num_keys) - key));
+        if (groups > 0) {
+            u32 q_left[HEAD / 16][4], do_left[HEAD / 16][4];
+            load_left<HEAD>(q_left, q_tile, row);
+            load_left<HEAD>(do_left, do_tile, row);
+#pragma unroll 1
+            for (int g = 0; g < groups; g++) {
+                float s[1][2][4], dp[2][4];
+                scores<HEAD, 1, false>(s, q_left, k_tile + g * GROUP, 1, key + 16 * g, limit);
+                products_with_rows<HEAD>(dp, do_left, v_tile, 16 * g);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    float &weight = s[0][i / 4][i % 4];
+                    int half = i % 4 / 2;
+                    weight = power_of_two(weight * log2_scale - log2_sum[half]);
+                    dp[i / 4][i % 4] = weight * (dp[i / 4][i % 4] - delta[half]);
+                }
+                u32 p[4], ds[4];
+                pack_left(p, s[0]);
+                pack_left(ds, dp);
+                add_weighted_rows<HEAD>(dq_sum, ds, k_tile, 16 * g);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    u32 at = chunk_offset<64>(row + lane / 4 + i % 2 * 8, 2 * g + i / 2) + lane % 4 * 4;
+                    store_word(p_square + at, p[i]);
+                    store_word(ds_square + at, ds[i]);
+                }
+            }
+        }
+        __syncthreads();
+        // Keys and values of this tile are used up: the next ones come while the warp's keys get their gradients.
+        int next = key + TILE_ROWS;
+        if (next < end) {
+            copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(k_tile, k + next * kv_stride, kv_stride, num_keys - next);
+            copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(v_tile, v + next * kv_stride, kv_stride, num_keys - next);
+            commit_copies();
+        }
+        int own = key + row;
+        int first = causal ? own / 16 : 0, last = own < end ? groups_of_16(T) : 0;
+#pragma unroll
+        for (int which = 0; which < 2; which++) {
+            float sum[HEAD / 8][4];
+            clear<HEAD>(sum);
+            u32 square = which == 0 ? p_square : ds_square;
+#pragma unroll 1
+            for (int g = first; g < last; g++) {
+                u32 block[4];
+                load_matrices_transposed(block, block_address<64>(square, 16 * g, row / 8));
+                u32 transposed[4] = {block[0], block[2], block[1], block[3]};
+                add_weighted_rows<HEAD>(sum, transposed, which == 0 ? do_tile : q_tile, 16 * g);
+            }
+            if (own >= S) continue;
+            if (which == 0) write_rows<HEAD>(dv, dkv_stride, own, S, sum, 1.0f, 1.0f, accumulate & 4);
+            else write_rows<HEAD>(dk, dkv_stride, own, S, sum, scale, scale, accumulate & 2);
+        }
+    }
+    if (row < T) write_rows<HEAD>(dq, dq_stride, row, T, dq_sum, scale, scale, accumulate & 1);
+    // Keys that no query sees.
+    clear<HEAD>(dq_sum);
+    for (int own = key + row; own < S; own += TILE_ROWS) {
+        if (!(accumulate & 4)) write_rows<HEAD>(dv, dkv_stride, own, S, dq_sum, 1.0f, 1.0f, false);
+        if (!(accumulate & 2)) write_rows<HEAD>(dk, dkv_stride, own, S, dq_sum, 1.0f, 1.0f, false);
+    }
+}
+
 // The second bound caps registers so that as many blocks share a multiprocessor; on sm_90 next to nothing spills at these.
 
 #define SMALL_KERNELS(HEAD, W)                                                                                             \
@@ -797,6 +913,9 @@ SMALL_KERNELS(64, 5)
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS, 3) attention_backward_dkv_##HEAD(BACKWARD_PARAMETERS) { follow(); \
         backward_dkv<HEAD>(BACKWARD_ARGUMENTS);                                                                            \
+    }                                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4) attention_backward_few_##HEAD(BACKWARD_PARAMETERS) { follow(); \
+        backward_few<HEAD>(BACKWARD_ARGUMENTS);                                                                            \
     }
 TILED_KERNELS(32)
 TILED_KERNELS(64)

@@ -5,6 +5,8 @@
 // through the other side. 8 dims lie in a lane, so a head takes LANES = 4, 8 or 32 lanes, and the warp works on
 // STREAMS = 32 / LANES rows at a time; each stream keeps its own sums, added at the end in a fixed order. Blocks of 128
 // threads, 1-D grid; warps beyond the last row return.
+//
+// Also one query per row against a cache of keys and values, for decoding.
 
 #define DIMS 8
 // Rows each stream has on their way at once: what registers hold.
@@ -267,4 +269,123 @@ extern "C" __global__ void __launch_bounds__(128) attention_plain_backward_dq(BA
 extern "C" __global__ void __launch_bounds__(128) attention_plain_backward_dkv(BACKWARD_PARAMETERS) {
     follow();
     BY_HEAD_SIZE(backward_dkv, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS))
+}
+
+// One query per row i against steps 0..=position of a cache [R, L, width]: its own key and value join the cache at `position`, step
+// u before it is read from row ancestors[i, u]. Grid (H, R): a block per head of a row, its warps share the steps.
+
+#define CACHED_WARPS 4
+#define CACHED_PARAMETERS                                                                                                  \
+    const Element *q, const Element *k, const Element *v, const i64 *ancestors, const i64 *position, Element *o,           \
+        Element *keys, Element *values, int R, int L, i64 q_stride, i64 k_stride, i64 v_stride, i64 o_stride, i64 width,   \
+        float scale, int head_size
+#define CACHED_ARGUMENTS                                                                                                   \
+    q, k, v, ancestors, position, o, keys, values, R, L, q_stride, k_stride, v_stride, o_stride, width, scale, head_size
+
+// What the warps leave for the first: one place for all head sizes.
+__shared__ float parts[CACHED_WARPS][WARP * DIMS], peaks[CACHED_WARPS], sums[CACHED_WARPS];
+
+template <int LANES, bool ALIGNED>
+__device__ __forceinline__ void cached(CACHED_PARAMETERS) {
+    const int STREAMS = WARP / LANES, STEPS = CACHED_WARPS * STREAMS;
+    int row = blockIdx.y, warp = threadIdx.x / WARP, stream = warp * STREAMS + threadIdx.x % WARP / LANES;
+    i64 head = (i64)blockIdx.x * head_size;
+    // A position or an ancestor that does not exist must not reach for memory that is not there: it makes itself seen.
+    i64 last = *position;
+    bool exists = 0 <= last && last < L;
+    if (!exists) last = -1;
+    ancestors += (i64)row * L;
+    keys += head;
+    values += head;
+
+    float query[DIMS], mixed[DIMS];
+    if (exists && warp < 2) {
+        const Element *from = warp == 0 ? k + row * k_stride : v + row * v_stride;
+        Element *to = (warp == 0 ? keys : values) + ((i64)row * L + last) * width;
+        read_dims<LANES, ALIGNED>(mixed, from + head, head_size);
+        write_dims<LANES, ALIGNED>(to, mixed, 1.0f, head_size, false);
+    }
+    read_dims<LANES, ALIGNED>(query, q + row * q_stride + head, head_size);
+#pragma unroll
+    for (int i = 0; i < DIMS; i++) mixed[i] = 0.0f;
+    float highest = MINUS_INFINITY, sum = 0.0f;
+    // What joins the cache is read from there.
+    __syncthreads();
+    // The trip count is the block's, so that all lanes meet in the sums.
+    for (i64 first = 0; first <= last; first += STEPS * AHEAD) {
+        float step_keys[AHEAD][DIMS], step_values[AHEAD][DIMS], scores[AHEAD];
+        i64 from[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            i64 step = first + stream + a * STEPS;
+            from[a] = step < last ? ancestors[step] : row;
+        }
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            i64 step = first + stream + a * STEPS, source = from[a];
+            exists = exists && 0 <= source && source < R;
+            if (source < 0 || source >= R) source = row;
+            i64 at = (source * L + (step < last ? step : last)) * width;
+            read_dims<LANES, ALIGNED>(step_keys[a], keys + at, head_size);
+            read_dims<LANES, ALIGNED>(step_values[a], values + at, head_size);
+        }
+        float before = highest;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            scores[a] = dot<LANES>(query, step_keys[a]) * scale;
+            if (first + stream + a * STEPS > last) scores[a] = MINUS_INFINITY;
+            highest = fmaxf(highest, scores[a]);
+        }
+        // A stream that has had no step yet has nothing to rescale.
+        float base = highest == MINUS_INFINITY ? 0.0f : highest, rescale = expf(before - base);
+        sum *= rescale;
+#pragma unroll
+        for (int i = 0; i < DIMS; i++) mixed[i] *= rescale;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            float weight = expf(scores[a] - base);
+            sum += weight;
+#pragma unroll
+            for (int i = 0; i < DIMS; i++) mixed[i] += weight * step_values[a][i];
+        }
+    }
+    float peak = warp_max(highest), base = peak == MINUS_INFINITY ? 0.0f : peak, rescale = expf(highest - base);
+    if (!__all_sync(ALL_LANES, exists)) rescale = __int_as_float(0x7fffffff);
+    sum *= rescale;
+#pragma unroll
+    for (int i = 0; i < DIMS; i++) mixed[i] *= rescale;
+#pragma unroll
+    for (int offset = LANES; offset < WARP; offset *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
+    add_streams<LANES>(mixed);
+    int lane = threadIdx.x % WARP;
+    if (lane < LANES) {
+#pragma unroll
+        for (int i = 0; i < DIMS; i++) parts[warp][lane * DIMS + i] = mixed[i];
+    }
+    if (lane == 0) peaks[warp] = peak, sums[warp] = sum;
+    __syncthreads();
+    if (warp > 0) return;
+#pragma unroll
+    for (int w = 1; w < CACHED_WARPS; w++) peak = fmaxf(peak, peaks[w]);
+    base = peak == MINUS_INFINITY ? 0.0f : peak;
+    sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < DIMS; i++) mixed[i] = 0.0f;
+#pragma unroll
+    for (int w = 0; w < CACHED_WARPS; w++) {
+        float part = expf(peaks[w] - base);
+        sum += part * sums[w];
+#pragma unroll
+        for (int i = 0; i < DIMS; i++) mixed[i] += part * parts[w][lane % LANES * DIMS + i];
+    }
+    write_dims<LANES, ALIGNED>(o + row * o_stride + head, mixed, 1.0f / sum, head_size, false);
+}
+
+#define CACHED_ALIGNED                                                                                                     \
+    (((u64)q | (u64)k | (u64)v | (u64)o | (u64)keys | (u64)values) % 16 == 0 &&                                            \
+     (q_stride | k_stride | v_stride | o_stride | width) % PACK == 0)
+
+extern "C" __global__ void __launch_bounds__(CACHED_WARPS *WARP) cached_attention(CACHED_PARAMETERS) {
+    follow();
+    BY_HEAD_SIZE(cached, CACHED_ALIGNED, (CACHED_ARGUMENTS))
 }

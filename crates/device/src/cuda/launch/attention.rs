@@ -1,6 +1,7 @@
-//! Attention: tensor cores where the format and the head's size allow, plain arithmetic elsewhere.
+//! Attention: tensor cores where the format and the head's size allow, plain arithmetic elsewhere and for one token of decoding.
 
 use holdall_graph::ops::attention::Attention;
+use holdall_graph::ops::cached_attention::CachedAttention;
 use holdall_graph::{DType, Write};
 
 use super::super::driver::Argument;
@@ -58,6 +59,11 @@ impl Sizes {
             65..=80 => Kernels::Small(5),
             _ => Kernels::Tiled,
         }
+    }
+
+    /// Whether one block per sample and head computes all gradients: queries fit in a tile, and there are blocks for the whole card.
+    fn keys_pass_once(&self, processors: usize) -> bool {
+        self.queries <= TILE && self.samples * self.heads >= 2 * processors
     }
 
     fn arguments(&self) -> [Argument; 4] {
@@ -181,6 +187,13 @@ pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Devic
             let name = small(names, sizes.head, warps);
             issuer.launch(name, sizes.small_grid(), 32 * warps, &arguments)
         }
+        Kernels::Tiled if sizes.keys_pass_once(issuer.cuda.num_processors) => {
+            let name = match sizes.head {
+                32 => "attention_backward_few_32",
+                _ => "attention_backward_few_64",
+            };
+            issuer.launch(name, sizes.small_grid(), 128, &arguments)
+        }
         Kernels::Tiled => {
             let [to_queries, to_keys] = match sizes.head {
                 32 => ["attention_backward_dq_32", "attention_backward_dkv_32"],
@@ -199,4 +212,40 @@ pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Devic
             issuer.launch("attention_plain_backward_dkv", keys, 128, &arguments)
         }
     }
+}
+
+/// One token of every row against a cache, which it joins. A block per head of a row.
+pub(super) fn cached(op: &CachedAttention, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let [q, k, v, ancestors, position] = [0, 1, 2, 3, 4].map(|index| o.input(index));
+    let [(out, _), (keys, keys_mode), (values, values_mode)] =
+        [0, 1, 2].map(|index| o.result(index));
+    assert_eq!(
+        [keys_mode, values_mode],
+        [Write::Accumulate; 2],
+        "steps before this one are read"
+    );
+    for matrix in [ancestors, keys, values] {
+        assert!(matrix.is_contiguous(), "steps of a row follow each other");
+    }
+    let arguments = arguments![
+        q.address,
+        k.address,
+        v.address,
+        ancestors.address,
+        position.address,
+        out.address,
+        keys.address,
+        values.address,
+        q.rows as i32,
+        ancestors.width as i32,
+        q.stride as i64,
+        k.stride as i64,
+        v.stride as i64,
+        out.stride as i64,
+        keys.width as i64,
+        op.scale as f32,
+        (q.width / op.num_heads) as i32,
+    ];
+    let grid = [op.num_heads, q.rows, 1];
+    o.issuer.launch("cached_attention", grid, 128, arguments)
 }
