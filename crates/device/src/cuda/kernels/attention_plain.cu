@@ -99,8 +99,8 @@ __device__ __forceinline__ void add_streams(float (&values)[DIMS]) {
         for (int i = 0; i < DIMS; i++) values[i] += __shfl_xor_sync(ALL_LANES, values[i], offset);
 }
 
-template <int LANES, bool ALIGNED>
-__device__ __forceinline__ void forward(FORWARD_PARAMETERS) {
+template <int LANES, bool ALIGNED, class M>
+__device__ __forceinline__ void forward(FORWARD_PARAMETERS, const M &masks) {
     const int STREAMS = WARP / LANES;
     i64 warp = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (warp >= (i64)B * H * T) return;
@@ -110,6 +110,7 @@ __device__ __forceinline__ void forward(FORWARD_PARAMETERS) {
     int num_keys = key_count(key_lengths, b, S);
     if (causal) num_keys = min(num_keys, t + 1);
 
+    auto mask = masks.of(b, h);
     float query[DIMS], mixed[DIMS];
     read_dims<LANES, ALIGNED>(query, q + ((i64)b * T + t) * q_stride + h * head_size, head_size);
 #pragma unroll
@@ -141,6 +142,7 @@ __device__ __forceinline__ void forward(FORWARD_PARAMETERS) {
         for (int a = 0; a < AHEAD; a++) {
             float weight = expf(scores[a] - base);
             sum += weight;
+            if constexpr (mask.DROPS) weight *= mask.factor(t, key + a * STREAMS);
 #pragma unroll
             for (int i = 0; i < DIMS; i++) mixed[i] += weight * values[a][i];
         }
@@ -158,8 +160,8 @@ __device__ __forceinline__ void forward(FORWARD_PARAMETERS) {
     if (lse != nullptr && threadIdx.x % WARP == 0) lse[warp] = warp_highest + logf(sum);
 }
 
-template <int LANES, bool ALIGNED>
-__device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
+template <int LANES, bool ALIGNED, class M>
+__device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS, const M &masks) {
     const int STREAMS = WARP / LANES;
     i64 warp = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (warp >= (i64)B * H * T) return;
@@ -170,6 +172,7 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
     int num_keys = key_count(key_lengths, b, S);
     if (causal) num_keys = min(num_keys, t + 1);
 
+    auto mask = masks.of(b, h);
     float query[DIMS], gradient[DIMS], result[DIMS], sum[DIMS];
     read_dims<LANES, ALIGNED>(query, q + row * q_stride + h * head_size, head_size);
     read_dims<LANES, ALIGNED>(gradient, do_ + row * do_stride + h * head_size, head_size);
@@ -189,7 +192,9 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             float weight = expf(dot<LANES>(query, keys[a]) * scale - log_sum);
-            float ds = weight * (dot<LANES>(gradient, values[a]) - delta);
+            float dp = dot<LANES>(gradient, values[a]);
+            if constexpr (mask.DROPS) dp *= mask.factor(t, key + a * STREAMS);
+            float ds = weight * (dp - delta);
             if (key + a * STREAMS >= num_keys) ds = 0.0f;
 #pragma unroll
             for (int i = 0; i < DIMS; i++) sum[i] += ds * keys[a][i];
@@ -199,8 +204,8 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
     write_dims<LANES, ALIGNED>(dq + row * dq_stride + h * head_size, sum, scale, head_size, accumulate & 1);
 }
 
-template <int LANES, bool ALIGNED>
-__device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
+template <int LANES, bool ALIGNED, class M>
+__device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS, const M &masks) {
     const int STREAMS = WARP / LANES;
     i64 warp = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (warp >= (i64)B * H * S) return;
@@ -213,6 +218,7 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
     // A key that does not exist is seen by no query.
     int begin = causal ? s : 0, end = s < key_count(key_lengths, b, S) ? T : 0;
 
+    auto mask = masks.of(b, h);
     float key[DIMS], value[DIMS], dk_sum[DIMS], dv_sum[DIMS];
     read_dims<LANES, ALIGNED>(key, k + row * kv_stride + h * head_size, head_size);
     read_dims<LANES, ALIGNED>(value, v + row * kv_stride + h * head_size, head_size);
@@ -226,7 +232,10 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
         read_dims<LANES, ALIGNED>(result, o + at * o_stride, head_size);
         float weight = expf(dot<LANES>(query, key) * scale - lse[at]);
         if (t >= end) weight = 0.0f;
-        float ds = weight * (dot<LANES>(gradient, value) - dot<LANES>(gradient, result));
+        float dp = dot<LANES>(gradient, value), factor = 1.0f;
+        if constexpr (mask.DROPS) dp *= factor = mask.factor(t, s);
+        float ds = weight * (dp - dot<LANES>(gradient, result));
+        if constexpr (mask.DROPS) weight *= factor;
 #pragma unroll
         for (int i = 0; i < DIMS; i++) {
             dv_sum[i] += weight * gradient[i];
@@ -258,17 +267,39 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
 
 extern "C" __global__ void __launch_bounds__(128) attention_plain_forward(FORWARD_PARAMETERS) {
     follow();
-    BY_HEAD_SIZE(forward, FORWARD_ALIGNED, (FORWARD_ARGUMENTS))
+    BY_HEAD_SIZE(forward, FORWARD_ALIGNED, (FORWARD_ARGUMENTS, NoMask()))
 }
 
 extern "C" __global__ void __launch_bounds__(128) attention_plain_backward_dq(BACKWARD_PARAMETERS) {
     follow();
-    BY_HEAD_SIZE(backward_dq, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS))
+    BY_HEAD_SIZE(backward_dq, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS, NoMask()))
 }
 
 extern "C" __global__ void __launch_bounds__(128) attention_plain_backward_dkv(BACKWARD_PARAMETERS) {
     follow();
-    BY_HEAD_SIZE(backward_dkv, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS))
+    BY_HEAD_SIZE(backward_dkv, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS, NoMask()))
+}
+
+// Dropout of weights: one number at a time, as nobody trains fast this way and every variant has to be compiled.
+#define DROPPING(function, arguments)                                                                                      \
+    if (head_size <= 8 * DIMS) function<8, false> arguments;                                                               \
+    else function<32, false> arguments;
+
+extern "C" __global__ void __launch_bounds__(128) attention_plain_forward_dropping(FORWARD_PARAMETERS, MASK_PARAMETERS) {
+    follow();
+    DROPPING(forward, (FORWARD_ARGUMENTS, MASK))
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    attention_plain_backward_dq_dropping(BACKWARD_PARAMETERS, MASK_PARAMETERS) {
+    follow();
+    DROPPING(backward_dq, (BACKWARD_ARGUMENTS, MASK))
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    attention_plain_backward_dkv_dropping(BACKWARD_PARAMETERS, MASK_PARAMETERS) {
+    follow();
+    DROPPING(backward_dkv, (BACKWARD_ARGUMENTS, MASK))
 }
 
 // One query per row i against steps 0..=position of a cache [R, L, width]: its own key and value join the cache at `position`, step
