@@ -3,6 +3,7 @@
 //! Legend: `b` samples, `t` queries, `s` keys, `d` width of all heads.
 
 use holdall_graph::ValueId;
+use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 
 use super::harness::{FORMATS, Gpu, Sketch};
 
@@ -150,6 +151,57 @@ fn video_cross_attention_adds_to_gradients_that_are_there() {
                         .attention("second", [q_btd, v_bsd, k_bsd], None, heads, false),
                 ]
             });
+        }
+    }
+}
+
+/// A share of the weights is dropped: the same ones on both devices, those of each micro-batch's own samples.
+#[test]
+fn video_attention_that_drops_weights() {
+    let Some(gpu) = Gpu::open() else { return };
+    const MICRO_BATCHES: usize = 2;
+    for [t, keys, heads, head] in [
+        [8, 8, 2, 64],
+        [77, 77, 2, 64],
+        [512, 512, 2, 64],
+        [64, 400, 3, 32],
+        [5, 100, 2, 64],
+        [1, 50, 2, 32],
+        [33, 20, 2, 80],
+        [9, 9, 2, 20],
+    ] {
+        for causal in [false, true] {
+            for has_lengths in [false, true] {
+                let what = format!(
+                    "attention that drops weights, {t} x {keys}, {heads} heads of {head}, causal {causal}, lengths {has_lengths}"
+                );
+                gpu.compare(&what, FORMATS, |s| {
+                    s.micro_batches = MICRO_BATCHES;
+                    let b = 3;
+                    let d = heads * head;
+                    let q_btd = s.input(&[b, t, d]);
+                    let [k_bsd, v_bsd] = [(); 2].map(|()| s.input(&[b, keys, d]));
+                    let lengths = [keys as i64, 1 + keys as i64 / 2, 2];
+                    let lengths_b = has_lengths.then(|| s.indices(&[b], &lengths));
+                    let samples: Vec<i64> =
+                        (0..MICRO_BATCHES * b).map(|n| 40 + 3 * n as i64).collect();
+                    let samples = s.indices(&[MICRO_BATCHES * b], &samples);
+                    let samples_b = s.graph.micro_rows(samples, b);
+                    let stream_2 = s.indices(&[2], &[17, 3]);
+                    let op = Dropout {
+                        rate: 0.3,
+                        layer: 4,
+                        mode: DropoutMode::Element,
+                    };
+                    let parts = [q_btd, k_bsd, v_bsd];
+                    let dropout = Some((op, [samples_b, stream_2]));
+                    let mixed = s
+                        .graph
+                        .attention_dropped("o", parts, lengths_b, heads, causal, dropout);
+                    // A single key has a weight of one, whatever the query: another reader gives the query a gradient.
+                    vec![s.graph.add("y", mixed, q_btd)]
+                });
+            }
         }
     }
 }
