@@ -11,8 +11,8 @@ use crate::decoder::config::DecoderConfig;
 use crate::error::ModelError;
 use crate::unet::config::UnetConfig;
 use crate::video_text::config::VideoTextConfig;
-use crate::{bert, decoder, unet, video_text};
 use crate::vit::config::{ClassifierConfig, Family, VisionTransformerConfig};
+use crate::{bert, decoder, unet, video_text};
 
 /// A model by its architecture.
 #[derive(Debug, Clone, PartialEq)]

@@ -156,9 +156,11 @@ impl Blocks {
                 regularization: usage.regularization,
             };
             let last = layer + 1 == self.num_layers;
-            x_btd = graph.block(&format!("{label}.{layer}"), |graph| match &usage.one_token {
-                Some(one_token) if last => block.write_one(graph, x_btd, one_token),
-                _ => block.write(graph, x_btd),
+            x_btd = graph.block(&format!("{label}.{layer}"), |graph| {
+                match &usage.one_token {
+                    Some(one_token) if last => block.write_one(graph, x_btd, one_token),
+                    _ => block.write(graph, x_btd),
+                }
             });
         }
         x_btd

@@ -108,9 +108,9 @@ fn of_model(name: &str) -> TaskName {
         Some(ModelConfig::Clip(_)) => TaskName::Clip,
         Some(ModelConfig::Backbone(_) | ModelConfig::Classifier(_)) => TaskName::Classify,
         Some(ModelConfig::Unet(_)) => TaskName::Segment,
-        Some(
-            ModelConfig::Bert(_) | ModelConfig::CaptionDecoder(_) | ModelConfig::VideoText(_),
-        ) => TaskName::Clip,
+        Some(ModelConfig::Bert(_) | ModelConfig::CaptionDecoder(_) | ModelConfig::VideoText(_)) => {
+            TaskName::Clip
+        }
         None if ClipConfig::preset(name).is_some() => TaskName::Clip,
         None if VisionTransformerConfig::preset(name).is_some() => TaskName::Classify,
         None if UnetConfig::preset(name).is_some() => TaskName::Segment,
