@@ -169,6 +169,19 @@ impl ModelConfig {
         }
     }
 
+    /// Width of the space in which texts and what they describe are compared, where there is one.
+    pub fn projection_dim(&self) -> Option<usize> {
+        match self {
+            ModelConfig::Clip(config) => Some(config.projection_dim),
+            ModelConfig::VideoText(config) => Some(config.projection_dim),
+            ModelConfig::Backbone(_)
+            | ModelConfig::Classifier(_)
+            | ModelConfig::Unet(_)
+            | ModelConfig::Bert(_)
+            | ModelConfig::CaptionDecoder(_) => None,
+        }
+    }
+
     /// What the model is, for people.
     pub fn describe(&self) -> String {
         match self {
