@@ -178,7 +178,7 @@ impl Task for VideoTextTask {
             weight: self.caption_weight,
             chance: Chance::Log(decoder.vocab_size),
         }));
-        losses.extend(classify::head_losses(&self.heads));
+        losses.extend(classify::losses_of(&self.heads));
         losses
     }
 
