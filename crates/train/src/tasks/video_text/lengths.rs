@@ -9,12 +9,6 @@ pub(super) fn lengths(longest: usize) -> Vec<usize> {
     shorter.chain([longest]).collect()
 }
 
-/// The place of the shortest of these lengths that holds `longest` tokens.
-pub(super) fn shortest_that_holds(lengths: &[usize], longest: usize) -> usize {
-    let fitting = lengths.iter().position(|&length| length >= longest);
-    fitting.unwrap_or(lengths.len() - 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -24,13 +18,5 @@ mod tests {
         assert_eq!(lengths(77), [16, 32, 64, 77]);
         assert_eq!(lengths(64), [16, 32, 64]);
         assert_eq!(lengths(12), [12]);
-    }
-
-    #[test]
-    fn a_length_holds_its_texts() {
-        let lengths = lengths(77);
-        for (longest, place) in [(1, 0), (16, 0), (17, 1), (64, 2), (65, 3), (77, 3)] {
-            assert_eq!(shortest_that_holds(&lengths, longest), place);
-        }
     }
 }

@@ -287,6 +287,14 @@ impl Task for VideoTextTask {
         batch::derive_token_weights(self, micro, to);
     }
 
+    fn lengths(&self) -> Vec<usize> {
+        lengths::lengths(self.num_text_tokens.max(self.num_caption_tokens))
+    }
+
+    fn longest_text(&self, micro: &MicroBatch<'_>) -> usize {
+        batch::longest(self, micro)
+    }
+
     fn count_losses(&self, batch: &Batch, micro_batches: usize, counts: &mut [f64]) {
         batch::count_losses(self, batch, micro_batches, counts);
     }

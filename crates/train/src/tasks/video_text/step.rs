@@ -84,7 +84,7 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
 }
 
 fn text_inputs(task: &VideoTextTask, step: &mut StepWriter<'_>) -> TextInputs {
-    let tokens = task.num_text_tokens.min(step.length());
+    let tokens = task.num_text_tokens.min(step.length.unwrap_or(usize::MAX));
     TextInputs {
         ids: step.input(TEXT_IDS, &[tokens], DType::I64),
         lengths: step.input(TEXT_LENGTHS, &[], DType::I64),
@@ -102,7 +102,7 @@ struct Captions {
 }
 
 fn caption_inputs(task: &VideoTextTask, step: &mut StepWriter<'_>) -> Captions {
-    let tokens = task.num_caption_tokens.min(step.length());
+    let tokens = task.num_caption_tokens.min(step.length.unwrap_or(usize::MAX));
     Captions {
         inputs: CaptionInputs {
             ids: step.input(CAPTION_IDS, &[tokens], DType::I64),
