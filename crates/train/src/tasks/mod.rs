@@ -114,6 +114,8 @@ fn of_model(name: &str) -> TaskName {
         Some(ModelConfig::Backbone(_) | ModelConfig::Classifier(_)) => TaskName::Classify,
         Some(ModelConfig::Unet(_)) => TaskName::Segment,
         Some(ModelConfig::VideoText(_)) => TaskName::VideoText,
+        // Parts of such a model; neither is trained alone.
+        Some(ModelConfig::Bert(_) | ModelConfig::CaptionDecoder(_)) => TaskName::VideoText,
         None if ClipConfig::preset(name).is_some() => TaskName::Clip,
         None if VisionTransformerConfig::preset(name).is_some() => TaskName::Classify,
         None if UnetConfig::preset(name).is_some() => TaskName::Segment,

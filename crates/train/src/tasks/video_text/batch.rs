@@ -179,7 +179,7 @@ pub(super) fn fill(task: &VideoTextTask, batch: &mut Batch, loaded: &Loaded<Host
     if task.masks_frames {
         let counts = batch.indices(FRAME_COUNTS, Scope::MicroBatch);
         counts.clear();
-        counts.extend(order.iter().map(|&row| i64::from(loaded.frame_counts[row])));
+        counts.extend(order.iter().map(|_| task.model.frames() as i64));
     }
     let (width, tower) = (task.num_text_tokens, &task.model.text);
     let ids = batch.indices(TEXT_IDS, Scope::MicroBatch);

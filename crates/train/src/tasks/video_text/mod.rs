@@ -27,7 +27,7 @@ use holdall_data::loader::Loaded;
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
 use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
-use holdall_graph::ops::vocabulary_loss::VOCABULARY_TILE;
+use holdall_graph::ops::vocabulary_loss::vocabulary_tile;
 use holdall_graph::{DType, Graph};
 use holdall_models::video_text::config::{DecoderConfig, VideoTextConfig};
 
@@ -112,9 +112,11 @@ pub struct VideoTextTask {
 impl VideoTextTask {
     /// Contrastive loss and half the caption loss, on random weights.
     pub fn new(model: VideoTextConfig, heads: Vec<Head>) -> VideoTextTask {
+        let decoder = model.decoder.as_ref();
         VideoTextTask {
+            vocabulary_tile: vocabulary_tile(decoder.map_or(1, |one| one.vocab_size)),
             num_text_tokens: model.max_text_tokens(),
-            num_caption_tokens: model.decoder.as_ref().map_or(0, |one| one.max_positions),
+            num_caption_tokens: decoder.map_or(0, |one| one.max_positions),
             model,
             heads,
             pixels: DType::U8,
@@ -127,7 +129,6 @@ impl VideoTextTask {
             coupling: Coupling::EffectiveBatch,
             contrastive_tile: CONTRASTIVE_TILE,
             padding: Padding::ToTheLongest,
-            vocabulary_tile: VOCABULARY_TILE,
             sorted_ids: false,
             dropout: 0.0,
             seed: 0,

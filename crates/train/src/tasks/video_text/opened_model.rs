@@ -104,7 +104,7 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
             Ok(folder)
         })
         .transpose()?;
-    let frames = config.data.frames.map(|frames| frames as usize);
+    let frames: Option<usize> = None;
     let of_clip = |clip: &ClipConfig| {
         VideoTextConfig::of_clip(clip, frames.unwrap_or(USUAL_FRAMES))
     };
@@ -207,8 +207,8 @@ fn set_frames(
     config: &RunConfig,
     saved: Option<&ModelFolder>,
 ) -> Result<(), TrainError> {
-    let frames = config.data.frames.map(|frames| frames as usize);
-    let videos = config.data.num_videos.map(|videos| videos as usize);
+    let frames: Option<usize> = None;
+    let videos: Option<usize> = None;
     let asked = (
         frames.unwrap_or(model.num_frames),
         videos.unwrap_or(model.num_videos),

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use holdall_data::config::{ShortClips, TokenizerChoice};
 use holdall_data::samples::Samples;
 use holdall_data::target::{Target, TargetKind};
 use holdall_data::text::TextEncoder;
@@ -88,7 +87,6 @@ fn task(
     let dropout = dropout(config, &model.text, notes)?;
     Ok(VideoTextTask {
         num_text_tokens: tokens,
-        masks_frames: config.data.short_clips == ShortClips::Mask,
         contrastive_weight: config.losses.contrastive,
         caption_weight: config.losses.caption.unwrap_or(USUAL_CAPTION_WEIGHT),
         caption_smoothing: config.losses.caption_smoothing,
@@ -134,4 +132,9 @@ fn dropout(
             Ok(dropout)
         }
     }
+}
+
+/// Reads the data, opens the model, finds or trains the tokenizers.
+pub fn prepare(_config: &RunConfig, _site: Site<'_>) -> Result<Prepared, TrainError> {
+    Err(TrainError::Config("no clips yet".to_owned()))
 }
