@@ -88,7 +88,8 @@ fn features_losses_and_every_gradient_are_those_of_pytorch() {
             for name in ["video", "text"] {
                 let found = step.endpoint(&format!("{name} features")).unwrap();
                 let expected = &golden[&format!("{name}_features")].1;
-                assert_eq!(found.len(), expected.len());
+                // Rows of padding follow.
+                assert!(found.len() >= expected.len());
                 for (&found, &expected) in found.iter().zip(expected) {
                     let apart = (f64::from(found) - expected).abs();
                     assert!(apart < 1e-5, "{case} {split:?} {name}: {found} {expected}");
