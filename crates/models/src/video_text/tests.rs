@@ -1,6 +1,6 @@
 //! The graph has what the state dict has, and everything has a start.
 
-use holdall_graph::DType;
+use holdall_graph::{DType, Op};
 
 use super::config::{BertConfig, DecoderConfig, Place, Pooling};
 use super::*;
@@ -228,4 +228,46 @@ fn a_decoder_and_a_mean_of_frames_are_parts_for_transformers() {
         decoder.eps = 1e-12;
     }
     assert_eq!(folders(&mean), [] as [&str; 0]);
+}
+
+#[test]
+fn a_bert_drops_in_attention_too_each_place_by_itself() {
+    let mut config = VideoTextConfig::preset("video-text-demo").expect("listed");
+    config.text = TextTower::Bert(bert());
+    let mut graph = Graph::new(DType::F32);
+    let indices =
+        |graph: &mut Graph, name: &str, dims: &[usize]| graph.input(name, dims, DType::I64);
+    let inputs = TextInputs {
+        ids: indices(&mut graph, "ids", &[2, 7]),
+        lengths: indices(&mut graph, "lengths", &[2]),
+        end: None,
+        order: None,
+    };
+    let regularization = Regularization {
+        dropout: 0.1,
+        stochastic_depth: 0.0,
+        sample_ids_b: indices(&mut graph, "sample ids", &[2]),
+        stream_2: indices(&mut graph, "stream", &[2]),
+    };
+    let features = graph.statistic("texts", &[2, config.projection_dim]);
+    text(
+        &mut graph,
+        &config,
+        &inputs,
+        features,
+        Some(&regularization),
+    );
+    let nodes = graph.nodes().iter();
+    let mut places: Vec<u64> = nodes
+        .filter_map(|node| match &node.op {
+            Op::Dropout(op) => Some(op.layer),
+            Op::Attention(op) => Some(op.dropout.as_ref().expect("attention drops").layer),
+            _ => None,
+        })
+        .collect();
+    // Embedded tokens; attention, its branch and the MLP's branch of each of two layers.
+    assert_eq!(places.len(), 1 + 2 * 3);
+    places.sort_unstable();
+    places.dedup();
+    assert_eq!(places.len(), 1 + 2 * 3);
 }
