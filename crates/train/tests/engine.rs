@@ -28,3 +28,7 @@ mod splits;
 mod support;
 #[path = "engine/threads.rs"]
 mod threads;
+#[path = "engine/video_text_case.rs"]
+mod video_text_case;
+#[path = "engine/video_text_golden.rs"]
+mod video_text_golden;
