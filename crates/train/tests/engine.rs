@@ -32,3 +32,5 @@ mod threads;
 mod video_text_case;
 #[path = "engine/video_text_golden.rs"]
 mod video_text_golden;
+#[path = "engine/video_text_splits.rs"]
+mod video_text_splits;
