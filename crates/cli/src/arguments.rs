@@ -9,6 +9,7 @@ use holdall_train::budget::Memory;
 
 pub use self::run_options::{RunOptions, TaskArgument, set};
 use crate::commands::analyze::AnalyzeArguments;
+use crate::commands::bench_captions::BenchCaptionsArguments;
 use crate::commands::bench_loader::BenchLoaderArguments;
 use crate::commands::bench_retrieval::BenchRetrievalArguments;
 use crate::commands::bench_step::{
@@ -118,6 +119,8 @@ pub enum BenchCommand {
     Segment(BenchSegmentArguments),
     /// Pictures of a folder into batches, beside decoding alone
     Loader(BenchLoaderArguments),
+    /// Captions of random clips, token by token
+    Captions(BenchCaptionsArguments),
     /// Exact ranks of random features
     Retrieval(BenchRetrievalArguments),
 }

@@ -9,9 +9,7 @@
 //! Sums are f32 and -1e9 stands for "not to be taken", as in transformers: sequences and scores are the same.
 
 use super::bans::Bans;
-use super::{
-    Asked, Best, Candidates, EarlyStopping, Generated, Generation, NextToken, DecoderTokens,
-};
+use super::{Asked, Best, DecoderTokens, EarlyStopping, Generated, Generation, Logits, NextToken};
 use crate::error::TrainError;
 
 const NEVER: f32 = -1e9;
@@ -68,10 +66,10 @@ pub(super) fn search(
             ancestors: Some(&ancestors),
             banned: bans.of_all_rows(),
         })?;
-        let Candidates::Best(flat) = found else {
+        let Logits::Best(flat) = &found.logits else {
             unreachable!("a beam search asks for the best tokens")
         };
-        let best = Best::of(&flat, rows, num_candidates);
+        let best = Best::of(flat, found.rows, num_candidates);
         let mut all_end = true;
         for (index, sample) in samples.iter_mut().enumerate() {
             let first = index * beams;
@@ -83,7 +81,11 @@ pub(super) fn search(
             let parents = sample.go_on(&candidates);
             sample.update_can_improve(settings, position + 1, steps);
             for (beam, running) in sample.running.iter().enumerate() {
-                ids[first + beam] = running.tokens[position];
+                // Where too few tokens were left, a beam has none: its sum is minus infinity, and what it is fed does not matter.
+                ids[first + beam] = match running.tokens[position] {
+                    token if token >= 0 => token,
+                    _ => special.pad,
+                };
             }
             inherit(
                 &mut ancestors[first * steps..][..beams * steps],

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{EarlyStopping, Generation, Method, DecoderTokens};
+use super::{DecoderTokens, EarlyStopping, Generation, Method};
 use crate::error::TrainError;
 
 /// The keys that are written.

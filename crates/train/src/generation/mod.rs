@@ -42,10 +42,19 @@ pub struct Asked<'a> {
     pub banned: Option<&'a [i64]>,
 }
 
-/// The best tokens of each row, or all of them.
-pub enum Candidates<'a> {
+/// The best tokens of each row, or all of them. There may be more rows than were asked for; those behind them mean nothing.
+pub struct Candidates<'a> {
+    /// Rows of the model.
+    pub rows: usize,
+    /// What it says about them.
+    pub logits: Logits<'a>,
+}
+
+/// Logits of every row.
+pub enum Logits<'a> {
     /// One behind the other: `rows x count` logits in descending order, `rows x count` ids as whole numbers, and each row's
-    /// logarithm of the sum of exponentials over the vocabulary. Banned tokens are left out.
+    /// logarithm of the sum of exponentials over the vocabulary. Banned tokens are left out; where too few are left, the rest
+    /// has the id -1.
     Best(Cow<'a, [f32]>),
     /// `rows x vocabulary` logits, banned ones included: sampling from all of them.
     All(Cow<'a, [f32]>),

@@ -3,7 +3,7 @@
 use holdall_files::{GOLDEN, SplitMix64, mix};
 
 use super::bans::Bans;
-use super::{Asked, Best, Candidates, Generated, Generation, Method, NextToken, DecoderTokens};
+use super::{Asked, Best, DecoderTokens, Generated, Generation, Logits, Method, NextToken};
 use crate::error::TrainError;
 
 pub(super) fn search(
@@ -36,19 +36,25 @@ pub(super) fn search(
                 continue;
             }
             row_candidates.clear();
-            match (&candidates, count) {
-                (Candidates::Best(flat), Some(count)) => {
-                    row_candidates.extend(Best::of(flat, rows, count).row(row));
+            match (&candidates.logits, count) {
+                (Logits::Best(flat), Some(count)) => {
+                    let best = Best::of(flat, candidates.rows, count);
+                    row_candidates.extend(best.row(row).filter(|&(_, id)| id >= 0));
                 }
-                (Candidates::All(logits), _) => {
-                    let width = logits.len() / rows;
+                (Logits::All(logits), _) => {
+                    let width = logits.len() / candidates.rows;
                     let logits = logits[row * width..][..width].iter().copied();
                     row_candidates.extend(logits.zip(0..));
                     let banned = bans.of_row(row);
                     row_candidates.retain(|(_, id)| !banned.contains(id));
                     row_candidates.sort_by(|a, b| b.0.total_cmp(&a.0));
                 }
-                (Candidates::Best(_), None) => unreachable!("all logits were asked for"),
+                (Logits::Best(_), None) => unreachable!("all logits were asked for"),
+            }
+            if row_candidates.is_empty() {
+                // Everything is banned: the sequence ends here.
+                is_finished[row] = true;
+                continue;
             }
             let token = match settings.method {
                 Method::Sample => {

@@ -119,15 +119,18 @@ impl NextToken for HashModel<'_> {
             let mut order: Vec<usize> = (0..logits.len()).collect();
             order.retain(|&id| !banned.contains(&(id as i64)));
             order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-            for &id in &order[..self.count.unwrap_or(0)] {
-                values.push(logits[id]);
-                ids.push(id as f32);
+            for place in 0..self.count.unwrap_or(0) {
+                let id = order.get(place);
+                values.push(id.map_or(f32::NEG_INFINITY, |&id| logits[id]));
+                ids.push(id.map_or(-1.0, |&id| id as f32));
             }
         }
         if self.count.is_none() {
-            return Ok(Candidates::All(Cow::Owned(all)));
+            let logits = Logits::All(Cow::Owned(all));
+            return Ok(Candidates { rows, logits });
         }
-        Ok(Candidates::Best(Cow::Owned([values, ids, sums].concat())))
+        let logits = Logits::Best(Cow::Owned([values, ids, sums].concat()));
+        Ok(Candidates { rows, logits })
     }
 }
 
@@ -166,10 +169,11 @@ fn greedy_and_beam_search_give_the_tokens_of_transformers() {
 }
 
 #[test]
-fn one_beam_finds_what_greedy_search_finds() {
+fn one_beam_that_stops_at_its_first_end_is_greedy_search() {
     for case in cases().iter().filter(|case| case.beams == 1) {
         let beam = Generation {
             method: Method::Beam,
+            early_stopping: EarlyStopping::WhenFull,
             ..case.settings()
         };
         let tokens = |settings| -> Vec<Vec<i64>> {
