@@ -7,13 +7,13 @@ use clap::{Args, Parser, Subcommand};
 use holdall_device::DeviceChoice;
 use holdall_train::budget::Memory;
 
-pub use self::run_options::{RunOptions, TaskArgument, set};
+pub use self::run_options::{PrecisionArgument, RunOptions, TaskArgument, set};
 use crate::commands::analyze::AnalyzeArguments;
 use crate::commands::bench_captions::BenchCaptionsArguments;
 use crate::commands::bench_loader::BenchLoaderArguments;
 use crate::commands::bench_retrieval::BenchRetrievalArguments;
 use crate::commands::bench_step::{
-    BenchClassifyArguments, BenchClipArguments, BenchSegmentArguments,
+    BenchClassifyArguments, BenchClipArguments, BenchSegmentArguments, BenchVideoTextArguments,
 };
 use crate::commands::completions::CompletionsArguments;
 use crate::commands::data_check::DataCheckArguments;
@@ -117,6 +117,8 @@ pub enum BenchCommand {
     Classify(BenchClassifyArguments),
     /// One training step of a U-Net over random data, batch Dice exact whatever the split
     Segment(BenchSegmentArguments),
+    /// One training step over random clips, texts and captions, exact whatever the split
+    VideoText(BenchVideoTextArguments),
     /// Pictures of a folder into batches, beside decoding alone
     Loader(BenchLoaderArguments),
     /// Captions of random clips, token by token

@@ -111,9 +111,14 @@ impl ModelFolder {
                 }
             }
         }
-        if !unused.is_empty() && !matches!(config, ModelConfig::Clip(_)) {
+        let unused_by = match config {
+            ModelConfig::Clip(_) => None,
+            ModelConfig::Bert(_) => Some("a text tower"),
+            _ => Some("a classifier"),
+        };
+        if let Some(reader) = unused_by.filter(|_| !unused.is_empty()) {
             notes.push(format!(
-                "{}: a classifier does not use {}",
+                "{}: {reader} does not use {}",
                 path.display(),
                 unused.join(", ")
             ));
@@ -141,12 +146,10 @@ impl ModelFolder {
     pub fn clip_config(&self) -> Result<&ClipConfig, ModelError> {
         match &self.config {
             ModelConfig::Clip(config) => Ok(config),
-            ModelConfig::Backbone(_) | ModelConfig::Classifier(_) | ModelConfig::Unet(_) => {
-                Err(ModelError::NotClip {
-                    folder: self.path.clone(),
-                    found: self.config.describe(),
-                })
-            }
+            other => Err(ModelError::NotClip {
+                folder: self.path.clone(),
+                found: other.describe(),
+            }),
         }
     }
 

@@ -283,7 +283,7 @@ fn write(recipe: &Recipe) -> Step {
     let pooled = match recipe.pool {
         Pool::Gather => w.g.gather_rows("pooled", x, end),
         Pool::First => w.g.first_tokens(x),
-        Pool::Mean => w.g.mean_tokens("pooled", x, t / 2),
+        Pool::Mean => w.g.mean_tokens("pooled", x, t / 2, None),
     };
     let head = w.parameter("head".to_owned(), &[CLASSES, d], false);
     let logits = w.g.linear("logits", pooled, head, None, None);

@@ -12,6 +12,7 @@ mod layers;
 #[cfg(test)]
 mod layers_tests;
 mod located_value;
+mod multitask_file;
 mod paths;
 mod pytorch_keys;
 mod pytorch_sections;

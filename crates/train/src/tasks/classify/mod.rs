@@ -32,6 +32,7 @@ use holdall_models::vit::init;
 
 pub(super) use batch::{count_heads, fill_targets, random_targets, set_targets};
 pub use batch::{Targets, batch_of};
+pub(super) use export::{save_targets, saved_targets};
 pub(super) use head_scores::{Tallies, describe_metrics, metrics_of, tally_bytes};
 pub(super) use heads::{losses_of, restore, standardize};
 pub use heads::{Head, labels_of};

@@ -13,6 +13,7 @@ use holdall_data::loader::Loaded;
 use holdall_data::mixing::{Mix, Mixing};
 use holdall_device::HostRow;
 use holdall_models::clip::end_token;
+use holdall_models::config::TextPooling;
 use holdall_models::init::Draw;
 use holdall_models::video_text::config::TextTower;
 
@@ -27,6 +28,8 @@ use crate::task::Task;
 pub(super) const PIXELS: &str = "pixels";
 /// Frames that are there, `[b]`, where some may lack.
 pub(super) const FRAME_COUNTS: &str = "frame counts";
+/// Frame tokens that are there: those frames times the tokens of a frame, `[b]`.
+pub(super) const FRAME_TOKEN_COUNTS: &str = "frame token counts";
 /// Token ids of texts, `[b, t]`.
 pub(super) const TEXT_IDS: &str = "text ids";
 /// Tokens of each text, the end token included, `[b]`.
@@ -53,7 +56,7 @@ pub(super) const SAMPLE_IDS: &str = "sample ids";
 pub(super) const STREAM: &str = "stream";
 
 /// Inputs that follow from other columns.
-pub(super) const DERIVED: [&str; 3] = [TEXT_END, TEXT_ORDER, CAPTION_ORDER];
+pub(super) const DERIVED: [&str; 4] = [FRAME_TOKEN_COUNTS, TEXT_END, TEXT_ORDER, CAPTION_ORDER];
 pub(super) const DERIVED_NUMBERS: [&str; 1] = [TOKEN_WEIGHTS];
 
 /// Texts of samples as token ids; rows are filled up with whatever id.
@@ -176,7 +179,7 @@ pub(super) fn fill(task: &VideoTextTask, batch: &mut Batch, loaded: &Loaded<Host
     if task.masks_frames {
         let counts = batch.indices(FRAME_COUNTS, Scope::MicroBatch);
         counts.clear();
-        counts.extend(order.iter().map(|&row| i64::from(loaded.frame_counts[row])));
+        counts.extend(order.iter().map(|_| task.model.frames() as i64));
     }
     let (width, tower) = (task.num_text_tokens, &task.model.text);
     let ids = batch.indices(TEXT_IDS, Scope::MicroBatch);
@@ -251,6 +254,13 @@ fn set_stream(task: &VideoTextTask, batch: &mut Batch, samples: &[u32], epoch: u
 }
 
 pub(super) fn derive(task: &VideoTextTask, name: &str, micro: &MicroBatch<'_>, to: &mut [i64]) {
+    if name == FRAME_TOKEN_COUNTS {
+        let counts = micro.batch.read_indices(FRAME_COUNTS);
+        for (row, tokens) in to.iter_mut().enumerate() {
+            *tokens = counts[micro.sample(row)] * task.model.tokens_per_frame() as i64;
+        }
+        return;
+    }
     let lengths = micro.batch.read_indices(TEXT_LENGTHS);
     if name == TEXT_END {
         for (row, end) in to.iter_mut().enumerate() {
@@ -322,7 +332,7 @@ pub(super) fn count_losses(
     micro_batches: usize,
     counts: &mut [f64],
 ) {
-    check_ids(batch.read_indices(TEXT_IDS), task.model.text.vocab_size());
+    check_ids(batch.read_indices(TEXT_IDS), task.model.text_vocab_size());
     counts[CONTRASTIVE] = batch.num_samples as f64;
     if let Some(decoder) = task.decoder() {
         check_ids(batch.read_indices(CAPTION_IDS), decoder.vocab_size);
@@ -352,12 +362,18 @@ pub(super) fn random(task: &VideoTextTask, num_samples: usize, seed: u64) -> Bat
     let mut draw = Draw::new(seed, "batch");
     let pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
     let mut below = |bound: usize| (draw.bits() % bound as u64) as usize;
-    let frames = task.num_frames();
+    let frames = task.model.frames();
     let frame_counts: Vec<i64> = (0..num_samples)
         .map(|_| (frames - below(frames.div_ceil(2))) as i64)
         .collect();
-    let (width, vocabulary) = (task.num_text_tokens, task.model.text.vocab_size());
-    let end = task.model.text.end_id();
+    let (width, vocabulary) = (task.num_text_tokens, task.model.text_vocab_size());
+    let end = match &task.model.text {
+        TextTower::Clip(text) => match text.pooling {
+            TextPooling::HighestId => vocabulary as i64 - 1,
+            TextPooling::FirstEos(end) => end,
+        },
+        TextTower::Bert(_) => vocabulary as i64 - 1,
+    };
     let mut texts = Texts {
         ids: Vec::with_capacity(num_samples * width),
         lengths: vec![width as i64; num_samples],

@@ -13,6 +13,7 @@ mod batch;
 mod evaluate;
 mod export;
 mod lengths;
+mod opened_model;
 mod prepare;
 mod programs;
 mod saved_model;
@@ -26,7 +27,7 @@ use holdall_data::loader::Loaded;
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
 use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
-use holdall_graph::ops::vocabulary_loss::VOCABULARY_TILE;
+use holdall_graph::ops::vocabulary_loss::vocabulary_tile;
 use holdall_graph::{DType, Graph};
 use holdall_models::video_text::config::{DecoderConfig, VideoTextConfig};
 
@@ -36,6 +37,7 @@ pub use saved_model::SavedVideoText;
 pub use step::Coupling;
 pub use tokens::{TokenizedTexts, VideoTextData};
 
+use self::opened_model::StartingPoint;
 use super::classify::{self, Head};
 use crate::batch::{Batch, MicroBatch};
 use crate::config::{EvaluationSection, GenerationSection, SameText, Subset};
@@ -48,6 +50,15 @@ use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Task, Unfini
 /// Places of the losses in sums and seeds: the caption's only where there is a decoder, heads behind it.
 const CONTRASTIVE: usize = 0;
 const CAPTION: usize = 1;
+
+/// What texts of a micro-batch are padded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// The shortest of a few lengths that holds them.
+    ToTheLongest,
+    /// The longest text of the run.
+    Full,
+}
 
 /// Clips, texts and captions.
 #[derive(Clone)]
@@ -78,6 +89,8 @@ pub struct VideoTextTask {
     pub coupling: Coupling,
     /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
     pub contrastive_tile: usize,
+    /// What texts of a micro-batch are padded to.
+    pub padding: Padding,
     /// Rows of logits at a time in the caption loss.
     pub vocabulary_tile: usize,
     /// Whether the device wants the order in which gradients of equal token ids are added.
@@ -91,7 +104,7 @@ pub struct VideoTextTask {
     /// How much is evaluated.
     pub evaluation: EvaluationSection,
     /// Where weights come from.
-    weights: Option<Arc<prepare::StartingPoint>>,
+    weights: Option<Arc<StartingPoint>>,
     /// Texts and labels of the run's samples, where there are any.
     data: Option<Arc<VideoTextData>>,
 }
@@ -99,9 +112,11 @@ pub struct VideoTextTask {
 impl VideoTextTask {
     /// Contrastive loss and half the caption loss, on random weights.
     pub fn new(model: VideoTextConfig, heads: Vec<Head>) -> VideoTextTask {
+        let decoder = model.decoder.as_ref();
         VideoTextTask {
-            num_text_tokens: model.text.max_positions(),
-            num_caption_tokens: model.decoder.as_ref().map_or(0, |one| one.max_positions),
+            vocabulary_tile: vocabulary_tile(decoder.map_or(1, |one| one.vocab_size)),
+            num_text_tokens: model.max_text_tokens(),
+            num_caption_tokens: decoder.map_or(0, |one| one.max_positions),
             model,
             heads,
             pixels: DType::U8,
@@ -113,7 +128,7 @@ impl VideoTextTask {
             same_text: SameText::Negative,
             coupling: Coupling::EffectiveBatch,
             contrastive_tile: CONTRASTIVE_TILE,
-            vocabulary_tile: VOCABULARY_TILE,
+            padding: Padding::ToTheLongest,
             sorted_ids: false,
             dropout: 0.0,
             seed: 0,
@@ -127,11 +142,6 @@ impl VideoTextTask {
     /// The decoder, where there is one.
     pub fn decoder(&self) -> Option<&DecoderConfig> {
         self.model.decoder.as_ref()
-    }
-
-    /// Frames of a sample, all its videos together.
-    pub fn num_frames(&self) -> usize {
-        self.model.num_frames * self.model.num_videos
     }
 
     /// What a token counts as a target of captions.
@@ -206,7 +216,7 @@ impl Task for VideoTextTask {
     fn timing_key(&self) -> String {
         let outputs: Vec<_> = self.heads.iter().map(Head::num_outputs).collect();
         format!(
-            "video-text {:?} {outputs:?} {} {} {:?} {} {:?} {:?} {} {} {} {}",
+            "video-text {:?} {outputs:?} {} {} {:?} {} {:?} {:?} {:?} {} {} {} {}",
             self.model,
             self.num_text_tokens,
             self.num_caption_tokens,
@@ -214,6 +224,7 @@ impl Task for VideoTextTask {
             self.masks_frames,
             self.same_text,
             self.coupling,
+            self.padding,
             self.contrastive_tile,
             self.vocabulary_tile,
             self.sorted_ids,
@@ -222,7 +233,7 @@ impl Task for VideoTextTask {
     }
 
     fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
-        prepare::weights(self, seed)
+        opened_model::weights(self, seed)
     }
 
     fn describe_weights(&self) -> String {
@@ -240,6 +251,7 @@ impl Task for VideoTextTask {
         Arc::new(VideoTextTask {
             contrastive_tile: usize::MAX,
             vocabulary_tile: usize::MAX,
+            padding: Padding::Full,
             coupling: Coupling::EffectiveBatch,
             ..self.clone()
         })
@@ -253,7 +265,7 @@ impl Task for VideoTextTask {
     }
 
     fn picture_bytes(&self) -> usize {
-        self.num_frames() * self.model.vision.image_size.pow(2) * 3
+        self.model.frames() * self.model.vision.image_size.pow(2) * 3
     }
 
     fn batch_bytes(&self, num_samples: usize) -> u64 {
@@ -288,7 +300,12 @@ impl Task for VideoTextTask {
     }
 
     fn lengths(&self) -> Vec<usize> {
-        lengths::lengths(self.num_text_tokens.max(self.num_caption_tokens))
+        match self.padding {
+            Padding::ToTheLongest => {
+                lengths::lengths(self.num_text_tokens.max(self.num_caption_tokens))
+            }
+            Padding::Full => Vec::new(),
+        }
     }
 
     fn longest_text(&self, micro: &MicroBatch<'_>) -> usize {

@@ -2,12 +2,13 @@
 
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::{DType, ValueId};
-use holdall_models::video_text::{self, CaptionInputs, TextInputs};
+use holdall_models::video_text::config::TextTower;
+use holdall_models::video_text::{self, CaptionInputs, FrameCounts, TextInputs};
 use holdall_models::vit::{self, Regularization};
 
 use super::super::classify;
 use super::batch::{
-    CAPTION_IDS, CAPTION_LABELS, CAPTION_ORDER, FRAME_COUNTS, GROUPS, PIXELS, SAMPLE_IDS, SHARES,
+    CAPTION_IDS, CAPTION_LABELS, CAPTION_ORDER, FRAME_COUNTS, FRAME_TOKEN_COUNTS, GROUPS, PIXELS, SAMPLE_IDS, SHARES,
     STREAM, TEXT_END, TEXT_IDS, TEXT_LENGTHS, TEXT_ORDER, TOKEN_WEIGHTS,
 };
 use super::{CAPTION, CONTRASTIVE, VideoTextTask};
@@ -30,11 +31,12 @@ pub enum Coupling {
 pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
     let (model, batch) = (&task.model, step.batch);
     let size = model.vision.image_size;
-    let frame = [task.num_frames(), size, size, 3];
-    let pixels = step.input(PIXELS, &frame, task.pixels);
-    let frame_counts = task
-        .masks_frames
-        .then(|| step.input(FRAME_COUNTS, &[], DType::I64));
+    let clip = [model.frames(), size, size, 3];
+    let pixels = step.input(PIXELS, &clip, task.pixels);
+    let counts = task.masks_frames.then(|| FrameCounts {
+        frames: step.input(FRAME_COUNTS, &[], DType::I64),
+        tokens: step.input(FRAME_TOKEN_COUNTS, &[], DType::I64),
+    });
     let text_inputs = text_inputs(task, step);
     let regularization = (task.dropout > 0.0).then(|| Regularization {
         dropout: task.dropout,
@@ -47,11 +49,11 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
     let dims = [batch, model.projection_dim];
     let features = ["video", "text"].map(|name| step.graph.statistic(name, &dims));
     let [video, text] = features;
-    let frame_tokens = video_text::video(step.graph, model, pixels, frame_counts, video);
+    let frame_tokens = video_text::video(step.graph, model, pixels, counts, video);
     let states = captions.as_ref().map(|captions| {
         let frame_tokens = frame_tokens.expect("a model with a decoder has frame tokens");
         let inputs = &captions.inputs;
-        video_text::caption_states(step.graph, model, frame_tokens, frame_counts, inputs)
+        video_text::caption_states(step.graph, model, frame_tokens, counts, inputs)
     });
     let regularization = regularization.as_ref();
     video_text::text(step.graph, model, &text_inputs, text, regularization);
@@ -85,10 +87,11 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
 
 fn text_inputs(task: &VideoTextTask, step: &mut StepWriter<'_>) -> TextInputs {
     let tokens = task.num_text_tokens.min(step.length.unwrap_or(usize::MAX));
+    let is_clip = matches!(task.model.text, TextTower::Clip(_));
     TextInputs {
         ids: step.input(TEXT_IDS, &[tokens], DType::I64),
         lengths: step.input(TEXT_LENGTHS, &[], DType::I64),
-        end: step.input(TEXT_END, &[], DType::I64),
+        end: is_clip.then(|| step.input(TEXT_END, &[], DType::I64)),
         order: task
             .sorted_ids
             .then(|| step.input(TEXT_ORDER, &[tokens], DType::I64)),
@@ -105,8 +108,8 @@ fn caption_inputs(task: &VideoTextTask, step: &mut StepWriter<'_>) -> Captions {
     let tokens = task.num_caption_tokens.min(step.length.unwrap_or(usize::MAX));
     Captions {
         inputs: CaptionInputs {
-            ids: step.input(CAPTION_IDS, &[tokens], DType::I64),
-            order: task
+            ids_bt: step.input(CAPTION_IDS, &[tokens], DType::I64),
+            order_bt: task
                 .sorted_ids
                 .then(|| step.input(CAPTION_ORDER, &[tokens], DType::I64)),
         },
