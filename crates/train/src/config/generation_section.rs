@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::generation::{EarlyStopping, Generation as GenerationSection};
+pub use crate::generation::{
+    EarlyStopping, Generation as GenerationSection, Method as GenerationMethod,
+};
 
 /// How much is evaluated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -36,7 +36,9 @@ use serde::{Deserialize, Serialize};
 pub use self::choices::{
     ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
 };
-pub use self::generation_section::{EarlyStopping, EvaluationSection, GenerationSection};
+pub use self::generation_section::{
+    EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
+};
 pub use self::layers::lay_batch_numbers;
 pub use self::rates::{RatesByName, matches};
 pub use self::sections::{OptimizerSection, TrainSection};

@@ -5,11 +5,19 @@
 
 use std::path::Path;
 
+use holdall_files::read_regular;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{DecoderTokens, EarlyStopping, Generation, Method};
 use crate::error::TrainError;
+use crate::run_folder::failed;
+
+/// What the file is called.
+pub const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// No such file is longer.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// The keys that are written.
 #[derive(Serialize)]
@@ -102,11 +110,20 @@ const OTHERS: [(&str, f64); 7] = [
     ("eta_cutoff", 0.0),
 ];
 
-/// Settings as a file says them; which tokens begin and end is the decoder's to say.
+/// Settings as a folder's file says them, if it has one; which tokens begin and end is the decoder's to say.
 ///
 /// # Errors
-/// If it is no such file, or asks for what is not known here; `path` is named.
-pub fn read_generation_config(path: &Path, text: &str) -> Result<Generation, TrainError> {
+/// If it cannot be read, or asks for what is not known here.
+pub fn read_generation_config(folder: &Path) -> Result<Option<Generation>, TrainError> {
+    let path = folder.join(GENERATION_CONFIG);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let bytes = read_regular(&path, MOST_BYTES).map_err(failed(&path, "read"))?;
+    parse(&path, &String::from_utf8_lossy(&bytes)).map(Some)
+}
+
+fn parse(path: &Path, text: &str) -> Result<Generation, TrainError> {
     let refuse = |what: String, hint: &str| {
         TrainError::Config(format!("{}: {what}\nhint: {hint}", path.display()))
     };
@@ -170,7 +187,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Generation, String> {
         let path = Path::new("generation_config.json");
-        read_generation_config(path, text).map_err(|error| error.to_string())
+        parse(path, text).map_err(|error| error.to_string())
     }
 
     #[test]

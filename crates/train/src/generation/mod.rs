@@ -21,7 +21,7 @@ mod tests;
 use std::borrow::Cow;
 
 use crate::error::TrainError;
-pub use config_json::{generation_config_json, read_generation_config};
+pub use config_json::{GENERATION_CONFIG, generation_config_json, read_generation_config};
 pub use settings::{EarlyStopping, Generation, Method};
 
 /// What a model says about the tokens that come next.

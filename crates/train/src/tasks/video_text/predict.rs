@@ -15,11 +15,13 @@ use super::VideoTextTask;
 use crate::batch::IGNORED;
 use crate::error::TrainError;
 use crate::forward::Forward;
-use crate::generation::{self, Asked, Candidates, Generated, Logits, NextToken};
+use crate::generation::{
+    self, Asked, Candidates, DecoderTokens, Generated, Generation, Logits, NextToken,
+};
 
 /// A model that looks at clips.
-pub struct ClipReader<'a> {
-    task: &'a VideoTextTask,
+pub struct ClipReader<'t, 'a> {
+    task: &'t VideoTextTask,
     forward: Forward<'a>,
     /// Clips whose frame tokens are cached.
     num_clips: usize,
@@ -33,9 +35,9 @@ pub struct EncodedClips<'a> {
     pub logits: Option<Cow<'a, [f32]>>,
 }
 
-impl<'a> ClipReader<'a> {
+impl<'t, 'a> ClipReader<'t, 'a> {
     /// The forward programs of a task.
-    pub fn new(task: &'a VideoTextTask, forward: Forward<'a>) -> ClipReader<'a> {
+    pub fn new(task: &'t VideoTextTask, forward: Forward<'a>) -> ClipReader<'t, 'a> {
         ClipReader {
             task,
             forward,
@@ -55,7 +57,7 @@ impl<'a> ClipReader<'a> {
 
     /// Encodes clips as they were read; at least one, at most a batch. Captions are of these from now on.
     pub fn clips(&mut self, loaded: &Loaded<HostRow>) -> Result<EncodedClips<'_>, DeviceError> {
-        let counts: Vec<i64> = loaded.frame_counts.iter().map(|&one| one.into()).collect();
+        let counts = vec![self.task.model.frames() as i64; loaded.rows.len()];
         self.frames(&loaded.rows, &counts)
     }
 
@@ -106,7 +108,10 @@ impl<'a> ClipReader<'a> {
         let forward = &mut self.forward;
         forward.feed_indices(&endpoint(TEXT_ENCODER, "ids"), &ids);
         forward.feed_indices(&endpoint(TEXT_ENCODER, "lengths"), &lengths);
-        forward.feed_indices(&endpoint(TEXT_ENCODER, "end"), &ends);
+        let end = endpoint(TEXT_ENCODER, "end");
+        if forward.has(&end) {
+            forward.feed_indices(&end, &ends);
+        }
         forward.run(TEXT_ENCODER)?;
         forward.read_rows(&endpoint(TEXT_ENCODER, "features"), rows)
     }
@@ -147,14 +152,24 @@ impl<'a> ClipReader<'a> {
         let task = self.task;
         let decoder = task.decoder().expect("a model that writes captions");
         let tokens = decoder_tokens(task, decoder);
-        self.forward.run(CAPTION_START)?;
-        let mut decoding = Decoding {
-            forward: &mut self.forward,
-            longest: task.generation.num_steps(&tokens),
-            takes_bans: task.generation.candidates(&tokens).is_some(),
-        };
-        generation::search(&mut decoding, &task.generation, &tokens, samples)
+        write_captions(&mut self.forward, &task.generation, &tokens, samples)
     }
+}
+
+/// Captions of the clips whose frame tokens are cached; `samples` are their numbers.
+pub(super) fn write_captions(
+    forward: &mut Forward<'_>,
+    settings: &Generation,
+    tokens: &DecoderTokens,
+    samples: &[u64],
+) -> Result<Vec<Generated>, TrainError> {
+    forward.run(CAPTION_START)?;
+    let mut decoding = Decoding {
+        forward,
+        longest: settings.num_steps(tokens),
+        takes_bans: settings.candidates(tokens).is_some(),
+    };
+    generation::search(&mut decoding, settings, tokens, samples)
 }
 
 /// One token after the other.

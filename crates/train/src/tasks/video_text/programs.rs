@@ -15,6 +15,7 @@ use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{DType, Graph, ValueId};
 use holdall_models::decoder::config::DecoderConfig;
+use holdall_models::video_text::config::TextTower;
 use holdall_models::video_text::{
     self, CaptionInputs, DecodingCaches, FrameCounts, TextInputs, TokenInputs,
 };
@@ -26,7 +27,7 @@ use super::batch::{
     TEXT_LENGTHS,
 };
 use super::step::FEATURES;
-use crate::generation::DecoderTokens;
+use crate::generation::{DecoderTokens, Generation};
 
 pub(super) const VIDEO_ENCODER: &str = "video encoder";
 pub(super) const TEXT_ENCODER: &str = "text encoder";
@@ -55,7 +56,7 @@ pub(super) fn write_programs(task: &VideoTextTask, g: &mut Graph, batch: usize) 
     let model = &task.model;
     let size = model.vision.image_size;
     let mut inputs = Inputs { g, batch };
-    let frame = [task.num_frames(), size, size, 3];
+    let frame = [task.model.frames(), size, size, 3];
     let pixels = inputs.input(PIXELS, &frame, task.pixels);
     let frame_counts = task.masks_frames.then(|| FrameCounts {
         frames: inputs.input(FRAME_COUNTS, &[], DType::I64),
@@ -64,7 +65,8 @@ pub(super) fn write_programs(task: &VideoTextTask, g: &mut Graph, batch: usize) 
     let text_inputs = TextInputs {
         ids: inputs.input(TEXT_IDS, &[task.num_text_tokens], DType::I64),
         lengths: inputs.input(TEXT_LENGTHS, &[], DType::I64),
-        end: inputs.input(TEXT_END, &[], DType::I64),
+        end: matches!(model.text, TextTower::Clip(_))
+            .then(|| inputs.input(TEXT_END, &[], DType::I64)),
         order: None,
     };
     let [video, text] = FEATURES.map(|name| match g.endpoint(name) {
@@ -87,14 +89,16 @@ pub(super) fn write_programs(task: &VideoTextTask, g: &mut Graph, batch: usize) 
         task.decoder()?;
         let tokens_bsd = frame_tokens?;
         let dims = g.shape(tokens_bsd);
-        let cache = g.cache("frame tokens", dims.dims());
+        let cache = g.forward_cache("frame tokens", dims.dims());
         g.push_new(AddInto {}, vec![tokens_bsd], &[cache]);
         Some(cache)
     });
     g.forward_program(TEXT_ENCODER, |g| {
         g.name_endpoint("ids", text_inputs.ids);
         g.name_endpoint("lengths", text_inputs.lengths);
-        g.name_endpoint("end", text_inputs.end);
+        if let Some(end) = text_inputs.end {
+            g.name_endpoint("end", end);
+        }
         g.name_endpoint("features", text);
         video_text::text(g, model, &text_inputs, text, None);
     });
@@ -105,7 +109,8 @@ pub(super) fn write_programs(task: &VideoTextTask, g: &mut Graph, batch: usize) 
             frame_counts,
         };
         write_caption_loss(task, g, &clips);
-        write_decoding(task, decoder, g, &clips);
+        let tokens = decoder_tokens(task, decoder);
+        write_decoding(g, decoder, (&task.generation, &tokens), &clips);
     }
 }
 
@@ -128,10 +133,11 @@ impl Inputs<'_> {
 }
 
 /// Clips whose frame tokens are cached.
-struct Clips {
-    batch: usize,
-    frame_tokens: ValueId,
-    frame_counts: Option<FrameCounts>,
+pub(super) struct Clips {
+    pub batch: usize,
+    /// `[b, s, d]`, in a cache.
+    pub frame_tokens: ValueId,
+    pub frame_counts: Option<FrameCounts>,
 }
 
 /// Every token counts as one: weights and smoothing are for training.
@@ -171,16 +177,20 @@ fn write_caption_loss(task: &VideoTextTask, g: &mut Graph, clips: &Clips) {
     });
 }
 
-fn write_decoding(task: &VideoTextTask, decoder: &DecoderConfig, g: &mut Graph, clips: &Clips) {
-    let generation = &task.generation;
-    let tokens = decoder_tokens(task, decoder);
-    let longest = generation.num_steps(&tokens);
+/// Writes what begins captions and what goes on with them.
+pub(super) fn write_decoding(
+    g: &mut Graph,
+    decoder: &DecoderConfig,
+    (generation, tokens): (&Generation, &DecoderTokens),
+    clips: &Clips,
+) {
+    let longest = generation.num_steps(tokens);
     let beams = generation.rows_per_sample();
     let (batch, rows) = (clips.batch, clips.batch * beams);
     let frame_tokens = g.shape(clips.frame_tokens).dims()[1];
     let mut caches = |kind: &str, dims: &[usize]| -> Vec<[ValueId; 2]> {
         let of_layer = |layer: usize| {
-            ["keys", "values"].map(|name| g.cache(&format!("{kind} {name} {layer}"), dims))
+            ["keys", "values"].map(|name| g.forward_cache(&format!("{kind} {name} {layer}"), dims))
         };
         (0..decoder.layers).map(of_layer).collect()
     };
@@ -202,14 +212,14 @@ fn write_decoding(task: &VideoTextTask, decoder: &DecoderConfig, g: &mut Graph, 
             frame_token_counts: clips.frame_counts.map(|counts| counts.tokens),
         };
         let logits = decoder::next(g, decoder, &token, &caches);
-        let Some(count) = generation.candidates(&tokens) else {
+        let Some(count) = generation.candidates(tokens) else {
             let all = g.output("logits", &[rows, decoder.vocab_size]);
             g.push_new(AddInto {}, vec![logits], &[all]);
             return;
         };
         let count = count.min(decoder.vocab_size);
         // At least one: an operand has a size.
-        let width = generation.banned_width(&tokens).max(1);
+        let width = generation.banned_width(tokens).max(1);
         let banned = g.input("banned", &[rows, width], DType::I64);
         // One behind the other, so that one read brings all.
         let best = g.output("best", &[rows * (2 * count + 1)]);

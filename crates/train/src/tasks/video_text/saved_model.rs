@@ -14,6 +14,7 @@ use super::export::{CAPTION_TOKENIZER, SavedTexts};
 use super::opened_model::{OpenedModel, open_model};
 use crate::config::RunConfig;
 use crate::error::TrainError;
+use crate::generation::read_generation_config;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 
 /// A model with all that lies beside it.
@@ -48,6 +49,7 @@ impl SavedVideoText {
         weights.new_heads = false;
         let heads = targets.iter().map(Head::new).collect();
         let mut task = VideoTextTask::new(model, heads);
+        task.generation = read_generation_config(folder.path())?.unwrap_or_default();
         task.weights = Some(Arc::new(weights));
         Ok(SavedVideoText {
             task,

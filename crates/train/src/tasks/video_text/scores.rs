@@ -1,7 +1,7 @@
 //! The figures of an evaluation: what `metrics.jsonl` has, what may decide the best model, and what people read.
 
 use holdall_files::thousands;
-use holdall_metrics::retrieval::Ranks;
+use holdall_metrics::retrieval::{Found, Ranks, Ties};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -44,6 +44,18 @@ pub(super) struct Retrieval {
     pub video_to_text: Ranks,
     /// Texts looking for a clip of theirs.
     pub text_to_video: Ranks,
+}
+
+impl Retrieval {
+    /// From exact ranks of all clips against so many texts.
+    pub(super) fn of(found: &Found, num_texts: usize) -> Retrieval {
+        Retrieval {
+            clips: found.to_gallery.num_items(),
+            texts: num_texts,
+            video_to_text: found.to_gallery.ranks(Ties::Mean),
+            text_to_video: found.to_query.ranks(Ties::Mean),
+        }
+    }
 }
 
 /// How likely captions are: every token counts as one, nothing is smoothed.
