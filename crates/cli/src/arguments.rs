@@ -15,6 +15,7 @@ use crate::commands::bench_retrieval::BenchRetrievalArguments;
 use crate::commands::bench_step::{
     BenchClassifyArguments, BenchClipArguments, BenchSegmentArguments, BenchVideoTextArguments,
 };
+use crate::commands::caption_scores::CaptionScoresArguments;
 use crate::commands::completions::CompletionsArguments;
 use crate::commands::data_check::DataCheckArguments;
 use crate::commands::data_clean::DataCleanArguments;
@@ -61,6 +62,8 @@ pub enum Command {
     Predict(PredictArguments),
     /// Exact ranks of features from any framework, at any scale, inside a memory limit
     Retrieval(RetrievalArguments),
+    /// BLEU, ROUGE-L and CIDEr-D of captions from any framework, as pycocoevalcap, NLTK and rouge_score compute them
+    CaptionScores(CaptionScoresArguments),
     /// A run, or several side by side, as one HTML file: curves, memory, predictions
     Report(ReportArguments),
     /// Searches for bad pictures and rows, cleans a CSV, draws data to try things on

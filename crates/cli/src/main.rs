@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Command::Eval(arguments) => commands::eval::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),
         Command::Retrieval(arguments) => commands::retrieval::run(arguments),
+        Command::CaptionScores(arguments) => commands::caption_scores::run(arguments),
         Command::Data(arguments) => match arguments.command {
             DataCommand::Check(arguments) => commands::data_check::run(arguments),
             DataCommand::Clean(arguments) => commands::data_clean::run(arguments),

@@ -226,7 +226,12 @@ pub struct Evaluated {
 }
 
 /// Files that [`Evaluated::files`] may have: those of the best model stay.
-pub const BEST_FILES: [&str; 3] = ["samples.json", "confusion.json", "segmentation.json"];
+pub const BEST_FILES: [&str; 4] = [
+    "samples.json",
+    "confusion.json",
+    "segmentation.json",
+    "captions.json",
+];
 
 /// Why an evaluation has no result.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ pub mod bench_captions;
 pub mod bench_loader;
 pub mod bench_retrieval;
 pub mod bench_step;
+pub mod caption_scores;
 pub mod completions;
 pub mod data_check;
 pub mod data_clean;
