@@ -45,6 +45,23 @@ pub struct ClipOptions {
     pub max_tokens: Option<usize>,
 }
 
+impl ClipOptions {
+    /// Only a video-text model has clips.
+    pub(super) fn refuse(&self, model: &str) -> Result<(), TrainError> {
+        let asked = [
+            ("--find", self.find.is_some()),
+            ("--beams", self.beams.is_some()),
+            ("--max-tokens", self.max_tokens.is_some()),
+        ];
+        match asked.iter().find(|(_, is_there)| *is_there) {
+            Some((option, _)) => Err(TrainError::Config(format!(
+                "{option}: expected a video-text model, found {model}\nhint: leave it out"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct ClipsJson<'a> {
     model: &'a Path,
@@ -94,7 +111,7 @@ pub(super) fn run(
             Some(own) => own,
             None => saved.text()?,
         }),
-        None if texts.table.is_empty() && arguments.features.is_none() => {
+        None if texts.table.is_none() && arguments.features.is_none() => {
             return Err(TrainError::Config(format!(
                 "{}: expected a model that writes captions, found one without a decoder\n\
                  hint: --labels \"a,b\" or --find TEXT compare clips with texts; --features FILE writes features",
@@ -227,7 +244,7 @@ fn write(
 struct Texts {
     labels: Vec<String>,
     has_find: bool,
-    table: TokenTable,
+    table: Option<TokenTable>,
     scale: f32,
 }
 
@@ -248,8 +265,12 @@ impl Texts {
             .collect();
         texts.extend(arguments.clips.find.clone());
         let table = match texts.is_empty() {
-            true => TokenTable::empty(),
-            false => TokenTable::new(&saved.text()?, &texts, task.num_text_tokens)?,
+            true => None,
+            false => Some(TokenTable::new(
+                &saved.text()?,
+                &texts,
+                task.num_text_tokens,
+            )?),
         };
         Ok(Texts {
             labels,
@@ -261,8 +282,11 @@ impl Texts {
 
     fn encode(&self, reader: &mut ClipReader<'_, '_>) -> Result<Vec<f32>> {
         let mut features = Vec::new();
-        for first in (0..self.table.len()).step_by(reader.batch()) {
-            let encoded = reader.texts(&self.table, first);
+        let Some(table) = &self.table else {
+            return Ok(features);
+        };
+        for first in (0..table.len()).step_by(reader.batch()) {
+            let encoded = reader.texts(table, first);
             features.extend_from_slice(&encoded.map_err(TrainError::from)?);
         }
         Ok(features)
@@ -347,7 +371,7 @@ fn as_csv(all: &[ClipPrediction]) -> Result<Vec<u8>> {
             &one.video,
             one.caption.as_deref().unwrap_or(""),
             &number(one.similarity),
-            best.map_or("", |best| &best.label),
+            best.map_or("", |best| best.label.as_str()),
             &number(best.map(|best| best.probability)),
         ])?;
     }

@@ -2,6 +2,7 @@
 
 use holdall_data::samples::Samples;
 use holdall_files::thousands;
+use holdall_metrics::captions::CaptionScores;
 use serde_json::json;
 
 use super::VideoTextTask;
@@ -116,14 +117,15 @@ impl WrittenCaptions {
 }
 
 fn figures(pairs: &[(String, Vec<String>)]) -> CaptionFigures {
-    let [bleu1, bleu2, bleu3, bleu4] = [0.0; 4];
+    let scores = CaptionScores::of(pairs);
+    let [bleu1, bleu2, bleu3, bleu4] = scores.bleu;
     CaptionFigures {
         clips: pairs.len(),
         bleu1,
         bleu2,
         bleu3,
         bleu4,
-        rouge_l: 0.0,
-        cider_d: 0.0,
+        rouge_l: scores.rouge_l,
+        cider_d: scores.cider_d,
     }
 }

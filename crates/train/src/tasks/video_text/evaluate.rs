@@ -352,7 +352,7 @@ mod tests {
         );
         assert!(peak < 2_000_000_000, "{peak} bytes");
         assert!(peak - before <= planned, "{} of {planned}", peak - before);
-        let r1 = retrieval.video_to_text.r1;
+        let r1 = retrieval.video_to_text.ranks.r1;
         assert!((0.1..1.0).contains(&r1), "{r1}");
     }
 }

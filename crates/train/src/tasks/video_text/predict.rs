@@ -57,7 +57,7 @@ impl<'t, 'a> ClipReader<'t, 'a> {
 
     /// Encodes clips as they were read; at least one, at most a batch. Captions are of these from now on.
     pub fn clips(&mut self, loaded: &Loaded<HostRow>) -> Result<EncodedClips<'_>, DeviceError> {
-        let counts = vec![self.task.model.frames() as i64; loaded.rows.len()];
+        let counts: Vec<i64> = loaded.frame_counts.iter().map(|&one| one.into()).collect();
         self.frames(&loaded.rows, &counts)
     }
 

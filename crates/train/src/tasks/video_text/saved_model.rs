@@ -65,6 +65,16 @@ impl SavedVideoText {
         &self.task
     }
 
+    /// What a contrastive similarity is multiplied by.
+    pub fn logit_scale(&self) -> Result<f32, TrainError> {
+        let mut value = [0.0];
+        let weights = self.task.weights.as_deref();
+        if let Some(folder) = weights.and_then(|weights| weights.model.as_ref()) {
+            folder.read_f32("logit_scale", &mut value)?;
+        }
+        Ok(value[0].exp())
+    }
+
     /// The text tower's tokenizer.
     pub fn text(&self) -> Result<TextEncoder, TrainError> {
         let model = &self.task.model;

@@ -1,7 +1,7 @@
 //! The figures of an evaluation: what `metrics.jsonl` has, what may decide the best model, and what people read.
 
 use holdall_files::thousands;
-use holdall_metrics::retrieval::{Found, Ranks, Ties};
+use holdall_metrics::retrieval::{Found, Ranked, Ranks, Ties};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -41,9 +41,28 @@ pub(super) struct Retrieval {
     /// Different texts.
     pub texts: usize,
     /// Clips looking for their text.
-    pub video_to_text: Ranks,
+    pub video_to_text: Way,
     /// Texts looking for a clip of theirs.
-    pub text_to_video: Ranks,
+    pub text_to_video: Way,
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Way {
+    /// The usual figures.
+    #[serde(flatten)]
+    pub ranks: Ranks,
+    /// One over the logarithm of the rank and one, for ranks up to five; the mean.
+    pub ndcg5: f64,
+}
+
+impl Way {
+    fn of(ranked: &Ranked) -> Way {
+        Way {
+            ranks: ranked.ranks(Ties::Mean),
+            ndcg5: ranked.ndcg(5, Ties::Mean),
+        }
+    }
 }
 
 impl Retrieval {
@@ -52,8 +71,8 @@ impl Retrieval {
         Retrieval {
             clips: found.to_gallery.num_items(),
             texts: num_texts,
-            video_to_text: found.to_gallery.ranks(Ties::Mean),
-            text_to_video: found.to_query.ranks(Ties::Mean),
+            video_to_text: Way::of(&found.to_gallery),
+            text_to_video: Way::of(&found.to_query),
         }
     }
 }
@@ -97,12 +116,14 @@ pub(super) struct CaptionFigures {
 }
 
 /// Names that `best_metric` may have without a decoder and without heads, the usual one first.
-const RETRIEVAL: [(&str, Direction); 7] = [
+const RETRIEVAL: [(&str, Direction); 9] = [
     ("mean_r1", Direction::Higher),
     ("video_to_text_r1", Direction::Higher),
     ("text_to_video_r1", Direction::Higher),
     ("video_to_text_mrr", Direction::Higher),
     ("text_to_video_mrr", Direction::Higher),
+    ("video_to_text_ndcg5", Direction::Higher),
+    ("text_to_video_ndcg5", Direction::Higher),
     ("video_to_text_median_rank", Direction::Lower),
     ("text_to_video_median_rank", Direction::Lower),
 ];
@@ -180,11 +201,12 @@ pub(super) fn describe_scores(task: &VideoTextTask, scores: &Scores) -> String {
     let Some(found) = scores.read::<VideoTextScores>() else {
         return String::new();
     };
-    let ranks = |ranks: &Ranks| {
+    let ranks = |way: &Way| {
+        let ranks = &way.ranks;
         let [r1, r5, r10] = [ranks.r1, ranks.r5, ranks.r10].map(percent);
         format!(
-            "R@1 {r1}, R@5 {r5}, R@10 {r10}, median rank {}, MRR {:.3}",
-            ranks.median_rank, ranks.mrr
+            "R@1 {r1}, R@5 {r5}, R@10 {r10}, median rank {}, MRR {:.3}, NDCG@5 {:.3}",
+            ranks.median_rank, ranks.mrr, way.ndcg5
         )
     };
     let mut lines = vec![
