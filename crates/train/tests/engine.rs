@@ -28,3 +28,5 @@ mod splits;
 mod support;
 #[path = "engine/threads.rs"]
 mod threads;
+#[path = "engine/video_text_captions.rs"]
+mod video_text_captions;

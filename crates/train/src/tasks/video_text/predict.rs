@@ -136,11 +136,17 @@ impl<'t, 'a> ClipReader<'t, 'a> {
                 num_tokens += 1;
             }
         }
+        Ok((self.caption_sum(&ids, &labels)?, num_tokens))
+    }
+
+    /// The same over rows of tokens that the decoder reads, and rows that it is to say: negative where nothing, and rows for every
+    /// clip of a batch.
+    pub fn caption_sum(&mut self, ids: &[i64], labels: &[i64]) -> Result<f64, DeviceError> {
         let forward = &mut self.forward;
-        forward.feed_indices(&endpoint(CAPTION_LOSS, "ids"), &ids);
-        forward.feed_indices(&endpoint(CAPTION_LOSS, "labels"), &labels);
+        forward.feed_indices(&endpoint(CAPTION_LOSS, "ids"), ids);
+        forward.feed_indices(&endpoint(CAPTION_LOSS, "labels"), labels);
         let sum = forward.run_and_read(CAPTION_LOSS, &endpoint(CAPTION_LOSS, "sum"))?;
-        Ok((f64::from(sum[0]), num_tokens))
+        Ok(f64::from(sum[0]))
     }
 
     /// Captions of the clips that were encoded last; `samples` are their numbers.
