@@ -30,3 +30,5 @@ mod support;
 mod threads;
 #[path = "engine/video_text_captions.rs"]
 mod video_text_captions;
+#[path = "engine/video_text_splits.rs"]
+mod video_text_splits;
