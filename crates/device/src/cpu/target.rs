@@ -241,9 +241,10 @@ impl Target for CpuTarget {
                 let keys = node.input(1).dims()[1];
                 attention::scratch_elements(self.num_threads, 1, keys) * element
             }
-            Op::AttentionGrad(_) => {
+            Op::AttentionGrad(op) => {
                 let keys = node.input(2).dims()[1];
-                attention::scratch_elements(self.num_threads, 2, keys) * element
+                let matrices = attention::backward_matrices(&op.forward);
+                attention::scratch_elements(self.num_threads, matrices, keys) * element
             }
             Op::CachedAttention(op) => {
                 let ancestors = node.input(3);
