@@ -64,6 +64,7 @@ pub(crate) fn class_token(
         one_token: Some(class_token),
         key_lengths_b: Some(inputs.lengths),
         regularization,
+        attention_dropout: config.attention_dropout,
     };
     config.blocks().write(graph, "text", x_btd, &usage)
 }

@@ -165,7 +165,13 @@ fn write_vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_b
 /// Writes the text tower; unit-length features go to `text_bp`.
 pub fn text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp: ValueId) {
     graph.in_lane(TEXT_LANE, |graph| {
-        write_text(graph, &config.text, &inputs.text(), config.projection_dim, text_bp)
+        write_text(
+            graph,
+            &config.text,
+            &inputs.text(),
+            config.projection_dim,
+            text_bp,
+        )
     });
 }
 
@@ -213,13 +219,7 @@ pub(crate) fn write_text(
         x,
         text.layer_norm_eps,
     );
-    project(
-        graph,
-        "text_projection",
-        pooled,
-        projection_dim,
-        text_bp,
-    );
+    project(graph, "text_projection", pooled, projection_dim, text_bp);
 }
 
 /// `pooled W^T`, of unit length, written to `features`.

@@ -3,7 +3,7 @@
 //! ```text
 //! config.json
 //! model.safetensors          or   model.safetensors.index.json and the shards that it names
-//! head.safetensors           beside a CLIPModel: a classifier on the projection, where one was trained
+//! head.safetensors           beside a CLIPModel or a video-text model: a classifier on the projection, where one was trained
 //! holdall.json               checksums of all of them, where Holdall trained it
 //! ```
 //!
@@ -256,7 +256,10 @@ impl ModelFolder {
         }
         let weights = WeightsFile::open(&file)?;
         let entry = |wanted| weights.tensors().iter().find(|(name, _)| name == wanted);
-        let width = self.clip_config()?.projection_dim;
+        let Some(width) = self.config.projection_dim() else {
+            self.clip_config()?;
+            return Ok(None);
+        };
         if let (2, Some((_, weight)), Some((_, bias))) =
             (weights.tensors().len(), entry("weight"), entry("bias"))
             && let &[num_labels] = bias.shape.as_slice()

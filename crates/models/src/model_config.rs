@@ -11,8 +11,8 @@ use crate::decoder::config::DecoderConfig;
 use crate::error::ModelError;
 use crate::unet::config::UnetConfig;
 use crate::video_text::config::VideoTextConfig;
-use crate::{bert, decoder, unet, video_text};
 use crate::vit::config::{ClassifierConfig, Family, VisionTransformerConfig};
+use crate::{bert, decoder, unet, video_text};
 
 /// A model by its architecture.
 #[derive(Debug, Clone, PartialEq)]
@@ -166,6 +166,19 @@ impl ModelConfig {
             | ModelConfig::Bert(_)
             | ModelConfig::CaptionDecoder(_)
             | ModelConfig::VideoText(_) => None,
+        }
+    }
+
+    /// Width of the space in which texts and what they describe are compared, where there is one.
+    pub fn projection_dim(&self) -> Option<usize> {
+        match self {
+            ModelConfig::Clip(config) => Some(config.projection_dim),
+            ModelConfig::VideoText(config) => Some(config.projection_dim),
+            ModelConfig::Backbone(_)
+            | ModelConfig::Classifier(_)
+            | ModelConfig::Unet(_)
+            | ModelConfig::Bert(_)
+            | ModelConfig::CaptionDecoder(_) => None,
         }
     }
 

@@ -73,7 +73,12 @@ pub(crate) struct Use<'a> {
     /// How many tokens of each sample exist, where not all do. Nothing attends to the others.
     pub key_lengths_b: Option<ValueId>,
     pub regularization: Option<&'a Regularization>,
+    /// Share of attention probabilities that are dropped, where there is a regularization.
+    pub attention_dropout: f64,
 }
+
+/// Places of attention among those that drop numbers: behind all others.
+const ATTENTION_PLACES: u64 = 1 << 32;
 
 impl Blocks {
     /// Name and shape of every tensor, as Hugging Face has them.
@@ -154,11 +159,14 @@ impl Blocks {
                 prefix: format!("{}.{layer}", self.prefix),
                 key_lengths_b: usage.key_lengths_b,
                 regularization: usage.regularization,
+                attention_dropout: usage.attention_dropout,
             };
             let last = layer + 1 == self.num_layers;
-            x_btd = graph.block(&format!("{label}.{layer}"), |graph| match &usage.one_token {
-                Some(one_token) if last => block.write_one(graph, x_btd, one_token),
-                _ => block.write(graph, x_btd),
+            x_btd = graph.block(&format!("{label}.{layer}"), |graph| {
+                match &usage.one_token {
+                    Some(one_token) if last => block.write_one(graph, x_btd, one_token),
+                    _ => block.write(graph, x_btd),
+                }
             });
         }
         x_btd
@@ -232,6 +240,7 @@ struct Block<'a> {
     prefix: String,
     key_lengths_b: Option<ValueId>,
     regularization: Option<&'a Regularization>,
+    attention_dropout: f64,
 }
 
 impl Block<'_> {
@@ -274,9 +283,8 @@ impl Block<'_> {
             None => graph.linear(&name, h_btd, weight, None, None),
         };
         let [q, k, v] = [0, 1, 2].map(|part| graph.columns(qkv, part * d, d));
-        let (name, num_heads) = (self.name("attention"), self.of.num_heads);
         let (lengths, causal) = (self.key_lengths_b, self.of.causal);
-        let mixed_btd = graph.attention(&name, [q, k, v], lengths, num_heads, causal);
+        let mixed_btd = self.attention(graph, [q, k, v], lengths, causal);
         self.finish(graph, mixed_btd, x_btd)
     }
 
@@ -300,10 +308,29 @@ impl Block<'_> {
         let (q_weight, q_bias) = rows(graph, 0, d);
         let q = graph.linear(&self.name("q"), picked_h, q_weight, q_bias, None);
         // The picked token sees what causality lets it see: the keys up to itself.
-        let (name, num_heads) = (self.name("attention"), self.of.num_heads);
-        let mixed = graph.attention(&name, [q, k, v], token.lengths_b, num_heads, false);
+        let mixed = self.attention(graph, [q, k, v], token.lengths_b, false);
         let picked_x = (token.pick)(graph, &self.name("pooled"), x_btd);
         self.finish(graph, mixed, picked_x)
+    }
+
+    fn attention(
+        &self,
+        graph: &mut Graph,
+        qkv: [ValueId; 3],
+        key_lengths_b: Option<ValueId>,
+        causal: bool,
+    ) -> ValueId {
+        let (name, num_heads) = (self.name("attention"), self.of.num_heads);
+        let regularization = self.regularization.filter(|_| self.attention_dropout > 0.0);
+        let dropped = regularization.map(|regularization| {
+            let op = Dropout {
+                rate: self.attention_dropout,
+                layer: ATTENTION_PLACES + self.layer as u64,
+                mode: DropoutMode::Element,
+            };
+            (op, [regularization.sample_ids_b, regularization.stream_2])
+        });
+        graph.attention_dropped(&name, qkv, key_lengths_b, num_heads, causal, dropped)
     }
 
     /// Output projection and MLP, each added to the residual stream.

@@ -32,3 +32,7 @@ mod threads;
 mod video_text_captions;
 #[path = "engine/video_text_splits.rs"]
 mod video_text_splits;
+#[path = "engine/video_text_case.rs"]
+mod video_text_case;
+#[path = "engine/video_text_golden.rs"]
+mod video_text_golden;

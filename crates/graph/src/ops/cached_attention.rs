@@ -7,7 +7,7 @@
 //! Legend: `r` rows (samples x beams), `l` longest text, `d` width (heads side by side).
 
 use crate::op::undifferentiated;
-use crate::{Cost, DType, Graph, NodeView, Output, ValueId};
+use crate::{Cost, DType, Graph, Output, ValueId};
 
 /// Inputs `q_r1d, k_r1d, v_r1d, ancestors_rl, position_1`; outputs `o_r1d`, and `keys_rld, values_rld`, which are read and of which
 /// one step is written. Steps at and behind `position` of `ancestors` are not read.

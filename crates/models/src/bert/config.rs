@@ -81,10 +81,7 @@ impl BertConfig {
             ("token_type_embeddings", self.num_types),
         ];
         for (part, rows) in tables {
-            list.add(
-                &format!("{PREFIX}embeddings.{part}.weight"),
-                &[rows, width],
-            );
+            list.add(&format!("{PREFIX}embeddings.{part}.weight"), &[rows, width]);
         }
         list.add_weight_and_bias(&format!("{PREFIX}embeddings.LayerNorm"), &[width]);
         self.blocks().list(list);

@@ -44,7 +44,11 @@ pub struct DecoderConfig {
 
 impl DecoderConfig {
     /// The usual sizes, for a vocabulary: 6 layers, 512 wide, 8 heads, inner 1,024, a head of its own.
-    pub fn new(vocab_size: usize, max_positions: usize, [bos, eos, pad]: [i64; 3]) -> DecoderConfig {
+    pub fn new(
+        vocab_size: usize,
+        max_positions: usize,
+        [bos, eos, pad]: [i64; 3],
+    ) -> DecoderConfig {
         DecoderConfig {
             layers: 6,
             width: 512,

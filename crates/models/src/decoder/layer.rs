@@ -57,7 +57,11 @@ impl Layer<'_> {
     }
 
     /// Keys and values of the frame tokens, side by side.
-    pub fn frame_keys_and_values(&self, graph: &mut Graph, frame_tokens_bsd: ValueId) -> [ValueId; 2] {
+    pub fn frame_keys_and_values(
+        &self,
+        graph: &mut Graph,
+        frame_tokens_bsd: ValueId,
+    ) -> [ValueId; 2] {
         let width = self.config.width;
         let [weight, bias] = self.frames_kv_parameters(graph);
         let name = self.name("encoder_attn.kv");

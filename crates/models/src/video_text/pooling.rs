@@ -139,7 +139,8 @@ fn attention_pool(
     let x_bsd = graph.add_positions(&name("tokens"), tokens_bsd, positions, tokens / frames);
     let h_bsd = norm(graph, &name("norm"), x_bsd, config.vision.layer_norm_eps);
     let packed = |graph: &mut Graph, kind: &str, dims: &[usize], decay| {
-        let both = ["k_proj", "v_proj"].map(|part| (name(&format!("{part}.{kind}")), dims.to_vec()));
+        let both =
+            ["k_proj", "v_proj"].map(|part| (name(&format!("{part}.{kind}")), dims.to_vec()));
         graph.packed_parameters(&both, decay)
     };
     let weight = packed(graph, "weight", &[width, width], Decay::Yes);
@@ -150,7 +151,13 @@ fn attention_pool(
     let queries_bnd = graph.repeat(&name("repeated"), queries_nd, batch);
     let [weight, bias] = linear_parameters(graph, &name("q_proj"), [width, width]);
     let q = graph.linear(&name("q_proj"), queries_bnd, weight, Some(bias), None);
-    let mixed_bnd = graph.attention(&name("attention"), [q, k, v], key_lengths_b, num_heads, false);
+    let mixed_bnd = graph.attention(
+        &name("attention"),
+        [q, k, v],
+        key_lengths_b,
+        num_heads,
+        false,
+    );
     let [weight, bias] = linear_parameters(graph, &name("out_proj"), [width, width]);
     graph.linear(&name("out_proj"), mixed_bnd, weight, Some(bias), None)
 }

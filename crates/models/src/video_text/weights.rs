@@ -109,7 +109,9 @@ impl<'a> WeightSources<'a> {
             let tensor = self.model.and_then(|folder| folder.tensor(&source));
             let rows = tensor.map(|tensor| (tensor.shape.first().copied(), tensor.shape.get(1)));
             if source == TEXT_POSITIONS
-                && rows.is_some_and(|(rows, width)| rows >= shape.first().copied() && width == shape.get(1))
+                && rows.is_some_and(|(rows, width)| {
+                    rows >= shape.first().copied() && width == shape.get(1)
+                })
             {
                 return Origin::Model(source);
             }
