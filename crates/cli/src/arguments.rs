@@ -12,8 +12,9 @@ use crate::commands::analyze::AnalyzeArguments;
 use crate::commands::bench_loader::BenchLoaderArguments;
 use crate::commands::bench_retrieval::BenchRetrievalArguments;
 use crate::commands::bench_step::{
-    BenchClassifyArguments, BenchClipArguments, BenchSegmentArguments,
+    BenchClassifyArguments, BenchClipArguments, BenchSegmentArguments, BenchVideoTextArguments,
 };
+use crate::commands::caption_scores::CaptionScoresArguments;
 use crate::commands::completions::CompletionsArguments;
 use crate::commands::data_check::DataCheckArguments;
 use crate::commands::data_clean::DataCleanArguments;
@@ -60,6 +61,8 @@ pub enum Command {
     Predict(PredictArguments),
     /// Exact ranks of features from any framework, at any scale, inside a memory limit
     Retrieval(RetrievalArguments),
+    /// BLEU, ROUGE-L and CIDEr-D of captions from any framework, as pycocoevalcap, NLTK and rouge_score compute them
+    CaptionScores(CaptionScoresArguments),
     /// A run, or several side by side, as one HTML file: curves, memory, predictions
     Report(ReportArguments),
     /// Searches for bad pictures and rows, cleans a CSV, draws data to try things on
@@ -116,6 +119,8 @@ pub enum BenchCommand {
     Classify(BenchClassifyArguments),
     /// One training step of a U-Net over random data, batch Dice exact whatever the split
     Segment(BenchSegmentArguments),
+    /// One training step over random clips, texts and captions, exact whatever the split
+    VideoText(BenchVideoTextArguments),
     /// Pictures of a folder into batches, beside decoding alone
     Loader(BenchLoaderArguments),
     /// Exact ranks of random features

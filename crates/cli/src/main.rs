@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Command::Eval(arguments) => commands::eval::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),
         Command::Retrieval(arguments) => commands::retrieval::run(arguments),
+        Command::CaptionScores(arguments) => commands::caption_scores::run(arguments),
         Command::Data(arguments) => match arguments.command {
             DataCommand::Check(arguments) => commands::data_check::run(arguments),
             DataCommand::Clean(arguments) => commands::data_clean::run(arguments),
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
             BenchCommand::Clip(arguments) => commands::bench_step::run_clip(arguments),
             BenchCommand::Classify(arguments) => commands::bench_step::run_classify(arguments),
             BenchCommand::Segment(arguments) => commands::bench_step::run_segment(arguments),
+            BenchCommand::VideoText(arguments) => commands::bench_step::run_video_text(arguments),
             BenchCommand::Loader(arguments) => commands::bench_loader::run(arguments),
             BenchCommand::Retrieval(arguments) => commands::bench_retrieval::run(arguments),
         },

@@ -1,10 +1,11 @@
 //! What a model is worth: retrieval ranks, labels and numbers, from features and logits as they come.
 //!
 //! [`feature_file`] and [`pair_file`] read what any framework wrote, [`feature_gather`] takes what a model says batch by batch,
-//! [`unique_captions`] finds equal ones; [`retrieval`] ranks. [`classification`], [`regression`] and [`segmentation`] score predictions.
+//! [`unique_captions`] finds equal ones; [`retrieval`] ranks. [`classification`], [`regression`], [`segmentation`] and [`captions`] score predictions.
 
 #![deny(unsafe_code)]
 
+pub mod captions;
 pub mod classification;
 pub mod error;
 pub mod exact_dot;

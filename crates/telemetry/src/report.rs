@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! RUN/*.json, *.jsonl, config.yml  ->  run.rs     what is there, and a note on what is not
-//!                                  ->  curves.rs, evaluations.rs, confusion.rs, segmentation.rs    every loss, rate and metric that there is
+//!                                  ->  curves.rs, evaluations.rs, confusion.rs, segmentation.rs, captions.rs    every loss, rate and metric that there is
 //!                                  ->  thin.rs    curves of 2,000 points, extremes kept
 //!                                  ->  page.rs    HTML + CSS + JavaScript + the data, in one file
 //! ```
@@ -10,6 +10,7 @@
 //! Texts, file names and configs come from users: they travel as JSON with every `<` escaped, the page puts them
 //! in place as text, and its policy lets no other script run and nothing be fetched.
 
+mod captions;
 mod confusion;
 mod curves;
 mod evaluations;

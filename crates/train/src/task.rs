@@ -132,9 +132,30 @@ pub trait Task: Send + Sync {
         &[]
     }
 
-    /// Fills one of [`Task::derived_inputs`].
+    /// Fills one of [`Task::derived_inputs`]; of a step over shorter texts, for their length.
     fn derive(&self, name: &str, _micro: &MicroBatch<'_>, _to: &mut [i64]) {
         unreachable!("no input {name} is derived")
+    }
+
+    /// Inputs of a micro-batch that follow from its others and are numbers.
+    fn derived_numbers(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Fills one of [`Task::derived_numbers`]; of a step over shorter texts, for their length.
+    fn derive_numbers(&self, name: &str, _micro: &MicroBatch<'_>, _to: &mut [f32]) {
+        unreachable!("no input {name} is derived")
+    }
+
+    /// Lengths of text that steps are written for ([`StepWriter::length`]), ascending; the last is the longest there is. None: texts
+    /// have one length.
+    fn lengths(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// The longest text of a micro-batch, padding left out. Columns of texts have the full length; a shorter step gets their beginnings.
+    fn longest_text(&self, _micro: &MicroBatch<'_>) -> usize {
+        usize::MAX
     }
 
     /// What each loss's sum over a batch is divided by. Only a task that is wrong on purpose asks how the batch is split.
@@ -205,7 +226,12 @@ pub struct Evaluated {
 }
 
 /// Files that [`Evaluated::files`] may have: those of the best model stay.
-pub const BEST_FILES: [&str; 3] = ["samples.json", "confusion.json", "segmentation.json"];
+pub const BEST_FILES: [&str; 4] = [
+    "samples.json",
+    "confusion.json",
+    "segmentation.json",
+    "captions.json",
+];
 
 /// Why an evaluation has no result.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ pub mod analyze;
 pub mod bench_loader;
 pub mod bench_retrieval;
 pub mod bench_step;
+pub mod caption_scores;
 pub mod completions;
 pub mod data_check;
 pub mod data_clean;

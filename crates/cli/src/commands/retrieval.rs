@@ -64,6 +64,8 @@ struct RetrievalJson<'a> {
 struct DirectionJson {
     #[serde(flatten)]
     ranks: Ranks,
+    /// NDCG@5.
+    ndcg5: f64,
     /// R@k by k.
     at: serde_json::Map<String, serde_json::Value>,
     /// Items that have a rank.
@@ -77,6 +79,7 @@ impl DirectionJson {
         let within = |&k: &u64| (k.to_string(), ranked.within(k, ties).into());
         DirectionJson {
             ranks: ranked.ranks(ties),
+            ndcg5: ranked.ndcg(5, ties),
             at: at.iter().map(within).collect(),
             ranked: ranked.num_items(),
             ties: ranked.num_tied(),
@@ -295,7 +298,7 @@ fn explained(
 fn show(found: &Found, at: &[u64], ties: Ties) -> String {
     let mut heading = vec![String::new()];
     heading.extend(at.iter().map(|k| format!("R@{k}")));
-    heading.extend(["median rank", "mean rank", "MRR", "ranked", "tied"].map(str::to_owned));
+    heading.extend(["median rank", "mean rank", "MRR", "NDCG@5", "ranked", "tied"].map(str::to_owned));
     let direction = |name: &str, ranked: &Ranked| {
         let ranks = ranked.ranks(ties);
         let mut row = vec![name.to_owned()];
@@ -307,6 +310,7 @@ fn show(found: &Found, at: &[u64], ties: Ties) -> String {
             format!("{}", ranks.median_rank),
             format!("{:.2}", ranks.mean_rank),
             format!("{:.4}", ranks.mrr),
+            format!("{:.4}", ranked.ndcg(5, ties)),
             ranked.num_items().to_string(),
             ranked.num_tied().to_string(),
         ]);

@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 23] = [
     "",
     "demo",
     "train",
@@ -11,6 +11,7 @@ const COMMANDS: [&str; 22] = [
     "eval",
     "predict",
     "retrieval",
+    "caption-scores",
     "report",
     "data",
     "data check",
@@ -28,12 +29,13 @@ const COMMANDS: [&str; 22] = [
 ];
 
 /// Examples of these name the reader's own files, write to the shell's, or train for minutes; other tests run such lines.
-const OWN_FILES: [&str; 11] = [
+const OWN_FILES: [&str; 12] = [
     "demo",
     "train",
     "eval",
     "predict",
     "retrieval",
+    "caption-scores",
     "report",
     "data",
     "analyze",

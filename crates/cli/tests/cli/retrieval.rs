@@ -126,7 +126,7 @@ fn counted_each(from: &Rows, to: &Rows, positives: &[Vec<usize>]) -> Vec<Vec<[us
 }
 
 /// The usual numbers, counted one by one.
-fn expected(places: &[Vec<[usize; 2]>], policy: &str) -> [f64; 6] {
+fn expected(places: &[Vec<[usize; 2]>], policy: &str) -> [f64; 7] {
     let rank = |[above, level]: &[usize; 2]| {
         1.0 + *above as f64
             + match policy {
@@ -156,14 +156,43 @@ fn expected(places: &[Vec<[usize; 2]>], policy: &str) -> [f64; 6] {
     };
     let mean = ranks.iter().sum::<f64>() / count as f64;
     let mrr = ranks.iter().map(|rank| 1.0 / rank).sum::<f64>() / count as f64;
-    [within(1.0), within(5.0), within(10.0), median, mean, mrr]
+    let gain = |rank: f64| 1.0 / (1.0 + rank).log2();
+    let ndcg = items.iter().map(|ranks| {
+        let found: f64 = ranks
+            .iter()
+            .filter(|rank| **rank <= 5.0)
+            .map(|rank| gain(*rank))
+            .sum();
+        let most: f64 = (1..=ranks.len().min(5))
+            .map(|place| gain(place as f64))
+            .sum();
+        found / most
+    });
+    let ndcg = ndcg.sum::<f64>() / items.len() as f64;
+    [
+        within(1.0),
+        within(5.0),
+        within(10.0),
+        median,
+        mean,
+        mrr,
+        ndcg,
+    ]
 }
 
 #[track_caller]
-fn assert_direction(found: &Value, expected: [f64; 6]) {
-    for (key, expected) in ["r1", "r5", "r10", "median_rank", "mean_rank", "mrr"]
-        .iter()
-        .zip(expected)
+fn assert_direction(found: &Value, expected: [f64; 7]) {
+    for (key, expected) in [
+        "r1",
+        "r5",
+        "r10",
+        "median_rank",
+        "mean_rank",
+        "mrr",
+        "ndcg5",
+    ]
+    .iter()
+    .zip(expected)
     {
         let value = found[key].as_f64().unwrap();
         assert!(

@@ -1,4 +1,4 @@
-//! From ranks to the usual statistics: R@k, median and mean rank, MRR.
+//! From ranks to the usual statistics: R@k, median and mean rank, MRR, NDCG@k.
 
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +86,25 @@ impl Ranked {
             within.count() as f64 / entries.len() as f64
         };
         mean(self.per_item().map(share))
+    }
+
+    /// NDCG@k with relevance 1 for a positive and 0 for others, averaged over items:
+    ///
+    /// ```text
+    /// sum over positives with rank <= k of 1 / log2(1 + rank)  over  sum over i = 1 .. min(k, positives) of 1 / log2(1 + i)
+    /// ```
+    ///
+    /// Under [`Rule::Best`](super::Rule::Best) an item has one positive, its best. With ties a rank may lie between two places, and so may its gain.
+    pub fn ndcg(&self, k: u64, ties: Ties) -> f64 {
+        let gain = |rank: f64| 1.0 / (1.0 + rank).log2();
+        let normalised = |entries: &[Entry]| {
+            let ranks = entries.iter().map(|entry| entry.rank(ties));
+            let found: f64 = ranks.filter(|&rank| rank <= k as f64).map(gain).sum();
+            let places = (entries.len() as u64).min(k);
+            let most: f64 = (1..=places).map(|place| gain(place as f64)).sum();
+            found / most
+        };
+        mean(self.per_item().map(normalised))
     }
 
     /// The usual numbers. NaN where nothing has a rank.

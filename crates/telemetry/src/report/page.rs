@@ -7,13 +7,14 @@ use super::run::Run;
 const MARKUP: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// In the order in which they are read.
-const SCRIPTS: [&str; 8] = [
+const SCRIPTS: [&str; 9] = [
     include_str!("words.js"),
     include_str!("chart.js"),
     include_str!("arena.js"),
     include_str!("predictions.js"),
     include_str!("confusion.js"),
     include_str!("segmentation.js"),
+    include_str!("captions.js"),
     include_str!("sections.js"),
     include_str!("page.js"),
 ];

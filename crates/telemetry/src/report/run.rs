@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::ReportError;
+use super::captions::Captions;
 use super::confusion::Confusion;
 use super::curves::{StepCurves, memory_curves, phases, without_pauses};
 use super::evaluations::{Best, MetricCurve, best, metric_curves};
@@ -42,6 +43,7 @@ pub struct Run {
     samples: Option<Value>,
     confusion: Option<Confusion>,
     segmentation: Option<Segmentation>,
+    captions: Option<Captions>,
     #[serde(flatten)]
     steps: StepCurves,
     num_evaluations: usize,
@@ -113,13 +115,16 @@ impl Run {
         let confusion: Option<Confusion> = confusion.map(Confusion::bounded);
         let segmentation = noted(run_files::read_json(path, "segmentation.json"), &mut notes);
         let segmentation: Option<Segmentation> = segmentation.map(Segmentation::bounded);
+        let captions = noted(run_files::read_json(path, "captions.json"), &mut notes);
+        let captions: Option<Captions> = captions.map(Captions::bounded);
         let failure = noted(run_files::failure(path), &mut notes);
         let analysis = analysis(path, failure.is_some(), &mut notes);
         // Written whenever a model is the best so far.
         let best_step = samples.as_ref().and_then(|file| file["step"].as_u64());
         let best_step = best_step
             .or(confusion.as_ref().and_then(|file| file.step))
-            .or(segmentation.as_ref().and_then(|file| file.step));
+            .or(segmentation.as_ref().and_then(|file| file.step))
+            .or(captions.as_ref().and_then(|file| file.step));
         Ok(Run {
             name: name_of(path),
             config,
@@ -129,6 +134,7 @@ impl Run {
             operations,
             confusion,
             segmentation,
+            captions,
             steps: steps.thinned(),
             num_evaluations: evaluations.len(),
             metrics: metric_curves(&evaluations),

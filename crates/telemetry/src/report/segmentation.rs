@@ -125,7 +125,7 @@ impl Segmentation {
 }
 
 /// Whether it holds its own bytes: the page fetches nothing.
-fn is_picture(uri: &str) -> bool {
+pub(super) fn is_picture(uri: &str) -> bool {
     let bytes = ["data:image/png;base64,", "data:image/jpeg;base64,"]
         .iter()
         .find_map(|start| uri.strip_prefix(start));
