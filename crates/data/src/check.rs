@@ -22,7 +22,7 @@ use crate::allowance::Allowance;
 use crate::config::{DataConfig, Validation};
 use crate::error::DataError;
 use crate::source::targets::Known;
-use crate::source::{Captions, Source};
+use crate::source::{Captions, Media, Source};
 use crate::target::TargetValues;
 use crate::words::thousands;
 pub use clean::{CleanFile, Cleaned, Duplicates, Gone, Reason, clean};
@@ -38,6 +38,8 @@ use row_facts::{CaptionCounts, Facts, Survey};
 pub struct CheckConfig {
     /// Columns, captions, labels, and what is held out, as in training.
     pub data: DataConfig,
+    /// What rows name.
+    pub media: Media,
     /// Whether rows need captions.
     pub captions: Captions,
     /// The CSV; `data.train` was what the user named.
@@ -48,6 +50,8 @@ pub struct CheckConfig {
     pub min_size: u32,
     /// How many times longer than the other a side may be.
     pub max_aspect: u32,
+    /// Frames that each clip should have.
+    pub min_frames: usize,
     /// Pictures that each label should have.
     pub min_per_label: usize,
     /// Threads that look; none for one per core.
@@ -150,8 +154,8 @@ struct Opened {
 impl Opened {
     fn new(config: &CheckConfig, notes: &mut Vec<String>) -> Result<Opened, DataError> {
         config.data.validate()?;
-        let (data, captions) = (&config.data, config.captions);
-        let source = Source::open(data, captions, &config.csv, notes)?;
+        let (data, kind) = (&config.data, (config.media, config.captions));
+        let source = Source::open(data, kind, &config.csv, notes)?;
         let scan = source.scan(&data.validation)?;
         let mut num_rows = scan.num_rows;
         let known = match scan.held.is_empty() {
@@ -173,7 +177,7 @@ impl Opened {
         }
         let mut other = None;
         if let Validation::File { path, .. } = &data.validation {
-            let validation = Source::open(data, captions, path, &mut Vec::new())?;
+            let validation = Source::open(data, kind, path, &mut Vec::new())?;
             let scan = validation.scan(&source.validation_of_other(data))?;
             num_rows += scan.num_rows;
             if let (Some(train), Some(groups)) = (&split.groups, &scan.groups) {

@@ -1,5 +1,6 @@
 //! Which column means what, where the config does not say: by its usual names.
 
+use crate::clips::is_clip_name;
 use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::table::{Row, Table};
@@ -17,11 +18,40 @@ const IMAGE_NAMES: &[&str] = &[
     "image_file",
     "img",
 ];
-const CAPTION_NAMES: &[&str] = &["caption", "text", "description", "title", "sentence"];
+const CAPTION_NAMES: &[&str] = &[
+    "caption",
+    "text",
+    "description",
+    "title",
+    "sentence",
+    "report",
+];
 const LABEL_NAMES: &[&str] = &["make", "label", "class", "category"];
 const MASK_NAMES: &[&str] = &["mask", "mask_path", "masks", "segmentation"];
 const FIELD_OF_VIEW_NAMES: &[&str] = &["fov", "fov_path", "field_of_view"];
 const CLIP_NAMES: &[&str] = &["clip", "clip_path", "video", "video_path", "frames"];
+/// Names that pictures have as well: what such a column names, its first row tells.
+const FILE_NAMES: &[&str] = &["filename", "file_name", "filepath", "file", "path"];
+
+/// What rows name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Media {
+    /// A picture each.
+    #[default]
+    Pictures,
+    /// A clip each: a file, or a folder of frames.
+    Clips,
+}
+
+impl Media {
+    /// One of them, in messages.
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            Media::Pictures => "image",
+            Media::Clips => "clip",
+        }
+    }
+}
 
 /// Whether a task needs captions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +107,7 @@ impl Columns {
     /// `notes`. Labels are never guessed: only class folders have them unasked.
     pub fn find(
         config: &DataConfig,
-        captions: Captions,
+        (media, captions): (Media, Captions),
         table: &Table,
         notes: &mut Vec<String>,
     ) -> Result<Columns, DataError> {
@@ -98,7 +128,10 @@ impl Columns {
                 columns: TargetColumns::Class(table.column("label", LABEL)?),
             });
         }
-        let image = image_column(config, table, notes)?;
+        let image = match media {
+            Media::Pictures => image_column(config, table, notes)?,
+            Media::Clips => video_column(config, table, notes)?,
+        };
         let mut columns = Columns {
             image,
             caption: None,
@@ -106,7 +139,7 @@ impl Columns {
             targets,
         };
         if captions == Captions::Required {
-            columns.find_caption(config, table, notes)?;
+            columns.find_caption(config, media, table, notes)?;
         }
         Ok(columns)
     }
@@ -123,6 +156,7 @@ impl Columns {
     fn find_caption(
         &mut self,
         config: &DataConfig,
+        media: Media,
         table: &Table,
         notes: &mut Vec<String>,
     ) -> Result<(), DataError> {
@@ -134,7 +168,10 @@ impl Columns {
             None => caption(config, table, notes)?,
             Some(column) => {
                 let name = &table.columns()[column];
-                let template = format!("a photo of a {{{name}}}");
+                let template = match media {
+                    Media::Pictures => format!("a photo of a {{{name}}}"),
+                    Media::Clips => format!("a video of a {{{name}}}"),
+                };
                 notes.push(format!(
                     "Captions: `{template}`, made of the label (no caption column; `caption:` under `data:` names one)"
                 ));
@@ -170,8 +207,38 @@ pub(crate) fn field_of_view_by_name(table: &Table) -> Option<&str> {
     usual(table, FIELD_OF_VIEW_NAMES).map(|column| table.columns()[column].as_str())
 }
 
+/// A column of clips by its usual names, or one of files whose first row is a clip.
 pub(crate) fn clip_by_name(table: &Table) -> Option<&str> {
-    usual(table, CLIP_NAMES).map(|column| table.columns()[column].as_str())
+    let column = usual(table, CLIP_NAMES).or_else(|| {
+        let column = usual(table, FILE_NAMES)?;
+        let mut rows = table.rows().ok()?;
+        let first = rows.read_any().ok()??;
+        is_clip_name(first.cell(column).trim()).then_some(column)
+    })?;
+    Some(table.columns()[column].as_str())
+}
+
+fn video_column(
+    config: &DataConfig,
+    table: &Table,
+    notes: &mut Vec<String>,
+) -> Result<usize, DataError> {
+    if let Some(name) = &config.video {
+        return table.column("video", name);
+    }
+    match usual(table, CLIP_NAMES).or_else(|| usual(table, FILE_NAMES)) {
+        Some(column) => {
+            notes.push(guessed("Video", table, column));
+            // By its name again: a namesake is an error.
+            table.column("video", &table.columns()[column])
+        }
+        None => Err(no_usual_column(
+            table,
+            "video",
+            &[CLIP_NAMES, FILE_NAMES].concat(),
+            &format!("name the column of clips: `video: {}`", table.columns()[0]),
+        )),
+    }
 }
 
 /// A column of captions by its usual names: caption, text, description, title, sentence; or the only column there is.
@@ -300,7 +367,7 @@ mod tests {
         let config = DataConfig::default();
         let columns = Columns::find(
             &config,
-            Captions::Required,
+            (Media::Pictures, Captions::Required),
             &table("id,Text,IMAGE_PATH,make"),
             &mut notes,
         )
@@ -327,7 +394,7 @@ mod tests {
         };
         let columns = Columns::find(
             &config,
-            Captions::Required,
+            (Media::Pictures, Captions::Required),
             &table("image,photo,make"),
             &mut notes,
         )
@@ -339,9 +406,14 @@ mod tests {
     #[test]
     fn what_is_not_found_is_said() {
         let error = |config: &DataConfig, header: &str| {
-            Columns::find(config, Captions::Required, &table(header), &mut Vec::new())
-                .unwrap_err()
-                .to_string()
+            Columns::find(
+                config,
+                (Media::Pictures, Captions::Required),
+                &table(header),
+                &mut Vec::new(),
+            )
+            .unwrap_err()
+            .to_string()
         };
         let config = DataConfig::default();
         assert!(error(&config, "image,image,caption").contains("expected one column `image`"));

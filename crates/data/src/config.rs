@@ -11,9 +11,11 @@ use crate::mixing::Mixing;
 use crate::segmentation::MOST_CLASSES;
 use crate::target::{LABEL, TargetConfig};
 
+mod clips;
 mod pair_augment;
 mod segmentation;
 
+pub use clips::{ClipStart, Separator, ShortClips, Stride};
 pub use pair_augment::{PairAugment, Spread};
 pub use segmentation::{ClassColours, FieldOfViewChoice, Foreground, ImageSize};
 
@@ -29,6 +31,22 @@ pub struct DataConfig {
     pub image_root: Option<PathBuf>,
     /// Column of image paths; found by its usual names by default.
     pub image: Option<String>,
+    /// Column of clips: files, or folders of frames; found by its usual names by default.
+    pub video: Option<String>,
+    /// Column whose rows of equal value are one sample of several clips.
+    pub group: Option<String>,
+    /// Clips that such a sample has at most.
+    pub num_videos: Option<u32>,
+    /// Frames that are seen of each clip; the model's by default.
+    pub frames: Option<u32>,
+    /// How far apart they are.
+    pub stride: Stride,
+    /// Where training begins in a clip.
+    pub start: ClipStart,
+    /// What stands for the frames that a short clip does not have.
+    pub short_clips: ShortClips,
+    /// What stands between the columns of a CSV; told from its header line by default.
+    pub separator: Option<Separator>,
     /// A column, or a template over columns: `a photo of a {year} {make}`.
     pub caption: Option<String>,
     /// Labels: short for one target named `label`; nothing, or `none`, leaves the label head out.
@@ -93,6 +111,7 @@ impl DataConfig {
             });
         }
         self.check_segmentation()?;
+        self.check_clips()?;
         let most = self.max_skipped.get();
         if !(0.0..=1.0).contains(&most) {
             return Err(DataError::Setting {

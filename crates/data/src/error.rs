@@ -210,9 +210,10 @@ pub enum DataError {
 
     /// Files that rows name are not there.
     #[error(
-        "{}, row {row}: expected an image at {}, found nothing; {} of {} images are missing{}{}\n\
+        "{}, row {row}: expected {} {noun} at {}, found nothing; {} of {} {noun}s are missing{}{}\n\
          hint: {hint}",
         path.display(),
+        if *noun == "image" { "an" } else { "a" },
         image.display(),
         thousands(*num_missing),
         thousands(*num_images),
@@ -229,7 +230,9 @@ pub enum DataError {
         row: u32,
         /// Where its image should be.
         image: PathBuf,
-        /// Rows without an image.
+        /// What rows name: `image` or `clip`.
+        noun: &'static str,
+        /// Rows without one.
         num_missing: usize,
         /// Rows.
         num_images: usize,
@@ -263,6 +266,44 @@ pub enum DataError {
         path: PathBuf,
         /// What it is, as far as can be told.
         found: String,
+    },
+
+    /// A file is no clip.
+    #[error(
+        "{}: expected a clip, found {found}\n\
+         hint: a folder of frames, GIF, WebP, AVI, npy and videos are read; a row names the folder, not a frame in it",
+        path.display()
+    )]
+    NotAClip {
+        /// The file.
+        path: PathBuf,
+        /// What it is, as far as can be told.
+        found: String,
+    },
+
+    /// A clip stops before its end.
+    #[error(
+        "{}: expected a whole clip, found one that is cut short\n\
+         hint: copy or download it again, or remove its row",
+        path.display()
+    )]
+    ClipTruncated {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A video needs a program that is not there.
+    #[error(
+        "{}: expected `{program}` to read it with, found none in PATH\n\
+         hint: install it: `apt install ffmpeg`, `dnf install ffmpeg-free`, `brew install ffmpeg` or `conda install -c conda-forge ffmpeg`; \
+         folders of frames, GIF, WebP, AVI with Motion JPEG and npy are read without it",
+        path.display()
+    )]
+    NoFfmpeg {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        program: String,
     },
 
     /// A picture stops before its end.

@@ -58,13 +58,6 @@ pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
     Ok(found)
 }
 
-/// Names of the pictures in a folder. Others are left alone: notes, thumbnails' databases, hidden files.
-pub(crate) fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
-    let mut names = entries(folder)?.files;
-    names.retain(|name| is_picture(name));
-    Ok(names)
-}
-
 /// Whether a name ends as those of pictures do.
 pub fn is_picture(name: &str) -> bool {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);

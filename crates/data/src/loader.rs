@@ -24,6 +24,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::allowance::Allowance;
+use crate::clips::ClipFraming;
 use crate::config::{Augment, Decode};
 use crate::error::DataError;
 use crate::picture::{self, Framing, PictureCost};
@@ -54,6 +55,8 @@ pub enum RowFormat {
     Picture(PictureFormat),
     /// A picture and its mask.
     Pair(Arc<PairFraming>),
+    /// Frames of one or several clips, one behind the other.
+    Clip(Arc<ClipFraming>),
 }
 
 /// What rows of pictures hold.
@@ -96,6 +99,12 @@ impl From<Arc<PairFraming>> for RowFormat {
     }
 }
 
+impl From<ClipFraming> for RowFormat {
+    fn from(framing: ClipFraming) -> RowFormat {
+        RowFormat::Clip(Arc::new(framing))
+    }
+}
+
 impl RowFormat {
     /// What reading a sample takes at its peak, from headers alone.
     pub fn cost(&self, samples: &Samples, sample: usize) -> Result<PictureCost, DataError> {
@@ -104,13 +113,14 @@ impl RowFormat {
                 picture::cost(&samples.image_path(sample), format.framing)
             }
             RowFormat::Pair(framing) => framing.cost(samples, sample),
+            RowFormat::Clip(framing) => framing.cost(samples, sample),
         }
     }
 
-    /// What a sample takes that stays in memory once it is decoded; pictures do not.
+    /// What a sample takes that stays in memory once it is decoded; pictures and clips do not.
     pub fn kept_bytes(&self, cost: &PictureCost) -> u64 {
         match self {
-            RowFormat::Picture(_) => 0,
+            RowFormat::Picture(_) | RowFormat::Clip(_) => 0,
             RowFormat::Pair(framing) => framing.kept_bytes(cost),
         }
     }
@@ -154,6 +164,8 @@ pub struct Loaded<R> {
     pub rows: Vec<R>,
     /// Whose.
     pub samples: Vec<u32>,
+    /// Of rows of clips, how many frames are there: the others are to be masked. Empty for other rows.
+    pub frame_counts: Vec<u32>,
     /// What was left out since the batch before, in order; each sample once in a loader's life.
     pub skipped: Vec<Skipped>,
     /// Where the batch ends.
@@ -165,6 +177,7 @@ impl<R> Default for Loaded<R> {
         Loaded {
             rows: Vec::new(),
             samples: Vec::new(),
+            frame_counts: Vec::new(),
             skipped: Vec::new(),
             end: Cursor::default(),
         }
@@ -253,6 +266,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     pub fn release(&mut self, batch: &mut Loaded<R>) {
         self.shared.give_back(&mut batch.rows);
         batch.samples.clear();
+        batch.frame_counts.clear();
         batch.skipped.clear();
     }
 

@@ -22,6 +22,7 @@
 mod augment;
 mod colours;
 mod decode;
+mod frame;
 mod framing;
 mod geometry;
 mod header;
@@ -47,9 +48,15 @@ use crate::error::DataError;
 use crate::segmentation::{PairBuffers, PairCost};
 use augment::{Draw, mirror};
 use geometry::Window;
-use header::{Cost, Header};
+use header::Header;
 
+pub(crate) use decode::{broken, contained};
+pub(crate) use frame::{
+    FrameView, animated_webp_bytes, check_frame_size, check_webp, encoded_frame_cost, frame_cost,
+    header_size,
+};
 pub use framing::{Filter, Framing, Resize};
+pub(crate) use header::Cost;
 pub use native::{Native, PixelDepth};
 pub(crate) use native::{NativeCost, ReadAs, decode_native, native_cost, read_native};
 pub use thumbnail::thumbnail;

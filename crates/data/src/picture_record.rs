@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Little-endian. A million pictures are 16 MB on disk and a few hundred kilobytes in memory: they are looked at and compared
-//! piece by piece. A picture that is not there is recorded too, as `NOT_THERE`. A picture with a mask is one of all its files: sizes and times
-//! are added up.
+//! piece by piece. A picture that is not there is recorded too, as `NOT_THERE`. A picture with a mask, and a folder of frames, is one of all its files:
+//! sizes and times are added up.
 
 #[cfg(test)]
 mod tests;
@@ -48,6 +48,26 @@ struct Stamp {
 
 impl Stamp {
     fn of(path: &Path, check: PictureCheck) -> Stamp {
+        match fs::metadata(path) {
+            Ok(folder) if folder.is_dir() => Stamp::of_folder(path, check),
+            _ => Stamp::of_file(path, check),
+        }
+    }
+
+    /// Of the files in a folder of frames.
+    fn of_folder(path: &Path, check: PictureCheck) -> Stamp {
+        let mut files: Vec<PathBuf> = match fs::read_dir(path) {
+            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+            Err(_) => Vec::new(),
+        };
+        files.sort_unstable();
+        let stamps = files.iter().map(|file| Stamp::of_file(file, check));
+        // A folder without files has nothing to show.
+        let all = stamps.reduce(Stamp::and);
+        all.unwrap_or_else(|| Stamp::of_file(path, check))
+    }
+
+    fn of_file(path: &Path, check: PictureCheck) -> Stamp {
         let contents = match check {
             PictureCheck::Time => None,
             PictureCheck::Hash => Some(hash(path)),

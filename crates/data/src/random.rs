@@ -16,6 +16,8 @@ pub(crate) enum Purpose {
     Patch = 8,
     PairGeometry = 9,
     PairColours = 10,
+    ClipStart = 11,
+    ClipVideos = 12,
 }
 
 /// A stream of draws.

@@ -1,5 +1,6 @@
 //! What a run goes through: an image each, perhaps a caption, perhaps labels and numbers, perhaps a mask, in little memory.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::packed_strings::PackedStrings;
@@ -68,6 +69,12 @@ impl Samples {
     pub fn further_image_paths(&self, sample: usize) -> impl Iterator<Item = PathBuf> {
         let further = Companion::FIRST_FURTHER..;
         further.map_while(move |part| self.companion(sample, part))
+    }
+
+    /// Where the clips of a sample are: one, or those of its group.
+    pub fn clip_paths(&self, sample: usize) -> impl Iterator<Item = PathBuf> {
+        let first = self.image_path(sample);
+        std::iter::once(first).chain(self.further_image_paths(sample))
     }
 
     /// Where all that belongs to a sample's image is.
@@ -159,6 +166,38 @@ impl Samples {
     }
 }
 
+impl Samples {
+    /// Samples of the same group as one: it shows the images of all, in their order, and says what the first says. Groups are in the order of their
+    /// first sample.
+    pub(crate) fn grouped(&self, group_of: &[u32]) -> Samples {
+        let mut at_of: HashMap<u32, usize> = HashMap::new();
+        let mut members: Vec<Vec<usize>> = Vec::new();
+        for (sample, group) in group_of.iter().enumerate() {
+            let at = *at_of.entry(*group).or_insert(members.len());
+            match members.get_mut(at) {
+                Some(group) => group.push(sample),
+                None => members.push(vec![sample]),
+            }
+        }
+        let mut builder = SamplesBuilder::new(self.root.clone());
+        for group in &members {
+            let (first, others) = (group[0], &group[1..]);
+            let further: Vec<String> = others.iter().map(|s| self.image(*s).to_owned()).collect();
+            let companions = Companions {
+                further_images: &further,
+                ..Companions::default()
+            };
+            let caption = (!self.caption_of.is_empty()).then(|| self.caption(first));
+            builder.push_captioned(self.image(first), caption, &companions, self.row(first));
+        }
+        let firsts: Vec<usize> = members.iter().map(|group| group[0]).collect();
+        let targets = self.targets.iter().map(|values| values.of(&firsts));
+        let mut grouped = builder.finish(targets.collect());
+        grouped.balanced_by = self.balanced_by;
+        grouped
+    }
+}
+
 /// What belongs to an image: paths from the same root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Companions<'a> {
@@ -217,7 +256,17 @@ impl SamplesBuilder {
 
     /// One more, with what belongs to it; all with this, or all with [`SamplesBuilder::push`].
     pub fn push_with(&mut self, image: &str, companions: &Companions<'_>, row: u32) {
-        self.push(image, None, row);
+        self.push_captioned(image, None, companions, row);
+    }
+
+    fn push_captioned(
+        &mut self,
+        image: &str,
+        caption: Option<&str>,
+        companions: &Companions<'_>,
+        row: u32,
+    ) {
+        self.push(image, caption, row);
         let own = [companions.mask, companions.field_of_view];
         let mut names: Vec<&str> = own.map(Option::unwrap_or_default).to_vec();
         names.extend(companions.further_images.iter().map(String::as_str));
@@ -259,6 +308,25 @@ mod tests {
         );
         assert_eq!(samples.mask_path(1), None);
         assert_eq!(samples.further_image_paths(1).count(), 0);
+    }
+
+    #[test]
+    fn a_group_shows_all_and_says_what_its_first_says() {
+        let mut builder = SamplesBuilder::new(PathBuf::from("root"));
+        for (at, caption) in ["one", "two", "three", "four"].iter().enumerate() {
+            builder.push(&format!("{at}.avi"), Some(caption), at as u32 + 2);
+        }
+        let samples = builder.finish(vec![TargetValues::Class(vec![4, 5, 6, 7])]);
+        let grouped = samples.grouped(&[9, 3, 9, 9]);
+        assert_eq!((grouped.len(), grouped.row(1)), (2, 3));
+        let clips: Vec<PathBuf> = grouped.clip_paths(0).collect();
+        assert_eq!(
+            clips,
+            ["root/0.avi", "root/2.avi", "root/3.avi"].map(Path::new)
+        );
+        assert_eq!(grouped.clip_paths(1).count(), 1);
+        assert_eq!((grouped.caption(0), grouped.caption(1)), ("one", "two"));
+        assert_eq!(grouped.labels(), [4, 5]);
     }
 
     #[test]

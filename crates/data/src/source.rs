@@ -2,6 +2,7 @@
 //! that every image is there. What was decided on the way is said in notes.
 
 mod bad_rows;
+mod clips;
 mod evidence;
 mod missing;
 pub(crate) mod targets;
@@ -11,7 +12,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-pub use crate::columns::Captions;
+pub use crate::columns::{Captions, Media};
 use crate::columns::{Columns, guess_label};
 use crate::config::{DataConfig, Validation};
 use crate::error::{DataError, at_row};
@@ -24,6 +25,7 @@ use crate::unique_texts::UniqueTexts;
 use crate::words::{counted, percent, thousands};
 use bad_rows::check_rows;
 pub use bad_rows::{BadRow, RowFault};
+pub use clips::{read_clips, read_clips_with_targets};
 pub use evidence::{Evidence, EvidenceKind, evidence};
 use missing::check_images;
 use targets::{Known, ScannedTarget, standardize};
@@ -54,7 +56,7 @@ pub struct DataSet {
 
 /// Reads what the config names. The seed decides which rows are held out.
 pub fn read(config: &DataConfig, captions: Captions, seed: u64) -> Result<DataSet, DataError> {
-    read_source(config, captions, None, seed)
+    read_source(config, (Media::Pictures, captions), None, seed)
 }
 
 /// Reads what the config names, with the targets of a trained model: its labels, in its order. A target that the config
@@ -65,7 +67,7 @@ pub fn read_with_targets(
     targets: &[Target],
     seed: u64,
 ) -> Result<DataSet, DataError> {
-    read_source(config, captions, Some(targets), seed)
+    read_source(config, (Media::Pictures, captions), Some(targets), seed)
 }
 
 /// Reads what the config names, with captions and the labels of a trained head, in its order.
@@ -88,14 +90,14 @@ pub fn read_with_labels(
 
 fn read_source(
     config: &DataConfig,
-    captions: Captions,
+    (media, captions): (Media, Captions),
     heads: Option<&[Target]>,
     seed: u64,
 ) -> Result<DataSet, DataError> {
     config.validate()?;
     let found = find(config.train.as_deref())?;
     let mut notes = found.notes;
-    let source = Source::open(config, captions, &found.csv, &mut notes)?;
+    let source = Source::open(config, (media, captions), &found.csv, &mut notes)?;
     let mut scan = source.scan(&config.validation)?;
     let mut bad_rows = std::mem::take(&mut scan.bad);
     notes.extend(check_rows(config, &found.csv, &bad_rows, scan.num_rows)?);
@@ -106,8 +108,9 @@ fn read_source(
         values,
         held,
         groups,
+        clip_groups,
     } = split;
-    let [train, mut validation] = source.samples(&held, &values)?;
+    let [mut train, mut validation] = source.samples(&held, &values)?;
     notes.extend(check_images(
         config,
         &source,
@@ -125,7 +128,7 @@ fn read_source(
     }
     let mut other_groups = None;
     if let Validation::File { path, .. } = &config.validation {
-        let other = Source::open(config, captions, path, &mut Vec::new())?;
+        let other = Source::open(config, (media, captions), path, &mut Vec::new())?;
         let mut scan = other.scan(&source.validation_of_other(config))?;
         notes.extend(check_rows(config, path, &scan.bad, scan.num_rows)?);
         let num_bad = scan.bad.len();
@@ -141,7 +144,18 @@ fn read_source(
         let (_, values) = other.resolve(scan.targets, known, num_samples)?;
         [validation, _] = other.samples(&vec![false; num_samples], &values)?;
         notes.extend(check_images(config, &other, &[&validation], num_bad)?);
+        if let Some(groups) = &scan.clip_groups {
+            validation = validation.grouped(&groups.group_of);
+        }
         other_groups = scan.groups;
+    }
+    if let Some(groups) = &clip_groups {
+        let [of_train, of_held] = [false, true].map(|side| groups.of_side(&held, side));
+        train = train.grouped(&of_train);
+        if !matches!(config.validation, Validation::File { .. }) {
+            validation = validation.grouped(&of_held);
+        }
+        notes.push(clips::note_on_groups(config, &train, &validation));
     }
     notes.push(note_on_validation(
         config,
@@ -183,18 +197,21 @@ pub(crate) struct Source {
     pub(crate) table: Table,
     pub(crate) columns: Columns,
     pub(crate) root: PathBuf,
+    pub(crate) media: Media,
+    /// The column whose rows of equal value are one sample.
+    clip_group: Option<String>,
 }
 
 impl Source {
     pub(crate) fn open(
         config: &DataConfig,
-        captions: Captions,
+        (media, captions): (Media, Captions),
         csv: &Path,
         notes: &mut Vec<String>,
     ) -> Result<Source, DataError> {
-        let table = Table::open(csv)?;
+        let table = Table::open_separated(csv, config.separator)?;
         notes.extend_from_slice(table.notes());
-        let columns = Columns::find(config, captions, &table, notes)?;
+        let columns = Columns::find(config, (media, captions), &table, notes)?;
         let root = match &config.image_root {
             Some(root) if !table.is_listing() => root.clone(),
             _ => table.folder().to_owned(),
@@ -203,6 +220,11 @@ impl Source {
             table,
             columns,
             root,
+            media,
+            clip_group: match media {
+                Media::Pictures => None,
+                Media::Clips => config.group.clone(),
+            },
         })
     }
 
@@ -252,13 +274,19 @@ impl Source {
     /// labels, numbers and groups say.
     pub(crate) fn scan(&self, validation: &Validation) -> Result<Scan, DataError> {
         let split = self.split_column(validation)?;
+        let clip_group = match &self.clip_group {
+            Some(name) => Some((self.table.column("group", name)?, name.as_str())),
+            None => None,
+        };
+        // Clips of one sample are on one side of the split.
         let group = match validation.group() {
             Some(name) => Some((self.table.column("validation", name)?, name)),
-            None => None,
+            None => clip_group,
         };
         let mut scan = Scan {
             targets: self.scan_targets(),
             groups: group.map(|(_, name)| Groups::new(name)),
+            clip_groups: clip_group.map(|(_, name)| Groups::new(name)),
             ..Scan::default()
         };
         let (mut image, mut caption) = (String::new(), String::new());
@@ -285,6 +313,9 @@ impl Source {
                 scanned.push(&target.columns, row, is_held);
             }
             if let (Some((column, _)), Some(groups)) = (group, &mut scan.groups) {
+                groups.push(row.cell(column).trim());
+            }
+            if let (Some((column, _)), Some(groups)) = (clip_group, &mut scan.clip_groups) {
                 groups.push(row.cell(column).trim());
             }
             scan.held.push(is_held);
@@ -333,6 +364,7 @@ impl Source {
             values,
             held,
             groups: scan.groups,
+            clip_groups: scan.clip_groups,
         })
     }
 
@@ -391,6 +423,8 @@ pub(crate) struct Scan {
     /// By sample: bad rows do not count.
     pub(crate) held: Vec<bool>,
     pub(crate) groups: Option<Groups>,
+    /// Rows that are one sample.
+    pub(crate) clip_groups: Option<Groups>,
     pub(crate) bad: Vec<BadRow>,
     /// Bad ones included.
     pub(crate) num_rows: usize,
@@ -402,6 +436,7 @@ pub(crate) struct Split {
     pub(crate) values: Vec<TargetValues>,
     pub(crate) held: Vec<bool>,
     pub(crate) groups: Option<Groups>,
+    clip_groups: Option<Groups>,
 }
 
 /// Rows that belong together, such as those of a patient.
@@ -428,6 +463,13 @@ impl Groups {
             _ => self.names.number(cell),
         };
         self.group_of.push(group);
+    }
+
+    /// Groups of the samples on one side of a split, in their order.
+    fn of_side(&self, held: &[bool], side: bool) -> Vec<u32> {
+        let samples = self.group_of.iter().zip(held);
+        let samples = samples.filter(|(_, is_held)| **is_held == side);
+        samples.map(|(group, _)| *group).collect()
     }
 
     /// By sample, whether it is held out while others of its group are trained on.

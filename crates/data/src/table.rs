@@ -3,6 +3,7 @@
 
 mod retaining_reader;
 mod rows;
+mod separator;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::class_folders;
-use crate::error::{DataError, at_row, suggestion};
+use crate::config::Separator;
+use crate::error::{DataError, suggestion};
 use crate::words::{listed, nearest};
 use rows::{Records, Stamp};
 pub use rows::{Row, Rows};
@@ -22,19 +24,26 @@ pub struct Table {
     path: PathBuf,
     columns: Vec<String>,
     rows: RowsFrom,
+    /// What there is to say of it.
+    notes: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
 enum RowsFrom {
-    /// How the file was when it was opened.
-    File(Stamp),
-    /// The files of class folders, and what there is to say of them.
-    Listing { text: Arc<str>, notes: Vec<String> },
+    /// How the file was when it was opened, and what stands between its columns.
+    File(Stamp, Separator),
+    /// The files of class folders.
+    Listing(Arc<str>),
 }
 
 impl Table {
-    /// Reads the header of a CSV that has at least one row, or lists class folders.
+    /// Reads the header of a CSV that has at least one row, or lists class folders. What stands between columns is told from the header line.
     pub fn open(path: &Path) -> Result<Table, DataError> {
+        Table::open_separated(path, None)
+    }
+
+    /// The same, where this stands between columns, if it is said.
+    pub fn open_separated(path: &Path, separator: Option<Separator>) -> Result<Table, DataError> {
         if path.is_dir() {
             let listing = class_folders::list(path)?;
             let text = Arc::from(listing.csv);
@@ -42,30 +51,38 @@ impl Table {
             return Ok(Table {
                 path: path.to_owned(),
                 columns,
-                rows: RowsFrom::Listing {
-                    text,
-                    notes: listing.notes,
-                },
+                rows: RowsFrom::Listing(text),
+                notes: listing.notes,
             });
         }
-        let (mut records, stamp) = rows::open(path)?;
+        let (mut records, stamp) = rows::open(path, separator)?;
+        let found = records.separator;
+        let mut notes = Vec::new();
+        if found != Separator::Comma && separator.is_none() {
+            notes.push(format!(
+                "Columns of {} are separated by {} (told from its header line; `separator:` under `data:` says otherwise)",
+                path.display(),
+                found.words()
+            ));
+        }
         let columns = header(path, &mut records)?;
         Rows::new(records, &columns, Some(stamp)).read_any()?;
         Ok(Table {
             path: path.to_owned(),
             columns,
-            rows: RowsFrom::File(stamp),
+            rows: RowsFrom::File(stamp, found),
+            notes,
         })
     }
 
     /// The rows, from the first. An error if the file is no longer the one that was opened.
     pub fn rows(&self) -> Result<Rows, DataError> {
         let (mut records, opened, stamp) = match &self.rows {
-            RowsFrom::Listing { text, .. } => {
+            RowsFrom::Listing(text) => {
                 (rows::open_listing(&self.path, Arc::clone(text)), None, None)
             }
-            RowsFrom::File(opened) => {
-                let (records, stamp) = rows::open(&self.path)?;
+            RowsFrom::File(opened, separator) => {
+                let (records, stamp) = rows::open(&self.path, Some(*separator))?;
                 (records, Some(*opened), Some(stamp))
             }
         };
@@ -77,22 +94,19 @@ impl Table {
 
     /// Whether it lists class folders.
     pub fn is_listing(&self) -> bool {
-        matches!(self.rows, RowsFrom::Listing { .. })
+        matches!(self.rows, RowsFrom::Listing(_))
     }
 
-    /// What there is to say of class folders.
+    /// What there is to say of class folders, and of separators.
     pub(crate) fn notes(&self) -> &[String] {
-        match &self.rows {
-            RowsFrom::Listing { notes, .. } => notes,
-            RowsFrom::File(_) => &[],
-        }
+        &self.notes
     }
 
     /// Where relative paths of images start: beside a CSV, in class folders.
     pub(crate) fn folder(&self) -> &Path {
         match &self.rows {
-            RowsFrom::Listing { .. } => &self.path,
-            RowsFrom::File(_) => self.path.parent().unwrap_or(Path::new("")),
+            RowsFrom::Listing(_) => &self.path,
+            RowsFrom::File(..) => self.path.parent().unwrap_or(Path::new("")),
         }
     }
 
@@ -158,18 +172,5 @@ fn header(path: &Path, records: &mut Records) -> Result<Vec<String>, DataError> 
     };
     let columns = records.row(line)?.cells();
     let columns: Vec<String> = columns.map(|name| name.trim().to_owned()).collect();
-    if let [only] = columns.as_slice() {
-        let found = match only {
-            only if only.contains(';') => "semicolons",
-            only if only.contains('\t') => "tabs",
-            _ => return Ok(columns),
-        };
-        return Err(DataError::invalid(
-            at_row(path, line),
-            "columns separated by commas",
-            found,
-            "save the file as comma-separated CSV; pandas does with `to_csv(path, index=False)`",
-        ));
-    }
     Ok(columns)
 }

@@ -231,20 +231,26 @@ impl TargetValues {
     pub(crate) fn split(&self, held: &[bool]) -> [TargetValues; 2] {
         [false, true].map(|side| {
             let samples = (0..held.len()).filter(|sample| held[*sample] == side);
-            match self {
-                TargetValues::Class(values) => {
-                    TargetValues::Class(samples.map(|sample| values[sample]).collect())
-                }
-                TargetValues::Number(values) => {
-                    TargetValues::Number(samples.map(|sample| values[sample]).collect())
-                }
-                TargetValues::Classes(rows) => {
-                    let mut split = ClassRows::default();
-                    samples.for_each(|sample| split.push(rows.get(sample)));
-                    TargetValues::Classes(split)
-                }
-            }
+            self.of(&samples.collect::<Vec<usize>>())
         })
+    }
+
+    /// Those of these samples.
+    pub(crate) fn of(&self, samples: &[usize]) -> TargetValues {
+        let samples = samples.iter().copied();
+        match self {
+            TargetValues::Class(values) => {
+                TargetValues::Class(samples.map(|sample| values[sample]).collect())
+            }
+            TargetValues::Number(values) => {
+                TargetValues::Number(samples.map(|sample| values[sample]).collect())
+            }
+            TargetValues::Classes(rows) => {
+                let mut chosen = ClassRows::default();
+                samples.for_each(|sample| chosen.push(rows.get(sample)));
+                TargetValues::Classes(chosen)
+            }
+        }
     }
 }
 

@@ -10,6 +10,8 @@ macro_rules! plain_operations {
             | ::holdall_graph::Op::ActivateGrad(_)
             | ::holdall_graph::Op::LayerNorm(_)
             | ::holdall_graph::Op::Embedding(_)
+            | ::holdall_graph::Op::AddPositions(_)
+            | ::holdall_graph::Op::Repeat(_)
             | ::holdall_graph::Op::MixPictures(_)
             | ::holdall_graph::Op::Patchify(_)
             | ::holdall_graph::Op::ClassToken(_)

@@ -5,16 +5,22 @@
 
 #![allow(clippy::unwrap_used)] // a test that fails here fails with a backtrace, which says more than a message
 
+#[path = "cpu/captions.rs"]
+mod captions;
 #[path = "cpu/convolutions.rs"]
 mod convolutions;
 #[path = "cpu/definitions.rs"]
 mod definitions;
 #[path = "cpu/dropout.rs"]
 mod dropout;
+#[path = "cpu/golden_captions.rs"]
+mod golden_captions;
 #[path = "cpu/golden_images.rs"]
 mod golden_images;
 #[path = "cpu/gradient_check.rs"]
 mod gradient_check;
+#[path = "cpu/gradients_of_captions.rs"]
+mod gradients_of_captions;
 #[path = "cpu/gradients_of_graphs.rs"]
 mod gradients_of_graphs;
 #[path = "cpu/gradients_of_images.rs"]

@@ -190,6 +190,16 @@ impl Backward<'_> {
         Output { value, mode }
     }
 
+    /// The same for a node that can only add: what is there before it is zero, or other contributions.
+    pub fn added(&mut self, value: ValueId) -> Output {
+        let target = self.target(value);
+        if target.mode == Write::Overwrite {
+            let zero = Fill { value: 0.0 };
+            self.graph.push_new(zero, Vec::new(), &[target.value]);
+        }
+        Output::accumulate(target.value)
+    }
+
     /// Whether a view is the whole of its storage.
     fn covers(&self, view: Value) -> bool {
         view.is_contiguous()

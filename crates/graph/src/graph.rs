@@ -1,6 +1,7 @@
 //! The graph of a step, and how one is written.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::cost::NodeView;
 use crate::ops::cast::Cast;
@@ -152,6 +153,8 @@ pub struct Graph {
     endpoints: BTreeMap<String, ValueId>,
     /// What the first pass over the micro-batches leaves for the losses of the whole effective batch.
     left_by_first_pass: HashSet<StorageId>,
+    /// The same step over shorter texts, by their length.
+    shorter: Arc<Vec<(usize, Graph)>>,
 }
 
 impl Graph {
@@ -170,6 +173,7 @@ impl Graph {
             forward_programs: Vec::new(),
             endpoints: BTreeMap::new(),
             left_by_first_pass: HashSet::new(),
+            shorter: Arc::default(),
             storages: Vec::new(),
             values: Vec::new(),
             nodes: Vec::new(),
@@ -386,6 +390,17 @@ impl Graph {
     pub fn leave_by_first_pass(&mut self, value: ValueId) {
         let storage = self.value(value).storage;
         self.left_by_first_pass.insert(storage);
+    }
+
+    /// Adds the same step over texts of another length: micro-batches of short texts run it instead. The same nodes in the same
+    /// order; only what has a length of text in its shape is smaller.
+    pub fn add_shorter(&mut self, length: usize, graph: Graph) {
+        Arc::make_mut(&mut self.shorter).push((length, graph));
+    }
+
+    /// The same step over shorter texts, by their length.
+    pub fn shorter(&self) -> &[(usize, Graph)] {
+        &self.shorter
     }
 
     /// Whether [`Graph::leave_by_first_pass`] was said of a storage.

@@ -63,12 +63,12 @@ pub fn features(
         Pooling::MeanOfPatches => {
             let x_btd = blocks.write(graph, "encoder", x_btd, None, regularization);
             declare_unread_norm(graph, &last_norm, config.vision.hidden_size);
-            vec![graph.mean_tokens("mean of patches", x_btd, first_patch)]
+            vec![graph.mean_tokens("mean of patches", x_btd, first_patch, None)]
         }
         Pooling::ClassTokenAndMean => {
             let x_btd = blocks.write(graph, "encoder", x_btd, None, regularization);
             let y_btd = norm(graph, &last_norm, x_btd, eps);
-            let mean = graph.mean_tokens("mean of patches", y_btd, first_patch);
+            let mean = graph.mean_tokens("mean of patches", y_btd, first_patch, None);
             vec![graph.first_tokens(y_btd), mean]
         }
     };

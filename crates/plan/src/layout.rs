@@ -13,7 +13,8 @@ use crate::lifetimes::Lifetimes;
 use crate::memory_map::MemoryMap;
 use crate::pack::{Packing, pack};
 use crate::program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
-use crate::recompute::LaneOrder;
+use crate::recompute::{LaneOrder, Rewritten};
+use crate::shorter::{STAGES, ShorterPrograms};
 
 /// Bytes by what they are for; they add up to the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -59,8 +60,10 @@ pub struct Layout {
 pub struct StepPlan {
     /// Storages and values that the programs speak of.
     pub graph: Graph,
-    /// What runs: one per stage, in the order of [`Stage::all`].
+    /// What runs: one per stage, in the order of [`Stage::all`]; then those over shorter texts.
     pub programs: Vec<Program>,
+    /// Which programs run where the texts of a micro-batch are short, ascending.
+    pub shorter: Vec<ShorterPrograms>,
     /// Size of the one allocation.
     pub arena_bytes: u64,
     /// The same by purpose.
@@ -157,22 +160,48 @@ impl Layout {
                 .map(|(&storage, offset)| (storage, base(0) + offset)),
         );
         let graph = &lifetimes.rewritten.graph;
+        let instructions = |stage: Stage, of: Nodes<'_>| {
+            let (local_base, slot_stride) = match stage.has_slot() {
+                true => (base(1), lifetimes.slot_bytes),
+                false => (base(2 + stage.id().0), 0),
+            };
+            match lifetimes.present(stage, kept, accumulation) {
+                false => Vec::new(),
+                true => self.instructions(stage, of, &placed, local_base, slot_stride),
+            }
+        };
+        let full = Nodes {
+            rewritten: &lifetimes.rewritten,
+            twins: None,
+        };
         let build = |stage: Stage| Program {
             name: stage.name(graph.forward_programs()),
             stage,
-            instructions: match lifetimes.present(stage, kept, accumulation) {
-                false => Vec::new(),
-                true if stage.has_slot() => {
-                    self.instructions(stage, &placed, base(1), lifetimes.slot_bytes)
-                }
-                true => self.instructions(stage, &placed, base(2 + stage.id().0), 0),
-            },
+            instructions: instructions(stage, full),
         };
-        let programs = lifetimes.rewritten.stages().map(build).collect();
+        let mut programs: Vec<Program> = lifetimes.rewritten.stages().map(build).collect();
+        let mut shorter = Vec::new();
+        for step in &lifetimes.shorter {
+            shorter.push(ShorterPrograms {
+                length: step.length,
+                graph: step.rewritten.graph.clone(),
+                first: programs.len(),
+            });
+            let of = Nodes {
+                rewritten: &step.rewritten,
+                twins: Some(&step.twins),
+            };
+            programs.extend(STAGES.map(|stage| Program {
+                name: format!("{}, length {}", stage.name(&[]), step.length),
+                stage,
+                instructions: instructions(stage, of),
+            }));
+        }
         let arena_bytes = self.arena_bytes(kept, accumulation);
         StepPlan {
             graph: graph.clone(),
             programs,
+            shorter,
             arena_bytes,
             breakdown: self.breakdown(kept, accumulation),
             process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
@@ -196,12 +225,13 @@ impl Layout {
     fn instructions(
         &self,
         stage: Stage,
+        of: Nodes<'_>,
         placed: &HashMap<StorageId, u64>,
         local_base: u64,
         local_stride: u64,
     ) -> Vec<Instruction> {
         let lifetimes = &self.lifetimes;
-        let graph = &lifetimes.rewritten.graph;
+        let graph = &of.rewritten.graph;
         let locals = lifetimes.local(stage);
         let packing = &self.packings[stage.id().0];
         let num_scratch = locals.scratch.len();
@@ -213,14 +243,17 @@ impl Layout {
         local.extend(kept.map(|(storage, _)| (*storage, lifetimes.slot[storage])));
         let place = |id: ValueId| -> Option<Place> {
             let value = *graph.value(id);
-            let (offset, slot_stride) = if let Some(&offset) = placed.get(&value.storage) {
+            let storage = of
+                .twins
+                .map_or(value.storage, |twins| twins[&value.storage]);
+            let (offset, slot_stride) = if let Some(&offset) = placed.get(&storage) {
                 (offset, 0)
             } else {
-                (local_base + local.get(&value.storage)?, local_stride)
+                (local_base + local.get(&storage)?, local_stride)
             };
             Some(address(graph, &value, offset, slot_stride))
         };
-        let nodes = lifetimes.rewritten.nodes(stage);
+        let nodes = of.rewritten.nodes(stage);
         nodes
             .iter()
             .enumerate()
@@ -243,7 +276,7 @@ impl Layout {
                         slot_stride: local_stride,
                         bytes: locals.items[scratch].bytes,
                     },
-                    lane: match lifetimes.lanes {
+                    lane: match lifetimes.policy.lanes {
                         LaneOrder::InTurn => None,
                         LaneOrder::SideBySide => node.lane,
                     },
@@ -251,6 +284,13 @@ impl Layout {
             })
             .collect()
     }
+}
+
+/// Nodes to be given addresses, and whose places their storages have, where they are not their own.
+#[derive(Clone, Copy)]
+struct Nodes<'a> {
+    rewritten: &'a Rewritten,
+    twins: Option<&'a HashMap<StorageId, StorageId>>,
 }
 
 fn address(graph: &Graph, value: &Value, offset: u64, slot_stride: u64) -> Place {
@@ -272,6 +312,7 @@ impl StepPlan {
         StepPlan {
             graph: self.graph.clone(),
             programs: self.programs.clone(),
+            shorter: self.shorter.clone(),
             inputs: self.inputs.clone(),
             persistent: self.persistent.clone(),
             memory_map: MemoryMap::default(),
@@ -315,6 +356,31 @@ impl StepPlan {
     /// Where an endpoint of the graph is, if it has one of that name.
     pub fn endpoint(&self, name: &str) -> Option<Place> {
         self.graph.endpoint(name).map(|value| self.place(value))
+    }
+
+    /// The shortest programs for texts of a length; `None` for the full ones.
+    pub fn shorter_for(&self, length: usize) -> Option<&ShorterPrograms> {
+        self.shorter.iter().find(|one| one.length >= length)
+    }
+
+    /// The program of a stage over shorter texts, where it depends on them.
+    pub fn program_of(&self, stage: Stage, shorter: Option<&ShorterPrograms>) -> ProgramId {
+        let place = STAGES.iter().position(|&one| one == stage);
+        match (shorter, place) {
+            (Some(shorter), Some(place)) => ProgramId(shorter.first + place),
+            _ => stage.id(),
+        }
+    }
+
+    /// Where an endpoint of the graph is for programs over shorter texts.
+    pub fn endpoint_of(&self, name: &str, shorter: Option<&ShorterPrograms>) -> Option<Place> {
+        let full = self.graph.endpoint(name)?;
+        let Some(shorter) = shorter else {
+            return Some(self.place(full));
+        };
+        let value = shorter.graph.value(shorter.graph.endpoint(name)?);
+        let offset = self.persistent[&self.graph.value(full).storage];
+        Some(address(&shorter.graph, value, offset, 0))
     }
 
     /// Where a value that outlives programs is: weights, gradients, state, inputs, features.

@@ -31,6 +31,7 @@ mod program;
 mod recompute;
 mod request;
 mod search;
+mod shorter;
 mod target;
 
 pub use advice::Change;
@@ -45,4 +46,5 @@ pub use request::Request;
 pub use search::{
     Build, Candidate, Choice, Plan, StepShape, WeightCopies, contenders, plan, plan_of, search,
 };
+pub use shorter::ShorterPrograms;
 pub use target::Target;

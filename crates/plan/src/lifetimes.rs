@@ -10,6 +10,7 @@ use crate::layout::Layout;
 use crate::pack::{Item, align, liveness_peak};
 use crate::program::Stage;
 use crate::recompute::{LaneOrder, RecomputePolicy, Rewritten, rewrite};
+use crate::shorter::Shorter;
 use crate::target::Target;
 
 /// What is alive within one program, beside what outlives it.
@@ -53,7 +54,9 @@ pub struct Lifetimes {
     pub(crate) overhead_bytes: u64,
     pub(crate) page_bytes: u64,
     pub(crate) coupled: bool,
-    pub(crate) lanes: LaneOrder,
+    pub(crate) policy: RecomputePolicy,
+    /// The same over shorter texts, where [`Lifetimes::with_shorter`] was asked for them.
+    pub(crate) shorter: Vec<Shorter>,
 }
 
 /// Lifetimes, sizes and times of a graph under a policy.
@@ -122,7 +125,8 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
     let packing_bytes = locals.iter().map(|l| l.packing_bytes).max().unwrap_or(0);
     Lifetimes {
         coupled: !rewritten.first_pass.is_empty(),
-        lanes: policy.lanes,
+        policy: *policy,
+        shorter: Vec::new(),
         rewritten,
         locals,
         persistent,
@@ -252,6 +256,15 @@ impl Lifetimes {
         stage.is_beside_step() || self.runs(stage, kept, accumulation) > 0
     }
 
+    /// The same with the programs over shorter texts, which choosing among plans does not need.
+    pub(crate) fn with_shorter(mut self, target: &dyn Target) -> Lifetimes {
+        let graphs = self.rewritten.graph.shorter().iter();
+        self.shorter = graphs
+            .filter_map(|shorter| Shorter::new(&self.rewritten, shorter, &self.policy, target))
+            .collect();
+        self
+    }
+
     /// Predicted time of a step.
     pub fn seconds(&self, kept: usize, accumulation: usize) -> f64 {
         let stages = self.rewritten.stages();
@@ -316,7 +329,12 @@ impl Lifetimes {
                 true => kept as u64,
                 false => u64::from(self.present(stage, kept, accumulation)),
             };
-            times * self.local(stage).replay_bytes
+            // ... and, where it depends on the length of texts, for each length.
+            let lengths = match stage.is_per_micro_batch() {
+                true => 1 + self.rewritten.graph.shorter().len() as u64,
+                false => 1,
+            };
+            times * lengths * self.local(stage).replay_bytes
         });
         let beside = self.overhead_bytes + replays.sum::<u64>();
         arena_bytes.next_multiple_of(self.page_bytes) + beside

@@ -260,6 +260,7 @@ impl<'a> Field<'a> {
         if self.layout.as_ref().is_none_or(|(of, _)| *of != kind) {
             let graph = (self.build)(&choice.shape());
             let lifetimes = lifetimes_of(&graph, &choice.recompute, self.target);
+            let lifetimes = lifetimes.with_shorter(self.target);
             self.layout = Some((kind, lifetimes.pack()));
         }
         &self.layout.as_ref().expect("made above").1

@@ -166,9 +166,16 @@ impl MicroBatch<'_> {
         there.iter().chain(padding).take(self.size)
     }
 
-    /// Copies the values of this micro-batch's samples from those of all.
+    /// Copies the values of this micro-batch's samples from those of all; where `to` has room for shorter ones, their beginnings.
     pub(crate) fn copy<T: Copy>(&self, from: &[T], to: &mut [T]) {
         let each = from.len() / self.batch.num_samples;
+        let width = to.len() / self.size;
+        if width < each {
+            for (row, to) in to.chunks_mut(width).enumerate() {
+                to.copy_from_slice(&from[self.sample(row) * each..][..width]);
+            }
+            return;
+        }
         let start = (self.start * each).min(from.len());
         let there = to.len().min(from.len() - start);
         to[..there].copy_from_slice(&from[start..start + there]);

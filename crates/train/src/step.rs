@@ -312,7 +312,7 @@ impl Step {
 
     fn run_passes(&mut self, device: &Device, batch: &Batch) {
         for run in self.plan.passes() {
-            self.load(batch, run);
+            let run = self.load(batch, run);
             self.run_one(device, run);
         }
     }
@@ -344,7 +344,7 @@ impl Step {
         self.load_whole(batch, 1.0);
         let mut times: HashMap<&'static str, (f64, usize)> = HashMap::new();
         for run in self.plan.passes() {
-            self.load(batch, run);
+            let run = self.load(batch, run);
             self.profile_one(device, run, &mut |name, seconds| {
                 let entry = times.entry(name).or_default();
                 entry.0 += seconds;
@@ -370,7 +370,7 @@ impl Step {
         self.load_whole(batch, 1.0);
         let mut times = Times::new();
         for run in self.plan.passes() {
-            self.load(batch, run);
+            let run = self.load(batch, run);
             let instructions = self.plan.program(run.stage).instructions.len();
             let of_program = times
                 .entry(run.stage)
@@ -396,7 +396,7 @@ impl Step {
         let programs = self.plan.programs.iter();
         let mut times: Vec<_> = programs.map(|one| (one.name.clone(), 0.0, 0)).collect();
         for run in self.plan.passes() {
-            self.load(batch, run);
+            let run = self.load(batch, run);
             self.machine.wait()?;
             let started = std::time::Instant::now();
             self.run_one(device, run);
@@ -482,21 +482,34 @@ impl Step {
         });
     }
 
-    /// Brings a micro-batch's inputs into place.
-    fn load(&mut self, batch: &Batch, run: Run) {
-        if !run.stage.is_per_micro_batch() || self.loaded == Some(run.micro_batch) {
-            return;
+    /// Brings a micro-batch's inputs into place, and tells which program is for the length of its texts.
+    fn load(&mut self, batch: &Batch, run: Run) -> Run {
+        if !run.stage.is_per_micro_batch() {
+            return run;
         }
-        self.loaded = Some(run.micro_batch);
         let micro = MicroBatch {
             batch,
             start: run.micro_batch * self.batch_size,
             size: self.batch_size,
         };
-        let (machine, plan) = (&mut self.machine, &self.plan);
+        let (machine, plan, task) = (&mut self.machine, &self.plan, &self.config.task);
+        let shorter = match plan.shorter.is_empty() {
+            true => None,
+            false => plan.shorter_for(task.longest_text(&micro)),
+        };
+        let run = Run {
+            program: plan.program_of(run.stage, shorter),
+            ..run
+        };
+        if self.loaded == Some(run.micro_batch) {
+            return run;
+        }
+        self.loaded = Some(run.micro_batch);
         let columns = batch.columns.iter();
         for column in columns.filter(|one| one.scope == Scope::MicroBatch) {
-            let place = place(plan, &column.endpoint);
+            let place = plan.endpoint_of(&column.endpoint, shorter);
+            let place =
+                place.unwrap_or_else(|| panic!("the graph has no endpoint `{}`", column.endpoint));
             match &column.values {
                 Values::Bytes(bytes) => {
                     machine.input(&place, |to: &mut [u8]| micro.copy(bytes, to))
@@ -510,12 +523,12 @@ impl Step {
                 }
             }
         }
-        let task = &self.config.task;
         for name in task.derived_inputs() {
-            if let Some(place) = plan.endpoint(name) {
+            if let Some(place) = plan.endpoint_of(name, shorter) {
                 machine.input(&place, |to| task.derive(name, &micro, to));
             }
         }
+        run
     }
 
     /// Copies of all parameters by name: for comparing and saving.

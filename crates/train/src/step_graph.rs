@@ -105,6 +105,8 @@ pub struct StepWriter<'g> {
     pub graph: &'g mut Graph,
     /// Samples of a micro-batch.
     pub batch: usize,
+    /// Where the step is over shorter texts than there may be: their length, one of [`Task::lengths`].
+    pub length: Option<usize>,
     /// Rows of the whole effective batch, padding included.
     rows: usize,
     sums: ValueId,
@@ -173,8 +175,32 @@ fn with_rows(rows: usize, dims: &[usize]) -> Vec<usize> {
     [&[rows], dims].concat()
 }
 
-/// Writes the step.
+/// Writes the step, and the same step over each shorter length of text.
 pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
+    let mut graph = write_passes(config, shape, None);
+    let g = &mut graph;
+    let endpoint = |g: &Graph, name: &str| g.endpoint(name).expect("every step has it");
+    let (schedule, norm) = (
+        endpoint(g, endpoints::SCHEDULE),
+        endpoint(g, endpoints::NORM),
+    );
+    g.enter(Section::Forward);
+    let task = &config.task;
+    task.write_programs(g, config.evaluation_batch.unwrap_or(shape.batch_size));
+    // Parameters that the programs named again have their own settings back.
+    configure_parameters(g, config);
+    // Last, when every copy of a weight is known: the optimizer writes them along.
+    g.enter(Section::Update);
+    write_update(g, &config.optimizer, schedule, norm);
+    let lengths = task.lengths();
+    for &length in lengths.split_last().map_or(&[][..], |(_, shorter)| shorter) {
+        graph.add_shorter(length, write_passes(config, shape, Some(length)));
+    }
+    graph
+}
+
+/// Writes what a step does up to its update.
+fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -> Graph {
     let &StepShape {
         batch_size: batch,
         gradient_accumulation: accumulation,
@@ -186,9 +212,9 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     let g = &mut graph;
     let seeds = g.input(endpoints::SEEDS, &[num_losses], DType::F32);
     let num_scalars = SCHEDULE_START + config.num_rates();
-    let schedule = g.input(endpoints::SCHEDULE, &[num_scalars], DType::F32);
+    g.input(endpoints::SCHEDULE, &[num_scalars], DType::F32);
     let sums = g.output(endpoints::SUMS, &[num_losses]);
-    let norm = g.output(endpoints::NORM, &[2]);
+    g.output(endpoints::NORM, &[2]);
 
     g.enter(Section::Begin);
     g.push_new(Fill { value: 0.0 }, Vec::new(), &[sums]);
@@ -198,6 +224,7 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     let mut step = StepWriter {
         graph: g,
         batch,
+        length,
         rows: (batch * accumulation).max(LEAST_ROWS),
         sums,
         seeds,
@@ -220,14 +247,6 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     if accumulation == 1 {
         replace_instead_of_adding(g);
     }
-
-    g.enter(Section::Forward);
-    task.write_programs(g, config.evaluation_batch.unwrap_or(batch));
-    // Parameters that the programs named again have their own settings back.
-    configure_parameters(g, config);
-    // Last, when every copy of a weight is known: the optimizer writes them along.
-    g.enter(Section::Update);
-    write_update(g, &config.optimizer, schedule, norm);
     graph
 }
 

@@ -132,9 +132,20 @@ pub trait Task: Send + Sync {
         &[]
     }
 
-    /// Fills one of [`Task::derived_inputs`].
+    /// Fills one of [`Task::derived_inputs`]; of a step over shorter texts, for their length.
     fn derive(&self, name: &str, _micro: &MicroBatch<'_>, _to: &mut [i64]) {
         unreachable!("no input {name} is derived")
+    }
+
+    /// Lengths of text that steps are written for ([`StepWriter::length`]), ascending; the last is the longest there is. None: texts
+    /// have one length.
+    fn lengths(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// The longest text of a micro-batch, padding left out. Columns of texts have the full length; a shorter step gets their beginnings.
+    fn longest_text(&self, _micro: &MicroBatch<'_>) -> usize {
+        usize::MAX
     }
 
     /// What each loss's sum over a batch is divided by. Only a task that is wrong on purpose asks how the batch is split.

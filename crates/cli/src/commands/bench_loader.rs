@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_data::DataConfig;
 use holdall_data::allowance::Allowance;
+use holdall_data::clips::ClipFraming;
 use holdall_data::config::{Augment, Decode, PairAugment, Validation};
 use holdall_data::loader::{
     Course, Cursor, Loaded, Loader, PictureFormat, RowFormat, Shard, Skipped, View, Workers,
@@ -18,7 +19,7 @@ use holdall_data::order::Sampling;
 use holdall_data::picture::{self, Framing, Scratch};
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{Fit, PairFraming, RowShape, SegmentationSet, read_whole};
-use holdall_data::source::{EvidenceKind, evidence};
+use holdall_data::source::{Captions, EvidenceKind, evidence, read_clips};
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
 use holdall_train::TrainError;
 use holdall_train::task::nothing_readable;
@@ -35,10 +36,11 @@ use crate::screen::{print_json, progress, tell};
                   read in pairs: both decoded, resized whole, mirrored, turned and recoloured together. One JSON line on stdout.\n\n\
                   Example, beside a PyTorch script that does the same job:\n  \
                   holdall bench loader photos/ --workers 2 --batch 64\n  \
-                  holdall bench loader FIVES --size 1024 --batch 4"
+                  holdall bench loader FIVES --size 1024 --batch 4\n  \
+                  holdall bench loader clips.csv --frames 16 --batch 8"
 )]
 pub struct BenchLoaderArguments {
-    /// A folder of pictures, searched with its subfolders
+    /// A folder of pictures, searched with its subfolders; a folder of images and masks; a CSV of clips
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
     /// Threads that read pictures
@@ -56,6 +58,9 @@ pub struct BenchLoaderArguments {
     /// The size at which a JPEG is decoded; evaluation always decodes at full size
     #[arg(long, value_enum, default_value_t = DecodeArgument::Full, conflicts_with = "eval")]
     pub decode: DecodeArgument,
+    /// Frames that are seen of each clip
+    #[arg(long, default_value_t = ClipFraming::DEFAULT_FRAMES, value_name = "N", value_parser = at_least_one)]
+    pub frames: usize,
     /// Keep decoded pairs in memory: what is timed is what an epoch after the first takes
     #[arg(long)]
     pub keep_decoded: bool,
@@ -92,6 +97,15 @@ struct BenchJson<'a> {
     rss_peak_bytes: Option<u64>,
 }
 
+impl BenchLoaderArguments {
+    fn decode(&self) -> Decode {
+        match self.decode {
+            DecodeArgument::Full => Decode::Full,
+            DecodeArgument::Fast => Decode::Fast,
+        }
+    }
+}
+
 /// What is read, and as what.
 struct Input {
     samples: Arc<Samples>,
@@ -107,8 +121,20 @@ impl Input {
             validation: Validation::None,
             ..DataConfig::default()
         };
-        let has_masks = evidence(&data).is_ok_and(|found| found.kind == EvidenceKind::Masks);
-        if has_masks {
+        let kind = evidence(&data).ok().map(|found| found.kind);
+        if kind == Some(EvidenceKind::Clips) {
+            let set = read_clips(&data, Captions::None, 0).map_err(TrainError::from)?;
+            let framing = ClipFraming {
+                decode: arguments.decode(),
+                ..ClipFraming::new(&data, Framing::clip(size), arguments.frames)
+            };
+            return Ok(Input {
+                samples: Arc::new(set.train),
+                row_bytes: framing.row_bytes(),
+                format: RowFormat::from(framing),
+            });
+        }
+        if kind == Some(EvidenceKind::Masks) {
             let set = SegmentationSet::open(&data, 0).map_err(TrainError::from)?;
             let shape = RowShape {
                 height: size as usize,
@@ -137,10 +163,7 @@ impl Input {
                     flip: true,
                     ..Augment::default()
                 },
-                decode: match arguments.decode {
-                    DecodeArgument::Full => Decode::Full,
-                    DecodeArgument::Fast => Decode::Fast,
-                },
+                decode: arguments.decode(),
             }),
             row_bytes: (size * size) as usize * picture::CHANNELS,
         })
@@ -182,6 +205,8 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     let decode_only_images_per_s = decode_only(&samples, &format, arguments.workers);
     print_json(&BenchJson {
         job: match (&format, arguments.eval) {
+            (RowFormat::Clip(_), true) => "loader, evaluation, clips",
+            (RowFormat::Clip(_), false) => "loader, training, clips",
             (RowFormat::Pair(_), true) => "loader, evaluation, pairs",
             (RowFormat::Pair(_), false) => "loader, training, pairs",
             (RowFormat::Picture(_), true) => "loader, evaluation",
@@ -264,6 +289,10 @@ fn decode_only(samples: &Samples, format: &RowFormat, threads: usize) -> f64 {
         for _ in 0..threads {
             scope.spawn(|| {
                 let mut scratch = Scratch::default();
+                let mut row = match format {
+                    RowFormat::Clip(framing) => vec![0; framing.row_bytes()],
+                    _ => Vec::new(),
+                };
                 loop {
                     let sample = next.fetch_add(1, Ordering::Relaxed);
                     if sample >= samples.len() {
@@ -273,6 +302,10 @@ fn decode_only(samples: &Samples, format: &RowFormat, threads: usize) -> f64 {
                     match format {
                         RowFormat::Picture(_) => {
                             let _ = picture::probe(&samples.image_path(sample), &mut scratch);
+                        }
+                        RowFormat::Clip(framing) => {
+                            let row = row.as_mut_slice();
+                            let _ = framing.write_row(samples, sample, None, &mut scratch, row);
                         }
                         RowFormat::Pair(framing) => {
                             let RowShape {

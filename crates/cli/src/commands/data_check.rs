@@ -11,8 +11,9 @@ use holdall_data::check::{
     CheckConfig, Example, Fault, Finding, MAX_ASPECT, MIN_PER_LABEL, MIN_SIZE, Outcome, Report,
     RowKind, Watch, check,
 };
+use holdall_data::clips::ClipFraming;
 use holdall_data::find::{find, source_of};
-use holdall_data::source::{Captions, EvidenceKind, evidence};
+use holdall_data::source::{Captions, EvidenceKind, Media, evidence};
 use holdall_device::cpu;
 use holdall_files::{counted, thousands};
 use holdall_train::TrainError;
@@ -61,11 +62,12 @@ pub struct CheckOptions {
                   holdall data check photos.csv\n  \
                   holdall data check cars.yml --min-size 64 --min-per-label 5\n  \
                   holdall data check photos.csv --set data.image_root=pictures --set data.validation=val.csv --json\n  \
-                  holdall data check FIVES\n\n\
+                  holdall data check FIVES\n  \
+                  holdall data check clips.csv --set data.frames=16\n\n\
                   What is looked for: pictures that are missing, of zero size, no image, cut short, broken, or of absurd\n\
                   dimensions; the same picture twice, or in train and validation; labels with few pictures; captions that are\n\
                   empty or all the same. Of pictures with masks: masks that cannot be read, of another size, empty, or with values\n\
-                  that are no class; the same picture in two splits. Ctrl-C stops; the same command goes on (with masks: begins\n\
+                  that are no class; the same picture in two splits. Of clips: every frame, and fewer frames than are seen. Ctrl-C stops; the same command goes on (with masks: begins\n\
                   anew). Exit code 0: nothing found; 1: something.")]
 pub struct DataCheckArguments {
     #[command(flatten)]
@@ -150,18 +152,23 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
         note.iter().for_each(|note| tell(note));
         config.data.label = of_csv.data.label;
     }
-    let captions = match evidence(&config.data) {
-        Ok(evidence) if evidence.kind == EvidenceKind::Labels => Captions::None,
-        _ => Captions::Required,
+    let kind = evidence(&config.data).ok().map(|evidence| evidence.kind);
+    let (media, captions) = match kind {
+        Some(EvidenceKind::Labels) => (Media::Pictures, Captions::None),
+        Some(EvidenceKind::Clips) => (Media::Clips, Captions::Required),
+        _ => (Media::Pictures, Captions::Required),
     };
+    let frames = config.data.frames.map(|frames| frames as usize);
     let num_workers = options.num_workers.unwrap_or(config.num_workers);
     Ok(CheckConfig {
         data: config.data,
+        media,
         captions,
         csv,
         seed: options.seed.unwrap_or(config.seed),
         min_size: options.min_size,
         max_aspect: options.max_aspect,
+        min_frames: frames.unwrap_or(ClipFraming::DEFAULT_FRAMES),
         min_per_label: options.min_per_label,
         num_workers: num_workers.exactly().filter(|number| *number > 0),
         allowance: allowance(config.memory),

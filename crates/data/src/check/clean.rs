@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::duplicates::Repeats;
-use super::findings::{is_narrow, is_small};
+use super::findings::{is_narrow, is_short, is_small};
 use super::picture_state::State;
 use super::report::{Fault, RowKind};
 use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
@@ -177,6 +177,8 @@ fn filter(
             RowKind::TooSmall
         } else if is_narrow(&facts.look, config.max_aspect) {
             RowKind::TooNarrow
+        } else if is_short(&facts.look, config) {
+            RowKind::TooShort
         } else if !all.held[row] && shown.contains(&facts.look.contents) {
             RowKind::Leak
         } else if duplicates == Duplicates::KeepFirst && repeats.is_repeated(facts) {

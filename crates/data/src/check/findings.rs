@@ -8,7 +8,7 @@ use super::report::{CaptionFacts, Example, Fault, Finding, LabelFacts, Report, R
 use super::row_facts::Facts;
 use super::{AllFacts, CheckConfig};
 use crate::error::DataError;
-use crate::source::Source;
+use crate::source::{Media, Source};
 use crate::words::{counted, listed};
 
 /// Past this share of one text, captions tell pictures apart by nothing.
@@ -28,6 +28,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         State::Missing,
         State::ZeroSize,
         State::NotAnImage,
+        State::NotAClip,
         State::CutShort,
         State::Broken,
         State::TooManyPixels,
@@ -43,6 +44,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     let leaks = groups.leaks(all);
     let small = all.rows_where(|facts| is_small(&facts.look, config.min_size));
     let narrow = all.rows_where(|facts| is_narrow(&facts.look, config.max_aspect));
+    let short = all.rows_where(|facts| is_short(&facts.look, config));
     let labels = label_facts(config, all);
     let few = few_of_label(&labels, all);
     let (commonest, commonest_rows) = all.captions.commonest();
@@ -60,6 +62,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         (Fault::Row(RowKind::Duplicate), groups.duplicates(all)),
         (Fault::Row(RowKind::TooSmall), small),
         (Fault::Row(RowKind::TooNarrow), narrow),
+        (Fault::Row(RowKind::TooShort), short),
         (Fault::Row(RowKind::FewOfLabel), few),
         (Fault::Row(RowKind::SameCaption), same),
     ]);
@@ -147,6 +150,12 @@ pub(super) fn is_narrow(look: &Look, max_aspect: u32) -> bool {
     look.state == State::Good && u64::from(long) > u64::from(short) * u64::from(max_aspect)
 }
 
+/// Whether a clip has fewer frames than training sees of one.
+pub(super) fn is_short(look: &Look, config: &CheckConfig) -> bool {
+    let is_clip = config.media == Media::Clips && look.state == State::Good;
+    is_clip && (look.num_frames as usize) < config.min_frames
+}
+
 fn label_facts(config: &CheckConfig, all: &AllFacts) -> Option<LabelFacts> {
     let column = all.source.label_column()?.to_owned();
     let mut counts = vec![0; all.labels.len()];
@@ -204,6 +213,7 @@ fn detail(
         | Fault::Row(RowKind::TooSmall | RowKind::TooNarrow) => {
             Some(format!("{} x {}", look.width, look.height))
         }
+        Fault::Row(RowKind::TooShort) => Some(counted(look.num_frames, "frame")),
         Fault::Row(RowKind::Leak) => same_as(0),
         Fault::Row(RowKind::Duplicate) => same_as(usize::from(all.is_held(at))),
         Fault::Row(RowKind::FewOfLabel) => {

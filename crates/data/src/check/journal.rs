@@ -13,13 +13,14 @@ use super::picture_state::{Look, State};
 
 /// Another version may see pictures with other eyes.
 const HEADER: &str = concat!("holdall ", env!("CARGO_PKG_VERSION"), " check\n");
-const LETTERS: [(State, &str); 6] = [
+const LETTERS: [(State, &str); 7] = [
     (State::Good, "g"),
     (State::ZeroSize, "z"),
     (State::NotAnImage, "n"),
     (State::CutShort, "c"),
     (State::Broken, "b"),
     (State::TooManyPixels, "p"),
+    (State::NotAClip, "v"),
 ];
 
 /// A file as it was when it was looked at.
@@ -140,11 +141,12 @@ fn line((path_hash, stamp, look): (u64, FileStamp, Look)) -> Option<String> {
     let Look {
         width,
         height,
+        num_frames,
         contents,
         ..
     } = look;
     Some(format!(
-        "{path_hash:x} {num_bytes} {modified_ns} {letter} {width} {height} {contents:x}\n"
+        "{path_hash:x} {num_bytes} {modified_ns} {letter} {width} {height} {num_frames} {contents:x}\n"
     ))
 }
 
@@ -160,6 +162,7 @@ fn parse(line: &[u8]) -> Option<(u64, FileStamp, Look)> {
         state: LETTERS.iter().find(|(_, known)| *known == letter)?.0,
         width: words.next()?.parse().ok()?,
         height: words.next()?.parse().ok()?,
+        num_frames: words.next()?.parse().ok()?,
         contents: u128::from_str_radix(words.next()?, 16).ok()?,
     };
     words.next().is_none().then_some((path_hash, stamp, look))
@@ -176,6 +179,7 @@ mod tests {
             state: State::Good,
             width: 640,
             height: 480,
+            num_frames: 1,
             contents,
         }
     }
@@ -247,9 +251,9 @@ mod tests {
         }
 
         #[test]
-        fn reads_what_it_writes(hash: u64, num_bytes: u64, ns: u64, width: u32, height: u32, contents: u128, at in 0usize..6) {
+        fn reads_what_it_writes(hash: u64, num_bytes: u64, ns: u64, width: u32, height: u32, num_frames: u32, contents: u128, at in 0usize..7) {
             let stamp = FileStamp { num_bytes, modified_ns: ns };
-            let look = Look { state: LETTERS[at].0, width, height, contents };
+            let look = Look { state: LETTERS[at].0, width, height, num_frames, contents };
             let text = line((hash, stamp, look)).unwrap();
             prop_assert_eq!(parse(text.as_bytes()), Some((hash, stamp, look)));
         }

@@ -1,12 +1,14 @@
-//! A look at one picture: decoded to its last pixel, because a file that is cut short shows it nowhere else.
+//! A look at one picture or clip: decoded to its last pixel, because a file that is cut short shows it nowhere else.
 
 use std::path::Path;
 
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::clips::ClipFile;
 use crate::error::DataError;
 use crate::picture::{self, Scratch};
+use crate::source::Media;
 
 /// What became of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -28,8 +30,10 @@ pub enum State {
     Broken,
     /// It says that it has more pixels than any picture should: a mistake, or a decompression bomb.
     TooManyPixels,
-    /// The system would not let it be read.
+    /// The system would not let it be read, or a program that reads it is not installed.
     Unreadable,
+    /// A file of something else, where a clip should be.
+    NotAClip,
 }
 
 impl State {
@@ -39,11 +43,15 @@ impl State {
             DataError::NotAPicture { .. } if num_bytes == 0 => State::ZeroSize,
             DataError::PictureEmpty { .. } => State::ZeroSize,
             DataError::NotAPicture { .. } => State::NotAnImage,
-            DataError::PictureTruncated { .. } => State::CutShort,
+            DataError::NotAClip { .. } if num_bytes == 0 => State::ZeroSize,
+            DataError::NotAClip { .. } => State::NotAClip,
+            DataError::PictureTruncated { .. } | DataError::ClipTruncated { .. } => State::CutShort,
             DataError::PictureTooLarge { .. }
             | DataError::PictureFileTooLarge { .. }
             | DataError::PictureOverBudget { .. } => State::TooManyPixels,
-            DataError::Io { .. } | DataError::PictureNotAFile { .. } => State::Unreadable,
+            DataError::Io { .. }
+            | DataError::PictureNotAFile { .. }
+            | DataError::NoFfmpeg { .. } => State::Unreadable,
             _ => State::Broken,
         }
     }
@@ -56,6 +64,8 @@ pub(super) struct Look {
     /// In pixels, as far as they are known.
     pub(super) width: u32,
     pub(super) height: u32,
+    /// Of a clip; 1 of a picture.
+    pub(super) num_frames: u32,
     /// Of the file's bytes.
     pub(super) contents: u128,
 }
@@ -67,17 +77,49 @@ impl Look {
             state,
             width: 0,
             height: 0,
+            num_frames: 0,
             contents: 0,
         }
     }
 
-    /// At the picture in a file.
-    pub(super) fn at(path: &Path, scratch: &mut Scratch) -> Look {
+    /// At what is in a file.
+    pub(super) fn at(path: &Path, media: Media, scratch: &mut Scratch) -> Look {
+        match media {
+            Media::Pictures => Look::at_picture(path, scratch),
+            Media::Clips => Look::at_clip(path, scratch),
+        }
+    }
+
+    /// At every frame.
+    fn at_clip(path: &Path, scratch: &mut Scratch) -> Look {
+        let seen = ClipFile::open(path).and_then(|mut clip| {
+            let (width, height) = clip.probe(scratch)?;
+            let contents = clip.contents().map_err(|cause| DataError::Io {
+                path: path.to_owned(),
+                action: "read the clip",
+                cause,
+            })?;
+            Ok(Look {
+                state: State::Good,
+                width,
+                height,
+                num_frames: clip.num_frames() as u32,
+                contents,
+            })
+        });
+        seen.unwrap_or_else(|error| {
+            let num_bytes = path.metadata().map_or(0, |file| file.len());
+            Look::without_file(State::of(&error, num_bytes as usize))
+        })
+    }
+
+    fn at_picture(path: &Path, scratch: &mut Scratch) -> Look {
         match picture::probe(path, scratch) {
             Ok((width, height)) => Look {
                 state: State::Good,
                 width,
                 height,
+                num_frames: 1,
                 contents: xxh3_128(scratch.file()),
             },
             Err(error) => {

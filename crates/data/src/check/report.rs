@@ -46,6 +46,8 @@ pub enum RowKind {
     TooSmall,
     /// A side is too long for the other.
     TooNarrow,
+    /// A clip has fewer frames than are seen of one.
+    TooShort,
     /// Its label has too few pictures.
     FewOfLabel,
     /// Most rows say the same.
@@ -65,6 +67,7 @@ impl Fault {
             Fault::Row(RowKind::Duplicate) => "duplicate",
             Fault::Row(RowKind::TooSmall) => "too small",
             Fault::Row(RowKind::TooNarrow) => "too narrow",
+            Fault::Row(RowKind::TooShort) => "too few frames",
             Fault::Row(RowKind::FewOfLabel) => "few of its label",
             Fault::Row(RowKind::SameCaption) => "same caption",
         }
@@ -97,6 +100,7 @@ impl State {
             State::Broken => "broken",
             State::TooManyPixels => "too many pixels",
             State::Unreadable => "cannot be opened",
+            State::NotAClip => "not a clip",
         }
     }
 }

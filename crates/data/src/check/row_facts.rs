@@ -13,7 +13,7 @@ use super::picture_state::{Look, State};
 use crate::allowance::Allowance;
 use crate::error::DataError;
 use crate::picture::Scratch;
-use crate::source::{RowFault, Source};
+use crate::source::{Media, RowFault, Source};
 use crate::table::Row;
 
 /// Rows per thread that are read ahead of the looking. Between two such batches the journal is written.
@@ -133,14 +133,14 @@ impl Survey<'_> {
             if batch.is_empty() {
                 return Ok(Some(all));
             }
-            if !self.look_at(batch, &mut all) {
+            if !self.look_at(source.media, batch, &mut all) {
                 return Ok(None);
             }
         }
     }
 
     /// Whether the whole batch was looked at.
-    fn look_at(&mut self, batch: Vec<Waiting>, all: &mut Vec<Facts>) -> bool {
+    fn look_at(&mut self, media: Media, batch: Vec<Waiting>, all: &mut Vec<Facts>) -> bool {
         let journal = &self.journal;
         let looks: Vec<Option<Seen>> = batch
             .par_iter()
@@ -151,7 +151,7 @@ impl Survey<'_> {
                     if self.stop.load(Ordering::Relaxed) {
                         return None;
                     }
-                    let seen = see(waiting, journal, scratch);
+                    let seen = see(waiting, media, journal, scratch);
                     scratch.free_if_wanted();
                     (self.on_progress)(1);
                     Some(seen)
@@ -188,17 +188,18 @@ struct Seen {
     new_at: Option<FileStamp>,
 }
 
-fn see(waiting: &Waiting, journal: &Journal, scratch: &mut Scratch) -> Seen {
+fn see(waiting: &Waiting, media: Media, journal: &Journal, scratch: &mut Scratch) -> Seen {
     let old = |look| Seen { look, new_at: None };
     if waiting.facts.look.state == State::Unnamed || waiting.same_as.is_some() {
         return old(waiting.facts.look);
     }
     // Before the look: a file that changes meanwhile will be looked at again.
-    let stamp = FileStamp::of(&waiting.path);
+    // Frames of a folder change without it.
+    let stamp = FileStamp::of(&waiting.path).filter(|_| !waiting.path.is_dir());
     match stamp.and_then(|stamp| journal.look(waiting.facts.path, stamp)) {
         Some(look) => old(look),
         None => Seen {
-            look: Look::at(&waiting.path, scratch),
+            look: Look::at(&waiting.path, media, scratch),
             new_at: stamp,
         },
     }

@@ -40,6 +40,8 @@ impl Folder {
                 validation: Validation::None,
                 ..DataConfig::default()
             },
+            media: crate::source::Media::Pictures,
+            min_frames: 1,
             captions: crate::source::Captions::Required,
             seed: 0,
             min_size: MIN_SIZE,

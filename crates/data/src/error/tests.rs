@@ -36,13 +36,16 @@ says! {
         => "cars.csv: 1 of 2 rows cannot be used, `max_skipped` allows 10%: row 7: empty caption", "`holdall data clean data/cars.csv`";
     no_bad_rows: DataError::BadRows { path: path(), named: "row 7: 3 of 2 fields".to_owned(), num_bad: 1, num_rows: 2, max_skipped: None, has_other_fields: true }
         => "`bad_pictures: fail` allows none: row 7: 3 of 2 fields", "`bad_pictures: skip`", "needs quotes";
-    missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 2400, num_bad_rows: 0, max_skipped: None, hint: "look".to_owned() }
+    missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), noun: "image", num_missing: 3, num_images: 2400, num_bad_rows: 0, max_skipped: None, hint: "look".to_owned() }
         => "row 2: expected an image at x/1.jpg", "3 of 2,400 images are missing\n";
-    too_many_missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), num_missing: 3, num_images: 24, num_bad_rows: 1, max_skipped: Some(0.1), hint: "look".to_owned() }
+    too_many_missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), noun: "image", num_missing: 3, num_images: 24, num_bad_rows: 1, max_skipped: Some(0.1), hint: "look".to_owned() }
         => "3 of 24 images are missing and 1 row cannot be used, `max_skipped` allows 10%";
     picture_missing: DataError::PictureMissing { path: "1.jpg".into() } => "1.jpg: expected a picture, found no file";
     not_a_picture: DataError::NotAPicture { path: "1.jpg".into(), found: "an empty file".to_owned() }
         => "1.jpg: expected a picture, found an empty file";
+    clip_truncated: DataError::ClipTruncated { path: "1.avi".into() } => "1.avi: expected a whole clip";
+    not_a_clip: DataError::NotAClip { path: "1.txt".into(), found: "an empty file".to_owned() } => "1.txt: expected a clip, found an empty file";
+    no_ffmpeg: DataError::NoFfmpeg { path: "1.mp4".into(), program: "ffprobe".to_owned() } => "1.mp4: expected `ffprobe` to read it with, found none in PATH";
     picture_truncated: DataError::PictureTruncated { path: "1.jpg".into() } => "1.jpg: expected a whole picture";
     picture_empty: DataError::PictureEmpty { path: "1.jpg".into(), width: 0, height: 3 } => "1.jpg", "found 0 x 3";
     picture_too_large: DataError::PictureTooLarge { path: "1.jpg".into(), width: 90000, height: 90000, most_pixels: 100_000_000 }

@@ -18,6 +18,9 @@ use crate::picture::{Occasion, Scratch, augmented_into, evaluated_into};
 use crate::samples::Samples;
 use crate::segmentation::PairCache;
 
+/// How many frames a clip has, where the row is one.
+type Frames = Option<u32>;
+
 /// What is done to every picture of a course.
 #[derive(Clone)]
 pub(super) struct Pass {
@@ -26,7 +29,7 @@ pub(super) struct Pass {
 }
 
 enum Outcome<R> {
-    Good(R),
+    Good(R, Frames),
     Bad(Option<DataError>),
     Panicked(Box<dyn Any + Send>),
 }
@@ -128,7 +131,7 @@ impl<R> Shared<R> {
         state.promising = 0;
         for ticket in std::mem::take(&mut state.queue) {
             state.first += 1;
-            if let Some(Outcome::Good(row)) = ticket.outcome {
+            if let Some(Outcome::Good(row, _)) = ticket.outcome {
                 state.free.push_back(row);
             }
         }
@@ -174,7 +177,7 @@ impl<R> Shared<R> {
             .queue
             .iter()
             .map_while(|ticket| ticket.outcome.as_ref());
-        let good = read.filter(|outcome| matches!(outcome, Outcome::Good(_)));
+        let good = read.filter(|outcome| matches!(outcome, Outcome::Good(..)));
         good.take(count).count() == count
     }
 
@@ -251,11 +254,11 @@ impl<R> Shared<R> {
         state.times.pictures += 1;
         let (course, number) = job;
         // A picture that was read well makes no room for others, unless they wait for how it turns out.
-        let mut makes_room = !matches!(outcome, Outcome::Good(_));
+        let mut makes_room = !matches!(outcome, Outcome::Good(..));
         if course == state.course {
             state.settle(number, outcome);
             makes_room |= state.stream.as_ref().is_some_and(Stream::is_in_doubt);
-        } else if let Outcome::Good(row) = outcome {
+        } else if let Outcome::Good(row, _) = outcome {
             state.free.push_back(row);
             makes_room = true;
         }
@@ -327,7 +330,7 @@ impl<R> State<R> {
     }
 
     fn settle(&mut self, number: u64, outcome: Outcome<R>) {
-        let is_good = matches!(outcome, Outcome::Good(_));
+        let is_good = matches!(outcome, Outcome::Good(..));
         if let Some(stream) = &mut self.stream {
             stream.settle(is_good);
         }
@@ -364,8 +367,9 @@ impl<R> State<R> {
                 };
             }
             match outcome {
-                Outcome::Good(row) => {
+                Outcome::Good(row, frames) => {
                     self.promising -= 1;
+                    batch.frame_counts.extend(frames);
                     self.delivered.position = place.position + 1;
                     self.delivered.given += 1;
                     batch.rows.push(row);
@@ -422,7 +426,7 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
             )
         }));
         let outcome = match read {
-            Ok(Ok(())) => Outcome::Good(row),
+            Ok(Ok(frames)) => Outcome::Good(row, frames),
             Ok(Err(error)) => {
                 shared.free(row);
                 Outcome::Bad(Some(error))
@@ -441,7 +445,7 @@ fn read(
     pass: &Pass,
     room: &mut Room,
     out: &mut [u8],
-) -> Result<(), DataError> {
+) -> Result<Frames, DataError> {
     let Room { scratch, path } = room;
     let sample = place.sample as usize;
     let occasion = match pass.view {
@@ -453,6 +457,11 @@ fn read(
         }),
     };
     match (&pass.format, occasion) {
+        (RowFormat::Clip(framing), occasion) => {
+            return framing
+                .write_row(samples, sample, occasion, scratch, out)
+                .map(Some);
+        }
         (RowFormat::Pair(framing), occasion) => {
             framing.write_row_by(cache, samples, sample, occasion, scratch, out)
         }
@@ -470,4 +479,5 @@ fn read(
             augmented_into(path, framing, (augment, decode), occasion, scratch, out)
         }
     }
+    .map(|()| None)
 }

@@ -46,7 +46,7 @@ pub(super) fn decode_bytes(
 
 /// A decoder that panics gives an error: one hostile file of a million must not end a run. What it leaves in the scratch
 /// is overwritten by the next picture, so nothing half done is seen.
-pub(super) fn contained<T>(
+pub(crate) fn contained<T>(
     path: &Path,
     attempt: impl FnOnce() -> Result<T, DataError>,
 ) -> Result<T, DataError> {
@@ -269,7 +269,7 @@ pub(super) fn check_size(
     Ok(())
 }
 
-pub(super) fn broken(path: &Path, cause: ImageError) -> DataError {
+pub(crate) fn broken(path: &Path, cause: ImageError) -> DataError {
     let path = path.to_owned();
     match cause {
         ImageError::IoError(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {

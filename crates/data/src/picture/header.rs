@@ -120,7 +120,7 @@ struct WebpFrame {
 
 /// Bytes that reading one picture takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cost {
+pub(crate) struct Cost {
     pub file: u64,
     pub pixels: u64,
     pub beside: u64,
@@ -142,13 +142,13 @@ impl Cost {
         }
     }
 
-    pub(super) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.file + self.pixels + self.beside
     }
 }
 
 /// Tables, readers and what else does not depend on the picture.
-const SMALL_BYTES: u64 = 256 << 10;
+pub(super) const SMALL_BYTES: u64 = 256 << 10;
 
 impl Header {
     /// Of bytes; `None` where they are no picture, or one that no decoder here reads.
@@ -215,7 +215,7 @@ impl Header {
 }
 
 /// Rows between the two passes of a resize, and the weights of both: of an evaluation or of a random part, whichever is more.
-fn resize_bytes((width, height): (u64, u64), framing: Framing) -> u64 {
+pub(super) fn resize_bytes((width, height): (u64, u64), framing: Framing) -> u64 {
     let Framing { size, filter, .. } = framing;
     let (wide, high) = (width.max(1) as u32, height.max(1) as u32);
     let (first, last) = geometry::middle(wide, high, framing).rows_in_reach(high, size, filter);

@@ -11,8 +11,8 @@ use crate::table::Table;
 use crate::words::listed;
 
 pub(super) fn read(config: &DataConfig, csv: &Path) -> Result<Layout, DataError> {
-    let table = Table::open(csv)?;
-    let mut notes = Vec::new();
+    let table = Table::open_separated(csv, config.separator)?;
+    let mut notes = table.notes().to_vec();
     let image = image_column(config, &table, &mut notes)?;
     let mask = match (&config.mask, mask_by_name(&table)) {
         (Some(name), _) => table.column("mask", name)?,

@@ -7,7 +7,7 @@
 use std::fmt::{self, Display};
 use std::path::Path;
 
-use super::Source;
+use super::{Media, Source};
 use crate::config::{BadPictures, DataConfig};
 use crate::error::DataError;
 use crate::table::Row;
@@ -28,6 +28,8 @@ pub enum RowFault {
     },
     /// The cell of its image is empty.
     NoImage,
+    /// The cell of its clip is empty.
+    NoClip,
     /// The cell of its caption is empty, or what the template makes of its cells.
     NoCaption,
     /// A cell does not say what it should.
@@ -47,6 +49,7 @@ impl Display for RowFault {
         match self {
             RowFault::Fields { expected, found } => write!(out, "{found} of {expected} fields"),
             RowFault::NoImage => out.write_str("no image named"),
+            RowFault::NoClip => out.write_str("no clip named"),
             RowFault::NoCaption => out.write_str("empty caption"),
             RowFault::Cell {
                 column,
@@ -95,7 +98,10 @@ impl Source {
         if found != expected {
             Some(RowFault::Fields { expected, found })
         } else if image.is_empty() {
-            Some(RowFault::NoImage)
+            Some(match self.media {
+                Media::Pictures => RowFault::NoImage,
+                Media::Clips => RowFault::NoClip,
+            })
         } else if caption.is_empty() && self.columns.caption.is_some() {
             Some(RowFault::NoCaption)
         } else {

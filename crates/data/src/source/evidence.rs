@@ -40,7 +40,15 @@ const CLIP_FOLDERS: [&str; 3] = ["clips", "videos", "frames"];
 /// What kind of work the data is for. What the config says counts before what the files are.
 pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
     let is = |kind, reason: String| Ok(Evidence { kind, reason });
+    if let Some(video) = &config.video {
+        let reason = format!("the config has `video: {video}`");
+        return is(EvidenceKind::Clips, reason);
+    }
     if let Some(caption) = &config.caption {
+        // Clips have captions too; what cannot be read is said by who reads it.
+        if let (None, Ok(Some(clips))) = (&config.image, clips_of_table(config)) {
+            return is(EvidenceKind::Clips, clips);
+        }
         return is(
             EvidenceKind::Captions,
             format!("the config has `caption: {caption}`"),
@@ -61,12 +69,12 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
         let reason = format!("{} has a folder per class", csv.display());
         return is(EvidenceKind::Labels, reason);
     }
-    let table = Table::open(&csv)?;
+    let table = Table::open_separated(&csv, config.separator)?;
     let has = |column: &str| format!("{} has a column `{column}`", csv.display());
     if let Some(column) = mask_by_name(&table) {
         return is(EvidenceKind::Masks, has(column));
     }
-    if let Some(column) = clip_by_name(&table) {
+    if let (None, Some(column)) = (&config.image, clip_by_name(&table)) {
         return is(EvidenceKind::Clips, has(column));
     }
     if let Some(column) = caption_by_name(&table) {
@@ -93,6 +101,20 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
             "say what is to be learnt: `caption: COLUMN` or `label: COLUMN` under `data:`",
         )),
     }
+}
+
+/// Why a table is one of clips, if it is.
+fn clips_of_table(config: &DataConfig) -> Result<Option<String>, DataError> {
+    let csv = find(config.train.as_deref())?.csv;
+    if csv.is_dir() {
+        return Ok(None);
+    }
+    let table = Table::open_separated(&csv, config.separator)?;
+    let column = match mask_by_name(&table) {
+        Some(_) => None,
+        None => clip_by_name(&table),
+    };
+    Ok(column.map(|column| format!("{} has a column `{column}`", csv.display())))
 }
 
 /// A folder of clips: named so, or inside of one.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::Source;
+use super::{Media, Source};
 use crate::config::{BadPictures, DataConfig};
 use crate::error::DataError;
 use crate::samples::Samples;
@@ -38,7 +38,10 @@ pub(super) fn check_images(
     all: &[&Samples],
     num_bad_rows: usize,
 ) -> Result<Option<String>, DataError> {
-    let found: Vec<Missing> = all.iter().map(|samples| missing_images(samples)).collect();
+    let found = all
+        .iter()
+        .map(|samples| missing_images(samples, source.media));
+    let found: Vec<Missing> = found.collect();
     let num_missing: usize = found.iter().map(|missing| missing.count).sum();
     let num_images: usize = all.iter().map(|samples| samples.len()).sum();
     let firsts = found.iter().zip(all).filter_map(|(missing, samples)| {
@@ -53,9 +56,13 @@ pub(super) fn check_images(
     let may_be_skipped = num_skipped as f64 <= (num_images + num_bad_rows) as f64 * most;
     if config.bad_pictures == BadPictures::Skip && may_be_skipped {
         return Ok(Some(format!(
-            "Careful: {} of {} pictures are missing (first: {}, row {row}, {}): skipped, as `bad_pictures: skip` says",
+            "Careful: {} of {} {} are missing (first: {}, row {row}, {}): skipped, as `bad_pictures: skip` says",
             thousands(num_missing),
             thousands(num_images),
+            match source.media {
+                Media::Pictures => "pictures",
+                Media::Clips => "clips",
+            },
             source.table.path().display(),
             samples.image(sample)
         )));
@@ -68,15 +75,21 @@ pub(super) fn check_images(
         image,
         num_missing,
         num_images,
+        noun: source.media.noun(),
         num_bad_rows: num_bad_rows as u32,
         max_skipped: (config.bad_pictures == BadPictures::Skip).then_some(most),
     })
 }
 
-fn missing_images(samples: &Samples) -> Missing {
+fn missing_images(samples: &Samples, media: Media) -> Missing {
     let look = |path: &mut PathBuf, sample: usize| {
         samples.image_path_into(sample, path);
-        match path.is_file() {
+        let is_there = match media {
+            Media::Pictures => path.is_file(),
+            // A clip may be a folder of frames.
+            Media::Clips => path.exists(),
+        };
+        match is_there {
             true => Missing::default(),
             false => Missing {
                 count: 1,
@@ -102,11 +115,12 @@ fn hint_on_root(source: &Source, image: &Path) -> String {
     let beside = source.table.folder();
     let above = beside.parent().unwrap_or(Path::new(""));
     let elsewhere = [beside, above, Path::new(".")];
-    match elsewhere.iter().find(|root| root.join(relative).is_file()) {
+    match elsewhere.iter().find(|root| root.join(relative).exists()) {
         Some(root) if root.as_os_str().is_empty() => "`image_root: .` would find it".to_owned(),
         Some(root) => format!("`image_root: {}` would find it", root.display()),
         None => format!(
-            "image paths start at {}; `image_root: FOLDER` says otherwise",
+            "{} paths start at {}; `image_root: FOLDER` says otherwise",
+            source.media.noun(),
             if source.root.as_os_str().is_empty() {
                 Path::new(".").display()
             } else {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use csv::ByteRecord;
 
 use super::retaining_reader::RetainingReader;
+use super::separator::{Separated, without_stand_ins};
+use crate::config::Separator;
 use crate::error::{DataError, at_row};
 use crate::words::counted;
 
@@ -70,8 +72,14 @@ impl Stamp {
     }
 }
 
-/// Opens a CSV.
-pub(super) fn open(path: &Path) -> Result<(Records, Stamp), DataError> {
+/// Bytes from the beginning that its header is looked for in.
+const HEADER_BYTES: u64 = 64 << 10;
+
+/// Opens a CSV whose columns are separated by this, or by what its header says.
+pub(super) fn open(
+    path: &Path,
+    separator: Option<Separator>,
+) -> Result<(Records, Stamp), DataError> {
     let failed = |cause: io::Error| match cause.kind() {
         io::ErrorKind::NotFound => DataError::NoFile {
             path: path.to_owned(),
@@ -82,15 +90,16 @@ pub(super) fn open(path: &Path) -> Result<(Records, Stamp), DataError> {
     let stamp = Stamp::of(&file.metadata().map_err(failed)?);
     let mut start = Vec::new();
     (&file)
-        .take(BYTE_ORDER_MARK.len() as u64)
+        .take(HEADER_BYTES)
         .read_to_end(&mut start)
         .map_err(failed)?;
-    let has_mark = start == BYTE_ORDER_MARK;
+    let has_mark = start.starts_with(BYTE_ORDER_MARK);
     if has_mark {
-        start.clear();
+        start.drain(..BYTE_ORDER_MARK.len());
     }
+    let separator = separator.unwrap_or_else(|| Separator::of_header(&start));
     let bytes: Box<dyn Read + Send> = Box::new(Cursor::new(start).chain(file));
-    Ok((Records::new(path, bytes, has_mark), stamp))
+    Ok((Records::new(path, bytes, has_mark, separator), stamp))
 }
 
 /// A list in memory, of what is at this path. Its header counts as no line: the first row is row 1.
@@ -98,7 +107,7 @@ pub(super) fn open_listing(path: &Path, text: Arc<str>) -> Records {
     let bytes = Cursor::new(ListingBytes(text));
     Records {
         line: 0,
-        ..Records::new(path, Box::new(bytes), false)
+        ..Records::new(path, Box::new(bytes), false, Separator::Comma)
     }
 }
 
@@ -195,7 +204,8 @@ impl Rows {
 /// blank lines, which it skips only when it reads on; byte offsets tell the truth.
 pub(super) struct Records {
     path: PathBuf,
-    reader: csv::Reader<RetainingReader<Bytes>>,
+    reader: csv::Reader<Separated<Bytes>>,
+    pub(super) separator: Separator,
     record: ByteRecord,
     /// Where the record last read lies in the file.
     start: u64,
@@ -213,15 +223,22 @@ impl std::fmt::Debug for Records {
 }
 
 impl Records {
-    fn new(path: &Path, bytes: Box<dyn Read + Send>, has_mark: bool) -> Records {
+    fn new(
+        path: &Path,
+        bytes: Box<dyn Read + Send>,
+        has_mark: bool,
+        separator: Separator,
+    ) -> Records {
         let bytes = BufReader::with_capacity(1 << 16, bytes);
         let reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
-            .from_reader(RetainingReader::new(bytes));
+            .delimiter(separator.delimiter())
+            .from_reader(Separated::new(RetainingReader::new(bytes), separator));
         Records {
             path: path.to_owned(),
             reader,
+            separator,
             record: ByteRecord::new(),
             start: 0,
             end: 0,
@@ -243,8 +260,11 @@ impl Records {
         if !reader.read_byte_record(record).map_err(failed)? {
             return Ok(None);
         }
+        if self.separator == Separator::Alpha {
+            *record = without_stand_ins(record);
+        }
         // Since the start of the record before: its lines are counted now.
-        let bytes = reader.get_ref().since(self.start);
+        let bytes = reader.get_ref().inner.since(self.start);
         let mut skipped = (self.end - self.start) as usize;
         while matches!(bytes.get(skipped), Some(b'\r' | b'\n')) {
             skipped += 1;
@@ -259,8 +279,8 @@ impl Records {
             .ok_or_else(|| DataError::too_many_rows(path))?;
         self.start += skipped as u64;
         self.end = reader.position().byte().max(self.start);
-        let given = reader.get_ref().since(self.start).len() as u64;
-        let source = reader.get_mut();
+        let given = reader.get_ref().inner.since(self.start).len() as u64;
+        let source = &mut reader.get_mut().inner;
         source.forget_before(self.start);
         let may_be_last = self.end - self.start >= given;
         if may_be_last
@@ -297,7 +317,7 @@ impl Records {
 
     /// The record last read, as the file has it, without the end of its line.
     fn raw(&self) -> &[u8] {
-        let since = self.reader.get_ref().since(self.start);
+        let since = self.reader.get_ref().inner.since(self.start);
         let length = (self.end - self.start) as usize;
         without_line_ends(&since[..length.min(since.len())])
     }

@@ -1,7 +1,8 @@
 //! Attention, one sample and head per task, queries in tiles: scratch is linear in the number of keys.
 
 use holdall_graph::Write;
-use holdall_graph::ops::attention::Attention;
+use holdall_graph::ops::attention::{Attention, mask_index};
+use holdall_graph::ops::dropout::Dropout;
 use rayon::prelude::*;
 
 use super::operands::{Operands, Rows};
@@ -20,6 +21,42 @@ struct Heads {
     keys: usize,
     causal: bool,
     scale: f64,
+}
+
+/// Masks of probabilities, drawn from the numbers of the samples and the stream.
+struct Masks<'o> {
+    op: &'o Dropout,
+    samples: Rows<i64>,
+    stream: [i64; 2],
+}
+
+impl<'o> Masks<'o> {
+    /// The last two inputs, where probabilities are dropped.
+    fn new(op: &'o Attention, o: &Operands<'_>) -> Option<Masks<'o>> {
+        let op = op.dropout.as_ref()?;
+        let [samples, stream] = [2, 1].map(|from_end| {
+            let index = o.num_inputs() - from_end;
+            o.input::<i64>(index).flat()
+        });
+        let stream = [0, 1].map(|index| stream.row(0)[index]);
+        Some(Masks {
+            op,
+            samples,
+            stream,
+        })
+    }
+
+    /// What the numbers of a row are multiplied by, from its first key on.
+    #[inline(always)]
+    fn row<T: Real>(&self, sample: usize, head: usize, query: usize) -> impl Iterator<Item = T> {
+        let key = self.op.key(self.stream, self.samples.row(0)[sample]);
+        let (first, threshold) = (mask_index(head, query, 0), self.op.threshold());
+        let scale = T::of(self.op.scale());
+        (first..).map(move |index| match Dropout::keeps(key, index, threshold) {
+            true => scale,
+            false => T::ZERO,
+        })
+    }
 }
 
 /// One sample's share of a matrix, one head's columns.
@@ -69,12 +106,21 @@ pub(super) fn scratch_elements(num_threads: usize, num_matrices: usize, keys: us
     num_threads * num_matrices * QUERY_TILE * keys
 }
 
-/// Scratch of the thread that runs this task: matrices of scores, and where its products pack.
+/// Matrices of scores that the backward pass needs: probabilities, their gradient, and what dropout leaves of the former.
+pub(super) fn backward_matrices(op: &Attention) -> usize {
+    match op.dropout {
+        Some(_) => 3,
+        None => 2,
+    }
+}
+
+/// Scratch of the thread that runs this task: matrices of scores (the last is repeated where there are fewer), and where its products
+/// pack.
 fn thread_scratch<T: Real>(
     o: &Operands<'_>,
     num_matrices: usize,
     keys: usize,
-) -> ([Rows<T>; 2], Packing) {
+) -> ([Rows<T>; 3], Packing) {
     let (thread, num_threads) = (
         rayon::current_thread_index().unwrap_or(0),
         rayon::current_num_threads(),
@@ -84,7 +130,7 @@ fn thread_scratch<T: Real>(
     let elements = scratch_elements(num_threads, num_matrices, keys);
     let packing = o.packing(elements * size_of::<T>());
     (
-        [matrix(0), matrix(num_matrices - 1)],
+        [0, 1, 2].map(|index: usize| matrix(index.min(num_matrices - 1))),
         packing.share(thread, num_threads),
     )
 }
@@ -93,6 +139,7 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
     let heads = Heads::new(op, o, 0, 1);
     let (q, k, v) = (o.input::<T>(0), o.input::<T>(1), o.input::<T>(2));
     let lengths = op.key_lengths.then(|| o.input::<i64>(3).flat());
+    let masks = Masks::new(op, o);
     let (out, _) = o.result::<T>(0);
     let lse = o.output::<T>(1).map(|(lse, _)| lse.flat());
     let samples = o.input_place(0).shape.dims()[0];
@@ -100,7 +147,7 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
         .into_par_iter()
         .for_each(|task| {
             let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
-            let ([scores, _], packing) = thread_scratch::<T>(o, 1, heads.keys);
+            let ([scores, ..], packing) = thread_scratch::<T>(o, 1, heads.keys);
             let length =
                 lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
             let q = heads.of(q, sample, index, heads.queries);
@@ -131,8 +178,14 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
                         } else {
                             T::ONE / total
                         };
-                        for p in seen {
+                        for p in seen.iter_mut() {
                             *p *= inverse;
+                        }
+                        if let Some(masks) = &masks {
+                            let masks = masks.row::<T>(sample, index, start + row);
+                            for (p, mask) in seen.iter_mut().zip(masks) {
+                                *p *= mask;
+                            }
                         }
                         if let Some(lse) = lse {
                             lse.row_mut(0)[task * heads.queries + start + row] = peak + total.ln();
@@ -177,6 +230,8 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
     );
     let lse = o.input::<T>(5).flat();
     let lengths = op.key_lengths.then(|| o.input::<i64>(6).flat());
+    let masks = Masks::new(op, o);
+    let num_matrices = backward_matrices(op);
     let (dq, dq_mode) = o.result::<T>(0);
     let (dk, dk_mode) = o.result::<T>(1);
     let (dv, dv_mode) = o.result::<T>(2);
@@ -185,7 +240,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
         .into_par_iter()
         .for_each(|task| {
             let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
-            let ([p, dp], packing) = thread_scratch::<T>(o, 2, heads.keys);
+            let ([p, dp, left], packing) = thread_scratch::<T>(o, num_matrices, heads.keys);
             let length =
                 lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
             let of_queries = |all| heads.of(all, sample, index, heads.queries);
@@ -195,6 +250,11 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
             for (start, rows) in heads.tiles() {
                 let first = |mode| if start == 0 { mode } else { Write::Accumulate };
                 let (p, dp) = (p.slice(0, rows), dp.slice(0, rows));
+                // What values are weighted by: the probabilities, or what dropout leaves of them.
+                let shares = match masks {
+                    Some(_) => left.slice(0, rows),
+                    None => p,
+                };
                 let (q, dout) = (q.slice(start, rows), dout.slice(start, rows));
                 small_product(
                     p,
@@ -219,13 +279,25 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                         let (seen, hidden) = p.row_mut(row).split_at_mut(visible);
                         exp_in_place(seen, shift);
                         hidden.fill(T::ZERO);
+                        if let Some(masks) = &masks {
+                            let masks = masks.row::<T>(sample, index, start + row);
+                            let (left, hidden) = shares.row_mut(row).split_at_mut(visible);
+                            hidden.fill(T::ZERO);
+                            let gradients = dp.row_mut(row).iter_mut().zip(masks);
+                            for ((left, &p), (dp, mask)) in
+                                left.iter_mut().zip(&*seen).zip(gradients)
+                            {
+                                *left = p * mask;
+                                *dp *= mask;
+                            }
+                        }
                     }
                 });
                 small_product(
                     dv,
                     first(dv_mode),
                     1.0,
-                    Factor::Transposed(p),
+                    Factor::Transposed(shares),
                     Factor::Plain(dout),
                     packing,
                 );

@@ -75,25 +75,61 @@ fn scores<T: Real>(
     tile
 }
 
+/// Which rows are positives of each other, where that is not each of itself alone.
+struct Groups<T> {
+    groups: Rows<i64>,
+    shares: Rows<T>,
+}
+
+impl<T: Real> Groups<T> {
+    /// `first`: the input that would be the groups.
+    fn new(o: &Operands<'_>, first: usize) -> Option<Groups<T>> {
+        (o.num_inputs() > first).then(|| Groups {
+            groups: o.input::<i64>(first).flat(),
+            shares: o.input::<T>(first + 1).flat(),
+        })
+    }
+
+    /// Adds the scores of the positives that count in a tile to each row's sum.
+    fn add_positives(&self, tile: Rows<T>, sums: Rows<T>, weights: &[T], [i, j]: [usize; 2]) {
+        let groups = self.groups.row(0);
+        let sums = sums.row_per_element();
+        for_rows(tile.rows, |row| {
+            let own = groups[i + row];
+            let columns = groups[j..].iter().zip(&weights[j..]);
+            for (&score, (&group, &weight)) in tile.row(row).iter().zip(columns) {
+                if group == own && weight != T::ZERO {
+                    sums.row_mut(i + row)[0] += score;
+                }
+            }
+        });
+    }
+}
+
 pub(super) fn forward<T: Real>(tile: usize, o: &Operands<'_>) {
     let features = [o.input::<T>(0), o.input::<T>(1)];
     let weights = o.input::<T>(2).flat();
+    let groups = Groups::<T>::new(o, 4);
     let scale = o.input::<T>(3).scalar().f64().exp();
     let rows = features[0].rows;
     let s = scratch::<T>(o, rows, tile);
     for peak in [s.row_peak, s.column_peak] {
         peak.row_mut(0).fill(T::NEG_INFINITY);
     }
-    for sum in [s.row_sum, s.column_sum] {
+    for sum in [s.row_sum, s.column_sum, s.diagonal] {
         sum.row_mut(0).fill(T::ZERO);
     }
     for (i, num_rows) in tiles(rows, tile) {
         for (j, num_columns) in tiles(rows, tile) {
             let tile = scores(&s, scale, features, (i, num_rows), (j, num_columns));
-            if i == j {
-                for row in 0..num_rows {
-                    s.diagonal.row_mut(0)[i + row] = tile.row(row)[row];
+            match &groups {
+                Some(groups) => groups.add_positives(tile, s.diagonal, weights.row(0), [i, j]),
+                None if i == j => {
+                    for row in 0..num_rows {
+                        s.diagonal.row_mut(0)[i + row] = tile.row(row)[row];
+                    }
                 }
+                None => {}
             }
             mask(tile, &weights.row(0)[i..], &weights.row(0)[j..]);
             fold_columns(
@@ -121,7 +157,9 @@ pub(super) fn forward<T: Real>(tile: usize, o: &Operands<'_>) {
             }
         }
         if weights.row(0)[row] != T::ZERO {
-            total += 0.5 * (along.f64() + across.f64()) - s.diagonal.row(0)[row].f64();
+            let share = groups.as_ref().map_or(T::ONE, |g| g.shares.row(0)[row]);
+            let positives = s.diagonal.row(0)[row].f64() * share.f64();
+            total += 0.5 * (along.f64() + across.f64()) - positives;
         }
     }
     let (sum, _) = o.result::<T>(0);
@@ -200,6 +238,7 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
     let weights = o.input::<T>(3).flat();
     let scale = o.input::<T>(4).scalar().f64().exp();
     let (row_lse, column_lse) = (o.input::<T>(5).flat(), o.input::<T>(6).flat());
+    let groups = Groups::<T>::new(o, 7);
     let (dimage, dimage_mode) = o.result::<T>(0);
     let (dtext, dtext_mode) = o.result::<T>(1);
     let rows = features[0].rows;
@@ -222,17 +261,40 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
                 let along = row_lse.row(0)[i + row];
                 let across = &column_lse.row(0)[j..j + num_columns];
                 let counts = &weights.row(0)[j..j + num_columns];
-                let own = (i == j).then(|| (scores[row] - along) + (scores[row] - across[row]));
+                let own = (i == j && groups.is_none())
+                    .then(|| (scores[row] - along) + (scores[row] - across[row]));
                 // Each direction's probabilities add up to one, so scores may be taken relative to their logarithm:
                 // the rounding of the logarithms drops out of the temperature's gradient.
                 let columns = across.iter().zip(counts);
                 let places = gradient.iter_mut().zip(scores.iter_mut());
-                for ((gradient, score), (&across, &count)) in places.zip(columns) {
-                    let (a, b) = (*score - along, *score - across);
+                let terms = |score: T, across: T| {
+                    let (a, b) = (score - along, score - across);
                     let (p, q) = (a.exp(), b.exp());
-                    let counts = count != T::ZERO;
-                    *gradient = if counts { half * (p + q) } else { T::ZERO };
-                    *score = if counts { p * a + q * b } else { T::ZERO };
+                    (p + q, p * a + q * b, a + b)
+                };
+                match &groups {
+                    None => {
+                        for ((gradient, score), (&across, &count)) in places.zip(columns) {
+                            let (both, term, _) = terms(*score, across);
+                            let counts = count != T::ZERO;
+                            *gradient = if counts { half * both } else { T::ZERO };
+                            *score = if counts { term } else { T::ZERO };
+                        }
+                    }
+                    Some(Groups { groups, shares }) => {
+                        let (own, share) = (groups.row(0)[i + row], shares.row(0)[i + row]);
+                        let columns = columns.zip(&groups.row(0)[j..]);
+                        for ((gradient, score), ((&across, &count), &group)) in places.zip(columns)
+                        {
+                            let (both, term, logarithm) = terms(*score, across);
+                            let target = if group == own { share } else { T::ZERO };
+                            let counts = count != T::ZERO;
+                            let (by_score, by_scale) =
+                                (half * both - seed * target, term - target * logarithm);
+                            *gradient = if counts { by_score } else { T::ZERO };
+                            *score = if counts { by_scale } else { T::ZERO };
+                        }
+                    }
                 }
                 let mut share = sum(scores, |term| term);
                 if let Some(own) = own {

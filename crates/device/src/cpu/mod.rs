@@ -5,6 +5,7 @@
 
 mod arena;
 mod attention;
+mod cached_attention;
 mod contrastive;
 mod convolution;
 pub mod digits;
@@ -22,12 +23,15 @@ mod overlap;
 mod packing;
 mod pictures;
 mod pixel_loss;
+mod positions;
 pub mod product;
 mod real;
 mod target;
 mod tokens;
+mod top_tokens;
 mod update;
 mod vectors;
+mod vocabulary_loss;
 
 use holdall_graph::{DType, Op};
 use holdall_plan::{Instruction, Program};
@@ -147,6 +151,14 @@ fn execute_as<T: Real>(instruction: &Instruction, o: &Operands<'_>) {
         Op::LayerNormGrad(_) => layer_norm::backward::<T>(o),
         Op::Attention(op) => attention::forward::<T>(op, o),
         Op::AttentionGrad(op) => attention::backward::<T>(&op.forward, o),
+        Op::CachedAttention(op) => cached_attention::forward::<T>(op, o),
+        Op::TopTokens(op) => top_tokens::top_tokens::<T>(op.count, o),
+        Op::AddPositions(op) => positions::add_positions::<T>(op.repeat, o),
+        Op::AddPositionsGrad(op) => positions::add_positions_grad::<T>(op.repeat, o),
+        Op::Repeat(_) => positions::repeat::<T>(o),
+        Op::RepeatGrad(_) => positions::repeat_grad::<T>(o),
+        Op::VocabularyLoss(op) => vocabulary_loss::forward::<T>(op, o),
+        Op::VocabularyLossGrad(op) => vocabulary_loss::backward::<T>(op, o),
         Op::Embedding(_) => embedding::forward::<T>(o),
         Op::EmbeddingGrad(_) => embedding::backward::<T>(o),
         Op::MixPictures(op) => tokens::mix_pictures::<T>(op, o),

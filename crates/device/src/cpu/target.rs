@@ -6,8 +6,8 @@ use holdall_plan::Target;
 use super::attention::{self, QUERY_TILE};
 use super::packing::{self, Form, Packed, Threads};
 use super::{
-    contrastive, convolution, elements, group_norm, layer_norm, linear, memory, overlap,
-    pixel_loss, product, update,
+    cached_attention, contrastive, convolution, elements, group_norm, layer_norm, linear, memory,
+    overlap, pixel_loss, product, update, vocabulary_loss,
 };
 
 /// Sizes and times on this machine's cores.
@@ -94,6 +94,14 @@ impl CpuTarget {
                 };
                 tiles.flat_map(products).collect()
             }
+            Op::VocabularyLoss(op) => {
+                let shapes = [node.input(0), node.input(1)];
+                vocabulary_products(shapes, op.tile, false, part)
+            }
+            Op::VocabularyLossGrad(op) => {
+                let shapes = [node.input(1), node.input(2)];
+                vocabulary_products(shapes, op.tile, true, part)
+            }
             Op::Attention(op) => {
                 let shapes = [node.input(0), node.input(1)];
                 return attention_products(op.num_heads, shapes, part);
@@ -105,6 +113,10 @@ impl CpuTarget {
             plain_operations!()
             | Op::LayerNormGrad(_)
             | Op::EmbeddingGrad(_)
+            | Op::CachedAttention(_)
+            | Op::TopTokens(_)
+            | Op::AddPositionsGrad(_)
+            | Op::RepeatGrad(_)
             | Op::ClassTokenGrad(_)
             | Op::CrossEntropy(_)
             | Op::CrossEntropyGrad(_)
@@ -172,6 +184,21 @@ fn tile_sizes(rows: usize, tile: usize, part: Part) -> Vec<(usize, usize)> {
     }
 }
 
+/// The products of a whole tile of rows; those of tiles with fewer, which data decides, are the rest.
+fn vocabulary_products(
+    [x, weight]: [Shape; 2],
+    tile: usize,
+    is_backward: bool,
+    part: Part,
+) -> Vec<(Form, [usize; 3])> {
+    let sizes = [x.rows(), x.width(), weight.rows()];
+    let mut products = vocabulary_loss::products(sizes, tile, is_backward);
+    if part == Part::Whole {
+        products.truncate(if is_backward { 3 } else { 1 });
+    }
+    products
+}
+
 /// Small products, one per thread at a time.
 fn attention_products(
     heads: usize,
@@ -214,9 +241,25 @@ impl Target for CpuTarget {
                 let keys = node.input(1).dims()[1];
                 attention::scratch_elements(self.num_threads, 1, keys) * element
             }
-            Op::AttentionGrad(_) => {
+            Op::AttentionGrad(op) => {
                 let keys = node.input(2).dims()[1];
-                attention::scratch_elements(self.num_threads, 2, keys) * element
+                let matrices = attention::backward_matrices(&op.forward);
+                attention::scratch_elements(self.num_threads, matrices, keys) * element
+            }
+            Op::CachedAttention(op) => {
+                let ancestors = node.input(3);
+                let (rows, longest) = (ancestors.rows(), ancestors.width());
+                cached_attention::scratch_elements(rows, op.num_heads, longest) * element
+            }
+            Op::VocabularyLoss(op) => {
+                let (x, weight) = (node.input(0), node.input(1));
+                let sizes = [x.rows(), x.width(), weight.rows()];
+                vocabulary_loss::scratch_bytes(sizes, op.tile, element)
+            }
+            Op::VocabularyLossGrad(op) => {
+                let (x, weight) = (node.input(1), node.input(2));
+                let sizes = [x.rows(), x.width(), weight.rows()];
+                vocabulary_loss::scratch_bytes(sizes, op.tile, element)
             }
             Op::CrossEntropy(_) => {
                 let logits = node.input(0);
@@ -254,6 +297,9 @@ impl Target for CpuTarget {
             Op::OverlapSums(_) => overlap::line_bytes(node.input(0)),
             plain_operations!()
             | Op::EmbeddingGrad(_)
+            | Op::TopTokens(_)
+            | Op::AddPositionsGrad(_)
+            | Op::RepeatGrad(_)
             | Op::ClassTokenGrad(_)
             | Op::PointwiseLossGrad(_)
             | Op::OverlapLoss(_)

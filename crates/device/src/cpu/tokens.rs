@@ -6,7 +6,7 @@ use holdall_graph::{DType, Write};
 use rayon::prelude::*;
 
 use super::elements::for_rows;
-use super::operands::Operands;
+use super::operands::{Operands, Rows};
 use super::real::{Element, Real, vectorised};
 
 /// Columns that one thread handles at a time.
@@ -179,11 +179,12 @@ pub(super) fn mean_tokens<T: Real>(first: usize, o: &Operands<'_>) {
     let x = o.input::<T>(0);
     let (y, _) = o.result::<T>(0);
     let tokens = o.input_place(0).shape.dims()[1];
-    let share = T::of(1.0 / (tokens - first) as f64);
+    let lengths = Lengths::new(o, tokens - first);
     for_rows(y.rows, |sample| {
         let y = y.row_mut(sample);
         y.fill(T::ZERO);
-        for token in first..tokens {
+        let (length, share) = lengths.of(sample);
+        for token in first..first + length {
             for (y, &x) in y.iter_mut().zip(x.row(sample * tokens + token)) {
                 *y += x;
             }
@@ -196,19 +197,42 @@ pub(super) fn mean_tokens_grad<T: Real>(first: usize, o: &Operands<'_>) {
     let dy = o.input::<T>(0);
     let (dx, mode) = o.result::<T>(0);
     let tokens = dx.rows / dy.rows;
-    let share = T::of(1.0 / (tokens - first) as f64);
+    let lengths = Lengths::new(o, tokens - first);
     for_rows(dx.rows, |row| {
         let (sample, token) = (row / tokens, row % tokens);
+        let (length, share) = lengths.of(sample);
         let dx = dx.row_mut(row);
         if mode == Write::Overwrite {
             dx.fill(T::ZERO);
         }
-        if token >= first {
+        if (first..first + length).contains(&token) {
             for (dx, &dy) in dx.iter_mut().zip(dy.row(sample)) {
                 *dx += dy * share;
             }
         }
     });
+}
+
+/// How many tokens of each sample there are: as the second input says, or all.
+struct Lengths {
+    each: Option<Rows<i64>>,
+    most: usize,
+}
+
+impl Lengths {
+    fn new(o: &Operands<'_>, most: usize) -> Lengths {
+        let each = (o.num_inputs() > 1).then(|| o.input::<i64>(1).flat());
+        Lengths { each, most }
+    }
+
+    /// The length of a sample, and what its mean multiplies the sum by.
+    fn of<T: Real>(&self, sample: usize) -> (usize, T) {
+        let length = match self.each {
+            Some(each) => each.row(0)[sample].clamp(0, self.most as i64) as usize,
+            None => self.most,
+        };
+        (length, T::of(1.0 / length.max(1) as f64))
+    }
 }
 
 fn position(index: i64, tokens: usize) -> usize {

@@ -268,6 +268,29 @@ impl<'a> Issuer<'a> {
             Op::LayerNormGrad(_) => self.layer_norm_grad(&o),
             Op::Attention(op) => attention::forward(op, &o),
             Op::AttentionGrad(op) => attention::backward(&op.forward, &o),
+            // With lengths, with groups.
+            Op::MeanTokens(_) | Op::MeanTokensGrad(_) if o.instruction.inputs.len() > 1 => {
+                panic!(
+                    "{} with lengths has no kernel for a GPU",
+                    o.instruction.op.variant()
+                )
+            }
+            Op::Contrastive(_) if o.instruction.inputs.len() > 4 => {
+                panic!("Contrastive with groups has no kernel for a GPU")
+            }
+            Op::ContrastiveGrad(_) if o.instruction.inputs.len() > 7 => {
+                panic!("ContrastiveGrad with groups has no kernel for a GPU")
+            }
+            Op::CachedAttention(_)
+            | Op::TopTokens(_)
+            | Op::AddPositions(_)
+            | Op::AddPositionsGrad(_)
+            | Op::Repeat(_)
+            | Op::RepeatGrad(_)
+            | Op::VocabularyLoss(_)
+            | Op::VocabularyLossGrad(_) => {
+                panic!("{} has no kernel for a GPU", o.instruction.op.variant())
+            }
             Op::Embedding(_) => tokens::embedding(&o),
             Op::EmbeddingGrad(_) => tokens::embedding_grad(&o),
             Op::MixPictures(op) => tokens::mix_pictures(op, &o),

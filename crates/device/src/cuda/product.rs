@@ -164,6 +164,19 @@ pub(super) fn timed(
     Ok(after.seconds_since(&before)? / REPEATS as f64)
 }
 
+/// Seconds of a single run, the host's part included where it is the slower one.
+pub(super) fn timed_once(
+    stream: &Stream,
+    work: impl FnOnce() -> Result<(), DeviceError>,
+) -> Result<f64, DeviceError> {
+    let (before, after) = (Event::with_clock()?, Event::with_clock()?);
+    before.record(stream)?;
+    work()?;
+    after.record(stream)?;
+    after.wait()?;
+    after.seconds_since(&before)
+}
+
 fn check(status: Status, call: &str) -> Result<(), DeviceError> {
     if status == Status::CUBLAS_STATUS_SUCCESS {
         return Ok(());

@@ -23,17 +23,17 @@ const REPLAY_BYTES: u64 = 4545;
 const REPLAY_PROGRAM_BYTES: u64 = 124 << 10;
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// What cuDNN holds beside the arena: opened, and with the engines of a network loaded. Measured on an H200 over twelve plans of four
-/// U-Nets; engines of plain f32 are smaller than those of other formats.
-const CUDNN_OPEN_BYTES: u64 = 10 << 20;
-const CUDNN_ENGINE_BYTES: u64 = 6 << 20;
-const CUDNN_F32_ENGINE_BYTES: u64 = 2 << 20;
+/// What cuDNN holds beside the arena: opened, and what choosing its engines by time loads. Fitted to twenty plans of four U-Nets on an
+/// H200. A process that finds its engines chosen by an earlier one holds up to [`CUDNN_ENGINES_BYTES`] less.
+const CUDNN_OPEN_BYTES: u64 = (6.5 * MIB) as u64;
+const CUDNN_ENGINES_BYTES: u64 = 6 << 20;
 
 pub(super) fn cudnn_bytes(arithmetic: Arithmetic, is_open: bool) -> u64 {
     let open = if is_open { 0 } else { CUDNN_OPEN_BYTES };
     open + match arithmetic {
-        Arithmetic::F32 => CUDNN_F32_ENGINE_BYTES,
-        Arithmetic::Tf32 | Arithmetic::F16 | Arithmetic::Bf16 => CUDNN_ENGINE_BYTES,
+        // Engines of plain f32 are few and small.
+        Arithmetic::F32 => 0,
+        Arithmetic::Tf32 | Arithmetic::F16 | Arithmetic::Bf16 => CUDNN_ENGINES_BYTES,
     }
 }
 
@@ -146,6 +146,12 @@ pub(super) fn own_scratch(
         | Op::LinearWeightGrad(_)
         | Op::Attention(_)
         | Op::AttentionGrad(_)
+        | Op::CachedAttention(_)
+        | Op::TopTokens(_)
+        | Op::AddPositionsGrad(_)
+        | Op::RepeatGrad(_)
+        | Op::VocabularyLoss(_)
+        | Op::VocabularyLossGrad(_)
         | Op::ClassTokenGrad(_)
         | Op::CrossEntropyGrad(_)
         | Op::PointwiseLossGrad(_)
@@ -190,6 +196,12 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
         | Op::LayerNormGrad(_)
         | Op::Attention(_)
         | Op::AttentionGrad(_)
+        | Op::CachedAttention(_)
+        | Op::TopTokens(_)
+        | Op::AddPositionsGrad(_)
+        | Op::RepeatGrad(_)
+        | Op::VocabularyLoss(_)
+        | Op::VocabularyLossGrad(_)
         | Op::EmbeddingGrad(_)
         | Op::ClassTokenGrad(_)
         | Op::CrossEntropy(_)
@@ -253,6 +265,12 @@ fn kernels(op: &Op) -> f64 {
         plain_operations!()
         | Op::Attention(_)
         | Op::AttentionGrad(_)
+        | Op::CachedAttention(_)
+        | Op::TopTokens(_)
+        | Op::AddPositionsGrad(_)
+        | Op::RepeatGrad(_)
+        | Op::VocabularyLoss(_)
+        | Op::VocabularyLossGrad(_)
         | Op::CrossEntropyGrad(_)
         | Op::PointwiseLossGrad(_)
         | Op::ScaleColumnsGrad(_)
@@ -403,6 +421,12 @@ impl Target for CudaTarget {
             }
             plain_operations!()
             | Op::LayerNormGrad(_)
+            | Op::CachedAttention(_)
+            | Op::TopTokens(_)
+            | Op::AddPositionsGrad(_)
+            | Op::RepeatGrad(_)
+            | Op::VocabularyLoss(_)
+            | Op::VocabularyLossGrad(_)
             | Op::EmbeddingGrad(_)
             | Op::ClassTokenGrad(_)
             | Op::CrossEntropy(_)
@@ -450,6 +474,12 @@ impl Target for CudaTarget {
             | Op::LayerNormGrad(_)
             | Op::Attention(_)
             | Op::AttentionGrad(_)
+            | Op::CachedAttention(_)
+            | Op::TopTokens(_)
+            | Op::AddPositionsGrad(_)
+            | Op::RepeatGrad(_)
+            | Op::VocabularyLoss(_)
+            | Op::VocabularyLossGrad(_)
             | Op::EmbeddingGrad(_)
             | Op::ClassTokenGrad(_)
             | Op::CrossEntropy(_)

@@ -14,18 +14,18 @@ use super::gradient_check::{Sketch, cpu};
 use super::step::{Contents, Kept, NORMALIZATION, Planned, norm};
 
 /// Values that the reference reads: inputs as they are, weights as they were drawn.
-struct Known {
+pub struct Known {
     values: Vec<(ValueId, Vec<f64>)>,
 }
 
 impl Known {
-    fn of(&self, value: ValueId) -> &[f64] {
+    pub fn of(&self, value: ValueId) -> &[f64] {
         &self.values.iter().find(|(id, _)| *id == value).unwrap().1
     }
 }
 
 /// Runs what `write` writes in both formats; `reference` computes the same from the operands that `write` names.
-fn compare(
+pub fn compare(
     write: impl Fn(&mut Sketch) -> (Vec<ValueId>, ValueId),
     reference: impl Fn(&Known, &[ValueId]) -> Vec<f64>,
 ) {
@@ -86,7 +86,7 @@ fn normal_distribution(z: f64) -> f64 {
     0.5 + sum * (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt()
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
@@ -506,7 +506,7 @@ fn mean_tokens() {
         compare(
             |s| {
                 let x = s.constant(&[2, 5, 3]);
-                (vec![x], s.graph.mean_tokens("y", x, first))
+                (vec![x], s.graph.mean_tokens("y", x, first, None))
             },
             |known, operands| {
                 let samples = known.of(operands[0]).chunks(15);

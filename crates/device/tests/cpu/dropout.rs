@@ -117,3 +117,55 @@ fn masks_are_these_bits() {
     // Computed from the formula by another program.
     assert_eq!(bits.collect::<String>(), "11100000010100010011110110101001");
 }
+
+/// Probabilities of attention, each divided by the keys there are: queries of zeros, and values of which each is its key's place.
+fn attention_masks(
+    rate: f64,
+    samples: &[i64],
+    [heads, queries, keys]: [usize; 3],
+) -> Vec<Vec<f64>> {
+    let mut s = Sketch::new(DType::F32);
+    let width = heads * keys;
+    let zeros = |tokens: usize| Contents::Floats(vec![0.0; samples.len() * tokens * width]);
+    let q = s.given(&[samples.len(), queries, width], zeros(queries));
+    let k = s.given(&[samples.len(), keys, width], zeros(keys));
+    let places = (0..keys).flat_map(|key| {
+        (0..width).map(move |column| f64::from(u8::from(column % keys == key)) * keys as f64)
+    });
+    let places: Vec<f64> = places.collect::<Vec<f64>>().repeat(samples.len());
+    let v = s.given(&[samples.len(), keys, width], Contents::Floats(places));
+    let (ids, stream) = (
+        s.indices(&[samples.len()], samples),
+        s.indices(&[2], &STREAM),
+    );
+    let dropout = Some((op(rate, DropoutMode::Element), [ids, stream]));
+    let g = &mut s.graph;
+    let o = g.attention_dropped("o", [q, k, v], None, heads, false, dropout);
+    let all = observed(s, o);
+    all.chunks(queries * width).map(<[f64]>::to_vec).collect()
+}
+
+#[test]
+fn probabilities_are_dropped_by_head_query_and_key() {
+    let (rate, samples) = (0.4, [7, 1_000_003]);
+    let [heads, queries, keys] = [3, 5, 20];
+    let found = attention_masks(rate, &samples, [heads, queries, keys]);
+    let op = op(rate, DropoutMode::Element);
+    for (masks, sample) in found.iter().zip(samples) {
+        let seed = op.key(STREAM, sample);
+        for (at, &mask) in masks.iter().enumerate() {
+            let (query, head, key) = (at / (heads * keys), at / keys % heads, at % keys);
+            let index = (head << 40 | query << 20 | key) as u64;
+            let expected = match Dropout::keeps(seed, index, op.threshold()) {
+                true => 1.0 / (1.0 - rate),
+                false => 0.0,
+            };
+            assert!((mask - expected).abs() < 1e-6, "place {at}: {mask}");
+        }
+    }
+    // A shorter text has the same masks.
+    let fewer = attention_masks(rate, &samples, [heads, 2, keys]);
+    assert_eq!(fewer[1], found[1][..2 * heads * keys]);
+    let kept = found.concat().iter().filter(|&&mask| mask > 0.0).count();
+    assert!((330..=390).contains(&kept), "{kept} of 600 are left");
+}

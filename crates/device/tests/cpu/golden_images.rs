@@ -24,33 +24,43 @@ fn numbers(count: usize, salt: usize, step: f64, modulus: usize) -> Vec<f64> {
     (0..count).map(|i| number(i) - middle).collect()
 }
 
-fn common(count: usize, salt: usize) -> Vec<f64> {
+pub fn common(count: usize, salt: usize) -> Vec<f64> {
     numbers(count, salt, 256.0, 1009)
 }
 
-fn golden() -> &'static HashMap<&'static str, Vec<f64>> {
-    static GOLDEN: OnceLock<HashMap<&str, Vec<f64>>> = OnceLock::new();
-    GOLDEN.get_or_init(|| {
-        let text = include_str!("../fixtures/images.txt");
-        let lines = text.lines().map(|line| {
-            // The name ends in a word, or in a word and a number.
-            let name = match line.split_once("/output ") {
-                Some((case, _)) => &line[..case.len() + "/output".len()],
-                None => {
-                    let (case, rest) = line.split_once('/').unwrap();
-                    let mut spaces = rest.match_indices(' ').map(|(at, _)| at);
-                    &line[..case.len() + 1 + spaces.nth(1).unwrap()]
-                }
-            };
-            let values = line[name.len()..].split_whitespace();
-            (name, values.map(|value| value.parse().unwrap()).collect())
-        });
-        lines.collect()
-    })
+/// Tensors of a file, by name.
+pub type Golden = HashMap<&'static str, Vec<f64>>;
+
+pub fn parse(text: &'static str) -> Golden {
+    let lines = text.lines().map(|line| {
+        // The name ends in a word, or in a word and a number.
+        let name = match line.split_once("/output ") {
+            Some((case, _)) => &line[..case.len() + "/output".len()],
+            None => {
+                let (case, rest) = line.split_once('/').unwrap();
+                let mut spaces = rest.match_indices(' ').map(|(at, _)| at);
+                &line[..case.len() + 1 + spaces.nth(1).unwrap()]
+            }
+        };
+        let values = line[name.len()..].split_whitespace();
+        (name, values.map(|value| value.parse().unwrap()).collect())
+    });
+    lines.collect()
+}
+
+fn check(case: &str, salts: &[usize], write: impl Fn(&mut Sketch) -> (Vec<ValueId>, ValueId)) {
+    static GOLDEN: OnceLock<Golden> = OnceLock::new();
+    let golden = GOLDEN.get_or_init(|| parse(include_str!("../fixtures/images.txt")));
+    check_against(golden, case, salts, write);
 }
 
 /// What `write` writes has inputs and parameters in the order of the file; `salts` are those of the parameters' formulas.
-fn check(case: &str, salts: &[usize], write: impl Fn(&mut Sketch) -> (Vec<ValueId>, ValueId)) {
+pub fn check_against(
+    golden: &Golden,
+    case: &str,
+    salts: &[usize],
+    write: impl Fn(&mut Sketch) -> (Vec<ValueId>, ValueId),
+) {
     for (dtype, tolerance) in [(DType::F64, 1e-9), (DType::F32, 1e-5)] {
         let mut sketch = Sketch::new(dtype);
         let (inputs, output) = write(&mut sketch);
@@ -89,7 +99,7 @@ fn check(case: &str, salts: &[usize], write: impl Fn(&mut Sketch) -> (Vec<ValueI
             .map(|name| (name.clone(), name))
             .chain(parameters.map(|name| (format!("{name}.grad"), name)));
         for (ours, theirs) in tensors {
-            let (found, expected) = (outcome.of(&ours), &golden()[&*format!("{case}/{theirs}")]);
+            let (found, expected) = (outcome.of(&ours), &golden[&*format!("{case}/{theirs}")]);
             assert_eq!(found.len(), expected.len(), "{case}/{theirs}");
             let difference = found.iter().zip(expected).map(|(a, b)| a - b);
             let error = norm(difference) / norm(expected.iter().copied());

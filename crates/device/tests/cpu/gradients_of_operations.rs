@@ -338,11 +338,11 @@ fn mean_tokens_alone_and_beside_another_reader() {
     for first in [0, 1, 3] {
         check_gradients(|s| {
             let x_btd = s.input(&[3, 4, 5]);
-            vec![s.graph.mean_tokens("y", x_btd, first)]
+            vec![s.graph.mean_tokens("y", x_btd, first, None)]
         });
         check_gradients(|s| {
             let x_btd = s.input(&[3, 4, 5]);
-            let mean_b1d = s.graph.mean_tokens("y", x_btd, first);
+            let mean_b1d = s.graph.mean_tokens("y", x_btd, first, None);
             let weight = s.parameter(&[2, 5]);
             vec![mean_b1d, s.graph.linear("z", x_btd, weight, None, None)]
         });

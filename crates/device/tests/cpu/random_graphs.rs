@@ -26,6 +26,12 @@ enum Kind {
     },
     /// The tokens of this layer ask, those of the embedding answer.
     CrossToInput,
+    /// Learned queries ask, the tokens of this layer answer.
+    Queries,
+    /// A row of a table is added to every token, or one to all.
+    Positions {
+        shared: bool,
+    },
     Activate(Activation),
     Tied,
     Doubled,
@@ -49,6 +55,8 @@ enum Pool {
     Gather,
     First,
     Mean,
+    /// Of as many tokens as there are.
+    Lengths,
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +68,8 @@ struct Recipe {
     accumulation: usize,
     coupled: bool,
     frozen_embedding: bool,
+    /// Every token has a label, and the table of the embedding is the head.
+    captions: bool,
     pool: Pool,
     layers: Vec<Layer>,
 }
@@ -71,6 +81,8 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         activation.clone().prop_map(Kind::Mlp),
         any::<bool>().prop_map(|causal| Kind::Attention { causal }),
         Just(Kind::CrossToInput),
+        Just(Kind::Queries),
+        any::<bool>().prop_map(|shared| Kind::Positions { shared }),
         activation.prop_map(Kind::Activate),
         Just(Kind::Tied),
         Just(Kind::Doubled),
@@ -88,8 +100,13 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         block,
     });
     let sizes = (1usize..4, 1usize..5, 1usize..3, 2usize..4, 1usize..4);
-    let pool = prop_oneof![Just(Pool::Gather), Just(Pool::First), Just(Pool::Mean)];
-    let flags = (any::<bool>(), any::<bool>(), pool);
+    let pool = prop_oneof![
+        Just(Pool::Gather),
+        Just(Pool::First),
+        Just(Pool::Mean),
+        Just(Pool::Lengths)
+    ];
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), pool);
     (sizes, flags, prop::collection::vec(layer, 0..6)).prop_map(|(sizes, flags, layers)| Recipe {
         batch: sizes.0,
         tokens: sizes.1,
@@ -98,7 +115,8 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         accumulation: sizes.4,
         coupled: flags.0,
         frozen_embedding: flags.1,
-        pool: flags.2,
+        captions: flags.2,
+        pool: flags.3,
         layers,
     })
 }
@@ -113,6 +131,8 @@ struct Writer {
     frozen: Vec<String>,
     /// Numbers of the samples, and `[seed, epoch]`.
     samples: [ValueId; 2],
+    /// Tokens of each sample that are there; none is possible.
+    lengths: ValueId,
 }
 
 impl Writer {
@@ -173,6 +193,27 @@ impl Writer {
                 let mixed = self.g.attention(&name, [x, k, v], None, self.heads, false);
                 self.g.add(&name, mixed, x)
             }
+            Kind::Queries => {
+                let [batch, tokens, _] = *self.g.shape(x).dims() else {
+                    unreachable!("layers have tokens");
+                };
+                let table = parameter(self, "queries", &[tokens, d]);
+                let queries = self.g.repeat(&name, table, batch);
+                let weight = parameter(self, "kv", &[2 * d, d]);
+                let kv = self.g.linear(&name, x, weight, None, None);
+                let [k, v] = [0, d].map(|start| self.g.columns(kv, start, d));
+                let lengths = Some(self.lengths);
+                let mixed = self
+                    .g
+                    .attention(&name, [queries, k, v], lengths, self.heads, false);
+                self.g.add(&name, mixed, x)
+            }
+            Kind::Positions { shared } => {
+                let tokens = self.g.shape(x).dims()[1];
+                let repeat = if shared { tokens } else { 1 };
+                let table = parameter(self, "table", &[tokens / repeat, d]);
+                self.g.add_positions(&name, x, table, repeat)
+            }
             Kind::Activate(activation) => self.g.activate(&name, x, activation),
             Kind::Tied => self.g.linear(&name, x, tied, None, Some(x)),
             Kind::Doubled => self.g.add(&name, x, x),
@@ -208,8 +249,10 @@ fn write(recipe: &Recipe) -> Step {
     let mut g = Graph::new(DType::F64);
     let samples = g.input("samples", &[b], DType::I64);
     let stream = g.input("stream", &[2], DType::I64);
+    let end = g.input("end", &[b], DType::I64);
     let mut w = Writer {
         g,
+        lengths: end,
         heads: recipe.heads,
         frozen: Vec::new(),
         samples: [samples, stream],
@@ -220,7 +263,6 @@ fn write(recipe: &Recipe) -> Step {
             .collect()
     };
     let ids = w.g.input("ids", &[b, t], DType::I64);
-    let end = w.g.input("end", &[b], DType::I64);
     let labels = w.g.input("labels", &[b], DType::I64);
     let weights = w.g.input("weights", &[rows], DType::F64);
     let seeds = ["contrastive seed", "label seed"].map(|name| w.g.input(name, &[1], DType::F64));
@@ -283,12 +325,29 @@ fn write(recipe: &Recipe) -> Step {
     let pooled = match recipe.pool {
         Pool::Gather => w.g.gather_rows("pooled", x, end),
         Pool::First => w.g.first_tokens(x),
-        Pool::Mean => w.g.mean_tokens("pooled", x, t / 2),
+        Pool::Mean => w.g.mean_tokens("pooled", x, t / 2, None),
+        Pool::Lengths => w.g.mean_tokens("pooled", x, 0, Some(end)),
     };
     let head = w.parameter("head".to_owned(), &[CLASSES, d], false);
     let logits = w.g.linear("logits", pooled, head, None, None);
     let micro_weights = w.g.micro_rows(weights, b);
     w.g.cross_entropy_into("label", logits, labels, micro_weights, sums[1], 0.0);
+    if recipe.captions {
+        let token_weights = w.g.input("token weights", &[b, t], DType::F64);
+        let each = (0..b * t).map(|token| [1.0, 0.5, 0.0][token % 3]).collect();
+        inputs.push((token_weights, vec![Contents::Floats(each)]));
+        w.g.vocabulary_loss_into(
+            "caption",
+            x,
+            table,
+            ids,
+            token_weights,
+            micro_weights,
+            sums[1],
+            0.1,
+            3,
+        );
+    }
     let mut seeds_back = vec![(sums[1], seeds[1])];
     let scale = w.parameter("scale".to_owned(), &[], false);
     let sides = recipe.coupled.then(|| {

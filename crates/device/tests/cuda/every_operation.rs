@@ -32,9 +32,11 @@ use super::tokens::sorted_places;
 type Example = fn(&mut Sketch) -> Vec<ValueId>;
 
 /// Together they have every operation.
-const EXAMPLES: [(&str, Example); 8] = [
+const EXAMPLES: [(&str, Example); 10] = [
     ("transformer block", transformer_block),
     ("texts", texts),
+    ("clips and captions", clips_and_captions),
+    ("decoding", decoding),
     ("pictures and heads", pictures_and_heads),
     ("features of pairs", features_of_pairs),
     ("convolutions", convolutions),
@@ -74,6 +76,76 @@ fn texts(s: &mut Sketch) -> Vec<ValueId> {
     vec![s.graph.gather_rows("y", x_btd, ends_b)]
 }
 
+/// Frames of two videos, learned queries over those that are there, and a caption's loss.
+fn clips_and_captions(s: &mut Sketch) -> Vec<ValueId> {
+    let [b, frames, t, d, v] = [3, 6, 4, 16, 40];
+    let x_bsd = s.input(&[b, frames, d]);
+    let (videos_nd, queries_td) = (s.parameter(&[2, d]), s.parameter(&[t, d]));
+    let x_bsd = s.graph.add_positions("videos", x_bsd, videos_nd, 3);
+    let queries = s.graph.repeat("queries", queries_td, b);
+    let (weight, bias) = (s.parameter(&[2 * d, d]), s.parameter(&[2 * d]));
+    let kv = s
+        .graph
+        .linear_with_keys("keys and values", x_bsd, weight, bias, 0..d);
+    let [keys, values] = [0, d].map(|start| s.graph.columns(kv, start, d));
+    let counts_b = s.indices(&[b], &[6, 3, 1]);
+    let parts = [queries, keys, values];
+    let h_btd = s.graph.attention("h", parts, Some(counts_b), 2, false);
+    let pooled = s.graph.mean_tokens("pooled", x_bsd, 0, Some(counts_b));
+    let head_vd = s.parameter(&[v, d]);
+    let labels = s.indices(&[b, t], &[3, 0, 39, -1, 7, 7, -1, -1, 1, 2, 3, 4]);
+    let token_weights = s.full_constant(&[b, t], &[1.0, 5.0, 0.5].repeat(t));
+    let sample_weights = s.full_constant(&[b], &[1.0, 1.0, 0.0]);
+    let sum = s.total();
+    s.graph.vocabulary_loss_into(
+        "caption",
+        h_btd,
+        head_vd,
+        labels,
+        token_weights,
+        sample_weights,
+        sum,
+        0.1,
+        5,
+    );
+    vec![sum, pooled]
+}
+
+/// Three tokens of two beams, the second of which goes on from the first, and the likeliest of the next.
+fn decoding(s: &mut Sketch) -> Vec<ValueId> {
+    let [r, l, d, v] = [2, 4, 16, 40];
+    let caches = ["keys", "values"].map(|name| s.graph.cache(name, &[r, l, d]));
+    s.graph.enter(Section::Begin);
+    for cache in caches {
+        s.graph.push_new(Fill { value: 0.0 }, Vec::new(), &[cache]);
+    }
+    s.graph.enter(Section::Forward);
+    for (step, ancestors) in [
+        [0, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 1, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let ancestors_rl = s.indices(&[r, l], &ancestors);
+        let position_1 = s.indices(&[1], &[step as i64]);
+        let parts = [(); 3].map(|()| s.constant(&[r, 1, d]));
+        let o_r1d = s
+            .graph
+            .cached_attention("o", parts, ancestors_rl, position_1, caches, 2);
+        s.seen.push(o_r1d);
+    }
+    let logits = s.numbers(r * v, 4.0);
+    let logits_rv = s.full_constant(&[r, v], &logits);
+    let banned_rm = s.indices(&[r, 2], &[-1, 3, 0, 39]);
+    let [values, ids] = ["likeliest", "ids"].map(|name| s.graph.output(name, &[r, 5]));
+    let places = [values, ids, s.graph.output("lse", &[r])];
+    s.graph.top_tokens_into("top", logits_rv, banned_rm, places);
+    s.seen.extend(places);
+    Vec::new()
+}
+
 fn pictures_and_heads(s: &mut Sketch) -> Vec<ValueId> {
     let [b, d] = [3, 16];
     let dims = [b, 4, 8, 3];
@@ -104,7 +176,7 @@ fn pictures_and_heads(s: &mut Sketch) -> Vec<ValueId> {
         };
         x_btd = s.graph.dropout("left", x_btd, samples_b, stream_2, op);
     }
-    let pooled = s.graph.mean_tokens("pooled", x_btd, 1);
+    let pooled = s.graph.mean_tokens("pooled", x_btd, 1, None);
     let pooled = s.graph.cast("full", pooled, DType::F32);
     let weight = s.parameter(&[8, d]);
     let logits = s.graph.linear("logits", pooled, weight, None, None);
@@ -212,7 +284,22 @@ fn features_of_pairs(s: &mut Sketch) -> Vec<ValueId> {
     let sum = s.total();
     s.graph
         .contrastive_into([image_bd, text_bd], weights_b, logit_scale, sum, 8);
-    vec![sum]
+    let groups: Vec<i64> = (0..19).map(|row| row / 2).collect();
+    let shares: Vec<f64> = (0..19)
+        .map(|row| if row < 18 { 0.5 } else { 1.0 })
+        .collect();
+    let (groups_b, shares_b) = (s.indices(&[19], &groups), s.full_constant(&[19], &shares));
+    let several = s.total();
+    s.graph.contrastive_groups_into(
+        [image_bd, text_bd],
+        weights_b,
+        groups_b,
+        shares_b,
+        logit_scale,
+        several,
+        8,
+    );
+    vec![sum, several]
 }
 
 /// A U-Net of two levels: bytes in, a skip join, two heads.

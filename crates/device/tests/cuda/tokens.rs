@@ -294,13 +294,13 @@ fn mean_tokens_alone_and_beside_another_reader() {
             let what = format!("mean of tokens {first} to {tokens}, {samples} x {width}");
             gpu.compare(&what, FORMATS, |s| {
                 let x_btd = s.input(&[samples, tokens, width]);
-                vec![s.graph.mean_tokens("y", x_btd, first)]
+                vec![s.graph.mean_tokens("y", x_btd, first, None)]
             });
         }
     }
     gpu.compare("mean of tokens beside a product", ALL, |s| {
         let x_btd = s.input(&[4, 7, 64]);
-        let mean = s.graph.mean_tokens("y", x_btd, 2);
+        let mean = s.graph.mean_tokens("y", x_btd, 2, None);
         let weight = s.parameter(&[32, 64]);
         vec![mean, s.graph.linear("z", x_btd, weight, None, None)]
     });

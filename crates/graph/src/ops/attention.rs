@@ -4,12 +4,21 @@
 //! recomputed from `q` and `k`. Backward, with `p = exp(s - lse)`:
 //! `dv = p^T do`, `dp = do v^T`, `ds = p * (dp - sum(p dp))`, `dq = scale * ds k`, `dk = scale * ds^T q`.
 //!
+//! With dropout, `o = (p m / (1 - rate)) v` with a mask `m` that is a function of (seed, epoch, sample, layer, head, query, key), as
+//! that of [`Dropout`] is: the same bits on every device, and no mask is stored. `lse` is that of all scores. Backward, `dv` takes
+//! `p m / (1 - rate)` for `p`, and `dp` becomes `m dp / (1 - rate)`.
+//!
+//! ```text
+//! m = the upper 32 bits of mix(key ^ (head << 40 | query << 20 | key's place)) >= rate * 2^32      key, mix: those of Dropout
+//! ```
+//!
 //! Legend: `b` samples, `t` queries, `s` keys, `d` width (heads side by side), `h` heads.
 
 use crate::op::{RecomputeRule, undifferentiated};
+use crate::ops::dropout::{Dropout, DropoutMode};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
-/// Forward. Inputs `q_btd, k_bsd, v_bsd, [key_lengths_b]`; outputs `o_btd, lse_bht`.
+/// Forward. Inputs `q_btd, k_bsd, v_bsd, [key_lengths_b], [sample_ids_b, stream_2]`; outputs `o_btd, lse_bht`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// Heads, side by side in the width.
@@ -20,9 +29,21 @@ pub struct Attention {
     pub scale: f64,
     /// Fourth input: how many keys of each sample exist.
     pub key_lengths: bool,
+    /// Last two inputs: what the masks of the probabilities are drawn from. Numbers are dropped one by one.
+    pub dropout: Option<Dropout>,
 }
 
-/// Inputs `do, q, k, v, o, lse, [key_lengths]`; outputs `dq, dk, dv`.
+/// Which number of a sample's mask is that of a head, a query and a key: shapes have no say, so that texts of another length have the
+/// same mask.
+#[inline(always)]
+pub fn mask_index(head: usize, query: usize, key: usize) -> u64 {
+    (head as u64) << 40 | (query as u64) << 20 | key as u64
+}
+
+/// Queries and keys that [`mask_index`] tells apart.
+const MOST_TOKENS: usize = 1 << 20;
+
+/// Inputs `do, q, k, v, o, lse, [key_lengths], [sample_ids, stream]`; outputs `dq, dk, dv`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionGrad {
     /// What was done forward.
@@ -38,6 +59,20 @@ impl Graph {
         key_lengths_b: Option<ValueId>,
         num_heads: usize,
         causal: bool,
+    ) -> ValueId {
+        let parts = [q_btd, k_bsd, v_bsd];
+        self.attention_dropped(name, parts, key_lengths_b, num_heads, causal, None)
+    }
+
+    /// The same, where a share of the probabilities is dropped: how, and the numbers of the samples and `[seed, epoch]`.
+    pub fn attention_dropped(
+        &mut self,
+        name: &str,
+        [q_btd, k_bsd, v_bsd]: [ValueId; 3],
+        key_lengths_b: Option<ValueId>,
+        num_heads: usize,
+        causal: bool,
+        dropout: Option<(Dropout, [ValueId; 2])>,
     ) -> ValueId {
         let (q, k, v) = (self.shape(q_btd), self.shape(k_bsd), self.shape(v_bsd));
         assert_eq!(k, v, "attention {name}: keys {k:?} against values {v:?}");
@@ -59,6 +94,23 @@ impl Graph {
                 "attention {name}: lengths are indices"
             );
         }
+        if let Some((op, [sample_ids_b, stream_2])) = &dropout {
+            assert!(
+                (0.0..1.0).contains(&op.rate) && op.mode == DropoutMode::Element,
+                "attention {name}: {op:?}, expected a rate of 0 or more and less than 1, of elements"
+            );
+            assert!(
+                q.dims()[1] < MOST_TOKENS && k.dims()[1] < MOST_TOKENS,
+                "attention {name}: queries {q:?} against keys {k:?} with dropout"
+            );
+            let ids = self.shape(*sample_ids_b).num_elements();
+            let formats = [*sample_ids_b, *stream_2].map(|indices| self.dtype(indices));
+            assert_eq!(
+                (ids, self.shape(*stream_2).num_elements(), formats),
+                (q.dims()[0], 2, [DType::I64; 2]),
+                "attention {name}: queries {q:?}, {ids} samples"
+            );
+        }
         // Their gradients land side by side: one place cannot take two of them.
         let [q_view, k_view, v_view] = [q_btd, k_bsd, v_bsd].map(|id| *self.value(id));
         assert!(
@@ -75,9 +127,11 @@ impl Graph {
             causal,
             scale: 1.0 / ((q.width() / num_heads) as f64).sqrt(),
             key_lengths: key_lengths_b.is_some(),
+            dropout: dropout.as_ref().map(|(op, _)| op.clone()),
         };
         let mut inputs = vec![q_btd, k_bsd, v_bsd];
         inputs.extend(key_lengths_b);
+        inputs.extend(dropout.into_iter().flat_map(|(_, stream)| stream));
         self.push_new(op, inputs, &[o_btd, lse_bht]);
         o_btd
     }
@@ -135,9 +189,10 @@ fn scores(
     num_products: u64,
 ) -> Cost {
     let pairs = (q.rows() * k.dims()[1]) as u64;
+    let mask = if op.dropout.is_some() { 12 } else { 0 };
     Cost {
         product_flops: num_products * 2 * pairs * q.width() as u64,
-        element_flops: pairs * op.num_heads as u64 * 8 * num_products,
+        element_flops: pairs * op.num_heads as u64 * (8 * num_products + mask),
         bytes: node.operand_bytes(),
     }
 }

@@ -7,11 +7,15 @@
 //! that the forward pass leaves behind, with
 //! `g[i, j] = seed / 2 * (exp(s - row_lse[i]) + exp(s - column_lse[j])) - seed * (i == j)`:
 //! `dimage = scale * g text`, `dtext = scale * g^T image`, `dlogit_scale += sum g s`.
+//!
+//! With groups, several pairs may belong together (`same_text: positive`): the positives of row `i` are all rows `j` that count and have
+//! the same group, each a target of `shares[i]`, which is one divided by their number. The diagonal `s[i, i]` above becomes
+//! `shares[i] * sum over the positives of s[i, j]`, and `(i == j)` becomes `shares[i]` at every positive.
 
 use crate::op::{RecomputeRule, undifferentiated};
-use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
+use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, Output, ValueId};
 
-/// Forward. Inputs `image_bd, text_bd, weights_b, logit_scale`; outputs the sum (added to), `row_lse_b`,
+/// Forward. Inputs `image_bd, text_bd, weights_b, logit_scale, [groups_b, shares_b]`; outputs the sum (added to), `row_lse_b`,
 /// `column_lse_b`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contrastive {
@@ -19,7 +23,7 @@ pub struct Contrastive {
     pub tile: usize,
 }
 
-/// Inputs `seed, image_bd, text_bd, weights_b, logit_scale, row_lse_b, column_lse_b`; outputs `dimage_bd,
+/// Inputs `seed, image_bd, text_bd, weights_b, logit_scale, row_lse_b, column_lse_b, [groups_b, shares_b]`; outputs `dimage_bd,
 /// dtext_bd, dlogit_scale`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContrastiveGrad {
@@ -40,6 +44,43 @@ impl Graph {
         sum: ValueId,
         tile: usize,
     ) {
+        let inputs = vec![image_bd, text_bd, weights_b, logit_scale];
+        self.push_contrastive(inputs, sum, tile);
+    }
+
+    /// The same, where all rows of a group are positives of each other. `groups_b` are indices, -1 for padding; `shares_b` is one
+    /// divided by the number of rows in the group.
+    #[allow(clippy::too_many_arguments)] // those of `contrastive_into` and the groups
+    pub fn contrastive_groups_into(
+        &mut self,
+        [image_bd, text_bd]: [ValueId; 2],
+        weights_b: ValueId,
+        groups_b: ValueId,
+        shares_b: ValueId,
+        logit_scale: ValueId,
+        sum: ValueId,
+        tile: usize,
+    ) {
+        let rows = self.shape(image_bd).rows();
+        let [groups, shares] = [groups_b, shares_b].map(|id| self.shape(id).num_elements());
+        assert_eq!(
+            (self.dtype(groups_b), groups, shares),
+            (DType::I64, rows, rows),
+            "contrastive: one group and one share per row"
+        );
+        let inputs = vec![
+            image_bd,
+            text_bd,
+            weights_b,
+            logit_scale,
+            groups_b,
+            shares_b,
+        ];
+        self.push_contrastive(inputs, sum, tile);
+    }
+
+    fn push_contrastive(&mut self, inputs: Vec<ValueId>, sum: ValueId, tile: usize) {
+        let [image_bd, text_bd, weights_b] = [inputs[0], inputs[1], inputs[2]];
         let (image, text) = (self.shape(image_bd), self.shape(text_bd));
         assert_eq!(image, text, "contrastive: image {image:?}, text {text:?}");
         assert_eq!(
@@ -51,7 +92,7 @@ impl Graph {
         let column_lse = self.statistic("contrastive.column_lse", &[image.rows()]);
         self.push(
             Contrastive { tile },
-            vec![image_bd, text_bd, weights_b, logit_scale],
+            inputs,
             vec![
                 Output::accumulate(sum),
                 Output::overwrite(row_lse),
@@ -71,8 +112,9 @@ impl Operation for Contrastive {
             return;
         };
         let mut inputs = vec![seed];
-        inputs.extend(&node.inputs);
+        inputs.extend(&node.inputs[..4]);
         inputs.extend(node.outputs[1..].iter().map(|output| output.value));
+        inputs.extend(&node.inputs[4..]);
         let outputs = [0, 1, 3].map(|input| {
             let value = node.inputs[input];
             if pass.wants(value) {

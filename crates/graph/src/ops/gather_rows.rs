@@ -39,19 +39,9 @@ impl Operation for GatherRows {
         let Some(dy) = pass.reached(node, 0) else {
             return;
         };
-        let dx = pass.target(node.inputs[0]);
-        if dx.mode == crate::Write::Overwrite {
-            pass.graph().push_new(
-                crate::ops::fill::Fill { value: 0.0 },
-                Vec::new(),
-                &[dx.value],
-            );
-        }
-        pass.graph().push(
-            ScatterRows {},
-            vec![dy, node.inputs[1]],
-            vec![crate::Output::accumulate(dx.value)],
-        );
+        let dx = pass.added(node.inputs[0]);
+        pass.graph()
+            .push(ScatterRows {}, vec![dy, node.inputs[1]], vec![dx]);
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {

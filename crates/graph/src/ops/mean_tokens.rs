@@ -1,18 +1,21 @@
 //! `y[b] = mean over t >= first of x[b, t]`: what a model without a class token is pooled by.
 //!
 //! Tokens are added up in order. Backward: `dx[b, t] = dy[b] / (tokens - first)` for `t >= first`, zero before.
+//!
+//! With lengths, the mean is over the tokens `first..first + lengths[b]` alone, and so is the gradient: a clip has as many frames as
+//! there are. A sample of no tokens has a mean of zero and no gradient; a length that reaches behind the last token ends there.
 
 use crate::op::{RecomputeRule, undifferentiated};
-use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
+use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
-/// Forward. Input `x_btd`; output `y_b1d`.
+/// Forward. Inputs `x_btd, [lengths_b]`; output `y_b1d`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeanTokens {
     /// Tokens before this one are left out: class and distillation tokens.
     pub first: usize,
 }
 
-/// Input `dy_b1d`; output `dx_btd`.
+/// Inputs `dy_b1d, [lengths_b]`; output `dx_btd`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeanTokensGrad {
     /// Tokens before this one have no gradient.
@@ -20,8 +23,14 @@ pub struct MeanTokensGrad {
 }
 
 impl Graph {
-    /// Mean of the tokens of every sample from `first` on: `[batch, 1, width]`.
-    pub fn mean_tokens(&mut self, name: &str, x_btd: ValueId, first: usize) -> ValueId {
+    /// Mean of the tokens of every sample from `first` on, all of them or as many as `lengths_b` says: `[batch, 1, width]`.
+    pub fn mean_tokens(
+        &mut self,
+        name: &str,
+        x_btd: ValueId,
+        first: usize,
+        lengths_b: Option<ValueId>,
+    ) -> ValueId {
         let x = self.shape(x_btd);
         let [batch, tokens, width] = *x.dims() else {
             panic!("mean of tokens {name}: x {x:?}, expected [batch, tokens, width]");
@@ -30,8 +39,17 @@ impl Graph {
             first < tokens,
             "mean of tokens {name}: from token {first} on of {tokens}"
         );
+        if let Some(lengths_b) = lengths_b {
+            assert_eq!(
+                (self.dtype(lengths_b), self.shape(lengths_b).num_elements()),
+                (DType::I64, batch),
+                "mean of tokens {name}: lengths of x {x:?}"
+            );
+        }
         let y_b1d = self.activation(name, &[batch, 1, width]);
-        self.push_new(MeanTokens { first }, vec![x_btd], &[y_b1d]);
+        let mut inputs = vec![x_btd];
+        inputs.extend(lengths_b);
+        self.push_new(MeanTokens { first }, inputs, &[y_b1d]);
         y_b1d
     }
 }
@@ -46,9 +64,11 @@ impl Operation for MeanTokens {
             return;
         };
         let dx = pass.target(node.inputs[0]);
+        let mut inputs = vec![dy];
+        inputs.extend(&node.inputs[1..]);
         let first = self.first;
         pass.graph()
-            .push(MeanTokensGrad { first }, vec![dy], vec![dx]);
+            .push(MeanTokensGrad { first }, inputs, vec![dx]);
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {

@@ -5,7 +5,9 @@
 
 pub mod activation;
 pub mod add;
+pub mod add_positions;
 pub mod attention;
+pub mod cached_attention;
 pub mod cast;
 pub mod class_token;
 pub mod collective;
@@ -28,6 +30,9 @@ pub mod patchify;
 pub mod pixel_loss;
 pub mod pointwise_loss;
 pub mod pool2d;
+pub mod repeat;
 pub mod scale_columns;
+pub mod top_tokens;
 pub mod update;
 pub mod upsample2d;
+pub mod vocabulary_loss;

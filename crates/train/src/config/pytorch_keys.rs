@@ -223,6 +223,11 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`data: {patch: 512}`",
     },
     Brought {
+        keys: &["tiles", "tile_size", "roi_size", "sliding_window"],
+        answer: "`holdall eval RUN DATA --tiles 1024`, and predict's `--tiles`; a model that is trained on patches (`data: {patch: 512}`) \
+                 uses tiles of that size by itself",
+    },
+    Brought {
         keys: &["train_ratio", "train_split"],
         answer: "`data: {validation: 20%}` is the share that is held out",
     },

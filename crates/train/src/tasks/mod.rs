@@ -211,7 +211,7 @@ fn table_without_labels(config: &RunConfig) -> Result<Option<Table>, TrainError>
     let found = find(data.train.as_deref())?;
     match found.csv.is_dir() {
         true => Ok(None),
-        false => Ok(Some(Table::open(&found.csv)?)),
+        false => Ok(Some(Table::open_separated(&found.csv, data.separator)?)),
     }
 }
 

@@ -89,6 +89,10 @@ fn small(of: [&'static str; 4], head: usize, warps: usize) -> &'static str {
 }
 
 pub(super) fn forward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    assert!(
+        op.dropout.is_none(),
+        "attention with dropout has no kernel for a GPU"
+    );
     let [q, k, v] = [0, 1, 2].map(|index| o.input(index));
     let lengths = op.key_lengths.then(|| o.input(3).address);
     let (out, _) = o.result(0);
@@ -141,6 +145,10 @@ pub(super) fn forward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Device
 }
 
 pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    assert!(
+        op.dropout.is_none(),
+        "attention with dropout has no kernel for a GPU"
+    );
     let [dout, q, k, v, out, lse] = [0, 1, 2, 3, 4, 5].map(|index| o.input(index));
     let lengths = op.key_lengths.then(|| o.input(6).address);
     let [(dq, dq_mode), (dk, dk_mode), (dv, dv_mode)] = [0, 1, 2].map(|index| o.result(index));

@@ -1,0 +1,36 @@
+//! Clips: files or folders of frames -> the frames that are seen -> rows of the loader.
+//!
+//! ```text
+//! file          what a clip is told by, how many frames it has, and any of them as a model sees it
+//!   frame_folder  a picture a frame, in natural order
+//!   animation     GIF and WebP: frames build on each other, so all up to the last that is wanted are decoded
+//!   npy           an array [t, h, w, 3] or [t, h, w] of bytes
+//!   avi, mjpeg    Motion JPEG: a JPEG a frame
+//!   video         MP4, MOV, MKV and others, by an installed `ffmpeg`
+//! sampling      which frames of a clip are seen
+//! framing       a sample's clips -> a row
+//! ```
+//!
+//! Whatever the format, one frame is held at a time beside the row, and the frames that are not wanted are not kept.
+
+mod animation;
+mod avi;
+mod file;
+mod frame_folder;
+mod framing;
+mod gif_blocks;
+mod mjpeg;
+mod npy;
+mod sampling;
+#[cfg(test)]
+mod tests;
+mod video;
+mod webp_chunks;
+
+pub use file::ClipFile;
+pub(crate) use file::{is_clip_name, needs_ffmpeg};
+pub use framing::ClipFraming;
+pub(crate) use video::find_ffmpeg;
+
+/// Frames of a clip that are counted; more are an attack, or a film.
+pub(crate) const MOST_FRAMES: usize = 100_000;

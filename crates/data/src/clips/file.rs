@@ -1,0 +1,363 @@
+//! A clip, whatever it is stored as. What it is, its first bytes tell, not its name.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use super::MOST_FRAMES;
+use super::animation::Animation;
+use super::avi::{Avi, AviContent};
+use super::frame_folder::FrameFolder;
+use super::npy::Npy;
+use super::video::Video;
+use crate::error::DataError;
+use crate::picture::{FrameView, Framing, Limits, PictureCost, Scratch, check_frame_size};
+use crate::words::thousands;
+
+/// What names of clips end with that are files and no pictures, in any case.
+const CLIP_EXTENSIONS: [&str; 3] = ["avi", "gif", "npy"];
+
+/// What names of files end with that `ffmpeg` reads.
+const VIDEO_EXTENSIONS: [&str; 12] = [
+    "mp4", "m4v", "mov", "mkv", "webm", "mpg", "mpeg", "wmv", "flv", "ts", "ogv", "3gp",
+];
+
+/// Whether a name ends as those of clips do; a picture's is none.
+pub(crate) fn is_clip_name(name: &str) -> bool {
+    needs_ffmpeg(name) || CLIP_EXTENSIONS.contains(&extension(name).as_str())
+}
+
+/// Whether a name ends as those of files do that only `ffmpeg` reads.
+pub(crate) fn needs_ffmpeg(name: &str) -> bool {
+    VIDEO_EXTENSIONS.contains(&extension(name).as_str())
+}
+
+fn extension(name: &str) -> String {
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+    extension.unwrap_or_default().to_ascii_lowercase()
+}
+
+/// A clip that was opened: what it is and how many frames it has is known.
+#[derive(Debug)]
+pub struct ClipFile {
+    path: PathBuf,
+    limits: Limits,
+    frames: Frames,
+}
+
+#[derive(Debug)]
+enum Frames {
+    Folder(FrameFolder),
+    Animation(Animation),
+    Npy(Npy),
+    Avi(Avi),
+    Video(Video),
+}
+
+impl ClipFile {
+    /// Opens a file or a folder of frames.
+    pub fn open(path: &Path) -> Result<ClipFile, DataError> {
+        ClipFile::open_within(path, Limits::default())
+    }
+
+    /// The same, within other limits than the usual ones.
+    pub(crate) fn open_within(path: &Path, limits: Limits) -> Result<ClipFile, DataError> {
+        let frames = Frames::open(path, limits)?;
+        let clip = ClipFile {
+            path: path.to_owned(),
+            limits,
+            frames,
+        };
+        match clip.num_frames() {
+            0 => Err(DataError::invalid(
+                path.display(),
+                "a clip with at least one frame",
+                "none",
+                "remove its row",
+            )),
+            frames if frames > MOST_FRAMES => Err(DataError::invalid(
+                path.display(),
+                format_args!("a clip of at most {} frames", thousands(MOST_FRAMES)),
+                format_args!("{}", thousands(frames)),
+                "cut it into clips: `ffmpeg -i FILE -c copy -f segment -segment_time 10 part_%03d.mp4`",
+            )),
+            _ => Ok(clip),
+        }
+    }
+
+    /// Frames that it has; never none.
+    pub fn num_frames(&self) -> usize {
+        match &self.frames {
+            Frames::Folder(folder) => folder.num_frames(),
+            Frames::Animation(animation) => animation.num_frames,
+            Frames::Npy(npy) => npy.num_frames,
+            Frames::Avi(avi) => avi.num_frames(),
+            Frames::Video(video) => video.num_frames,
+        }
+    }
+
+    /// What reading any of its frames takes at its peak, and how large they are.
+    pub fn cost(&mut self, framing: Framing) -> Result<PictureCost, DataError> {
+        let (path, limits) = (&self.path, self.limits);
+        let of = |(width, height): (u32, u32), cost: crate::picture::Cost| {
+            check_frame_size(path, (width, height), limits)?;
+            Ok(PictureCost {
+                width,
+                height,
+                bytes: cost.total(),
+            })
+        };
+        match &mut self.frames {
+            Frames::Folder(folder) => folder.cost(framing),
+            Frames::Animation(animation) => of(animation.size, animation.cost(framing)),
+            Frames::Npy(npy) => of(npy.size, npy.cost(framing)),
+            Frames::Avi(avi) => {
+                let (size, cost) = avi.cost(path, framing)?;
+                of(size, cost)
+            }
+            Frames::Video(video) => of(video.size, video.cost(framing)),
+        }
+    }
+
+    /// Writes the frames of these ascending numbers, one behind the other, as `view` sees them. A number that comes twice is decoded once.
+    pub(crate) fn read(
+        &mut self,
+        numbers: &[usize],
+        view: &FrameView,
+        scratch: &mut Scratch,
+        out: &mut [u8],
+    ) -> Result<(), DataError> {
+        assert!(numbers.is_sorted() && out.len() == numbers.len() * view.frame_bytes());
+        let mut rows = FrameRows {
+            numbers,
+            view,
+            out,
+            next: 0,
+        };
+        let (path, limits) = (&self.path, self.limits);
+        match &mut self.frames {
+            Frames::Folder(folder) => folder.read(&mut rows, scratch),
+            Frames::Animation(animation) => animation.read(path, limits, &mut rows, scratch),
+            Frames::Npy(npy) => npy.read(path, limits, &mut rows, scratch),
+            Frames::Avi(avi) => avi.read(path, limits, &mut rows, scratch),
+            Frames::Video(video) => video.read(path, limits, &mut rows, scratch),
+        }
+    }
+
+    /// Decodes every frame and keeps none: whether it can be read at all. Width and height of its frames.
+    pub(crate) fn probe(&mut self, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
+        /// Smaller takes no less time, and larger is of no use.
+        const SIDE: u32 = 8;
+        let framing = Framing::clip(SIDE);
+        let view = FrameView::evaluated(framing);
+        let numbers: Vec<usize> = (0..self.num_frames()).collect();
+        let mut out = vec![0; numbers.len() * view.frame_bytes()];
+        self.read(&numbers, &view, scratch, &mut out)?;
+        let cost = self.cost(framing)?;
+        Ok((cost.width, cost.height))
+    }
+
+    /// A hash of its bytes, of all frames of a folder.
+    pub(crate) fn contents(&self) -> io::Result<u128> {
+        let Frames::Folder(folder) = &self.frames else {
+            let (file, _) = holdall_files::open_regular(&self.path)?;
+            return hash(file);
+        };
+        let mut all = Vec::new();
+        for frame in 0..folder.num_frames() {
+            let (file, _) = holdall_files::open_regular(&folder.frame_path(frame))?;
+            all.extend_from_slice(&hash(file)?.to_le_bytes());
+        }
+        Ok(xxh3_128(&all))
+    }
+}
+
+fn hash(mut file: File) -> io::Result<u128> {
+    let mut hasher = Xxh3::new();
+    let mut piece = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hasher.digest128()),
+            length => hasher.update(&piece[..length]),
+        }
+    }
+}
+
+impl Frames {
+    fn open(path: &Path, limits: Limits) -> Result<Frames, DataError> {
+        if fs::metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
+            return Ok(Frames::Folder(FrameFolder::open(path)?));
+        }
+        let (mut file, metadata) =
+            holdall_files::open_regular(path).map_err(|cause| match cause.kind() {
+                io::ErrorKind::NotFound => DataError::PictureMissing {
+                    path: path.to_owned(),
+                },
+                io::ErrorKind::InvalidInput => DataError::PictureNotAFile {
+                    path: path.to_owned(),
+                    cause: cause.to_string(),
+                },
+                _ => unread(path, cause),
+            })?;
+        let mut start = Vec::new();
+        let read = (&mut file).take(16).read_to_end(&mut start);
+        read.map_err(|cause| unread(path, cause))?;
+        let num_bytes = metadata.len();
+        match start.as_slice() {
+            [b'G', b'I', b'F', b'8', ..] => {
+                Animation::gif(path, file, num_bytes, limits).map(Frames::Animation)
+            }
+            [
+                b'R',
+                b'I',
+                b'F',
+                b'F',
+                _,
+                _,
+                _,
+                _,
+                b'W',
+                b'E',
+                b'B',
+                b'P',
+                ..,
+            ] => Animation::webp(path, file, num_bytes, limits).map(Frames::Animation),
+            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => {
+                Npy::open(path, file, num_bytes).map(Frames::Npy)
+            }
+            [
+                b'R',
+                b'I',
+                b'F',
+                b'F',
+                _,
+                _,
+                _,
+                _,
+                b'A',
+                b'V',
+                b'I',
+                b' ',
+                ..,
+            ] => match Avi::open(path, file, num_bytes)? {
+                AviContent::MotionJpeg(avi) => Ok(Frames::Avi(avi)),
+                AviContent::OtherCodec => Video::open(path).map(Frames::Video),
+            },
+            [b'P', b'K', 3, 4, ..] => Err(DataError::invalid(
+                path.display(),
+                "a clip: a folder of frames, GIF, WebP, AVI, npy or a video",
+                "an archive (zip or npz)",
+                "save the array alone: `numpy.save(\"clip.npy\", array)`",
+            )),
+            _ if is_video(&start, path) => Video::open(path).map(Frames::Video),
+            _ => Err(not_a_clip(path, &start)),
+        }
+    }
+}
+
+/// By the first bytes of MP4, MOV, MKV and WebM; of older formats by the name.
+fn is_video(start: &[u8], path: &Path) -> bool {
+    const EBML: [u8; 4] = [0x1a, 0x45, 0xdf, 0xa3];
+    let is_known = start.get(4..8) == Some(b"ftyp") || start.starts_with(&EBML);
+    is_known || (!start.is_empty() && needs_ffmpeg(&path.to_string_lossy()))
+}
+
+fn not_a_clip(path: &Path, start: &[u8]) -> DataError {
+    let is_picture = start.starts_with(b"\xff\xd8\xff") || start.starts_with(b"\x89PNG");
+    let found = match start {
+        [] => "an empty file".to_owned(),
+        _ if is_picture => "a picture".to_owned(),
+        _ => {
+            let shown = start.iter().copied().flat_map(std::ascii::escape_default);
+            let shown: String = shown.map(char::from).collect();
+            format!("a file that begins with `{shown}`")
+        }
+    };
+    DataError::NotAClip {
+        path: path.to_owned(),
+        found,
+    }
+}
+
+pub(super) fn unread(path: &Path, cause: io::Error) -> DataError {
+    match cause.kind() {
+        io::ErrorKind::UnexpectedEof => cut_short(path),
+        _ => DataError::Io {
+            path: path.to_owned(),
+            action: "read the clip",
+            cause,
+        },
+    }
+}
+
+pub(super) fn cut_short(path: &Path) -> DataError {
+    DataError::ClipTruncated {
+        path: path.to_owned(),
+    }
+}
+
+/// A clip that no reader makes sense of.
+pub(super) fn broken_clip(path: &Path, found: impl std::fmt::Display) -> DataError {
+    DataError::invalid(
+        path.display(),
+        "a clip that can be decoded",
+        found,
+        "play it and save it again, or remove its row",
+    )
+}
+
+/// Where the wanted frames go, in ascending order.
+pub(super) struct FrameRows<'a> {
+    numbers: &'a [usize],
+    pub(super) view: &'a FrameView,
+    out: &'a mut [u8],
+    /// Place of the next one among the wanted.
+    next: usize,
+}
+
+impl FrameRows<'_> {
+    /// The number of the next frame that is wanted; none when all are there.
+    pub(super) fn wanted(&self) -> Option<usize> {
+        self.numbers.get(self.next).copied()
+    }
+
+    /// All numbers that are wanted, each once.
+    pub(super) fn all_wanted(&self) -> Vec<usize> {
+        let mut numbers = self.numbers[self.next..].to_vec();
+        numbers.dedup();
+        numbers
+    }
+
+    /// Writes the frame that is wanted next, as often as it is.
+    pub(super) fn write(
+        &mut self,
+        write: impl FnOnce(&FrameView, &mut [u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let Some(number) = self.wanted() else {
+            return Ok(());
+        };
+        let frame_bytes = self.view.frame_bytes();
+        let start = self.next * frame_bytes;
+        write(self.view, &mut self.out[start..start + frame_bytes])?;
+        self.next += 1;
+        while self.wanted() == Some(number) {
+            self.repeat();
+        }
+        Ok(())
+    }
+
+    /// Whether any was written.
+    pub(super) fn has_any(&self) -> bool {
+        self.next > 0
+    }
+
+    /// Writes the frame before once more in place of the next that is wanted.
+    pub(super) fn repeat(&mut self) {
+        let frame_bytes = self.view.frame_bytes();
+        let start = self.next * frame_bytes;
+        self.out.copy_within(start - frame_bytes..start, start);
+        self.next += 1;
+    }
+}

@@ -1,0 +1,242 @@
+//! A set of clips on disk: clips first, then the CSV that names them.
+//!
+//! ```text
+//! clips.csv              video, caption, split, direction, speed, shape, colour, change
+//! clips/000000/00.jpg    a folder of frames each, or clips/000000.gif, .avi, .npy
+//! ```
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use image::codecs::gif::GifEncoder;
+use image::codecs::jpeg::JpegEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+use rayon::prelude::*;
+
+use super::avi_file::avi;
+use super::{MAX_SIZE, MIN_SIZE, MovingShapesConfig, describe, draw};
+
+const LABELS: &str = "clips.csv";
+const CLIPS: &str = "clips";
+const JPEG_QUALITY: u8 = 92;
+/// One clip of so many is for validation.
+const VALIDATION: usize = 5;
+
+/// What clips are stored as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClipFormat {
+    /// A folder of JPEG.
+    #[default]
+    Frames,
+    /// An animated GIF.
+    Gif,
+    /// An AVI of Motion JPEG.
+    Avi,
+    /// An array `[t, h, w, 3]`.
+    Npy,
+}
+
+impl ClipFormat {
+    /// A clip's path in the CSV.
+    fn name(self, index: usize) -> String {
+        let end = match self {
+            ClipFormat::Frames => "",
+            ClipFormat::Gif => ".gif",
+            ClipFormat::Avi => ".avi",
+            ClipFormat::Npy => ".npy",
+        };
+        format!("{CLIPS}/{index:06}{end}")
+    }
+}
+
+/// What [`write()`] left on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClipsFolder {
+    /// The CSV; paths in it start at its folder.
+    pub labels: PathBuf,
+    /// Number of clips to train on.
+    pub num_train: usize,
+    /// Number of clips for validation.
+    pub num_validation: usize,
+}
+
+/// Why a set could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum MovingShapesError {
+    /// A CSV is there already, and not that of this set.
+    #[error("{}: expected the labels of this set or none, found those of another\nhint: choose another folder, or delete this one", .0.display())]
+    OtherSet(PathBuf),
+    /// The file system said no.
+    #[error("{} cannot be read or written: {source}\nhint: check the path, and who may write there", path.display())]
+    Io {
+        /// What was being read or written.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A frame could not be encoded.
+    #[error("a frame cannot be encoded: {0}\nhint: another --size")]
+    Encode(#[from] image::ImageError),
+    /// Labels could not be put into rows.
+    #[error("labels cannot be put into rows: {0}\nhint: another --seed")]
+    Rows(#[from] csv::Error),
+}
+
+/// Draws a set into a folder: `clips/000000` and so on, then `clips.csv`.
+///
+/// The CSV comes last and all at once, so a folder that has it has every clip it names. A folder that holds this set already is written again; one
+/// that holds another is refused before anything is touched. `on_progress` hears how many clips are done, from several threads, and says whether to
+/// go on; nothing where it did not.
+pub fn write(
+    folder: &Path,
+    config: &MovingShapesConfig,
+    on_progress: impl Fn(usize) -> bool + Sync,
+) -> Result<Option<ClipsFolder>, MovingShapesError> {
+    let labels = folder.join(LABELS);
+    let rows = label_rows(config)?;
+    refuse_others(&labels, &rows)?;
+    let clips = folder.join(CLIPS);
+    fs::create_dir_all(&clips).map_err(at(&clips))?;
+    let done = AtomicUsize::new(0);
+    let is_stopped = AtomicBool::new(false);
+    (0..config.count).into_par_iter().try_for_each(|index| {
+        if is_stopped.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let path = folder.join(config.format.name(index));
+        write_clip(&path, index, config)?;
+        if !on_progress(done.fetch_add(1, Ordering::Relaxed) + 1) {
+            is_stopped.store(true, Ordering::Relaxed);
+        }
+        Ok::<(), MovingShapesError>(())
+    })?;
+    if is_stopped.into_inner() {
+        return Ok(None);
+    }
+    holdall_files::write_whole(&labels, &rows).map_err(at(&labels))?;
+    let num_validation = config.count / VALIDATION;
+    Ok(Some(ClipsFolder {
+        labels,
+        num_train: config.count - num_validation,
+        num_validation,
+    }))
+}
+
+fn write_clip(
+    path: &Path,
+    index: usize,
+    config: &MovingShapesConfig,
+) -> Result<(), MovingShapesError> {
+    let size = config.size.clamp(MIN_SIZE, MAX_SIZE);
+    let frames = draw(index, config);
+    let jpegs = || -> Result<Vec<Vec<u8>>, MovingShapesError> {
+        frames.iter().map(|frame| jpeg(frame, size)).collect()
+    };
+    match config.format {
+        ClipFormat::Frames => {
+            fs::create_dir_all(path).map_err(at(path))?;
+            let digits = (config.frames.max(2) - 1).to_string().len().max(2);
+            for (number, jpeg) in jpegs()?.iter().enumerate() {
+                replace_file(&path.join(format!("{number:0digits$}.jpg")), jpeg)?;
+            }
+            Ok(())
+        }
+        ClipFormat::Gif => replace_file(path, &gif(&frames, size)?),
+        ClipFormat::Avi => replace_file(path, &avi(&jpegs()?, size)),
+        ClipFormat::Npy => replace_file(path, &npy(&frames, size)),
+    }
+}
+
+fn jpeg(pixels: &[u8], size: u32) -> Result<Vec<u8>, MovingShapesError> {
+    let mut bytes = Vec::new();
+    let encoder = JpegEncoder::new_with_quality(&mut bytes, JPEG_QUALITY);
+    encoder.write_image(pixels, size, size, ExtendedColorType::Rgb8)?;
+    Ok(bytes)
+}
+
+fn gif(frames: &[Vec<u8>], size: u32) -> Result<Vec<u8>, MovingShapesError> {
+    let mut bytes = Vec::new();
+    {
+        // Faster is coarser; 10 is what most programs take.
+        let mut encoder = GifEncoder::new_with_speed(&mut bytes, 10);
+        for frame in frames {
+            encoder.encode(frame, size, size, ExtendedColorType::Rgb8)?;
+        }
+    }
+    Ok(bytes)
+}
+
+/// As `numpy.save` writes it: a header that ends at a multiple of 64 bytes.
+fn npy(frames: &[Vec<u8>], size: u32) -> Vec<u8> {
+    let mut header = format!(
+        "{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {size}, {size}, 3), }}",
+        frames.len()
+    );
+    const PREFIX_BYTES: usize = 10;
+    let end = (PREFIX_BYTES + header.len() + 1).next_multiple_of(64);
+    header += &" ".repeat(end - PREFIX_BYTES - header.len() - 1);
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    frames.iter().for_each(|frame| bytes.extend(frame));
+    bytes
+}
+
+fn refuse_others(labels: &Path, rows: &[u8]) -> Result<(), MovingShapesError> {
+    match fs::read(labels) {
+        Ok(present) if present == rows => Ok(()),
+        Ok(_) => Err(MovingShapesError::OtherSet(labels.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(at(labels)(error)),
+    }
+}
+
+fn label_rows(config: &MovingShapesConfig) -> Result<Vec<u8>, MovingShapesError> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record([
+        "video",
+        "caption",
+        "split",
+        "direction",
+        "speed",
+        "shape",
+        "colour",
+        "change",
+    ])?;
+    let num_train = config.count - config.count / VALIDATION;
+    for index in 0..config.count {
+        let story = describe(index, config.seed);
+        writer.write_record([
+            config.format.name(index).as_str(),
+            &story.caption,
+            match index < num_train {
+                true => "train",
+                false => "validation",
+            },
+            story.direction.name(),
+            story.speed.name(),
+            story.shape.name(),
+            story.paint.name(),
+            story.change.name(),
+        ])?;
+    }
+    writer
+        .into_inner()
+        .map_err(|error| MovingShapesError::Rows(error.into_error().into()))
+}
+
+/// Writes a sibling, then moves it into place. Not brought to disk one by one, which would take longer than drawing them: after a power
+/// loss they are drawn again.
+fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), MovingShapesError> {
+    let sibling = holdall_files::partial(path);
+    fs::write(&sibling, bytes).map_err(at(&sibling))?;
+    fs::rename(&sibling, path).map_err(at(path))
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> MovingShapesError {
+    let path = path.to_owned();
+    move |source| MovingShapesError::Io { path, source }
+}

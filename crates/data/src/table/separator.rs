@@ -1,0 +1,165 @@
+//! What stands between columns: told from the header line, and `α` made of one byte for a parser that knows only such.
+
+use std::io::{self, Read};
+
+use super::retaining_reader::RetainingReader;
+use crate::config::Separator;
+
+/// What `α` becomes: the byte that ASCII has for it, after one that makes up for the second byte of `α`. Offsets in the file stay what they are.
+const STAND_IN: [u8; 2] = [0, 0x1f];
+const ALPHA: [u8; 2] = [0xce, 0xb1];
+
+impl Separator {
+    /// The byte that a parser looks for.
+    pub(super) fn delimiter(self) -> u8 {
+        match self {
+            Separator::Alpha => STAND_IN[1],
+            _ => self.text().as_bytes()[0],
+        }
+    }
+
+    /// The one that the first line with anything in it has most of; a comma where it has none.
+    pub(super) fn of_header(start: &[u8]) -> Separator {
+        let text = String::from_utf8_lossy(start);
+        let line = text
+            .split(['\n', '\r'])
+            .find(|line| !line.trim().is_empty());
+        // Quotes are around names that have a separator in them.
+        let unquoted: String = line.unwrap_or_default().split('"').step_by(2).collect();
+        let count = |separator: &Separator| unquoted.matches(separator.text()).count();
+        // The last of equal ones is taken.
+        let all = Separator::ALL.into_iter().rev();
+        all.max_by_key(count).unwrap_or(Separator::Comma)
+    }
+}
+
+/// Hands bytes on as a parser of one-byte separators wants them.
+#[derive(Debug)]
+pub(super) struct Separated<R> {
+    pub(super) inner: RetainingReader<R>,
+    separator: Separator,
+    /// The first half of what may be a separator.
+    pending: Option<u8>,
+    place: Place,
+}
+
+/// Where in a row the next byte is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    FieldStart,
+    Unquoted,
+    Quoted,
+    AfterQuote,
+}
+
+impl<R> Separated<R> {
+    pub(super) fn new(inner: RetainingReader<R>, separator: Separator) -> Separated<R> {
+        Separated {
+            inner,
+            separator,
+            pending: None,
+            place: Place::FieldStart,
+        }
+    }
+
+    fn replace(&mut self, bytes: &mut [u8]) {
+        let mut at = 0;
+        while at < bytes.len() {
+            let is_separator = bytes[at..].starts_with(&ALPHA) && self.place != Place::Quoted;
+            self.place = match (self.place, bytes[at]) {
+                _ if is_separator => {
+                    bytes[at..at + 2].copy_from_slice(&STAND_IN);
+                    at += 1;
+                    Place::FieldStart
+                }
+                (Place::FieldStart | Place::AfterQuote, b'"') => Place::Quoted,
+                (Place::Quoted, b'"') => Place::AfterQuote,
+                (Place::Quoted, _) => Place::Quoted,
+                (_, b'\n' | b'\r') => Place::FieldStart,
+                _ => Place::Unquoted,
+            };
+            at += 1;
+        }
+    }
+}
+
+impl<R: io::BufRead> Read for Separated<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.separator != Separator::Alpha || buffer.len() < 2 {
+            return self.inner.read(buffer);
+        }
+        loop {
+            let mut length = 0;
+            if let Some(byte) = self.pending.take() {
+                buffer[0] = byte;
+                length = 1;
+            }
+            let more = self.inner.read(&mut buffer[length..])?;
+            length += more;
+            if more > 0 && buffer[length - 1] == ALPHA[0] {
+                length -= 1;
+                self.pending = Some(ALPHA[0]);
+                if length == 0 {
+                    continue;
+                }
+            }
+            self.replace(&mut buffer[..length]);
+            return Ok(length);
+        }
+    }
+}
+
+/// A record without what made up for the second byte of each separator.
+pub(super) fn without_stand_ins(record: &csv::ByteRecord) -> csv::ByteRecord {
+    let last = record.len().saturating_sub(1);
+    let fields = record.iter().enumerate();
+    fields
+        .map(|(at, field)| match field {
+            [rest @ .., 0] if at < last => rest,
+            field => field,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_tell_their_separator() {
+        let of = |header: &str| Separator::of_header(header.as_bytes());
+        assert_eq!(of("image,caption\n1;2;3;4"), Separator::Comma);
+        assert_eq!(
+            of("\r\nvideo;caption, long;split\r\n"),
+            Separator::Semicolon
+        );
+        assert_eq!(of("video\tcaption"), Separator::Tab);
+        assert_eq!(of("FileNameαReportαSplit"), Separator::Alpha);
+        assert_eq!(of("a|b"), Separator::Bar);
+        assert_eq!(of("a|b,c"), Separator::Comma);
+        assert_eq!(of("\"a;b;c\",d"), Separator::Comma);
+        assert_eq!(of("only"), Separator::Comma);
+        assert_eq!(of(""), Separator::Comma);
+    }
+
+    /// One byte at a time, so that every separator is cut in two.
+    #[test]
+    fn alphas_are_replaced_outside_of_quotes_wherever_a_buffer_ends() {
+        struct Slowly<'a>(&'a [u8]);
+        impl Read for Slowly<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let length = self.0.len().min(buffer.len()).min(1);
+                buffer[..length].copy_from_slice(&self.0[..length]);
+                self.0 = &self.0[length..];
+                Ok(length)
+            }
+        }
+        let text = "aαb\n\"xαy\"\"α\"αc\"α\"d\nλα\u{3c0}\u{ce}";
+        let expected = "a\0\u{1f}b\n\"xαy\"\"α\"\0\u{1f}c\"\0\u{1f}\"d\nλ\0\u{1f}\u{3c0}\u{ce}";
+        let bytes = io::BufReader::new(Slowly(text.as_bytes()));
+        let mut reader = Separated::new(RetainingReader::new(bytes), Separator::Alpha);
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        assert_eq!(String::from_utf8(read).unwrap(), expected);
+    }
+}
