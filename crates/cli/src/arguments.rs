@@ -12,7 +12,7 @@ use crate::commands::analyze::AnalyzeArguments;
 use crate::commands::bench_loader::BenchLoaderArguments;
 use crate::commands::bench_retrieval::BenchRetrievalArguments;
 use crate::commands::bench_step::{
-    BenchClassifyArguments, BenchClipArguments, BenchSegmentArguments,
+    BenchClassifyArguments, BenchClipArguments, BenchSegmentArguments, BenchVideoTextArguments,
 };
 use crate::commands::caption_scores::CaptionScoresArguments;
 use crate::commands::completions::CompletionsArguments;
@@ -119,6 +119,8 @@ pub enum BenchCommand {
     Classify(BenchClassifyArguments),
     /// One training step of a U-Net over random data, batch Dice exact whatever the split
     Segment(BenchSegmentArguments),
+    /// One training step over random clips, texts and captions, exact whatever the split
+    VideoText(BenchVideoTextArguments),
     /// Pictures of a folder into batches, beside decoding alone
     Loader(BenchLoaderArguments),
     /// Exact ranks of random features

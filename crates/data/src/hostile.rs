@@ -6,8 +6,9 @@
 use std::fs;
 use std::path::Path;
 
+use crate::clips::ClipFile;
 use crate::error::DataError;
-use crate::picture::{self, CHANNELS, Framing, Limits, Scratch};
+use crate::picture::{self, CHANNELS, FrameView, Framing, Limits, Scratch};
 use crate::segmentation::MaskCoding;
 use crate::table::Table;
 
@@ -22,11 +23,37 @@ const SIZE: u32 = 16;
 
 /// Reads bytes as a CSV, every cell of it. Tables stay in their files, so the bytes go into one first.
 pub fn csv(bytes: &[u8]) -> Result<(), DataError> {
+    in_file(bytes, "csv", |path| cells(path, bytes.len()))
+}
+
+/// Reads bytes as a clip, by any reader that is not a program of its own: its first frame, one in the middle, its last.
+pub fn clip(bytes: &[u8]) -> Result<(), DataError> {
+    in_file(bytes, "clip", |path| {
+        let mut clip = ClipFile::open_by(path, LIMITS, |path| {
+            Err(DataError::NoFfmpeg {
+                path: path.to_owned(),
+                program: "ffmpeg".to_owned(),
+            })
+        })?;
+        let last = clip.num_frames() - 1;
+        let view = FrameView::evaluated(Framing::clip(SIZE));
+        let mut out = vec![0; 3 * view.frame_bytes()];
+        let mut scratch = Scratch::with_limits(LIMITS);
+        clip.read(&[0, last / 2, last], &view, &mut scratch, &mut out)
+    })
+}
+
+/// Reads bytes that are in a file meanwhile.
+fn in_file(
+    bytes: &[u8],
+    kind: &str,
+    read: impl FnOnce(&Path) -> Result<(), DataError>,
+) -> Result<(), DataError> {
     let thread = std::thread::current().id();
-    let name = format!("holdall-{}-{thread:?}.csv", std::process::id());
+    let name = format!("holdall-{}-{thread:?}.{kind}", std::process::id());
     let path = std::env::temp_dir().join(name);
     fs::write(&path, bytes).expect("the folder for temporary files can be written to");
-    let read = checked(&path.display().to_string(), cells(&path, bytes.len()));
+    let read = checked(&path.display().to_string(), read(&path));
     // Where it stays behind, it is temporary.
     let _ = fs::remove_file(&path);
     read

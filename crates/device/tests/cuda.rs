@@ -44,3 +44,9 @@ mod step;
 mod tokens;
 #[path = "cuda/update.rs"]
 mod update;
+#[path = "cuda/video.rs"]
+mod video;
+#[path = "cuda/video_attention.rs"]
+mod video_attention;
+#[path = "cuda/video_timing.rs"]
+mod video_timing;

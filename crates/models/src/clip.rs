@@ -12,9 +12,9 @@ pub use presets::NORMALIZATION;
 
 use holdall_graph::{DType, Decay, Graph, ValueId};
 
-use crate::transformer::{OneToken, norm};
+use crate::transformer::{OneToken, Use, norm};
 use crate::vit;
-use config::{ClipConfig, TextPooling};
+use config::{ClipConfig, TextConfig, TextPooling};
 
 /// What a micro-batch brings along.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,31 @@ pub struct ClipInputs {
     /// The end token's position plus one: how many tokens it may look at.
     pub lengths: ValueId,
     /// Places up to the end tokens, sorted by id, for devices that need it; `[b, t]`.
+    pub order: Option<ValueId>,
+}
+
+impl ClipInputs {
+    /// What the text tower reads.
+    pub fn text(&self) -> TextInputs {
+        TextInputs {
+            ids: self.ids,
+            lengths: self.lengths,
+            end: Some(self.end),
+            order: self.order,
+        }
+    }
+}
+
+/// What a text tower reads of a micro-batch.
+#[derive(Clone, Copy, Debug)]
+pub struct TextInputs {
+    /// Token ids, `[b, t]`.
+    pub ids: ValueId,
+    /// How many of them are text, `[b]`: for CLIP's tower, up to and with the end token.
+    pub lengths: ValueId,
+    /// Position of the end token, `[b]`: CLIP's tower reads it; BERT's reads the first token, and needs none.
+    pub end: Option<ValueId>,
+    /// Places of text, sorted by id, for devices that need it; `[b, t]`.
     pub order: Option<ValueId>,
 }
 
@@ -108,8 +133,8 @@ pub fn end_token(ids: &[i64], pooling: TextPooling) -> usize {
 }
 
 /// Lanes of the towers: neither needs the other.
-const VISION_LANE: usize = 0;
-const TEXT_LANE: usize = 1;
+pub(crate) const VISION_LANE: usize = 0;
+pub(crate) const TEXT_LANE: usize = 1;
 
 /// Writes the vision tower; unit-length features go to `image_bp`.
 pub fn vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp: ValueId) {
@@ -121,7 +146,11 @@ pub fn vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp:
 fn write_vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_bp: ValueId) {
     let backbone = config.backbone();
     let x_btd = vit::embed(graph, &backbone, "vision", pixels);
-    let x = (backbone.blocks()).write(graph, "vision", x_btd, Some(vit::CLASS_TOKEN), None);
+    let usage = Use {
+        one_token: Some(vit::CLASS_TOKEN),
+        ..Use::default()
+    };
+    let x = backbone.blocks().write(graph, "vision", x_btd, &usage);
     let name = "vision_model.post_layernorm";
     let pooled = norm(graph, name, x, config.vision.layer_norm_eps);
     project(
@@ -136,12 +165,24 @@ fn write_vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_b
 /// Writes the text tower; unit-length features go to `text_bp`.
 pub fn text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp: ValueId) {
     graph.in_lane(TEXT_LANE, |graph| {
-        write_text(graph, config, inputs, text_bp)
+        write_text(
+            graph,
+            &config.text,
+            &inputs.text(),
+            config.projection_dim,
+            text_bp,
+        )
     });
 }
 
-fn write_text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp: ValueId) {
-    let text = &config.text;
+/// The text tower itself, in the lane of the caller.
+pub(crate) fn write_text(
+    graph: &mut Graph,
+    text: &TextConfig,
+    inputs: &TextInputs,
+    projection_dim: usize,
+    text_bp: ValueId,
+) {
     let width = text.hidden_size;
     let name = "text_model";
     let table_vd = graph.parameter(
@@ -163,29 +204,32 @@ fn write_text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_
         positions_td,
         inputs.order,
     );
-    let end_token = OneToken {
-        pick: &|graph, name, x| graph.gather_rows(name, x, inputs.end),
-        lengths_b: Some(inputs.lengths),
+    let end = inputs.end.expect("CLIP's text tower reads its end token");
+    let usage = Use {
+        one_token: Some(OneToken {
+            pick: &|graph, name, x| graph.gather_rows(name, x, end),
+            lengths_b: Some(inputs.lengths),
+        }),
+        ..Use::default()
     };
-    let x = text
-        .blocks()
-        .write(graph, "text", x_btd, Some(end_token), None);
+    let x = text.blocks().write(graph, "text", x_btd, &usage);
     let pooled = norm(
         graph,
         &format!("{name}.final_layer_norm"),
         x,
         text.layer_norm_eps,
     );
-    project(
-        graph,
-        "text_projection",
-        pooled,
-        config.projection_dim,
-        text_bp,
-    );
+    project(graph, "text_projection", pooled, projection_dim, text_bp);
 }
 
-fn project(graph: &mut Graph, name: &str, pooled: ValueId, projection: usize, features: ValueId) {
+/// `pooled W^T`, of unit length, written to `features`.
+pub(crate) fn project(
+    graph: &mut Graph,
+    name: &str,
+    pooled: ValueId,
+    projection: usize,
+    features: ValueId,
+) {
     let width = graph.shape(pooled).width();
     let weight = graph.parameter(&format!("{name}.weight"), &[projection, width], Decay::Yes);
     let projected = graph.linear(name, pooled, weight, None, None);

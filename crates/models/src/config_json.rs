@@ -99,7 +99,11 @@ impl<'a> Section<'a> {
     }
 
     pub fn activation(&self, default: Activation) -> Result<Activation, ModelError> {
-        let Some(value) = self.get("hidden_act") else {
+        self.activation_of("hidden_act", default)
+    }
+
+    pub fn activation_of(&self, key: &str, default: Activation) -> Result<Activation, ModelError> {
+        let Some(value) = self.get(key) else {
             return Ok(default);
         };
         let known = ACTIVATIONS.iter().find(|(name, _)| value == name);
@@ -107,7 +111,7 @@ impl<'a> Section<'a> {
             .map(|&(_, activation)| activation)
             .ok_or_else(|| ModelError::Activation {
                 file: self.file.into(),
-                key: self.key("hidden_act"),
+                key: self.key(key),
                 expected: ACTIVATIONS
                     .map(|(name, _)| format!("\"{name}\""))
                     .join(" or "),

@@ -150,6 +150,21 @@ pub enum ModelError {
         found: String,
     },
 
+    /// A folder to start from has a model of another kind.
+    #[error(
+        "{}: expected {expected}, found {found}\n\
+         hint: `model` takes a CLIP folder, a folder saved by a video-text run or a preset; `video_text.text_model` takes a BERT folder",
+        folder.display()
+    )]
+    Source {
+        /// The folder.
+        folder: PathBuf,
+        /// What it should have.
+        expected: &'static str,
+        /// What it has.
+        found: String,
+    },
+
     /// A parameter that no rule says how to draw.
     #[error(
         "`{name}`: expected a parameter of {model}, found no rule for what it starts as\n\

@@ -3,7 +3,7 @@
 //! ```text
 //! config.json
 //! model.safetensors          or   model.safetensors.index.json and the shards that it names
-//! head.safetensors           beside a CLIPModel: a classifier on the projection, where one was trained
+//! head.safetensors           beside a CLIPModel or a video-text model: a classifier on the projection, where one was trained
 //! holdall.json               checksums of all of them, where Holdall trained it
 //! ```
 //!
@@ -111,9 +111,14 @@ impl ModelFolder {
                 }
             }
         }
-        if !unused.is_empty() && !matches!(config, ModelConfig::Clip(_)) {
+        let unused_by = match config {
+            ModelConfig::Clip(_) => None,
+            ModelConfig::Bert(_) => Some("a text tower"),
+            _ => Some("a classifier"),
+        };
+        if let Some(reader) = unused_by.filter(|_| !unused.is_empty()) {
             notes.push(format!(
-                "{}: a classifier does not use {}",
+                "{}: {reader} does not use {}",
                 path.display(),
                 unused.join(", ")
             ));
@@ -141,12 +146,10 @@ impl ModelFolder {
     pub fn clip_config(&self) -> Result<&ClipConfig, ModelError> {
         match &self.config {
             ModelConfig::Clip(config) => Ok(config),
-            ModelConfig::Backbone(_) | ModelConfig::Classifier(_) | ModelConfig::Unet(_) => {
-                Err(ModelError::NotClip {
-                    folder: self.path.clone(),
-                    found: self.config.describe(),
-                })
-            }
+            other => Err(ModelError::NotClip {
+                folder: self.path.clone(),
+                found: other.describe(),
+            }),
         }
     }
 
@@ -253,7 +256,10 @@ impl ModelFolder {
         }
         let weights = WeightsFile::open(&file)?;
         let entry = |wanted| weights.tensors().iter().find(|(name, _)| name == wanted);
-        let width = self.clip_config()?.projection_dim;
+        let Some(width) = self.config.projection_dim() else {
+            self.clip_config()?;
+            return Ok(None);
+        };
         if let (2, Some((_, weight)), Some((_, bias))) =
             (weights.tensors().len(), entry("weight"), entry("bias"))
             && let &[num_labels] = bias.shape.as_slice()

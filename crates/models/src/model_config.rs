@@ -4,12 +4,15 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::bert::config::BertConfig;
 use crate::clip::config::ClipConfig;
 use crate::config_json::{Section, read_object, shown};
+use crate::decoder::config::DecoderConfig;
 use crate::error::ModelError;
-use crate::unet;
 use crate::unet::config::UnetConfig;
+use crate::video_text::config::VideoTextConfig;
 use crate::vit::config::{ClassifierConfig, Family, VisionTransformerConfig};
+use crate::{bert, decoder, unet, video_text};
 
 /// A model by its architecture.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +25,12 @@ pub enum ModelConfig {
     Classifier(ClassifierConfig),
     /// A U-Net, as Holdall writes them.
     Unet(UnetConfig),
+    /// A BERT, of which only the text tower is read.
+    Bert(BertConfig),
+    /// A captioning decoder: `BlenderbotForCausalLM`.
+    CaptionDecoder(DecoderConfig),
+    /// A video-text model, as Holdall writes them.
+    VideoText(VideoTextConfig),
 }
 
 /// What the architectures of transformers are here.
@@ -31,10 +40,13 @@ enum Kind {
     Backbone(Family),
     Classifier(Family),
     Unet,
+    Bert,
+    CaptionDecoder,
+    VideoText,
 }
 
 /// `model_type`, a name in `architectures`, and what it is.
-const ARCHITECTURES: [(&str, &str, Kind); 14] = [
+const ARCHITECTURES: [(&str, &str, Kind); 21] = [
     ("clip", "CLIPModel", Kind::Clip),
     (
         "clip",
@@ -76,9 +88,24 @@ const ARCHITECTURES: [(&str, &str, Kind); 14] = [
         Kind::Classifier(Family::Dinov2),
     ),
     (unet::MODEL_TYPE, unet::ARCHITECTURE, Kind::Unet),
+    (bert::MODEL_TYPE, "BertModel", Kind::Bert),
+    (bert::MODEL_TYPE, "BertForMaskedLM", Kind::Bert),
+    (bert::MODEL_TYPE, "BertForPreTraining", Kind::Bert),
+    (
+        decoder::MODEL_TYPE,
+        decoder::ARCHITECTURE,
+        Kind::CaptionDecoder,
+    ),
+    (
+        video_text::MODEL_TYPE,
+        video_text::ARCHITECTURE,
+        Kind::VideoText,
+    ),
     // A configuration saved without its model names no architecture; the type says enough.
     ("clip", "", Kind::Clip),
     (unet::MODEL_TYPE, "", Kind::Unet),
+    (bert::MODEL_TYPE, "", Kind::Bert),
+    (video_text::MODEL_TYPE, "", Kind::VideoText),
 ];
 
 impl ModelConfig {
@@ -103,6 +130,17 @@ impl ModelConfig {
                 ModelConfig::Classifier(ClassifierConfig::read(family, &top, &mut notes)?)
             }
             Kind::Unet => ModelConfig::Unet(UnetConfig::read(&top)?),
+            Kind::Bert => {
+                let config = BertConfig::read(&top)?;
+                config.validate(file, "")?;
+                ModelConfig::Bert(config)
+            }
+            Kind::CaptionDecoder => {
+                let config = DecoderConfig::read(&top)?;
+                config.validate(file, "")?;
+                ModelConfig::CaptionDecoder(config)
+            }
+            Kind::VideoText => ModelConfig::VideoText(VideoTextConfig::read(&top)?),
         };
         Ok((config, notes))
     }
@@ -113,7 +151,8 @@ impl ModelConfig {
             ModelConfig::Clip(config) => Some(config.backbone()),
             ModelConfig::Backbone(config) => Some(config.clone()),
             ModelConfig::Classifier(config) => Some(config.backbone.clone()),
-            ModelConfig::Unet(_) => None,
+            ModelConfig::VideoText(config) => Some(config.backbone()),
+            ModelConfig::Unet(_) | ModelConfig::Bert(_) | ModelConfig::CaptionDecoder(_) => None,
         }
     }
 
@@ -121,7 +160,25 @@ impl ModelConfig {
     pub fn classifier(&self) -> Option<&ClassifierConfig> {
         match self {
             ModelConfig::Classifier(config) => Some(config),
-            ModelConfig::Clip(_) | ModelConfig::Backbone(_) | ModelConfig::Unet(_) => None,
+            ModelConfig::Clip(_)
+            | ModelConfig::Backbone(_)
+            | ModelConfig::Unet(_)
+            | ModelConfig::Bert(_)
+            | ModelConfig::CaptionDecoder(_)
+            | ModelConfig::VideoText(_) => None,
+        }
+    }
+
+    /// Width of the space in which texts and what they describe are compared, where there is one.
+    pub fn projection_dim(&self) -> Option<usize> {
+        match self {
+            ModelConfig::Clip(config) => Some(config.projection_dim),
+            ModelConfig::VideoText(config) => Some(config.projection_dim),
+            ModelConfig::Backbone(_)
+            | ModelConfig::Classifier(_)
+            | ModelConfig::Unet(_)
+            | ModelConfig::Bert(_)
+            | ModelConfig::CaptionDecoder(_) => None,
         }
     }
 
@@ -139,6 +196,9 @@ impl ModelConfig {
                 config.backbone.family.classifier_architecture().into()
             }
             ModelConfig::Unet(_) => "a U-Net".into(),
+            ModelConfig::Bert(_) => "a BERT".into(),
+            ModelConfig::CaptionDecoder(_) => "a captioning decoder".into(),
+            ModelConfig::VideoText(_) => "a video-text model".into(),
         }
     }
 
@@ -149,17 +209,22 @@ impl ModelConfig {
             ModelConfig::Backbone(config) => config.validate(file),
             ModelConfig::Classifier(config) => config.validate(file),
             ModelConfig::Unet(config) => config.validate(file),
+            ModelConfig::Bert(config) => config.validate(file, ""),
+            ModelConfig::CaptionDecoder(config) => config.validate(file, ""),
+            ModelConfig::VideoText(config) => config.validate(file),
         }
     }
 
-    /// The text of a config.json that transformers' `from_pretrained` loads, or for a U-Net docs/scripts/unet.py. A backbone is only ever read; it is saved
-    /// with the classifier that was trained on it. `file` is named in the error.
+    /// The text of a config.json that transformers' `from_pretrained` loads, or docs/scripts/unet.py and video_text.py. A backbone and a BERT are
+    /// only ever read; they are saved with what was trained on them. `file` is named in the error.
     pub fn to_json(&self, file: &Path) -> Result<String, ModelError> {
         match self {
             ModelConfig::Clip(config) => Ok(config.to_json()),
             ModelConfig::Classifier(config) => Ok(config.to_json()),
             ModelConfig::Unet(config) => Ok(config.to_json()),
-            ModelConfig::Backbone(_) => Err(ModelError::Architecture {
+            ModelConfig::CaptionDecoder(config) => Ok(config.to_blenderbot_json()),
+            ModelConfig::VideoText(config) => Ok(config.to_json()),
+            ModelConfig::Backbone(_) | ModelConfig::Bert(_) => Err(ModelError::Architecture {
                 file: file.into(),
                 expected: "a CLIPModel or a classifier".into(),
                 found: self.describe(),
@@ -174,6 +239,9 @@ impl ModelConfig {
             ModelConfig::Backbone(config) => config.tensors(),
             ModelConfig::Classifier(config) => config.tensors(),
             ModelConfig::Unet(config) => config.tensors(),
+            ModelConfig::Bert(config) => config.tensors(),
+            ModelConfig::CaptionDecoder(config) => config.tensors(),
+            ModelConfig::VideoText(config) => config.tensors(),
         }
     }
 
@@ -181,6 +249,7 @@ impl ModelConfig {
     pub(crate) fn full_name(&self, stored: &str, prefix_is_stored: bool) -> String {
         match self {
             ModelConfig::Backbone(config) if !prefix_is_stored => config.name(stored),
+            ModelConfig::Bert(_) => bert::full_name(stored),
             _ => stored.to_string(),
         }
     }
@@ -189,7 +258,12 @@ impl ModelConfig {
     pub(crate) fn prefix(&self) -> Option<&'static str> {
         match self {
             ModelConfig::Backbone(config) => Some(config.family.names().prefix),
-            ModelConfig::Clip(_) | ModelConfig::Classifier(_) | ModelConfig::Unet(_) => None,
+            ModelConfig::Clip(_)
+            | ModelConfig::Classifier(_)
+            | ModelConfig::Unet(_)
+            | ModelConfig::Bert(_)
+            | ModelConfig::CaptionDecoder(_)
+            | ModelConfig::VideoText(_) => None,
         }
     }
 
@@ -206,7 +280,10 @@ impl ModelConfig {
             }
             ModelConfig::Backbone(config) => (config.family, false),
             ModelConfig::Classifier(config) => (config.backbone.family, true),
-            ModelConfig::Unet(_) => return false,
+            ModelConfig::Bert(_) => return bert::ignores(name),
+            ModelConfig::Unet(_) | ModelConfig::CaptionDecoder(_) | ModelConfig::VideoText(_) => {
+                return false;
+            }
         };
         let inner = name.strip_prefix(family.names().prefix).unwrap_or(name);
         let heads = ["classifier.", "cls_classifier.", "distillation_classifier."];
@@ -227,6 +304,12 @@ impl From<&ClipConfig> for ModelConfig {
 impl From<&ClassifierConfig> for ModelConfig {
     fn from(config: &ClassifierConfig) -> ModelConfig {
         ModelConfig::Classifier(config.clone())
+    }
+}
+
+impl From<&VideoTextConfig> for ModelConfig {
+    fn from(config: &VideoTextConfig) -> ModelConfig {
+        ModelConfig::VideoText(config.clone())
     }
 }
 

@@ -1,7 +1,8 @@
-//! The transformer that the models here share: a stack of pre-norm blocks.
+//! The transformer that the models here share: a stack of blocks, with norms before attention and MLP or, as BERT has them, after.
 //!
 //! ```text
-//! block: x += out(attention(qkv(norm1(x))));  x += fc2(activation(fc1(norm2(x))))
+//! before: x += out(attention(qkv(norm1(x))));      x += fc2(activation(fc1(norm2(x))))
+//! after:  x = norm1(x + out(attention(qkv(x))));   x = norm2(x + fc2(activation(fc1(x))))
 //! ```
 //!
 //! Where only one token of the last block is read (a class token; an end token), the last block computes keys and
@@ -31,6 +32,15 @@ pub(crate) struct BlockNames {
     pub layer_scales: Option<[&'static str; 2]>,
 }
 
+/// Where a block has its norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NormPlace {
+    /// On what attention and MLP read.
+    Before,
+    /// On the residual stream, behind each sum.
+    After,
+}
+
 /// Blocks of one size, one after the other.
 #[derive(Debug)]
 pub(crate) struct Blocks {
@@ -43,6 +53,7 @@ pub(crate) struct Blocks {
     pub num_heads: usize,
     pub activation: Activation,
     pub eps: f64,
+    pub norms: NormPlace,
     pub causal: bool,
     /// Whether query, key and value have biases.
     pub qkv_bias: bool,
@@ -53,6 +64,21 @@ pub(crate) struct OneToken<'a> {
     pub pick: &'a dyn Fn(&mut Graph, &str, ValueId) -> ValueId,
     pub lengths_b: Option<ValueId>,
 }
+
+/// What differs from one use of a transformer to another.
+#[derive(Default)]
+pub(crate) struct Use<'a> {
+    /// Only this token is read of the last block.
+    pub one_token: Option<OneToken<'a>>,
+    /// How many tokens of each sample exist, where not all do. Nothing attends to the others.
+    pub key_lengths_b: Option<ValueId>,
+    pub regularization: Option<&'a Regularization>,
+    /// Share of attention probabilities that are dropped, where there is a regularization.
+    pub attention_dropout: f64,
+}
+
+/// Places of attention among those that drop numbers: behind all others.
+const ATTENTION_PLACES: u64 = 1 << 32;
 
 impl Blocks {
     /// Name and shape of every tensor, as Hugging Face has them.
@@ -124,20 +150,23 @@ impl Blocks {
         graph: &mut Graph,
         label: &str,
         mut x_btd: ValueId,
-        one_token: Option<OneToken<'_>>,
-        regularization: Option<&Regularization>,
+        usage: &Use<'_>,
     ) -> ValueId {
         for layer in 0..self.num_layers {
             let block = Block {
                 of: self,
                 layer,
                 prefix: format!("{}.{layer}", self.prefix),
-                regularization,
+                key_lengths_b: usage.key_lengths_b,
+                regularization: usage.regularization,
+                attention_dropout: usage.attention_dropout,
             };
             let last = layer + 1 == self.num_layers;
-            x_btd = graph.block(&format!("{label}.{layer}"), |graph| match &one_token {
-                Some(one_token) if last => block.write_one(graph, x_btd, one_token),
-                _ => block.write(graph, x_btd),
+            x_btd = graph.block(&format!("{label}.{layer}"), |graph| {
+                match &usage.one_token {
+                    Some(one_token) if last => block.write_one(graph, x_btd, one_token),
+                    _ => block.write(graph, x_btd),
+                }
             });
         }
         x_btd
@@ -209,7 +238,9 @@ struct Block<'a> {
     of: &'a Blocks,
     layer: usize,
     prefix: String,
+    key_lengths_b: Option<ValueId>,
     regularization: Option<&'a Regularization>,
+    attention_dropout: f64,
 }
 
 impl Block<'_> {
@@ -219,6 +250,14 @@ impl Block<'_> {
 
     fn norm(&self, graph: &mut Graph, part: &str, x: ValueId) -> ValueId {
         norm(graph, &self.name(part), x, self.of.eps)
+    }
+
+    /// What attention reads of the residual stream.
+    fn attended(&self, graph: &mut Graph, x: ValueId) -> ValueId {
+        match self.of.norms {
+            NormPlace::Before => self.norm(graph, self.of.names.norm1, x),
+            NormPlace::After => x,
+        }
     }
 
     /// q, k and v one behind the other, so that one product computes them all: weight `[3 d, d]`, bias `[3 d]`.
@@ -237,15 +276,15 @@ impl Block<'_> {
     fn write(&self, graph: &mut Graph, x_btd: ValueId) -> ValueId {
         let d = self.of.width;
         let (weight, bias) = self.qkv_parameters(graph);
-        let h_btd = self.norm(graph, self.of.names.norm1, x_btd);
+        let h_btd = self.attended(graph, x_btd);
         let name = self.name("qkv");
         let qkv = match bias {
             Some(bias) => graph.linear_with_keys(&name, h_btd, weight, bias, d..2 * d),
             None => graph.linear(&name, h_btd, weight, None, None),
         };
         let [q, k, v] = [0, 1, 2].map(|part| graph.columns(qkv, part * d, d));
-        let (name, num_heads) = (self.name("attention"), self.of.num_heads);
-        let mixed_btd = graph.attention(&name, [q, k, v], None, num_heads, self.of.causal);
+        let (lengths, causal) = (self.key_lengths_b, self.of.causal);
+        let mixed_btd = self.attention(graph, [q, k, v], lengths, causal);
         self.finish(graph, mixed_btd, x_btd)
     }
 
@@ -253,7 +292,7 @@ impl Block<'_> {
     fn write_one(&self, graph: &mut Graph, x_btd: ValueId, token: &OneToken<'_>) -> ValueId {
         let d = self.of.width;
         let (weight, bias) = self.qkv_parameters(graph);
-        let h_btd = self.norm(graph, self.of.names.norm1, x_btd);
+        let h_btd = self.attended(graph, x_btd);
         let rows = |graph: &mut Graph, start: usize, count: usize| {
             let bias = |graph: &mut Graph| bias.map(|bias| graph.rows(bias, start, count));
             (graph.rows(weight, start, count), bias(graph))
@@ -269,10 +308,29 @@ impl Block<'_> {
         let (q_weight, q_bias) = rows(graph, 0, d);
         let q = graph.linear(&self.name("q"), picked_h, q_weight, q_bias, None);
         // The picked token sees what causality lets it see: the keys up to itself.
-        let (name, num_heads) = (self.name("attention"), self.of.num_heads);
-        let mixed = graph.attention(&name, [q, k, v], token.lengths_b, num_heads, false);
+        let mixed = self.attention(graph, [q, k, v], token.lengths_b, false);
         let picked_x = (token.pick)(graph, &self.name("pooled"), x_btd);
         self.finish(graph, mixed, picked_x)
+    }
+
+    fn attention(
+        &self,
+        graph: &mut Graph,
+        qkv: [ValueId; 3],
+        key_lengths_b: Option<ValueId>,
+        causal: bool,
+    ) -> ValueId {
+        let (name, num_heads) = (self.name("attention"), self.of.num_heads);
+        let regularization = self.regularization.filter(|_| self.attention_dropout > 0.0);
+        let dropped = regularization.map(|regularization| {
+            let op = Dropout {
+                rate: self.attention_dropout,
+                layer: ATTENTION_PLACES + self.layer as u64,
+                mode: DropoutMode::Element,
+            };
+            (op, [regularization.sample_ids_b, regularization.stream_2])
+        });
+        graph.attention_dropped(&name, qkv, key_lengths_b, num_heads, causal, dropped)
     }
 
     /// Output projection and MLP, each added to the residual stream.
@@ -280,13 +338,23 @@ impl Block<'_> {
         let (d, mlp, names) = (self.of.width, self.of.mlp_width, self.of.names);
         let name = self.name(names.attention_output);
         let output = linear_parameters(graph, &name, [d, d]);
-        let x = self.add_branch(graph, 1, mixed, output, x);
-        let h = self.norm(graph, names.norm2, x);
+        let mut x = self.add_branch(graph, 1, mixed, output, x);
+        let h = match self.of.norms {
+            NormPlace::Before => self.norm(graph, names.norm2, x),
+            NormPlace::After => {
+                x = self.norm(graph, names.norm1, x);
+                x
+            }
+        };
         let name = self.name(names.mlp_in);
         let [weight, bias] = linear_parameters(graph, &name, [mlp, d]);
         let inner = graph.linear_activated(&name, h, weight, bias, self.of.activation);
         let output = linear_parameters(graph, &self.name(names.mlp_out), [d, mlp]);
-        self.add_branch(graph, 2, inner, output, x)
+        let x = self.add_branch(graph, 2, inner, output, x);
+        match self.of.norms {
+            NormPlace::Before => x,
+            NormPlace::After => self.norm(graph, names.norm2, x),
+        }
     }
 
     /// Adds `inner W^T + b`, scaled and dropped where the model does so, to the residual stream: as the first or the second branch.

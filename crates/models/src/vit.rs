@@ -16,7 +16,7 @@ use holdall_graph::{DType, Decay, Graph, ValueId};
 pub(crate) use config_json::is_unnamed;
 
 pub use crate::transformer::Regularization;
-use crate::transformer::{OneToken, linear_parameters, norm};
+use crate::transformer::{OneToken, Use, linear_parameters, norm};
 use config::{Pooling, VisionTransformerConfig};
 
 /// The linear layer on the features.
@@ -55,18 +55,22 @@ pub fn features(
     let (blocks, eps) = (config.blocks(), config.vision.layer_norm_eps);
     let last_norm = config.name(config.family.names().last_norm);
     let first_patch = config.num_prefix_tokens();
+    let one_token = config.family.pooling() == Pooling::ClassToken;
+    let usage = Use {
+        one_token: one_token.then_some(CLASS_TOKEN),
+        regularization,
+        ..Use::default()
+    };
+    let x_btd = blocks.write(graph, "encoder", x_btd, &usage);
     let parts = match config.family.pooling() {
         Pooling::ClassToken => {
-            let x_b1d = blocks.write(graph, "encoder", x_btd, Some(CLASS_TOKEN), regularization);
-            vec![norm(graph, &last_norm, x_b1d, eps)]
+            vec![norm(graph, &last_norm, x_btd, eps)]
         }
         Pooling::MeanOfPatches => {
-            let x_btd = blocks.write(graph, "encoder", x_btd, None, regularization);
             declare_unread_norm(graph, &last_norm, config.vision.hidden_size);
             vec![graph.mean_tokens("mean of patches", x_btd, first_patch, None)]
         }
         Pooling::ClassTokenAndMean => {
-            let x_btd = blocks.write(graph, "encoder", x_btd, None, regularization);
             let y_btd = norm(graph, &last_norm, x_btd, eps);
             let mean = graph.mean_tokens("mean of patches", y_btd, first_patch, None);
             vec![graph.first_tokens(y_btd), mean]

@@ -14,6 +14,8 @@ mod classifiers;
 mod fuzz;
 #[path = "folder/unets.rs"]
 mod unets;
+#[path = "folder/video_texts.rs"]
+mod video_texts;
 
 use std::collections::BTreeSet;
 use std::fs;

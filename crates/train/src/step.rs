@@ -528,6 +528,11 @@ impl Step {
                 machine.input(&place, |to| task.derive(name, &micro, to));
             }
         }
+        for name in task.derived_numbers() {
+            if let Some(place) = plan.endpoint_of(name, shorter) {
+                machine.input(&place, |to| task.derive_numbers(name, &micro, to));
+            }
+        }
         run
     }
 
@@ -545,7 +550,8 @@ impl Step {
 fn inputs_of_batches(graph: &Graph, task: &dyn Task) -> Vec<String> {
     let of_engine = [endpoints::WEIGHTS, endpoints::SEEDS, endpoints::SCHEDULE];
     let is_brought = |name: &str| {
-        !of_engine.contains(&name) && !task.derived_inputs().contains(&name) && !name.contains('/')
+        let derived = [task.derived_inputs(), task.derived_numbers()];
+        !of_engine.contains(&name) && !derived.concat().contains(&name) && !name.contains('/')
     };
     let is_read = |value: ValueId| {
         let storage = graph.value(value).storage;

@@ -126,8 +126,13 @@ impl StepWriter<'_> {
 
     /// An input of the whole effective batch, of which each micro-batch sees its rows; `dims` are those of a sample.
     pub fn rows_of_whole_input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
-        let whole = self.graph.input(name, &with_rows(self.rows, dims), dtype);
+        let whole = self.whole_input(name, dims, dtype);
         self.graph.micro_rows(whole, self.batch)
+    }
+
+    /// An input of the whole effective batch; `dims` are those of a sample.
+    pub fn whole_input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
+        self.graph.input(name, &with_rows(self.rows, dims), dtype)
     }
 
     /// 1 for samples and 0 for padding, of the whole effective batch.

@@ -137,6 +137,16 @@ pub trait Task: Send + Sync {
         unreachable!("no input {name} is derived")
     }
 
+    /// Inputs of a micro-batch that follow from its others and are numbers.
+    fn derived_numbers(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Fills one of [`Task::derived_numbers`]; of a step over shorter texts, for their length.
+    fn derive_numbers(&self, name: &str, _micro: &MicroBatch<'_>, _to: &mut [f32]) {
+        unreachable!("no input {name} is derived")
+    }
+
     /// Lengths of text that steps are written for ([`StepWriter::length`]), ascending; the last is the longest there is. None: texts
     /// have one length.
     fn lengths(&self) -> Vec<usize> {

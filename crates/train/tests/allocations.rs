@@ -144,4 +144,15 @@ fn a_warm_step_allocates_nothing() {
     let batch = task.random_batch(22, 1);
     let splits = [(1, Recompute::Cheap), (0, Recompute::Blocks)];
     assert_allocates_nothing(Arc::new(task), &batch, &splits);
+
+    let parts = support::VideoTextParts {
+        pooling: "attention",
+        has_bert: true,
+        has_decoder: true,
+        is_tied: false,
+        num_videos: 2,
+    };
+    let task = support::tiny_video_text(parts, 1);
+    let batch = support::varied_clips(&task, 22, 1);
+    assert_allocates_nothing(Arc::new(task), &batch, &splits);
 }

@@ -28,3 +28,9 @@ mod splits;
 mod support;
 #[path = "engine/threads.rs"]
 mod threads;
+#[path = "engine/video_text_case.rs"]
+mod video_text_case;
+#[path = "engine/video_text_golden.rs"]
+mod video_text_golden;
+#[path = "engine/video_text_splits.rs"]
+mod video_text_splits;

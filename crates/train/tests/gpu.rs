@@ -25,3 +25,7 @@ mod splits;
 mod support;
 #[path = "gpu/training.rs"]
 mod training;
+#[path = "gpu/video_text.rs"]
+mod video_text;
+#[path = "engine/video_text_case.rs"]
+mod video_text_case;

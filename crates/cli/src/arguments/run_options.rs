@@ -63,6 +63,8 @@ pub enum TaskArgument {
     Classify,
     /// Pictures and masks
     Segment,
+    /// Clips and texts, and captions of them
+    VideoText,
 }
 
 impl From<TaskArgument> for TaskName {
@@ -71,6 +73,7 @@ impl From<TaskArgument> for TaskName {
             TaskArgument::Clip => TaskName::Clip,
             TaskArgument::Classify => TaskName::Classify,
             TaskArgument::Segment => TaskName::Segment,
+            TaskArgument::VideoText => TaskName::VideoText,
         }
     }
 }

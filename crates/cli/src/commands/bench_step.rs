@@ -1,4 +1,4 @@
-//! `holdall bench clip`, `bench classify` and `bench segment`: one training step over random data, timed.
+//! `holdall bench clip`, `classify`, `segment` and `video-text`: one training step over random data, timed.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use holdall_data::config::ImageSize;
 use holdall_train::TrainError;
-use holdall_train::config::TaskName;
+use holdall_train::config::{DecoderChoice, TaskName};
 use holdall_train::optimizer::StepScalars;
 use holdall_train::plan_race::Choosing;
 use holdall_train::scaler::LossScaler;
@@ -93,6 +93,36 @@ pub struct BenchSegmentArguments {
     pub timing: TimingOptions,
 }
 
+#[derive(Args)]
+#[command(
+    mut_arg("effective_batch", |argument| {
+        argument.help("Clips per optimizer step [default: 32 x 4 with --small, else 8 x 16]")
+    }),
+    mut_arg("task", |argument| argument.hide(true)),
+    mut_arg("tokens", |argument| argument.help("Tokens per text [default: the model's positions]")),
+    after_help = "Example, beside a PyTorch script that does the same job:\n  \
+                  holdall bench video-text --small --micro-batch 8 --accum 4"
+)]
+pub struct BenchVideoTextArguments {
+    /// A model folder or a preset
+    #[arg(long, default_value = "video-text", value_name = "MODEL")]
+    pub model: String,
+    /// The preset for CPUs: 4 frames of 64 px, patch 8, width 128, 4 + 4 layers, decoder of 2 layers
+    #[arg(long, conflicts_with = "model")]
+    pub small: bool,
+    /// Frames of a clip [default: what the model has: 8, or 4 with --small]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub frames: Option<u32>,
+    /// Tokens of a caption, the end token included [default: what the model has: 64, or 24 with --small]
+    #[arg(long, value_name = "N")]
+    pub caption_tokens: Option<usize>,
+    /// Accepted as in the PyTorch script, where it asks for the losses of the whole batch: those are computed anyway
+    #[arg(long, hide = true)]
+    pub exact: bool,
+    #[command(flatten)]
+    pub timing: TimingOptions,
+}
+
 /// What all share.
 #[derive(Args)]
 pub struct TimingOptions {
@@ -113,7 +143,11 @@ struct Bench {
     task: TaskName,
     /// The split of the script that this stands beside.
     split: (usize, usize),
-    num_labels: usize,
+    /// Classes of a head, where the script has one.
+    num_labels: Option<usize>,
+    /// Frames of a clip and tokens of a caption, where they are said.
+    frames: Option<u32>,
+    caption_tokens: Option<usize>,
     /// Height and width of pictures, where they are open.
     size: Option<u32>,
     timing: TimingOptions,
@@ -124,7 +158,7 @@ impl Bench {
     fn new(
         task: TaskName,
         (model, small): (String, Option<&str>),
-        num_labels: usize,
+        num_labels: Option<usize>,
         timing: TimingOptions,
     ) -> Bench {
         let (job, model, split) = match small {
@@ -137,6 +171,8 @@ impl Bench {
             task,
             split,
             num_labels,
+            frames: None,
+            caption_tokens: None,
             size: None,
             timing,
         }
@@ -145,7 +181,13 @@ impl Bench {
 
 pub fn run_clip(arguments: BenchClipArguments) -> Result<ExitCode> {
     let model = (arguments.model, arguments.small.then_some("small"));
-    run(Bench::new(TaskName::Clip, model, 196, arguments.timing))
+    let num_labels = Some(196);
+    run(Bench::new(
+        TaskName::Clip,
+        model,
+        num_labels,
+        arguments.timing,
+    ))
 }
 
 pub fn run_classify(arguments: BenchClassifyArguments) -> Result<ExitCode> {
@@ -153,7 +195,7 @@ pub fn run_classify(arguments: BenchClassifyArguments) -> Result<ExitCode> {
     run(Bench::new(
         TaskName::Classify,
         model,
-        1000,
+        Some(1000),
         arguments.timing,
     ))
 }
@@ -163,7 +205,21 @@ pub fn run_segment(arguments: BenchSegmentArguments) -> Result<ExitCode> {
     run(Bench {
         split: (1, 4),
         size: arguments.size,
-        ..Bench::new(TaskName::Segment, model, 1, arguments.timing)
+        ..Bench::new(TaskName::Segment, model, Some(1), arguments.timing)
+    })
+}
+
+pub fn run_video_text(arguments: BenchVideoTextArguments) -> Result<ExitCode> {
+    let small = arguments.small.then_some("video-text-small");
+    run(Bench {
+        frames: arguments.frames,
+        caption_tokens: arguments.caption_tokens,
+        ..Bench::new(
+            TaskName::VideoText,
+            (arguments.model, small),
+            None,
+            arguments.timing,
+        )
     })
 }
 
@@ -184,6 +240,9 @@ struct BenchJson<'a> {
     /// The same under the name that the segmentation script has for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     images_per_s: Option<f64>,
+    /// The same under the name that the script of clips has for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clips_per_s: Option<f64>,
     planned_bytes: u64,
     arena_bytes: u64,
     process_bytes: Option<u64>,
@@ -224,7 +283,12 @@ fn run(bench: Bench) -> Result<ExitCode> {
             width: side,
         };
     }
-    config.labels = config.labels.or(Some(bench.num_labels));
+    config.labels = config.labels.or(bench.num_labels);
+    if let (Some(tokens), DecoderChoice::Sizes(decoder)) =
+        (bench.caption_tokens, &mut config.video_text.decoder)
+    {
+        decoder.tokens = Some(tokens);
+    }
     if config.train.effective_batch.is_none()
         && config.train.batch_size.is_none()
         && config.train.gradient_accumulation.is_none()
@@ -293,6 +357,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
         step_ms: seconds * 1e3,
         samples_per_s: samples as f64 / seconds,
         images_per_s: (bench.task == TaskName::Segment).then_some(samples as f64 / seconds),
+        clips_per_s: (bench.task == TaskName::VideoText).then_some(samples as f64 / seconds),
         planned_bytes: chosen.process_bytes,
         arena_bytes: step.arena_bytes(),
         process_bytes: device.peak_bytes(),

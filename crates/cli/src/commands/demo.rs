@@ -60,6 +60,7 @@ impl DemoArguments {
         let usual = match self.task {
             TaskArgument::Clip | TaskArgument::Classify => 5600,
             TaskArgument::Segment => 160,
+            TaskArgument::VideoText => 2000,
         };
         self.count.unwrap_or(usual) as usize
     }
@@ -68,6 +69,7 @@ impl DemoArguments {
         let usual = match self.task {
             TaskArgument::Clip | TaskArgument::Classify => 96,
             TaskArgument::Segment => 256,
+            TaskArgument::VideoText => 64,
         };
         self.size.unwrap_or(usual)
     }
@@ -81,6 +83,7 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
         TaskArgument::Clip => "CLIP learns to tell cars apart",
         TaskArgument::Classify => "vision transformer learns the makes of cars",
         TaskArgument::Segment => "U-Net learns to find blood vessels",
+        TaskArgument::VideoText => "model of clips and texts learns what moves where",
     };
     tell(&format!(
         "A small {what}, from random weights, on {} pictures drawn now.",
@@ -101,7 +104,7 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
         return Ok(stop::exit_code());
     };
     let beside = match arguments.task {
-        TaskArgument::Clip | TaskArgument::Classify => None,
+        TaskArgument::Clip | TaskArgument::Classify | TaskArgument::VideoText => None,
         TaskArgument::Segment => Some(best_threshold(&data.join("test"))?),
     };
     let text = teach(
@@ -120,6 +123,7 @@ fn draw(folder: &Path, arguments: &DemoArguments) -> Result<bool> {
     let doing = match arguments.task {
         TaskArgument::Clip | TaskArgument::Classify => "Drawing cars",
         TaskArgument::Segment => "Drawing vessels",
+        TaskArgument::VideoText => "Drawing clips",
     };
     let bar = progress(count as u64, doing);
     let orderly = stop::orderly("Stopping; the same command draws the rest");
@@ -141,6 +145,7 @@ fn draw(folder: &Path, arguments: &DemoArguments) -> Result<bool> {
                 .map(|pictures| pictures.map(|_| "Pictures and masks"))
                 .map_err(|error| error.to_string())
         }
+        TaskArgument::VideoText => Err("no clips to draw yet".to_owned()),
     };
     drop(orderly);
     bar.finish_and_clear();
@@ -157,6 +162,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
         TaskArgument::Clip => ("small", 5),
         TaskArgument::Classify => ("vit-demo", 4),
         TaskArgument::Segment => ("unet-demo", 6),
+        TaskArgument::VideoText => ("video-text-demo", 6),
     };
     let mut config = RunConfig {
         task: Some(arguments.task.into()),
@@ -170,6 +176,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
     match arguments.task {
         TaskArgument::Clip | TaskArgument::Classify => learn_cars(data, &mut config),
         TaskArgument::Segment => learn_vessels(data, arguments.size(), &mut config),
+        TaskArgument::VideoText => {}
     }
     // A GPU's own context takes several hundred MiB before anything is computed.
     let memory = match device.is_gpu() {
@@ -249,6 +256,12 @@ fn teach(
             "safetensors and config.json; docs/scripts/unet.py loads it in PyTorch",
             "test --out masks --overlays",
             "FIVES --task segment",
+        ),
+        TaskArgument::VideoText => (
+            "curves, memory, captions",
+            "safetensors and config.json; docs/scripts/video_text.py loads it in PyTorch",
+            "clips",
+            "clips.csv --task video-text",
         ),
     };
     text.push_str(&format!(

@@ -203,6 +203,13 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         Saved::Clip(saved) => clip::predict(&job, saved)?,
         Saved::Classify(saved) => classify::predict(&job, saved)?,
         Saved::Segment(_) => unreachable!("predicted above"),
+        Saved::VideoText(_) => {
+            return Err(TrainError::Config(format!(
+                "{}: expected a model of pictures, found one of clips\nhint: holdall eval tells what it is worth",
+                arguments.model
+            ))
+            .into());
+        }
     };
     let Some(predictions) = predicted else {
         return Ok(stop::exit_code());

@@ -32,7 +32,7 @@ pub struct VerifyArguments {
     /// Only micro-batches of these sizes, instead of the usual choice of splits
     #[arg(long = "split", value_name = "N", value_delimiter = ',')]
     pub splits: Vec<usize>,
-    /// Wrong on purpose: contrast, or Dice, only within micro-batches, to see that the certificate can say no
+    /// Wrong on purpose: contrast, Dice, or the mean over tokens only within micro-batches, to see that the certificate can say no
     #[arg(long)]
     pub plain_accumulation: bool,
     #[command(flatten)]

@@ -64,7 +64,16 @@ impl ClipFile {
 
     /// The same, within other limits than the usual ones.
     pub(crate) fn open_within(path: &Path, limits: Limits) -> Result<ClipFile, DataError> {
-        let frames = Frames::open(path, limits)?;
+        ClipFile::open_by(path, limits, Video::open)
+    }
+
+    /// The same, where `open_video` opens what no reader here knows.
+    pub(crate) fn open_by(
+        path: &Path,
+        limits: Limits,
+        open_video: fn(&Path) -> Result<Video, DataError>,
+    ) -> Result<ClipFile, DataError> {
+        let frames = Frames::open(path, limits, open_video)?;
         let clip = ClipFile {
             path: path.to_owned(),
             limits,
@@ -186,7 +195,11 @@ fn hash(mut file: File) -> io::Result<u128> {
 }
 
 impl Frames {
-    fn open(path: &Path, limits: Limits) -> Result<Frames, DataError> {
+    fn open(
+        path: &Path,
+        limits: Limits,
+        open_video: fn(&Path) -> Result<Video, DataError>,
+    ) -> Result<Frames, DataError> {
         if fs::metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
             return Ok(Frames::Folder(FrameFolder::open(path)?));
         }
@@ -243,7 +256,7 @@ impl Frames {
                 ..,
             ] => match Avi::open(path, file, num_bytes)? {
                 AviContent::MotionJpeg(avi) => Ok(Frames::Avi(avi)),
-                AviContent::OtherCodec => Video::open(path).map(Frames::Video),
+                AviContent::OtherCodec => open_video(path).map(Frames::Video),
             },
             [b'P', b'K', 3, 4, ..] => Err(DataError::invalid(
                 path.display(),
@@ -251,7 +264,7 @@ impl Frames {
                 "an archive (zip or npz)",
                 "save the array alone: `numpy.save(\"clip.npy\", array)`",
             )),
-            _ if is_video(&start, path) => Video::open(path).map(Frames::Video),
+            _ if is_video(&start, path) => open_video(path).map(Frames::Video),
             _ => Err(not_a_clip(path, &start)),
         }
     }

@@ -34,7 +34,7 @@ const REFERENCE_PICTURES: u64 = 24;
 
 /// A clip that `ffmpeg` reads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Video {
+pub(crate) struct Video {
     pub(super) num_frames: usize,
     pub(super) size: (u32, u32),
 }

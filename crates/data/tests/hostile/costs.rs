@@ -217,3 +217,69 @@ fn no_pair_takes_more_than_it_costs() {
     }
     assert!(failures.is_empty(), "{failures:#?}");
 }
+
+/// Of clips of every format: at most what their headers say.
+#[test]
+fn no_clip_takes_more_than_it_costs() {
+    use holdall_data::clips::ClipFraming;
+    use holdall_data::config::DataConfig;
+    use holdall_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
+
+    let folder = tempfile::tempdir().unwrap();
+    let mut clips = Vec::new();
+    for (name, format, end) in [
+        ("frames", ClipFormat::Frames, ""),
+        ("gif", ClipFormat::Gif, ".gif"),
+        ("avi", ClipFormat::Avi, ".avi"),
+        ("npy", ClipFormat::Npy, ".npy"),
+    ] {
+        let config = MovingShapesConfig {
+            count: 1,
+            size: 400,
+            frames: 6,
+            seed: 1,
+            format,
+        };
+        moving_shapes::write(&folder.path().join(name), &config, |_| true).unwrap();
+        clips.push(folder.path().join(name).join(format!("clips/000000{end}")));
+    }
+    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/clips");
+    for name in [
+        "lossless.webp",
+        "lossy.webp",
+        "parts.gif",
+        "greys.npy",
+        "sound.avi",
+    ] {
+        clips.push(fixtures.join(name));
+    }
+    let framing = ClipFraming::new(&DataConfig::default(), Framing::clip(SIZE), 4);
+    let mut row = vec![0; framing.row_bytes()];
+    for clip in clips {
+        let mut builder = SamplesBuilder::new(std::path::PathBuf::new());
+        builder.push(&clip.to_string_lossy(), None, 2);
+        let samples = builder.finish(Vec::new());
+        let cost = framing.cost(&samples, 0).unwrap().bytes;
+        for occasion in [
+            None,
+            Some(Occasion {
+                seed: 1,
+                epoch: 0,
+                sample: 0,
+            }),
+        ] {
+            let (read, peak) = peak_of(|| {
+                let scratch = &mut Scratch::default();
+                framing.write_row(&samples, 0, occasion, scratch, &mut row)
+            });
+            read.unwrap();
+            println!("{}: {peak} of {cost} bytes", clip.display());
+            // And what a list of files and chunks takes.
+            assert!(
+                peak <= cost + (80 << 10),
+                "{}: {peak} of {cost}",
+                clip.display()
+            );
+        }
+    }
+}

@@ -89,11 +89,28 @@ fn masks() {
 }
 
 #[test]
+fn clips() {
+    let limits = hostile::LIMITS;
+    Target {
+        name: "clip",
+        read: hostile::clip,
+        seeds: clips_by_format(),
+        num_cases: 12_000,
+        most_bytes: limits.most_file_bytes as usize,
+        peak_bytes: limits.peak_bytes(),
+        cost: None,
+    }
+    .run();
+}
+
+#[test]
 fn tables() {
     let texts = [
         "image,caption\n1.jpg,a red car\n2.jpg,\"a blue, fast car\"\n",
         "\u{feff}image , caption,make\r\n\r\n\"a\"\"b.jpg\",\"two\r\nlines\",Ford\r\n",
         "image;caption\n1.jpg;x\n",
+        "video\tcaption\n1.avi\tx\n",
+        "FileNameαReportαSplit\n1.avi\u{3b1}\"x\u{3b1}\"\u{3b1}train\n",
         "image\n\"open\n",
         "a,b,c\n1,2\n",
         "image,caption\n\u{e4}.jpg,\u{1f697}\n",
@@ -148,6 +165,7 @@ fn what_once_broke_a_reader_does_so_no_more() {
             ("csv", hostile::csv as Reader, u64::MAX),
             ("picture", hostile::picture, hostile::LIMITS.peak_bytes()),
             ("mask", hostile::mask, hostile::LIMITS.peak_bytes()),
+            ("clip", hostile::clip, hostile::LIMITS.peak_bytes()),
         ] {
             let began = Instant::now();
             let (_, peak) = counting::peak_of(|| read(&bytes));
@@ -337,6 +355,19 @@ fn masks_by_format() -> Vec<Vec<Vec<u8>>> {
     let mut all = pictures_by_format();
     all.extend([pnm, packed, palette]);
     all
+}
+
+/// The fixture clips of each format.
+fn clips_by_format() -> Vec<Vec<Vec<u8>>> {
+    let folder = fixtures().join("clips");
+    let names: [&[&str]; 4] = [
+        &["whole.gif", "parts.gif"],
+        &["lossless.webp", "lossy.webp"],
+        &["colours.npy", "greys.npy"],
+        &["mjpeg.avi", "sound.avi"],
+    ];
+    let read = |name: &&str| fs::read(folder.join(name)).unwrap();
+    names.map(|names| names.iter().map(read).collect()).to_vec()
 }
 
 fn pictures_in(folders: &[&str]) -> Vec<Vec<Vec<u8>>> {

@@ -9,7 +9,7 @@ use super::progress::told_if_slow;
 use crate::DeviceError;
 
 /// Every file of kernels.
-pub(super) const FILES: [(&str, &str); 15] = [
+pub(super) const FILES: [(&str, &str); 16] = [
     ("attention.cu", include_str!("kernels/attention.cu")),
     (
         "attention_plain.cu",
@@ -28,6 +28,7 @@ pub(super) const FILES: [(&str, &str); 15] = [
     ("pixel_losses.cu", include_str!("kernels/pixel_losses.cu")),
     ("tokens.cu", include_str!("kernels/tokens.cu")),
     ("update.cu", include_str!("kernels/update.cu")),
+    ("vocabulary.cu", include_str!("kernels/vocabulary.cu")),
 ];
 
 /// What people read while they wait for NVRTC.

@@ -19,6 +19,7 @@ mod linear;
 mod losses;
 mod tokens;
 mod update;
+mod vocabulary;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -268,35 +269,17 @@ impl<'a> Issuer<'a> {
             Op::LayerNormGrad(_) => self.layer_norm_grad(&o),
             Op::Attention(op) => attention::forward(op, &o),
             Op::AttentionGrad(op) => attention::backward(&op.forward, &o),
-            // With lengths, with groups.
-            Op::MeanTokens(_) | Op::MeanTokensGrad(_) if o.instruction.inputs.len() > 1 => {
-                panic!(
-                    "{} with lengths has no kernel for a GPU",
-                    o.instruction.op.variant()
-                )
-            }
-            Op::Contrastive(_) if o.instruction.inputs.len() > 4 => {
-                panic!("Contrastive with groups has no kernel for a GPU")
-            }
-            Op::ContrastiveGrad(_) if o.instruction.inputs.len() > 7 => {
-                panic!("ContrastiveGrad with groups has no kernel for a GPU")
-            }
-            Op::CachedAttention(_)
-            | Op::TopTokens(_)
-            | Op::AddPositions(_)
-            | Op::AddPositionsGrad(_)
-            | Op::Repeat(_)
-            | Op::RepeatGrad(_)
-            | Op::VocabularyLoss(_)
-            | Op::VocabularyLossGrad(_) => {
-                panic!("{} has no kernel for a GPU", o.instruction.op.variant())
-            }
+            Op::CachedAttention(op) => attention::cached(op, &o),
             Op::Embedding(_) => tokens::embedding(&o),
             Op::EmbeddingGrad(_) => tokens::embedding_grad(&o),
             Op::MixPictures(op) => tokens::mix_pictures(op, &o),
             Op::Patchify(op) => tokens::patchify(op, &o),
             Op::ClassToken(_) => tokens::class_token(&o),
             Op::ClassTokenGrad(op) => tokens::class_token_grad(op.num_prefix, &o),
+            Op::AddPositions(op) => tokens::add_positions(op.repeat, &o),
+            Op::AddPositionsGrad(op) => tokens::table_grad(op.repeat, &o),
+            Op::Repeat(_) => tokens::repeat(&o),
+            Op::RepeatGrad(_) => tokens::table_grad(1, &o),
             Op::GatherRows(_) => tokens::gather_rows(&o),
             Op::ScatterRows(_) => tokens::scatter_rows(&o),
             Op::MeanTokens(op) => tokens::mean_tokens(op.first, &o),
@@ -312,6 +295,9 @@ impl<'a> Issuer<'a> {
             Op::PointwiseLossGrad(op) => losses::pointwise_grad(op.loss, &o),
             Op::Contrastive(op) => contrastive::forward(op.tile, &o),
             Op::ContrastiveGrad(op) => contrastive::backward(op.tile, &o),
+            Op::VocabularyLoss(op) => vocabulary::loss(op, &o),
+            Op::VocabularyLossGrad(op) => vocabulary::loss_grad(op, &o),
+            Op::TopTokens(op) => vocabulary::top_tokens(op, &o),
             Op::Conv2d(op) => conv::forward(op, &o),
             Op::Conv2dInputGrad(op) => conv::input_grad(op, &o),
             Op::Conv2dWeightGrad(op) => conv::weight_grad(op, &o),

@@ -77,6 +77,42 @@ pub(super) fn contrastive_tile(rows: usize, asked: usize) -> usize {
     asked.max(LEAST_TILE).min(rows)
 }
 
+/// How the rows of a loss over a vocabulary are cut into tiles of logits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct VocabularyTiles {
+    num_rows: usize,
+    /// Rows of a tile.
+    pub rows: usize,
+    /// Floats from a row of logits to the next.
+    pub pitch: usize,
+}
+
+impl VocabularyTiles {
+    pub fn new(num_rows: usize, vocabulary: usize, tile: usize) -> VocabularyTiles {
+        VocabularyTiles {
+            num_rows,
+            rows: tile.min(num_rows),
+            pitch: vocabulary.next_multiple_of(ALIGNMENT as usize / 4),
+        }
+    }
+
+    /// First row and number of rows of every tile.
+    pub fn iter(self) -> impl Iterator<Item = (usize, usize)> {
+        let starts = (0..self.num_rows).step_by(self.rows.max(1));
+        starts.map(move |first| (first, self.rows.min(self.num_rows - first)))
+    }
+
+    fn of(node: NodeView<'_>) -> Option<VocabularyTiles> {
+        let (first, tile) = match &node.node.op {
+            Op::VocabularyLoss(op) => (0, op.tile),
+            Op::VocabularyLossGrad(op) => (1, op.tile),
+            _ => return None,
+        };
+        let (x, weight) = (node.input(first), node.input(first + 1));
+        Some(VocabularyTiles::new(x.rows(), weight.rows(), tile))
+    }
+}
+
 /// Elements that one block of the update handles.
 pub(super) const UPDATE_CHUNK: usize = 8192;
 
@@ -122,6 +158,20 @@ pub(super) fn own_scratch(
             let tiles = rows.div_ceil(tile) * rows.div_ceil(tile);
             (tile * tile + tiles * tile.div_ceil(8) * tile.div_ceil(128)) * 4
         }
+        Op::VocabularyLoss(op) => {
+            let (x, weight) = (input(0), input(1));
+            let tiles = VocabularyTiles::new(x.rows(), weight.rows(), op.tile);
+            (tiles.rows * tiles.pitch + x.rows()) * 4
+        }
+        Op::VocabularyLossGrad(op) => {
+            let (x, weight) = (input(1), input(2));
+            let tiles = VocabularyTiles::new(x.rows(), weight.rows(), op.tile);
+            tiles.rows * tiles.pitch * 4
+        }
+        Op::AddPositionsGrad(op) if op.repeat > 1 => {
+            let dy = input(0);
+            dy.dims()[1] * dy.width() * 4
+        }
         Op::GradientNorm(_) => {
             let chunks: usize = (0..inputs)
                 .map(|index| input(index).num_elements().div_ceil(UPDATE_CHUNK))
@@ -146,16 +196,14 @@ pub(super) fn own_scratch(
         | Op::LinearWeightGrad(_)
         | Op::Attention(_)
         | Op::AttentionGrad(_)
-        | Op::CachedAttention(_)
-        | Op::TopTokens(_)
-        | Op::AddPositionsGrad(_)
-        | Op::RepeatGrad(_)
-        | Op::VocabularyLoss(_)
-        | Op::VocabularyLossGrad(_)
         | Op::ClassTokenGrad(_)
         | Op::CrossEntropyGrad(_)
         | Op::PointwiseLossGrad(_)
         | Op::ScaleColumnsGrad(_)
+        | Op::AddPositionsGrad(_)
+        | Op::RepeatGrad(_)
+        | Op::CachedAttention(_)
+        | Op::TopTokens(_)
         | Op::Fill(_)
         | Op::Collective(_) => 0,
     };
@@ -190,18 +238,28 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
                 [rows, width, rows],
             ]
         }
+        Op::VocabularyLoss(_) => {
+            let (x, weight) = (node.input(0), node.input(1));
+            vec![[x.rows(), weight.rows(), x.width()]]
+        }
+        Op::VocabularyLossGrad(op) => {
+            let (x, weight) = (node.input(1), node.input(2));
+            let sizes = [x.rows(), weight.rows(), x.width()];
+            let mut all = vec![sizes];
+            if op.x {
+                all.push([sizes[0], sizes[2], sizes[1]]);
+            }
+            if op.weight {
+                all.push([sizes[1], sizes[2], sizes[0]]);
+            }
+            all
+        }
         // Attention multiplies in kernels of its own.
         plain_operations!()
         | Op::LinearWeightGrad(_)
         | Op::LayerNormGrad(_)
         | Op::Attention(_)
         | Op::AttentionGrad(_)
-        | Op::CachedAttention(_)
-        | Op::TopTokens(_)
-        | Op::AddPositionsGrad(_)
-        | Op::RepeatGrad(_)
-        | Op::VocabularyLoss(_)
-        | Op::VocabularyLossGrad(_)
         | Op::EmbeddingGrad(_)
         | Op::ClassTokenGrad(_)
         | Op::CrossEntropy(_)
@@ -209,6 +267,10 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
         | Op::PointwiseLoss(_)
         | Op::PointwiseLossGrad(_)
         | Op::ScaleColumnsGrad(_)
+        | Op::AddPositionsGrad(_)
+        | Op::RepeatGrad(_)
+        | Op::CachedAttention(_)
+        | Op::TopTokens(_)
         | Op::Conv2d(_)
         | Op::Conv2dInputGrad(_)
         | Op::Conv2dWeightGrad(_)
@@ -251,6 +313,10 @@ fn kernels(op: &Op) -> f64 {
         Op::GradientNorm(_) | Op::CrossEntropy(_) | Op::PointwiseLoss(_) => 2.0,
         Op::ScaleColumnsGrad(op) if op.gamma => 2.0,
         Op::Contrastive(_) => 4.0,
+        Op::AddPositionsGrad(op) if op.repeat > 1 => 2.0,
+        // Those of a tile are counted with its products.
+        Op::VocabularyLoss(_) => 1.0,
+        Op::VocabularyLossGrad(_) => 0.0,
         // Neighbouring gradients are cleared together.
         Op::Fill(_) => 0.05,
         Op::Conv2d(_)
@@ -265,15 +331,13 @@ fn kernels(op: &Op) -> f64 {
         plain_operations!()
         | Op::Attention(_)
         | Op::AttentionGrad(_)
-        | Op::CachedAttention(_)
-        | Op::TopTokens(_)
-        | Op::AddPositionsGrad(_)
-        | Op::RepeatGrad(_)
-        | Op::VocabularyLoss(_)
-        | Op::VocabularyLossGrad(_)
         | Op::CrossEntropyGrad(_)
         | Op::PointwiseLossGrad(_)
         | Op::ScaleColumnsGrad(_)
+        | Op::AddPositionsGrad(_)
+        | Op::RepeatGrad(_)
+        | Op::CachedAttention(_)
+        | Op::TopTokens(_)
         | Op::ContrastiveGrad(_) => 1.0,
     }
 }
@@ -379,7 +443,11 @@ impl Target for CudaTarget {
     fn seconds(&self, node: NodeView<'_>) -> f64 {
         let cost = node.graph.cost(node.node);
         let op = &node.node.op;
-        let inputs = node.node.inputs.first();
+        // The first input of this gradient is the seed, but its products are those of the activations.
+        let inputs = match op {
+            Op::VocabularyLossGrad(_) => node.node.inputs.get(1),
+            _ => node.node.inputs.first(),
+        };
         let full = self.arithmetic.compute() != DType::F32
             && inputs.is_some_and(|&input| node.graph.dtype(input) == DType::F32);
         let products = products(node);
@@ -411,6 +479,7 @@ impl Target for CudaTarget {
                 node.input(0).num_elements() as f64 * self.width() / bandwidth
             }
             Op::Linear(_) | Op::LinearInputGrad(_) | Op::LinearWeightGrad(_) => 0.0,
+            Op::VocabularyLoss(_) | Op::VocabularyLossGrad(_) => self.tile_seconds(node),
             Op::Conv2d(_)
             | Op::Conv2dInputGrad(_)
             | Op::Conv2dWeightGrad(_)
@@ -421,12 +490,6 @@ impl Target for CudaTarget {
             }
             plain_operations!()
             | Op::LayerNormGrad(_)
-            | Op::CachedAttention(_)
-            | Op::TopTokens(_)
-            | Op::AddPositionsGrad(_)
-            | Op::RepeatGrad(_)
-            | Op::VocabularyLoss(_)
-            | Op::VocabularyLossGrad(_)
             | Op::EmbeddingGrad(_)
             | Op::ClassTokenGrad(_)
             | Op::CrossEntropy(_)
@@ -434,6 +497,10 @@ impl Target for CudaTarget {
             | Op::PointwiseLoss(_)
             | Op::PointwiseLossGrad(_)
             | Op::ScaleColumnsGrad(_)
+            | Op::AddPositionsGrad(_)
+            | Op::RepeatGrad(_)
+            | Op::CachedAttention(_)
+            | Op::TopTokens(_)
             | Op::Contrastive(_)
             | Op::ContrastiveGrad(_)
             | Op::GroupStatistics(_)
@@ -474,12 +541,6 @@ impl Target for CudaTarget {
             | Op::LayerNormGrad(_)
             | Op::Attention(_)
             | Op::AttentionGrad(_)
-            | Op::CachedAttention(_)
-            | Op::TopTokens(_)
-            | Op::AddPositionsGrad(_)
-            | Op::RepeatGrad(_)
-            | Op::VocabularyLoss(_)
-            | Op::VocabularyLossGrad(_)
             | Op::EmbeddingGrad(_)
             | Op::ClassTokenGrad(_)
             | Op::CrossEntropy(_)
@@ -487,6 +548,10 @@ impl Target for CudaTarget {
             | Op::PointwiseLoss(_)
             | Op::PointwiseLossGrad(_)
             | Op::ScaleColumnsGrad(_)
+            | Op::AddPositionsGrad(_)
+            | Op::RepeatGrad(_)
+            | Op::CachedAttention(_)
+            | Op::TopTokens(_)
             | Op::Contrastive(_)
             | Op::ContrastiveGrad(_)
             | Op::GroupStatistics(_)
@@ -496,6 +561,9 @@ impl Target for CudaTarget {
             | Op::OverlapLoss(_)
             | Op::OverlapLossGrad(_)
             | Op::GradientNorm(_) => REPLAY_BYTES,
+            Op::VocabularyLoss(_) | Op::VocabularyLossGrad(_) => {
+                vocabulary_launches(node) * REPLAY_BYTES
+            }
             Op::Conv2d(_)
             | Op::Conv2dInputGrad(_)
             | Op::Conv2dWeightGrad(_)
@@ -513,7 +581,36 @@ impl Target for CudaTarget {
     }
 }
 
+/// Products and kernels of a loss over a vocabulary.
+fn vocabulary_launches(node: NodeView<'_>) -> u64 {
+    let tiles = VocabularyTiles::of(node).map_or(0, |tiles| tiles.iter().count());
+    ((products(node).len() + 1) * tiles) as u64
+}
+
 impl CudaTarget {
+    /// What a loss over a vocabulary takes beside the arithmetic of its products: logits go to memory and back, a weight gradient
+    /// is read and written for every tile.
+    fn tile_seconds(&self, node: NodeView<'_>) -> f64 {
+        let Some(tiles) = VocabularyTiles::of(node) else {
+            return 0.0;
+        };
+        let logits = (tiles.num_rows * tiles.pitch) as f64;
+        let bytes = match &node.node.op {
+            Op::VocabularyLossGrad(op) => {
+                let num_products = f64::from(u8::from(op.x) + u8::from(op.weight));
+                let dweight = match op.weight {
+                    true => 8.0 * node.input(2).num_elements() as f64,
+                    false => 0.0,
+                };
+                logits * (8.0 + (1.0 + num_products) * self.width())
+                    + tiles.iter().count() as f64 * dweight
+            }
+            _ => logits * 8.0,
+        };
+        let launches = vocabulary_launches(node) as f64;
+        bytes / self.profile.bytes_per_second + launches * self.profile.seconds_per_kernel
+    }
+
     /// Bytes of an activation's element.
     fn width(&self) -> f64 {
         self.arithmetic.compute().bytes() as f64

@@ -143,6 +143,17 @@ impl Gpu {
             .plan(kept, accumulation)
     }
 
+    /// Runs what `write` writes on the card alone: for results that are no numbers to compare.
+    pub fn alone(
+        &self,
+        what: &str,
+        arithmetic: Arithmetic,
+        write: impl Fn(&mut Sketch) -> Vec<ValueId>,
+    ) -> Outcome {
+        let case = Case::new([arithmetic.compute(); 2], Copies::Resident, &write);
+        case.on_gpu(self, arithmetic, what)
+    }
+
     /// Runs what `write` writes on both, and compares all that it names, and every gradient.
     pub fn compare(
         &self,
@@ -354,6 +365,16 @@ impl Sketch {
         // Products read copies in the format at hand: the CPU is to multiply the same numbers.
         let drawn = drawn.map(|value| rounded(format, value)).collect();
         self.weights.push((storage, drawn));
+        value
+    }
+
+    /// A tensor in the compute format that outlives programs, with numbers in it.
+    pub fn cache(&mut self, name: &str, dims: &[usize]) -> ValueId {
+        let value = self.graph.cache(name, dims);
+        let format = self.format;
+        let drawn = self.numbers(dims.iter().product(), 1.0).into_iter();
+        let drawn = drawn.map(|value| rounded(format, value)).collect();
+        self.weights.push((self.graph.value(value).storage, drawn));
         value
     }
 

@@ -242,7 +242,7 @@ fn pointwise_losses_of_each_micro_batch_have_their_own_rows() {
 }
 
 /// Features of length one.
-fn unit_rows(s: &mut Sketch, [rows, width]: [usize; 2]) -> Vec<f64> {
+pub fn unit_rows(s: &mut Sketch, [rows, width]: [usize; 2]) -> Vec<f64> {
     let mut values = s.numbers(rows * width, 1.0);
     for row in values.chunks_mut(width) {
         let length = row.iter().map(|value| value * value).sum::<f64>().sqrt();

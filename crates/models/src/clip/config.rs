@@ -19,7 +19,7 @@ use super::config_json::EOS_OF_HIGHEST_ID;
 use crate::error::ModelError;
 use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, Sizes};
 use crate::tensor_list::TensorList;
-use crate::transformer::Blocks;
+use crate::transformer::{Blocks, NormPlace};
 pub use crate::vit::config::VisionConfig;
 use crate::vit::config::{CLIP_BLOCKS, VisionTransformerConfig};
 
@@ -68,6 +68,7 @@ impl TextConfig {
             num_heads: self.num_heads,
             activation: self.activation,
             eps: self.layer_norm_eps,
+            norms: NormPlace::Before,
             causal: true,
             qkv_bias: true,
         }

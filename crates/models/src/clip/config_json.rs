@@ -17,6 +17,7 @@ use crate::error::ModelError;
 pub(super) const EOS_OF_HIGHEST_ID: i64 = 2;
 
 const MODEL_TYPE: &str = "clip";
+pub(crate) const TEXT_MODEL_TYPE: &str = "clip_text_model";
 const ARCHITECTURE: &str = "CLIPModel";
 
 impl ClipConfig {
@@ -42,11 +43,6 @@ impl ClipConfig {
 
     /// The text of a config.json that `CLIPModel.from_pretrained` loads.
     pub fn to_json(&self) -> String {
-        let text = &self.text;
-        let eos_token_id = match text.pooling {
-            TextPooling::HighestId => EOS_OF_HIGHEST_ID,
-            TextPooling::FirstEos(id) => id,
-        };
         let mut vision_config = self.vision.to_json();
         vision_config.insert("model_type".into(), json!("clip_vision_model"));
         vision_config.insert("projection_dim".into(), json!(self.projection_dim));
@@ -56,27 +52,36 @@ impl ClipConfig {
             "dtype": "float32",
             "projection_dim": self.projection_dim,
             "logit_scale_init_value": self.logit_scale_init,
-            "text_config": {
-                "model_type": "clip_text_model",
-                "hidden_size": text.hidden_size,
-                "intermediate_size": text.intermediate_size,
-                "num_hidden_layers": text.num_layers,
-                "num_attention_heads": text.num_heads,
-                "vocab_size": text.vocab_size,
-                "max_position_embeddings": text.max_positions,
-                "hidden_act": activation_name(text.activation),
-                "layer_norm_eps": text.layer_norm_eps,
-                "projection_dim": self.projection_dim,
-                "eos_token_id": eos_token_id,
-                // The model does not use these two, and transformers' defaults for them lie
-                // outside a small vocabulary, which it warns about.
-                "bos_token_id": null,
-                "pad_token_id": null,
-            },
+            "text_config": text_to_json(&self.text, self.projection_dim),
             "vision_config": vision_config,
         });
         format!("{value:#}\n")
     }
+}
+
+/// The text half of a config.json.
+pub(crate) fn text_to_json(text: &TextConfig, projection_dim: usize) -> Value {
+    let eos_token_id = match text.pooling {
+        TextPooling::HighestId => EOS_OF_HIGHEST_ID,
+        TextPooling::FirstEos(id) => id,
+    };
+    json!({
+        "model_type": TEXT_MODEL_TYPE,
+        "hidden_size": text.hidden_size,
+        "intermediate_size": text.intermediate_size,
+        "num_hidden_layers": text.num_layers,
+        "num_attention_heads": text.num_heads,
+        "vocab_size": text.vocab_size,
+        "max_position_embeddings": text.max_positions,
+        "hidden_act": activation_name(text.activation),
+        "layer_norm_eps": text.layer_norm_eps,
+        "projection_dim": projection_dim,
+        "eos_token_id": eos_token_id,
+        // The model does not use these two, and transformers' defaults for them lie
+        // outside a small vocabulary, which it warns about.
+        "bos_token_id": null,
+        "pad_token_id": null,
+    })
 }
 
 /// The vision half, from the whole of the file.
@@ -108,7 +113,7 @@ fn check_architecture(entries: &Map<String, Value>, file: &Path) -> Result<(), M
     })
 }
 
-fn read_text(section: &Section) -> Result<TextConfig, ModelError> {
+pub(crate) fn read_text(section: &Section) -> Result<TextConfig, ModelError> {
     section.refuse_dropout("attention_dropout")?;
     Ok(TextConfig {
         hidden_size: section.size("hidden_size", 512)?,

@@ -3,7 +3,7 @@
 //! Not as Hugging Face draws it: there the depth scales what goes into attention instead of what comes out, positions of
 //! patches start five times smaller, and a small model learns many times slower (docs/decisions/0006).
 
-use super::config::ClipConfig;
+use super::config::{ClipConfig, TextConfig};
 use crate::error::ModelError;
 use crate::init::Start;
 use crate::transformer::start_of_norm;
@@ -52,15 +52,24 @@ fn start_of(config: &ClipConfig, name: &str) -> Option<Start> {
         }
         "head.bias" => Start::Constant(0.0),
         "visual_projection.weight" => Start::Normal(scale(config.vision.hidden_size)),
-        "text_projection.weight" => Start::Normal(scale(config.text.hidden_size)),
+        _ => {
+            return start_of_text(&config.text, name)
+                .or_else(|| vit::init::start_of(&config.backbone(), name));
+        }
+    })
+}
+
+/// What a parameter of the text tower and its projection starts as; `None` where they have none of that name.
+pub(crate) fn start_of_text(text: &TextConfig, name: &str) -> Option<Start> {
+    Some(match name {
+        "text_projection.weight" => Start::Normal((text.hidden_size as f64).powf(-0.5)),
         "text_model.embeddings.token_embedding.weight" => Start::Normal(0.02),
         "text_model.embeddings.position_embedding.weight" => Start::Normal(0.01),
         _ => {
             let norm = name.strip_prefix("text_model.final_layer_norm");
             return norm
                 .and_then(start_of_norm)
-                .or_else(|| config.text.blocks().start_of(name, 1.0))
-                .or_else(|| vit::init::start_of(&config.backbone(), name));
+                .or_else(|| text.blocks().start_of(name, 1.0));
         }
     })
 }

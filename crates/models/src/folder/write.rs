@@ -53,7 +53,7 @@ pub type NamedTensor<V> = (String, Vec<usize>, V);
 /// Writes a model folder that transformers' `from_pretrained` loads, over an older one if there is one.
 ///
 /// `tensors` are those of [`ModelConfig::tensors`], in any order. Weights go to one file, or, where
-/// they exceed `shard_bytes`, to shards of at most that many bytes (a larger tensor has its own). `head` lies beside a CLIP model.
+/// they exceed `shard_bytes`, to shards of at most that many bytes (a larger tensor has its own). `head` lies beside a CLIP or a video-text model.
 pub fn write_folder<V: Values>(
     folder: &Path,
     config: impl Into<ModelConfig>,
@@ -155,24 +155,21 @@ fn check_tensors<V: Values>(
 
 /// Returns the width of the projection that the head reads.
 fn check_head(folder: &Path, config: &ModelConfig, head: &Head) -> Result<usize, ModelError> {
-    let ModelConfig::Clip(config) = config else {
+    let Some(projection_dim) = config.projection_dim() else {
         return Err(ModelError::Head {
             file: folder.join(HEAD_FILE),
-            expected: "a head only beside a CLIPModel".into(),
+            expected: "a head only beside a CLIPModel or a video-text model".into(),
             found: config.describe(),
         });
     };
-    let num_weights = num_values(&[head.num_labels, config.projection_dim]);
+    let num_weights = num_values(&[head.num_labels, projection_dim]);
     let fits = num_weights == Some(head.weight.len()) && head.num_labels == head.bias.len();
     if fits && head.num_labels > 0 {
-        return Ok(config.projection_dim);
+        return Ok(projection_dim);
     }
     Err(ModelError::Head {
         file: folder.join(HEAD_FILE),
-        expected: format!(
-            "weight [labels, {}] and bias [labels]",
-            config.projection_dim
-        ),
+        expected: format!("weight [labels, {}] and bias [labels]", projection_dim),
         found: format!(
             "{} labels, {} weights, {} biases",
             head.num_labels,

@@ -20,7 +20,7 @@ use holdall_graph::ops::patchify::Normalization;
 use crate::error::ModelError;
 use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, Sizes};
 use crate::tensor_list::TensorList;
-use crate::transformer::{BlockNames, Blocks};
+use crate::transformer::{BlockNames, Blocks, NormPlace};
 
 /// Sizes of a vision transformer.
 #[derive(Debug, Clone, PartialEq)]
@@ -270,6 +270,7 @@ impl VisionTransformerConfig {
             num_heads: vision.num_heads,
             activation: vision.activation,
             eps: vision.layer_norm_eps,
+            norms: NormPlace::Before,
             causal: false,
             qkv_bias: self.qkv_bias,
         }

@@ -6,6 +6,7 @@ use serde_saphyr::Error;
 use super::keys::{defaults, hint_for_unknown, nearest, section_of};
 use super::layers::Source;
 use super::located_value::LocatedValue;
+use super::multitask_file;
 use super::pytorch_keys;
 use super::pytorch_sections;
 use crate::error::TrainError;
@@ -38,7 +39,9 @@ pub(super) fn explain(error: &Error, source: &Source, tree: Option<&LocatedValue
     let Complaint { what, hint } = complaint(error);
     let lines = match error.without_snippet() {
         Error::SerdeUnknownField { field, .. } => {
-            tree.and_then(|tree| pytorch_sections::lines_for(field, &tree.value()))
+            let layer = tree.map(LocatedValue::value).unwrap_or_default();
+            pytorch_sections::lines_for(field, &layer)
+                .or_else(|| multitask_file::lines_for(field, &layer))
         }
         _ => None,
     };

@@ -6,11 +6,13 @@
 
 mod choices;
 mod explain;
+mod generation_section;
 mod keys;
 mod layers;
 #[cfg(test)]
 mod layers_tests;
 mod located_value;
+mod multitask_file;
 mod paths;
 mod pytorch_keys;
 mod pytorch_sections;
@@ -20,6 +22,7 @@ mod sections;
 mod tests;
 mod unet_section;
 mod validate;
+mod video_text_section;
 mod word_or_number;
 
 use std::path::{Path, PathBuf};
@@ -33,11 +36,17 @@ use serde::{Deserialize, Serialize};
 pub use self::choices::{
     ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
 };
+pub use self::generation_section::{
+    EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
+};
 pub use self::layers::lay_batch_numbers;
 pub use self::rates::{RatesByName, matches};
 pub use self::sections::{OptimizerSection, TrainSection};
 pub use self::unet_section::UnetSection;
 pub(crate) use self::validate::{Wrong, check};
+pub use self::video_text_section::{
+    CacheChoice, DecoderChoice, DecoderSection, PoolingName, SameText, VideoTextSection,
+};
 use crate::budget::Memory;
 use crate::error::TrainError;
 pub use crate::tasks::losses::{DiceOver, Focal, Losses, Tversky};
@@ -62,6 +71,12 @@ pub struct RunConfig {
     pub tokens: Option<usize>,
     /// What differs from a U-Net's preset.
     pub unet: UnetSection,
+    /// What differs from a video-text model's own settings.
+    pub video_text: VideoTextSection,
+    /// How captions are generated.
+    pub generation: GenerationSection,
+    /// How much is evaluated.
+    pub evaluation: EvaluationSection,
     /// Weights of the losses.
     pub losses: Losses,
     /// Batch, rates, and what happens when.
@@ -94,6 +109,9 @@ impl Default for RunConfig {
             labels: None,
             tokens: None,
             unet: UnetSection::default(),
+            video_text: VideoTextSection::default(),
+            generation: GenerationSection::default(),
+            evaluation: EvaluationSection::default(),
             losses: Losses::default(),
             train: TrainSection::default(),
             memory: Memory::Auto,

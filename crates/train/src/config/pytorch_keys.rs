@@ -319,7 +319,7 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`train: {best_metric: NAME}`",
     },
     Brought {
-        keys: &["resume_from_checkpoint", "resume", "checkpoint_path"],
+        keys: &["resume_from_checkpoint", "resume", "checkpoint_path", "resume_training", "checkpoint"],
         answer: "`--resume` on the command line, with the run's folder as `--out`",
     },
     Brought {
@@ -369,6 +369,98 @@ pub static BROUGHT: &[Brought] = &[
     Brought {
         keys: &["random_seed", "manual_seed", "random_state"],
         answer: "`seed: 0`",
+    },
+    Brought {
+        keys: &["data_filename"],
+        answer: "`data: {train: reports.csv}`; separators `,` `;` tab and `α` are told from the header",
+    },
+    Brought {
+        keys: &["target_label"],
+        answer: "`data: {caption: Report}` names the column of texts",
+    },
+    Brought {
+        keys: &["datapoint_loc_label"],
+        answer: "`data: {video: FileName}` names the column of clips",
+    },
+    Brought {
+        keys: &["groupby_column", "multi_video"],
+        answer: "`data: {group: StudyInstanceUID, num_videos: 4}` makes one sample of several clips",
+    },
+    Brought {
+        keys: &["shuffle_videos"],
+        answer: "nothing to do, leave it out: clips of a group keep their order, samples are shuffled",
+    },
+    Brought {
+        keys: &["resize", "use_cls_token", "aggregate_videos_tokens", "per_video_pool", "attention_pool_heads"],
+        answer: "nothing to do, leave it out: sizes and heads are the model's",
+    },
+    Brought {
+        keys: &["rand_augment"],
+        answer: "`data: {augment: {flip: true, brightness: 0.2}}`, the same for all frames of a clip",
+    },
+    Brought {
+        keys: &["max_text_length"],
+        answer: "`tokens: 128`, or leave it out for what the texts need",
+    },
+    Brought {
+        keys: &["aggregator_depth", "video_pooling_mode"],
+        answer: "`video_text: {pooling: temporal, temporal_layers: 2}`, or mean, attention",
+    },
+    Brought {
+        keys: &["video_freeze_ratio", "text_freeze_ratio"],
+        answer: "`train: {lr_by: {\"vision_model.*\": 0}}` holds a tower still",
+    },
+    Brought {
+        keys: &["decoder_layers", "decoder_heads", "decoder_intermediate_size", "max_position_embeddings"],
+        answer: "`video_text: {decoder: {layers: 6, heads: 8, inner: 1024, tokens: 128}}`",
+    },
+    Brought {
+        keys: &["vocab_size", "use_biomed_tokenizer"],
+        answer: "leave it out: `video_text: {text_model: FOLDER}` brings a BERT with its tokenizer",
+    },
+    Brought {
+        keys: &["text_lr", "captioning_lr", "video_lr"],
+        answer: "`train: {lr_by: {\"text_model.*\": 2e-5, \"decoder.*\": 1e-4}}`",
+    },
+    Brought {
+        keys: &["video_weight_decay", "text_weight_decay", "captioning_weight_decay"],
+        answer: "`train: {optimizer: {weight_decay: 0.01}}` for all of them",
+    },
+    Brought {
+        keys: &["num_warmup_percent"],
+        answer: "`train: {warmup: 10%}`",
+    },
+    Brought {
+        keys: &["scheduler_name"],
+        answer: "`train: {schedule: cosine}`, or constant: both begin with a warmup",
+    },
+    Brought {
+        keys: &["loss_weights"],
+        answer: "`losses: {contrastive: 2.0, caption: 0.3}`",
+    },
+    Brought {
+        keys: &["contrastive_loss_type"],
+        answer: "nothing to do, leave it out: all clips of the effective batch are negatives, in both directions",
+    },
+    Brought {
+        keys: &["loss_warmup_steps"],
+        answer: "leave it out: losses count the same from the first step; `train: {warmup: 500}` raises the learning rate",
+    },
+    Brought {
+        keys: &["recall_k", "ndcg_k"],
+        answer: "nothing to do, leave it out: recall at 1, 5 and 10 and NDCG at 5 are always there",
+    },
+    Brought {
+        keys: &["max_generation_length"],
+        answer: "`generation: {max_tokens: 128}`",
+    },
+    Brought {
+        keys: &["captioning_do_sample", "captioning_temperature"],
+        answer: "`generation: {method: sample, temperature: 0.7}`; greedy is the default",
+    },
+    Brought {
+        keys: &["save_best"],
+        answer: "nothing to do, leave it out: the best model is kept; `train: {best_metric: NAME}` says by what",
     },
     Brought {
         keys: &["max_length", "max_seq_length", "context_length"],

@@ -69,6 +69,8 @@ pub(super) fn check_numbers(config: &RunConfig) -> Result<(), Wrong> {
     check_machine(config)?;
     config.losses.check_numbers()?;
     config.unet.check_values()?;
+    config.video_text.check_values()?;
+    config.generation.check_values()?;
     check_rates(&config.train)?;
     check_moments(&config.train)?;
     check_data(&config.data)

@@ -17,6 +17,12 @@ pub struct Losses {
     pub contrastive: f64,
     /// The label head; counts where there are labels.
     pub label: f64,
+    /// Captions of clips, token by token; 0.5 by default where a model has a decoder.
+    pub caption: Option<f64>,
+    /// Share of a caption's token that is spread evenly over the vocabulary.
+    pub caption_smoothing: f64,
+    /// What tokens of captions count whose text matches a pattern: `{"[0-9]+": 5}`. The first pattern that matches counts.
+    pub caption_weights: BTreeMap<String, f64>,
     /// Share of a label that is spread evenly over all classes.
     pub label_smoothing: f64,
     /// What a class counts for in the label loss.
@@ -94,6 +100,9 @@ impl Default for Losses {
         Losses {
             contrastive: 1.0,
             label: 0.5,
+            caption: None,
+            caption_smoothing: 0.0,
+            caption_weights: BTreeMap::new(),
             label_smoothing: 0.0,
             class_weights: ClassWeights::None,
             targets: BTreeMap::new(),
@@ -113,6 +122,7 @@ impl Losses {
         for (path, weight) in [
             ("losses.contrastive", self.contrastive),
             ("losses.label", self.label),
+            ("losses.caption", self.caption.unwrap_or(0.0)),
         ] {
             check(
                 weight.is_finite() && weight >= 0.0,
@@ -151,6 +161,33 @@ impl Losses {
                 "`class_weights: [1, 5]`, one per class, the background first",
             )?;
         }
+        for (pattern, weight) in &self.caption_weights {
+            check(
+                weight.is_finite() && *weight >= 0.0,
+                &format!("losses.caption_weights.{pattern}"),
+                weight,
+                "a number of at least 0",
+                "`caption_weights: {\"[0-9]+\": 5}` lets numbers count five times",
+            )?;
+            if let Err(error) = regex::Regex::new(pattern) {
+                let cause = error.to_string();
+                let cause = cause.lines().last().unwrap_or_default().to_owned();
+                check(
+                    false,
+                    &format!("losses.caption_weights.{pattern}"),
+                    cause,
+                    "a regular expression",
+                    "`caption_weights: {\"[0-9]+\": 5}` lets numbers count five times",
+                )?;
+            }
+        }
+        check(
+            (0.0..1.0).contains(&self.caption_smoothing),
+            "losses.caption_smoothing",
+            self.caption_smoothing,
+            "at least 0 and less than 1",
+            "`caption_smoothing: 0.1` spreads a tenth of each token over the vocabulary",
+        )?;
         check(
             (0.0..1.0).contains(&self.label_smoothing),
             "losses.label_smoothing",
@@ -163,7 +200,7 @@ impl Losses {
     /// Numbers beside each other.
     pub(crate) fn check_together(&self) -> Result<(), Wrong> {
         check(
-            self.contrastive > 0.0 || self.label > 0.0,
+            self.contrastive > 0.0 || self.label > 0.0 || self.caption.is_some_and(|one| one > 0.0),
             "losses",
             format!("contrastive {}, label {}", self.contrastive, self.label),
             "contrastive, label or both above 0",

@@ -4,6 +4,7 @@ pub mod classify;
 pub mod clip;
 pub mod losses;
 pub mod segment;
+pub mod video_text;
 
 use std::path::Path;
 
@@ -17,6 +18,7 @@ use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
 use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::UnetConfig;
+use holdall_models::video_text::config::VideoTextConfig;
 use holdall_models::vit::config::VisionTransformerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +42,9 @@ pub enum TaskName {
     Classify,
     /// Pictures and masks.
     Segment,
+    /// Clips and texts.
+    #[serde(rename = "video-text")]
+    VideoText,
 }
 
 impl TaskName {
@@ -49,12 +54,18 @@ impl TaskName {
             TaskName::Clip => "clip",
             TaskName::Classify => "classify",
             TaskName::Segment => "segment",
+            TaskName::VideoText => "video-text",
         }
     }
 
     /// The task of that name.
     pub(crate) fn by_name(name: &str) -> Option<TaskName> {
-        let all = [TaskName::Clip, TaskName::Classify, TaskName::Segment];
+        let all = [
+            TaskName::Clip,
+            TaskName::Classify,
+            TaskName::Segment,
+            TaskName::VideoText,
+        ];
         all.into_iter().find(|task| task.name() == name)
     }
 }
@@ -81,13 +92,7 @@ pub fn decide(config: &RunConfig) -> Result<Decision, TrainError> {
         EvidenceKind::Captions => TaskName::Clip,
         EvidenceKind::Labels => TaskName::Classify,
         EvidenceKind::Masks => TaskName::Segment,
-        EvidenceKind::Clips => {
-            return Err(TrainError::Config(format!(
-                "{}: expected pictures with captions, labels or masks\n\
-                 hint: `task: clip`, `task: classify` or `task: segment` takes the data as such",
-                found.reason
-            )));
-        }
+        EvidenceKind::Clips => TaskName::VideoText,
     };
     let note = format!("Task: {} ({})", task.name(), found.reason);
     Ok(Decision {
@@ -108,9 +113,13 @@ fn of_model(name: &str) -> TaskName {
         Some(ModelConfig::Clip(_)) => TaskName::Clip,
         Some(ModelConfig::Backbone(_) | ModelConfig::Classifier(_)) => TaskName::Classify,
         Some(ModelConfig::Unet(_)) => TaskName::Segment,
+        Some(ModelConfig::VideoText(_)) => TaskName::VideoText,
+        // Parts of such a model; neither is trained alone.
+        Some(ModelConfig::Bert(_) | ModelConfig::CaptionDecoder(_)) => TaskName::VideoText,
         None if ClipConfig::preset(name).is_some() => TaskName::Clip,
         None if VisionTransformerConfig::preset(name).is_some() => TaskName::Classify,
         None if UnetConfig::preset(name).is_some() => TaskName::Segment,
+        None if VideoTextConfig::preset(name).is_some() => TaskName::VideoText,
         None => TaskName::Clip,
     }
 }
@@ -123,6 +132,7 @@ pub(crate) fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, Tr
         TaskName::Clip => clip::prepare(config, site)?,
         TaskName::Classify => classify::prepare(config, site)?,
         TaskName::Segment => segment::prepare(config, site)?,
+        TaskName::VideoText => video_text::prepare(config, site)?,
     };
     prepared.notes.splice(0..0, note);
     Ok(prepared)
@@ -134,13 +144,14 @@ pub(crate) fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainEr
         TaskName::Clip => clip::setup(config, site),
         TaskName::Classify => classify::setup(config, site),
         TaskName::Segment => segment::setup(config, site),
+        TaskName::VideoText => video_text::setup(config, site),
     }
 }
 
 /// Numbers are for classes that a config can know the order of: those of masks.
 fn check_class_weights(config: &RunConfig, task: TaskName) -> Result<(), TrainError> {
     match (&config.losses.class_weights, task) {
-        (ClassWeights::Each(_), TaskName::Clip | TaskName::Classify) => {
+        (ClassWeights::Each(_), TaskName::Clip | TaskName::Classify | TaskName::VideoText) => {
             Err(TrainError::Config(format!(
                 "losses.class_weights: numbers, expected none or balanced for `task: {}`\n\
                  hint: `losses: {{class_weights: balanced}}` weighs classes by their inverse frequency",
@@ -159,6 +170,8 @@ pub enum Saved {
     Classify(classify::SavedClassifier),
     /// Pictures and masks.
     Segment(segment::SavedSegmenter),
+    /// Clips and texts.
+    VideoText(video_text::SavedVideoText),
 }
 
 impl Saved {
@@ -169,6 +182,9 @@ impl Saved {
             TaskName::Clip => Saved::Clip(clip::SavedClip::open(name, most_bytes)?),
             TaskName::Classify => Saved::Classify(classify::SavedClassifier::open(name)?),
             TaskName::Segment => Saved::Segment(segment::SavedSegmenter::open(name)?),
+            TaskName::VideoText => {
+                Saved::VideoText(video_text::SavedVideoText::open(name, most_bytes)?)
+            }
         })
     }
 
@@ -193,6 +209,7 @@ impl Saved {
             Saved::Clip(saved) => saved,
             Saved::Classify(saved) => saved,
             Saved::Segment(saved) => saved,
+            Saved::VideoText(saved) => saved,
         }
     }
 }

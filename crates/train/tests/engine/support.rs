@@ -9,18 +9,25 @@ use holdall_data::target::{Target, TargetKind};
 use holdall_device::cpu::Cpu;
 use holdall_device::{Device, HostRow};
 use holdall_graph::DType;
+use holdall_graph::ops::activation::Activation;
 use holdall_models::clip::init;
+use holdall_models::clip::config::{TextConfig, TextPooling};
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::unet::config::{Norm, UnetConfig, UnetKind};
-use holdall_models::vit::config::VisionTransformerConfig;
+use holdall_models::video_text::config::{
+    BertConfig, DecoderConfig, Place, Pooling, TextTower, VideoTextConfig,
+};
+use holdall_models::vit::config::{VisionConfig, VisionTransformerConfig};
 use holdall_plan::{Recompute, Request, StepShape, plan};
 use holdall_train::batch::{Batch, IGNORED, Values};
+use holdall_train::config::SameText;
 use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
 use holdall_train::task::Task;
 use holdall_train::tasks::classify::{self, ClassifyTask, Head};
 use holdall_train::tasks::clip::{ClipTask, Encoder, batch_of};
+use holdall_train::tasks::video_text::{self, Texts, VideoTextTask};
 
 pub fn on_cpu(num_threads: usize) -> Device {
     Device::on_cpu(Cpu::new(Some(num_threads)))
@@ -390,4 +397,157 @@ pub fn gradient_errors(pairs: &[(String, Vec<f64>, Vec<f64>)]) -> Vec<(String, f
             (name.clone(), difference / scale)
         })
         .collect()
+}
+
+/// What a tiny video-text model is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct VideoTextParts {
+    pub pooling: &'static str,
+    pub has_bert: bool,
+    pub has_decoder: bool,
+    pub is_tied: bool,
+    pub num_videos: usize,
+}
+
+/// A video-text task of a few thousand parameters with everything on that its parts allow.
+pub fn tiny_video_text(parts: VideoTextParts, seed: u64) -> VideoTextTask {
+    let small = ClipConfig::preset("small").unwrap();
+    let text = TextConfig {
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_layers: 1,
+        num_heads: 2,
+        vocab_size: 31,
+        max_positions: 36,
+        pooling: TextPooling::FirstEos(30),
+        ..small.text
+    };
+    let bert = BertConfig {
+        hidden_size: 12,
+        intermediate_size: 20,
+        num_layers: 1,
+        num_heads: 3,
+        vocab_size: 29,
+        max_positions: 34,
+        num_types: 2,
+        activation: Activation::Gelu,
+        layer_norm_eps: 1e-12,
+        hidden_dropout: 0.1,
+        attention_dropout: 0.0,
+    };
+    let vision = VisionConfig {
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_layers: 1,
+        num_heads: 2,
+        image_size: 16,
+        patch_size: 8,
+        ..small.vision
+    };
+    let clip = ClipConfig {
+        text,
+        vision,
+        projection_dim: 16,
+        ..small
+    };
+    let mut model = VideoTextConfig::of_clip(&clip, 2);
+    model.num_videos = parts.num_videos;
+    if parts.has_bert {
+        model.text = TextTower::Bert(bert);
+    }
+    model.pooling = match parts.pooling {
+        "mean" => Pooling::Mean,
+        "projected" => Pooling::Temporal {
+            layers: 1,
+            heads: 2,
+            inner: 20,
+            place: Place::Projected,
+        },
+        "hidden" => Pooling::Temporal {
+            layers: 1,
+            heads: 2,
+            inner: 20,
+            place: Place::Hidden,
+        },
+        _ => Pooling::Attention {
+            queries: 3,
+            heads: 2,
+        },
+    };
+    model.decoder = parts.has_decoder.then(|| DecoderConfig {
+        layers: 1,
+        width: 12,
+        heads: 2,
+        inner: 18,
+        tied: parts.is_tied,
+        ..DecoderConfig::new(23, 33, [21, 22, 0])
+    });
+    let kinds = [
+        TargetKind::Class { names: names(3) },
+        TargetKind::Number {
+            mean: 1.0,
+            std: 2.0,
+        },
+    ];
+    let heads = ["make", "age"].iter().zip(kinds);
+    let heads = heads.map(|(name, kind)| head(name, kind)).collect();
+    let mut task = VideoTextTask::new(model, heads);
+    task.caption_smoothing = 0.1;
+    task.masks_frames = true;
+    task.same_text = SameText::Positive;
+    task.token_weights = (0..23).map(|id| if id % 5 == 0 { 5.0 } else { 1.0 }).collect();
+    task.contrastive_tile = 5;
+    task.vocabulary_tile = 7;
+    task.sorted_ids = seed & 1 == 1;
+    task.dropout = if parts.has_bert { 0.1 } else { 0.0 };
+    task.seed = seed;
+    task
+}
+
+/// Clips with texts and captions of every length, some of them equal; targets that are not always known.
+pub fn varied_clips(task: &VideoTextTask, num_samples: usize, seed: u64) -> Batch {
+    let mut draw = holdall_models::init::Draw::new(seed, "clips");
+    let mut below = |bound: usize| (draw.bits() % bound as u64) as usize;
+    let pixels = (0..num_samples * task.picture_bytes()).map(|_| below(256) as u8);
+    let pixels: Vec<u8> = pixels.collect();
+    let frames = task.model.frames();
+    let frame_counts: Vec<i64> = (0..num_samples).map(|_| 1 + below(frames) as i64).collect();
+    let (width, vocabulary) = (task.num_text_tokens, task.model.text_vocab_size());
+    let mut texts = Texts {
+        ids: Vec::new(),
+        lengths: Vec::new(),
+        caption_ids: Vec::new(),
+        caption_labels: Vec::new(),
+        groups: Vec::new(),
+    };
+    for sample in 0..num_samples {
+        let length = 2 + below(width - 1);
+        for position in 0..width {
+            texts.ids.push(match position + 1 {
+                at if at >= length => vocabulary as i64 - 1,
+                _ => below(vocabulary - 1) as i64,
+            });
+        }
+        texts.lengths.push(length as i64);
+        texts.groups.push((sample - sample.min(below(3))) as i64);
+        if let Some(decoder) = task.decoder() {
+            let tokens = task.num_caption_tokens;
+            let length = 1 + below(tokens);
+            for position in 0..tokens {
+                texts.caption_ids.push(below(decoder.vocab_size) as i64);
+                let is_said = position < length;
+                let id = below(decoder.vocab_size) as i64;
+                texts.caption_labels.push(if is_said { id } else { IGNORED });
+            }
+        }
+    }
+    let labels: Vec<i64> = (0..num_samples).map(|_| below(4) as i64 - 1).collect();
+    let numbers: Vec<f32> = (0..num_samples)
+        .map(|_| if below(3) == 0 { f32::NAN } else { below(9) as f32 })
+        .collect();
+    let targets = [
+        classify::Targets::Class(&labels),
+        classify::Targets::Numbers(&numbers),
+    ];
+    video_text::batch_of(task, &pixels, &frame_counts, &texts, &targets)
 }

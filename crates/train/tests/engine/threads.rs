@@ -11,7 +11,7 @@ use holdall_train::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use holdall_train::tasks::segment::SegmentTask;
 
-use crate::support::{Split, on_cpu, step, tiny_unet};
+use crate::support::{Split, VideoTextParts, on_cpu, step, tiny_unet, tiny_video_text};
 
 #[test]
 fn three_steps_have_the_same_bits_on_any_number_of_threads() {
@@ -19,6 +19,16 @@ fn three_steps_have_the_same_bits_on_any_number_of_threads() {
     assert_same_bits(Arc::new(clip));
     for kind in [UnetKind::Plain, UnetKind::ResidualEncoder] {
         assert_same_bits(Arc::new(SegmentTask::new(tiny_unet(kind), [48, 40])));
+    }
+    for pooling in ["projected", "attention"] {
+        let parts = VideoTextParts {
+            pooling,
+            has_bert: pooling == "attention",
+            has_decoder: true,
+            is_tied: true,
+            num_videos: 2,
+        };
+        assert_same_bits(Arc::new(tiny_video_text(parts, 1)));
     }
 }
 

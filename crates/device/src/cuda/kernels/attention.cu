@@ -251,10 +251,11 @@ __device__ __forceinline__ void scores(float (&s)[GROUPS][2][4], const u32 (&q)[
 }
 
 // Weights 2^(log2_scale * (s - max)) as left sides; the running maximum and this lane's part of the running sum follow.
-// `rescale` is what earlier sums are to be multiplied by.
-template <int GROUPS, bool WHOLE>
+// `rescale` is what earlier sums are to be multiplied by. The sum is over all weights, those that the mask drops too.
+template <int GROUPS, bool WHOLE, class M>
 __device__ __forceinline__ void weights(u32 (&p)[GROUPS][4], float (&s)[GROUPS][2][4], int groups, float (&maximum)[2],
-                                        float (&sum)[2], float (&rescale)[2], float log2_scale) {
+                                        float (&sum)[2], float (&rescale)[2], float log2_scale, const M &mask, int row,
+                                        int first_key) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float highest = maximum[half];
@@ -285,6 +286,13 @@ __device__ __forceinline__ void weights(u32 (&p)[GROUPS][4], float (&s)[GROUPS][
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         if (!WHOLE && g >= groups) continue;
+        if constexpr (M::DROPS) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                int query = row + lane_index() / 4 + i % 4 / 2 * 8;
+                s[g][i / 4][i % 4] *= mask.factor(query, first_key + 16 * g + i / 4 * 8 + lane_index() % 4 * 2 + i % 2);
+            }
+        }
         pack_left(p[g], s[g]);
     }
 }
@@ -363,7 +371,7 @@ __device__ __forceinline__ void forward_small(FORWARD_PARAMETERS) {
         load_left<HEAD>(q_left, q_tile, row);
         float s[W][2][4], rescale[2];
         scores<HEAD, W, false>(s, q_left, k_tile, groups, 0, limit);
-        weights<W, false>(p, s, groups, maximum, sum, rescale, scale * LOG2_E);
+        weights<W, false>(p, s, groups, maximum, sum, rescale, scale * LOG2_E, NoMask(), row, 0);
     }
     wait_copies<0>();
     __syncthreads();
@@ -502,8 +510,8 @@ __device__ __forceinline__ void backward_small(BACKWARD_PARAMETERS) {
 #define TILE_THREADS 128
 
 // Grid (ceil(T / 64), H, B).
-template <int HEAD>
-__device__ __forceinline__ void forward_tiled(FORWARD_PARAMETERS) {
+template <int HEAD, class M>
+__device__ __forceinline__ void forward_tiled(FORWARD_PARAMETERS, const M &mask) {
     const int TILE = TILE_ROWS * HEAD * 2;
     __shared__ uint4 storage[4 * TILE / 16];
     u32 stages = shared_address(storage);
@@ -545,10 +553,10 @@ __device__ __forceinline__ void forward_tiled(FORWARD_PARAMETERS) {
         int limit[2] = {visible_keys(query, T, num_keys, causal), visible_keys(query + 8, T, num_keys, causal)};
         if (whole) {
             scores<HEAD, 4, true>(s, q_left, k_tile, 4, key, limit);
-            weights<4, true>(p, s, 4, maximum, sum, rescale, log2_scale);
+            weights<4, true>(p, s, 4, maximum, sum, rescale, log2_scale, mask, row, key);
         } else {
             scores<HEAD, 4, false>(s, q_left, k_tile, groups, key, limit);
-            weights<4, false>(p, s, groups, maximum, sum, rescale, log2_scale);
+            weights<4, false>(p, s, groups, maximum, sum, rescale, log2_scale, mask, row, key);
         }
 #pragma unroll
         for (int n = 0; n < HEAD / 8; n++)
@@ -563,11 +571,11 @@ __device__ __forceinline__ void forward_tiled(FORWARD_PARAMETERS) {
 }
 
 // One group of 16 keys: ds = p (dp - delta) into dq.
-template <int HEAD, bool WHOLE>
+template <int HEAD, bool WHOLE, class M>
 __device__ __forceinline__ void backward_dq_group(float (&dq_sum)[HEAD / 8][4], const u32 (&q_left)[HEAD / 16][4],
                                                   const u32 (&do_left)[HEAD / 16][4], u32 k_tile, u32 v_tile, int first_key,
                                                   const int (&limit)[2], const float (&log2_sum)[2],
-                                                  const float (&delta)[2], float log2_scale) {
+                                                  const float (&delta)[2], float log2_scale, const M &mask, int row) {
     float s[1][2][4], dp[2][4];
     scores<HEAD, 1, WHOLE>(s, q_left, k_tile, 1, first_key, limit);
     products_with_rows<HEAD>(dp, do_left, v_tile, 0);
@@ -575,6 +583,10 @@ __device__ __forceinline__ void backward_dq_group(float (&dq_sum)[HEAD / 8][4], 
     for (int i = 0; i < 8; i++) {
         float &value = dp[i / 4][i % 4];
         int half = i % 4 / 2;
+        if constexpr (M::DROPS) {
+            int query = row + lane_index() / 4 + 8 * half;
+            value *= mask.factor(query, first_key + i / 4 * 8 + lane_index() % 4 * 2 + i % 2);
+        }
         value = power_of_two(s[0][i / 4][i % 4] * log2_scale - log2_sum[half]) * (value - delta[half]);
     }
     u32 ds[4];
@@ -583,8 +595,8 @@ __device__ __forceinline__ void backward_dq_group(float (&dq_sum)[HEAD / 8][4], 
 }
 
 // dq alone. Grid (ceil(T / 64), H, B).
-template <int HEAD>
-__device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
+template <int HEAD, class M>
+__device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS, const M &mask) {
     const int TILE = TILE_ROWS * HEAD * 2, GROUP = 16 * HEAD * 2;
     __shared__ uint4 storage[4 * TILE / 16];
     u32 stages = shared_address(storage);
@@ -647,14 +659,14 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
 #pragma unroll 2
             for (int g = 0; g < 4; g++) {
                 backward_dq_group<HEAD, true>(dq_sum, q_left, do_left, k_tile + g * GROUP, v_tile + g * GROUP, key + 16 * g,
-                                              limit, log2_sum, delta, log2_scale);
+                                              limit, log2_sum, delta, log2_scale, mask, row);
             }
         } else {
             int groups = row >= T ? 0 : min(4, groups_of_16((causal ? min(num_keys, row + 16) : num_keys) - key));
 #pragma unroll 1
             for (int g = 0; g < groups; g++) {
                 backward_dq_group<HEAD, false>(dq_sum, q_left, do_left, k_tile + g * GROUP, v_tile + g * GROUP,
-                                               key + 16 * g, limit, log2_sum, delta, log2_scale);
+                                               key + 16 * g, limit, log2_sum, delta, log2_scale, mask, row);
             }
         }
     }
@@ -663,12 +675,12 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
 
 // One group of 16 queries, with the warp's keys as rows: p^T into dv, ds^T into dk. `log2_sum` and `delta` begin at the
 // group's first query.
-template <int HEAD, bool WHOLE>
+template <int HEAD, bool WHOLE, class M>
 __device__ __forceinline__ void backward_dkv_group(float (&dk_sum)[HEAD / 8][4], float (&dv_sum)[HEAD / 8][4],
                                                    const u32 (&k_left)[HEAD / 16][4], const u32 (&v_left)[HEAD / 16][4],
                                                    u32 q_tile, u32 do_tile, const float *log2_sum, const float *delta,
                                                    int first_query, int first_key, int num_keys, int causal,
-                                                   float log2_scale) {
+                                                   float log2_scale, const M &mask) {
     float p[2][4], ds[2][4];
     products_with_rows<HEAD>(p, k_left, q_tile, 0);
     products_with_rows<HEAD>(ds, v_left, do_tile, 0);
@@ -678,7 +690,13 @@ __device__ __forceinline__ void backward_dkv_group(float (&dk_sum)[HEAD / 8][4],
         int column = i / 4 * 8 + lane_index() % 4 * 2 + i % 2, key = first_key + lane_index() / 4 + i % 4 / 2 * 8;
         weight = power_of_two(weight * log2_scale - log2_sum[column]);
         if (!WHOLE && (key >= num_keys || (causal && key > first_query + column))) weight = 0.0f;
-        ds[i / 4][i % 4] = weight * (ds[i / 4][i % 4] - delta[column]);
+        if constexpr (M::DROPS) {
+            float factor = mask.factor(first_query + column, key);
+            ds[i / 4][i % 4] = weight * (ds[i / 4][i % 4] * factor - delta[column]);
+            weight *= factor;
+        } else {
+            ds[i / 4][i % 4] = weight * (ds[i / 4][i % 4] - delta[column]);
+        }
     }
     u32 left[4];
     pack_left(left, p);
@@ -688,8 +706,8 @@ __device__ __forceinline__ void backward_dkv_group(float (&dk_sum)[HEAD / 8][4],
 }
 
 // dk and dv. Grid (ceil(S / 64), H, B).
-template <int HEAD>
-__device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
+template <int HEAD, class M>
+__device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS, const M &mask) {
     const int TILE = TILE_ROWS * HEAD * 2, GROUP = 16 * HEAD * 2, CHUNKS = HEAD / 8;
     __shared__ uint4 storage[5 * TILE / 16];
     __shared__ float log2_sum[TILE_ROWS], delta[TILE_ROWS];
@@ -754,7 +772,7 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
                 for (int g = 0; g < 4; g++) {
                     backward_dkv_group<HEAD, true>(dk_sum, dv_sum, k_left, v_left, q_tile + g * GROUP, do_tile + g * GROUP,
                                                    log2_sum + 16 * g, delta + 16 * g, query + 16 * g, row, num_keys, causal,
-                                                   log2_scale);
+                                                   log2_scale, mask);
                 }
             } else {
                 int groups = min(4, groups_of_16(T - query));
@@ -762,7 +780,7 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
                 for (int g = causal ? max(0, row - query) / 16 : 0; g < groups; g++) {
                     backward_dkv_group<HEAD, false>(dk_sum, dv_sum, k_left, v_left, q_tile + g * GROUP, do_tile + g * GROUP,
                                                     log2_sum + 16 * g, delta + 16 * g, query + 16 * g, row, num_keys,
-                                                    causal, log2_scale);
+                                                    causal, log2_scale, mask);
                 }
             }
         }
@@ -770,6 +788,122 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
     if (row >= S) return;
     write_rows<HEAD>(dk, dkv_stride, row, S, dk_sum, scale, scale, accumulate & 2);
     write_rows<HEAD>(dv, dkv_stride, row, S, dv_sum, 1.0f, 1.0f, accumulate & 4);
+}
+
+// All three gradients for at most 64 queries and any number of keys, as a decoder asks frame tokens: queries stay, tiles of keys pass
+// by once. Grid (H, B), 128 threads.
+template <int HEAD>
+__device__ __forceinline__ void backward_few(BACKWARD_PARAMETERS) {
+    const int TILE = TILE_ROWS * HEAD * 2, GROUP = 16 * HEAD * 2;
+    // p and ds of a tile of keys: a row per query, laid out as a tile of 64 dims.
+    const int SQUARE = TILE_ROWS * TILE_ROWS * 2;
+    __shared__ uint4 storage[(4 * TILE + 2 * SQUARE) / 16];
+    u32 q_tile = shared_address(storage), do_tile = q_tile + TILE, k_tile = do_tile + TILE, v_tile = k_tile + TILE;
+    u32 p_square = v_tile + TILE, ds_square = p_square + SQUARE;
+    // The warp's queries, and its keys within a tile.
+    int b = blockIdx.y, row = threadIdx.x / WARP * 16, lane = lane_index();
+    SELECT_BACKWARD(b, blockIdx.x)
+    int num_keys = key_count(key_lengths, b, S);
+    int end = causal ? min(num_keys, T) : num_keys;
+    float log2_scale = scale * LOG2_E;
+
+    copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(q_tile, q, q_stride, T);
+    copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(do_tile, do_, do_stride, T);
+    copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(k_tile, k, kv_stride, num_keys);
+    copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(v_tile, v, kv_stride, num_keys);
+    commit_copies();
+    int limit[2];
+    float log2_sum[2], delta[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int query = row + lane / 4 + 8 * half;
+        limit[half] = visible_keys(query, T, num_keys, causal);
+        log2_sum[half] = 0.0f;
+        delta[half] = 0.0f;
+        if (query < T) {
+            log2_sum[half] = lse[query] * LOG2_E;
+#pragma unroll
+            for (int j = 0; j < HEAD / 32; j++) {
+                float left[PACK], right[PACK];
+                load_pack(do_ + query * do_stride + (4 * j + lane % 4) * 8, left);
+                load_pack(o + query * o_stride + (4 * j + lane % 4) * 8, right);
+#pragma unroll
+                for (int i = 0; i < PACK; i++) delta[half] += left[i] * right[i];
+            }
+        }
+        delta[half] = row_sum(delta[half]);
+    }
+    float dq_sum[HEAD / 8][4];
+    clear<HEAD>(dq_sum);
+
+    int key = 0;
+    for (; key < end; key += TILE_ROWS) {
+        wait_copies<0>();
+        __syncthreads();
+        // The warp's queries against this tile.
+        int groups = row >= T ? 0 : min(4, groups_of_16((causal ? min(num_keys, row + 16) : num_keys) - key));
+        if (groups > 0) {
+            u32 q_left[HEAD / 16][4], do_left[HEAD / 16][4];
+            load_left<HEAD>(q_left, q_tile, row);
+            load_left<HEAD>(do_left, do_tile, row);
+#pragma unroll 1
+            for (int g = 0; g < groups; g++) {
+                float s[1][2][4], dp[2][4];
+                scores<HEAD, 1, false>(s, q_left, k_tile + g * GROUP, 1, key + 16 * g, limit);
+                products_with_rows<HEAD>(dp, do_left, v_tile, 16 * g);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    float &weight = s[0][i / 4][i % 4];
+                    int half = i % 4 / 2;
+                    weight = power_of_two(weight * log2_scale - log2_sum[half]);
+                    dp[i / 4][i % 4] = weight * (dp[i / 4][i % 4] - delta[half]);
+                }
+                u32 p[4], ds[4];
+                pack_left(p, s[0]);
+                pack_left(ds, dp);
+                add_weighted_rows<HEAD>(dq_sum, ds, k_tile, 16 * g);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    u32 at = chunk_offset<64>(row + lane / 4 + i % 2 * 8, 2 * g + i / 2) + lane % 4 * 4;
+                    store_word(p_square + at, p[i]);
+                    store_word(ds_square + at, ds[i]);
+                }
+            }
+        }
+        __syncthreads();
+        // Keys and values of this tile are used up: the next ones come while the warp's keys get their gradients.
+        int next = key + TILE_ROWS;
+        if (next < end) {
+            copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(k_tile, k + next * kv_stride, kv_stride, num_keys - next);
+            copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(v_tile, v + next * kv_stride, kv_stride, num_keys - next);
+            commit_copies();
+        }
+        int own = key + row;
+        int first = causal ? own / 16 : 0, last = own < end ? groups_of_16(T) : 0;
+#pragma unroll
+        for (int which = 0; which < 2; which++) {
+            float sum[HEAD / 8][4];
+            clear<HEAD>(sum);
+            u32 square = which == 0 ? p_square : ds_square;
+#pragma unroll 1
+            for (int g = first; g < last; g++) {
+                u32 block[4];
+                load_matrices_transposed(block, block_address<64>(square, 16 * g, row / 8));
+                u32 transposed[4] = {block[0], block[2], block[1], block[3]};
+                add_weighted_rows<HEAD>(sum, transposed, which == 0 ? do_tile : q_tile, 16 * g);
+            }
+            if (own >= S) continue;
+            if (which == 0) write_rows<HEAD>(dv, dkv_stride, own, S, sum, 1.0f, 1.0f, accumulate & 4);
+            else write_rows<HEAD>(dk, dkv_stride, own, S, sum, scale, scale, accumulate & 2);
+        }
+    }
+    if (row < T) write_rows<HEAD>(dq, dq_stride, row, T, dq_sum, scale, scale, accumulate & 1);
+    // Keys that no query sees.
+    clear<HEAD>(dq_sum);
+    for (int own = key + row; own < S; own += TILE_ROWS) {
+        if (!(accumulate & 4)) write_rows<HEAD>(dv, dkv_stride, own, S, dq_sum, 1.0f, 1.0f, false);
+        if (!(accumulate & 2)) write_rows<HEAD>(dk, dkv_stride, own, S, dq_sum, 1.0f, 1.0f, false);
+    }
 }
 
 // The second bound caps registers so that as many blocks share a multiprocessor; on sm_90 next to nothing spills at these.
@@ -790,15 +924,35 @@ SMALL_KERNELS(64, 5)
 
 #define TILED_KERNELS(HEAD)                                                                                                \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4) attention_forward_##HEAD(FORWARD_PARAMETERS) { follow(); \
-        forward_tiled<HEAD>(FORWARD_ARGUMENTS);                                                                            \
+        forward_tiled<HEAD>(FORWARD_ARGUMENTS, NoMask());                                                                          \
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4) attention_backward_dq_##HEAD(BACKWARD_PARAMETERS) { follow(); \
-        backward_dq<HEAD>(BACKWARD_ARGUMENTS);                                                                             \
+        backward_dq<HEAD>(BACKWARD_ARGUMENTS, NoMask());                                                                           \
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS, 3) attention_backward_dkv_##HEAD(BACKWARD_PARAMETERS) { follow(); \
-        backward_dkv<HEAD>(BACKWARD_ARGUMENTS);                                                                            \
+        backward_dkv<HEAD>(BACKWARD_ARGUMENTS, NoMask());                                                                          \
+    }                                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4) attention_backward_few_##HEAD(BACKWARD_PARAMETERS) { follow(); \
+        backward_few<HEAD>(BACKWARD_ARGUMENTS);                                                                            \
     }
 TILED_KERNELS(32)
 TILED_KERNELS(64)
+
+// Dropout of weights: tiles of whatever size there is.
+#define DROPPING_KERNELS(HEAD)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)                                                          \
+        attention_forward_dropping_##HEAD(FORWARD_PARAMETERS, MASK_PARAMETERS) { follow();                                 \
+        forward_tiled<HEAD>(FORWARD_ARGUMENTS, MASK.of(blockIdx.z, blockIdx.y));                    \
+    }                                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)                                                          \
+        attention_backward_dq_dropping_##HEAD(BACKWARD_PARAMETERS, MASK_PARAMETERS) { follow();                            \
+        backward_dq<HEAD>(BACKWARD_ARGUMENTS, MASK.of(blockIdx.z, blockIdx.y));                     \
+    }                                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 3)                                                          \
+        attention_backward_dkv_dropping_##HEAD(BACKWARD_PARAMETERS, MASK_PARAMETERS) { follow();                           \
+        backward_dkv<HEAD>(BACKWARD_ARGUMENTS, MASK.of(blockIdx.z, blockIdx.y));                    \
+    }
+DROPPING_KERNELS(32)
+DROPPING_KERNELS(64)
 
 #endif

@@ -5,6 +5,8 @@
 // through the other side. 8 dims lie in a lane, so a head takes LANES = 4, 8 or 32 lanes, and the warp works on
 // STREAMS = 32 / LANES rows at a time; each stream keeps its own sums, added at the end in a fixed order. Blocks of 128
 // threads, 1-D grid; warps beyond the last row return.
+//
+// Also one query per row against a cache of keys and values, for decoding.
 
 #define DIMS 8
 // Rows each stream has on their way at once: what registers hold.
@@ -97,8 +99,8 @@ __device__ __forceinline__ void add_streams(float (&values)[DIMS]) {
         for (int i = 0; i < DIMS; i++) values[i] += __shfl_xor_sync(ALL_LANES, values[i], offset);
 }
 
-template <int LANES, bool ALIGNED>
-__device__ __forceinline__ void forward(FORWARD_PARAMETERS) {
+template <int LANES, bool ALIGNED, class M>
+__device__ __forceinline__ void forward(FORWARD_PARAMETERS, const M &masks) {
     const int STREAMS = WARP / LANES;
     i64 warp = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (warp >= (i64)B * H * T) return;
@@ -108,6 +110,7 @@ __device__ __forceinline__ void forward(FORWARD_PARAMETERS) {
     int num_keys = key_count(key_lengths, b, S);
     if (causal) num_keys = min(num_keys, t + 1);
 
+    auto mask = masks.of(b, h);
     float query[DIMS], mixed[DIMS];
     read_dims<LANES, ALIGNED>(query, q + ((i64)b * T + t) * q_stride + h * head_size, head_size);
 #pragma unroll
@@ -139,6 +142,7 @@ __device__ __forceinline__ void forward(FORWARD_PARAMETERS) {
         for (int a = 0; a < AHEAD; a++) {
             float weight = expf(scores[a] - base);
             sum += weight;
+            if constexpr (mask.DROPS) weight *= mask.factor(t, key + a * STREAMS);
 #pragma unroll
             for (int i = 0; i < DIMS; i++) mixed[i] += weight * values[a][i];
         }
@@ -156,8 +160,8 @@ __device__ __forceinline__ void forward(FORWARD_PARAMETERS) {
     if (lse != nullptr && threadIdx.x % WARP == 0) lse[warp] = warp_highest + logf(sum);
 }
 
-template <int LANES, bool ALIGNED>
-__device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
+template <int LANES, bool ALIGNED, class M>
+__device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS, const M &masks) {
     const int STREAMS = WARP / LANES;
     i64 warp = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (warp >= (i64)B * H * T) return;
@@ -168,6 +172,7 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
     int num_keys = key_count(key_lengths, b, S);
     if (causal) num_keys = min(num_keys, t + 1);
 
+    auto mask = masks.of(b, h);
     float query[DIMS], gradient[DIMS], result[DIMS], sum[DIMS];
     read_dims<LANES, ALIGNED>(query, q + row * q_stride + h * head_size, head_size);
     read_dims<LANES, ALIGNED>(gradient, do_ + row * do_stride + h * head_size, head_size);
@@ -187,7 +192,9 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             float weight = expf(dot<LANES>(query, keys[a]) * scale - log_sum);
-            float ds = weight * (dot<LANES>(gradient, values[a]) - delta);
+            float dp = dot<LANES>(gradient, values[a]);
+            if constexpr (mask.DROPS) dp *= mask.factor(t, key + a * STREAMS);
+            float ds = weight * (dp - delta);
             if (key + a * STREAMS >= num_keys) ds = 0.0f;
 #pragma unroll
             for (int i = 0; i < DIMS; i++) sum[i] += ds * keys[a][i];
@@ -197,8 +204,8 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS) {
     write_dims<LANES, ALIGNED>(dq + row * dq_stride + h * head_size, sum, scale, head_size, accumulate & 1);
 }
 
-template <int LANES, bool ALIGNED>
-__device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
+template <int LANES, bool ALIGNED, class M>
+__device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS, const M &masks) {
     const int STREAMS = WARP / LANES;
     i64 warp = (i64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (warp >= (i64)B * H * S) return;
@@ -211,6 +218,7 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
     // A key that does not exist is seen by no query.
     int begin = causal ? s : 0, end = s < key_count(key_lengths, b, S) ? T : 0;
 
+    auto mask = masks.of(b, h);
     float key[DIMS], value[DIMS], dk_sum[DIMS], dv_sum[DIMS];
     read_dims<LANES, ALIGNED>(key, k + row * kv_stride + h * head_size, head_size);
     read_dims<LANES, ALIGNED>(value, v + row * kv_stride + h * head_size, head_size);
@@ -224,7 +232,10 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
         read_dims<LANES, ALIGNED>(result, o + at * o_stride, head_size);
         float weight = expf(dot<LANES>(query, key) * scale - lse[at]);
         if (t >= end) weight = 0.0f;
-        float ds = weight * (dot<LANES>(gradient, value) - dot<LANES>(gradient, result));
+        float dp = dot<LANES>(gradient, value), factor = 1.0f;
+        if constexpr (mask.DROPS) dp *= factor = mask.factor(t, s);
+        float ds = weight * (dp - dot<LANES>(gradient, result));
+        if constexpr (mask.DROPS) weight *= factor;
 #pragma unroll
         for (int i = 0; i < DIMS; i++) {
             dv_sum[i] += weight * gradient[i];
@@ -256,15 +267,156 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS) {
 
 extern "C" __global__ void __launch_bounds__(128) attention_plain_forward(FORWARD_PARAMETERS) {
     follow();
-    BY_HEAD_SIZE(forward, FORWARD_ALIGNED, (FORWARD_ARGUMENTS))
+    BY_HEAD_SIZE(forward, FORWARD_ALIGNED, (FORWARD_ARGUMENTS, NoMask()))
 }
 
 extern "C" __global__ void __launch_bounds__(128) attention_plain_backward_dq(BACKWARD_PARAMETERS) {
     follow();
-    BY_HEAD_SIZE(backward_dq, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS))
+    BY_HEAD_SIZE(backward_dq, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS, NoMask()))
 }
 
 extern "C" __global__ void __launch_bounds__(128) attention_plain_backward_dkv(BACKWARD_PARAMETERS) {
     follow();
-    BY_HEAD_SIZE(backward_dkv, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS))
+    BY_HEAD_SIZE(backward_dkv, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS, NoMask()))
+}
+
+// Dropout of weights: one number at a time, as nobody trains fast this way and every variant has to be compiled.
+#define DROPPING(function, arguments)                                                                                      \
+    if (head_size <= 8 * DIMS) function<8, false> arguments;                                                               \
+    else function<32, false> arguments;
+
+extern "C" __global__ void __launch_bounds__(128) attention_plain_forward_dropping(FORWARD_PARAMETERS, MASK_PARAMETERS) {
+    follow();
+    DROPPING(forward, (FORWARD_ARGUMENTS, MASK))
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    attention_plain_backward_dq_dropping(BACKWARD_PARAMETERS, MASK_PARAMETERS) {
+    follow();
+    DROPPING(backward_dq, (BACKWARD_ARGUMENTS, MASK))
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    attention_plain_backward_dkv_dropping(BACKWARD_PARAMETERS, MASK_PARAMETERS) {
+    follow();
+    DROPPING(backward_dkv, (BACKWARD_ARGUMENTS, MASK))
+}
+
+// One query per row i against steps 0..=position of a cache [R, L, width]: its own key and value join the cache at `position`, step
+// u before it is read from row ancestors[i, u]. Grid (H, R): a block per head of a row, its warps share the steps.
+
+#define CACHED_WARPS 4
+#define CACHED_PARAMETERS                                                                                                  \
+    const Element *q, const Element *k, const Element *v, const i64 *ancestors, const i64 *position, Element *o,           \
+        Element *keys, Element *values, int R, int L, i64 q_stride, i64 k_stride, i64 v_stride, i64 o_stride, i64 width,   \
+        float scale, int head_size
+#define CACHED_ARGUMENTS                                                                                                   \
+    q, k, v, ancestors, position, o, keys, values, R, L, q_stride, k_stride, v_stride, o_stride, width, scale, head_size
+
+// What the warps leave for the first: one place for all head sizes.
+__shared__ float parts[CACHED_WARPS][WARP * DIMS], peaks[CACHED_WARPS], sums[CACHED_WARPS];
+
+template <int LANES, bool ALIGNED>
+__device__ __forceinline__ void cached(CACHED_PARAMETERS) {
+    const int STREAMS = WARP / LANES, STEPS = CACHED_WARPS * STREAMS;
+    int row = blockIdx.y, warp = threadIdx.x / WARP, stream = warp * STREAMS + threadIdx.x % WARP / LANES;
+    i64 head = (i64)blockIdx.x * head_size;
+    // A position or an ancestor that does not exist must not reach for memory that is not there: it makes itself seen.
+    i64 last = *position;
+    bool exists = 0 <= last && last < L;
+    if (!exists) last = -1;
+    ancestors += (i64)row * L;
+    keys += head;
+    values += head;
+
+    float query[DIMS], mixed[DIMS];
+    if (exists && warp < 2) {
+        const Element *from = warp == 0 ? k + row * k_stride : v + row * v_stride;
+        Element *to = (warp == 0 ? keys : values) + ((i64)row * L + last) * width;
+        read_dims<LANES, ALIGNED>(mixed, from + head, head_size);
+        write_dims<LANES, ALIGNED>(to, mixed, 1.0f, head_size, false);
+    }
+    read_dims<LANES, ALIGNED>(query, q + row * q_stride + head, head_size);
+#pragma unroll
+    for (int i = 0; i < DIMS; i++) mixed[i] = 0.0f;
+    float highest = MINUS_INFINITY, sum = 0.0f;
+    // What joins the cache is read from there.
+    __syncthreads();
+    // The trip count is the block's, so that all lanes meet in the sums.
+    for (i64 first = 0; first <= last; first += STEPS * AHEAD) {
+        float step_keys[AHEAD][DIMS], step_values[AHEAD][DIMS], scores[AHEAD];
+        i64 from[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            i64 step = first + stream + a * STEPS;
+            from[a] = step < last ? ancestors[step] : row;
+        }
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            i64 step = first + stream + a * STEPS, source = from[a];
+            exists = exists && 0 <= source && source < R;
+            if (source < 0 || source >= R) source = row;
+            i64 at = (source * L + (step < last ? step : last)) * width;
+            read_dims<LANES, ALIGNED>(step_keys[a], keys + at, head_size);
+            read_dims<LANES, ALIGNED>(step_values[a], values + at, head_size);
+        }
+        float before = highest;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            scores[a] = dot<LANES>(query, step_keys[a]) * scale;
+            if (first + stream + a * STEPS > last) scores[a] = MINUS_INFINITY;
+            highest = fmaxf(highest, scores[a]);
+        }
+        // A stream that has had no step yet has nothing to rescale.
+        float base = highest == MINUS_INFINITY ? 0.0f : highest, rescale = expf(before - base);
+        sum *= rescale;
+#pragma unroll
+        for (int i = 0; i < DIMS; i++) mixed[i] *= rescale;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            float weight = expf(scores[a] - base);
+            sum += weight;
+#pragma unroll
+            for (int i = 0; i < DIMS; i++) mixed[i] += weight * step_values[a][i];
+        }
+    }
+    float peak = warp_max(highest), base = peak == MINUS_INFINITY ? 0.0f : peak, rescale = expf(highest - base);
+    if (!__all_sync(ALL_LANES, exists)) rescale = __int_as_float(0x7fffffff);
+    sum *= rescale;
+#pragma unroll
+    for (int i = 0; i < DIMS; i++) mixed[i] *= rescale;
+#pragma unroll
+    for (int offset = LANES; offset < WARP; offset *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
+    add_streams<LANES>(mixed);
+    int lane = threadIdx.x % WARP;
+    if (lane < LANES) {
+#pragma unroll
+        for (int i = 0; i < DIMS; i++) parts[warp][lane * DIMS + i] = mixed[i];
+    }
+    if (lane == 0) peaks[warp] = peak, sums[warp] = sum;
+    __syncthreads();
+    if (warp > 0) return;
+#pragma unroll
+    for (int w = 1; w < CACHED_WARPS; w++) peak = fmaxf(peak, peaks[w]);
+    base = peak == MINUS_INFINITY ? 0.0f : peak;
+    sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < DIMS; i++) mixed[i] = 0.0f;
+#pragma unroll
+    for (int w = 0; w < CACHED_WARPS; w++) {
+        float part = expf(peaks[w] - base);
+        sum += part * sums[w];
+#pragma unroll
+        for (int i = 0; i < DIMS; i++) mixed[i] += part * parts[w][lane % LANES * DIMS + i];
+    }
+    write_dims<LANES, ALIGNED>(o + row * o_stride + head, mixed, 1.0f / sum, head_size, false);
+}
+
+#define CACHED_ALIGNED                                                                                                     \
+    (((u64)q | (u64)k | (u64)v | (u64)o | (u64)keys | (u64)values) % 16 == 0 &&                                            \
+     (q_stride | k_stride | v_stride | o_stride | width) % PACK == 0)
+
+extern "C" __global__ void __launch_bounds__(CACHED_WARPS *WARP) cached_attention(CACHED_PARAMETERS) {
+    follow();
+    BY_HEAD_SIZE(cached, CACHED_ALIGNED, (CACHED_ARGUMENTS))
 }

@@ -147,6 +147,56 @@ __device__ __forceinline__ void for_places(i64 rows, i64 width, Work work) {
     }
 }
 
+// SplitMix64's output function, as `ops/dropout.rs` has it.
+__device__ __forceinline__ u64 mix(u64 x) {
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+// What the masks of a sample are drawn from. stream: seed and epoch.
+__device__ __forceinline__ u64 dropout_key(const i64 *stream, i64 sample, u64 layer) {
+    u64 key = mix(mix(mix((u64)stream[0]) ^ (u64)stream[1]) ^ (u64)sample);
+    return mix(key ^ layer);
+}
+
+// Dropout of attention's weights. Where nothing is dropped:
+struct NoMask {
+    static const bool DROPS = false;
+    __device__ __forceinline__ NoMask of(int, int) const { return {}; }
+    __device__ __forceinline__ float factor(int, int) const { return 1.0f; }
+};
+
+// The weights of a sample and head: what they are drawn from, and what multiplies those that are left.
+struct HeadMask {
+    static const bool DROPS = true;
+    u64 key;
+    u32 threshold;
+    float scale;
+    __device__ __forceinline__ float factor(int query, int at) const {
+        return (u32)(mix(key ^ ((u64)query << 20 | (u64)at)) >> 32) >= threshold ? scale : 0.0f;
+    }
+};
+
+// As a kernel is told it; `micro` says which micro-batch this is, as samples are those of the whole batch.
+struct Mask {
+    const i64 *samples, *stream;
+    const int *micro;
+    i64 samples_micro, layer;
+    int threshold;
+    float scale;
+    __device__ __forceinline__ HeadMask of(int sample, int head) const {
+        u64 sample_key = dropout_key(stream, samples[*micro * samples_micro + sample], (u64)layer);
+        return {sample_key ^ (u64)head << 40, (u32)threshold, scale};
+    }
+};
+
+#define MASK_PARAMETERS                                                                                                    \
+    const i64 *samples, const i64 *stream, const int *micro, i64 samples_micro, i64 layer, int threshold, float drop_scale
+#define MASK                                                                                                               \
+    Mask { samples, stream, micro, samples_micro, layer, threshold, drop_scale }
+
 __device__ __forceinline__ u32 shared_address(const void *at) {
     return (u32)__cvta_generic_to_shared(at);
 }

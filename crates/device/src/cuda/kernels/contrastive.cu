@@ -4,6 +4,9 @@
 // padding and take part in nothing: their maximum stays at minus infinity, their sum at zero.
 // Backward: g = seed / 2 * (exp(s - row_lse) + exp(s - column_lse)) - seed * (row == column).
 //
+// With groups (else null) every pair of a group is a positive one: its target is shares[row] along rows, shares[column] along
+// columns, in the place of the diagonal's one.
+//
 // A tile is [num_rows, num_columns] at row i and column j of the batch.
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
@@ -23,15 +26,25 @@ extern "C" __global__ void contrastive_begin(float *row_peak, float *row_sum, fl
 // A warp per row. The second reading of a row comes from the cache.
 extern "C" __global__ void contrastive_rows(const float *tile, int tile_stride, int i, int num_rows, int j,
                                             int num_columns, const float *weights, const float *logit_scale,
-                                            float *row_peak, float *row_sum, float *diagonal) {
+                                            const i64 *groups, const float *shares, float *row_peak, float *row_sum,
+                                            float *diagonal) {
     follow();
     int lane = threadIdx.x % WARP, r = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     if (r >= num_rows) return;
     tile += (i64)r * tile_stride;
     int row = i + r;
     float scale = expf(*logit_scale);
-    if (lane == 0 && j <= row && row < j + num_columns) diagonal[row] = scale * tile[row - j];
+    if (!groups && lane == 0 && j <= row && row < j + num_columns) diagonal[row] = scale * tile[row - j];
     if (weights[row] == 0.0f) return;
+    if (groups) {
+        float positives = 0.0f;
+        i64 group = groups[row];
+#pragma unroll 4
+        for (int c = lane; c < num_columns; c += WARP)
+            if (weights[j + c] != 0.0f && groups[j + c] == group) positives += scale * tile[c];
+        positives = warp_sum(positives);
+        if (lane == 0) diagonal[row] = (j > 0 ? diagonal[row] : 0.0f) + shares[row] * positives;
+    }
     float before = row_peak[row], peak = before, sum = 0.0f;
 #pragma unroll 8
     for (int c = lane; c < num_columns; c += WARP)
@@ -118,10 +131,10 @@ extern "C" __global__ void __launch_bounds__(1024)
 // logarithms, whose rounding then drops out of the sum over all tiles.
 extern "C" __global__ void __launch_bounds__(GRAD_ROWS *WARP)
     contrastive_grad_tile(float *tile, int tile_stride, int i, int num_rows, int j, int num_columns,
-                          const float *weights, const float *logit_scale, const float *row_lse, const float *column_lse,
-                          const float *seed, float *partials) {
+                          const float *weights, const float *logit_scale, const i64 *groups, const float *shares,
+                          const float *row_lse, const float *column_lse, const float *seed, float *partials) {
     follow();
-    __shared__ float shares[GRAD_ROWS];
+    __shared__ float row_parts[GRAD_ROWS];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = blockIdx.y * GRAD_ROWS + warp, row = i + r;
     float scale = expf(*logit_scale), half = 0.5f * *seed, share = 0.0f;
     if (r < num_rows) {
@@ -138,17 +151,24 @@ extern "C" __global__ void __launch_bounds__(GRAD_ROWS *WARP)
                 float p = expf(a), q = expf(b);
                 gradient = half * (p + q);
                 share += p * a + q * b;
-                if (row == column) gradient -= 2.0f * half, share -= a + b;
+                if (groups) {
+                    if (groups[row] == groups[column]) {
+                        gradient -= half * (shares[row] + shares[column]);
+                        share -= shares[row] * a + shares[column] * b;
+                    }
+                } else if (row == column) {
+                    gradient -= 2.0f * half, share -= a + b;
+                }
             }
             tile[c] = scale * gradient;
         }
     }
     share = warp_sum(share);
-    if (lane == 0) shares[warp] = share;
+    if (lane == 0) row_parts[warp] = share;
     __syncthreads();
     if (threadIdx.x > 0) return;
 #pragma unroll
-    for (int w = 1; w < GRAD_ROWS; w++) share += shares[w];
+    for (int w = 1; w < GRAD_ROWS; w++) share += row_parts[w];
     partials[blockIdx.y * gridDim.x + blockIdx.x] = half * share;
 }
 

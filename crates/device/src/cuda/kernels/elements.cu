@@ -366,14 +366,6 @@ extern "C" __global__ void __launch_bounds__(SCALE_WARPS *WARP)
     else scale_grad<false>(dy, x, gamma, partials, rows, width, dy_stride, x_stride, write_dx);
 }
 
-// SplitMix64's output function, as `ops/dropout.rs` has it.
-__device__ __forceinline__ u64 mix(u64 x) {
-    x += 0x9e3779b97f4a7c15ull;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    return x ^ (x >> 31);
-}
-
 struct Dropout {
     const i64 *samples, *stream;
     i64 per_sample;
@@ -382,10 +374,7 @@ struct Dropout {
     float scale;
     int whole; // a sample is dropped as one
 
-    __device__ __forceinline__ u64 key(i64 sample) const {
-        u64 key = mix(mix(mix((u64)stream[0]) ^ (u64)stream[1]) ^ (u64)samples[sample]);
-        return mix(key ^ layer);
-    }
+    __device__ __forceinline__ u64 key(i64 sample) const { return dropout_key(stream, samples[sample], layer); }
     __device__ __forceinline__ float apply(float x, u64 key, u64 index) const {
         return (u32)(mix(key ^ (whole ? 0 : index)) >> 32) >= threshold ? x * scale : 0.0f;
     }

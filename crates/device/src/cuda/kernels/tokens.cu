@@ -1,4 +1,5 @@
-// Pictures to patches, class token, token embedding, and one token of each sample: by its place, or the mean of several.
+// Pictures to patches, class token, token embedding, rows of tables, and one token of each sample: by its place, or the mean of
+// several.
 
 #define EMBEDDING_CHUNK 64
 #define EMBEDDING_THREADS 64
@@ -181,9 +182,10 @@ extern "C" __global__ void class_token_grad(const Element *dx, Element *dpatches
 // Lanes side by side in a row; the others take other samples.
 #define POSITION_LANES 8
 
-// blockIdx.y: token. blockIdx.x: POSITION_LANES * PACK columns.
+// Sums over samples. blockIdx.y: token. blockIdx.x: POSITION_LANES * PACK columns.
 extern "C" __global__ void __launch_bounds__(POSITION_THREADS)
-    positions_grad(const Element *dx, float *dpositions, float *dclass, int B, int tokens, int prefix, int width) {
+    positions_grad(const Element *dx, float *dpositions, float *dclass, int B, int tokens, int prefix, int width,
+                   int accumulate) {
     follow();
     __shared__ float shared[POSITION_THREADS / WARP][POSITION_LANES * PACK];
     int lane = threadIdx.x % POSITION_LANES, first = blockIdx.x * POSITION_LANES * PACK, token = blockIdx.y;
@@ -223,8 +225,50 @@ extern "C" __global__ void __launch_bounds__(POSITION_THREADS)
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < POSITION_THREADS / WARP; i++) sum += shared[i][threadIdx.x];
-    dpositions[(i64)token * width + column] += sum;
+    float *to = dpositions + (i64)token * width + column;
+    *to = accumulate ? *to + sum : sum;
     if (token < prefix) dclass[(i64)token * width + column] += sum;
+}
+
+// y[b, i] = x[b, i] + table[i / repeat].
+template <int STEP>
+__device__ __forceinline__ void add_rows(const Element *x, const float *table, Element *y, i64 rows, int tokens, int repeat,
+                                         int width, i64 x_stride) {
+    for_places<STEP>(rows, width, [&](i64 row, int column) {
+        int token = (int)(row - sample_of(row, tokens) * tokens);
+        const float *entry = table + (i64)(token / repeat) * width;
+        store_sum<STEP>(y + row * width + column, x + row * x_stride + column, entry + column);
+    });
+}
+
+extern "C" __global__ void add_positions(const Element *x, const float *table, Element *y, i64 rows, int tokens, int repeat,
+                                         int width, i64 x_stride) {
+    follow();
+    bool packs = (width | x_stride) % PACK == 0 && aligned(x) && aligned(table) && aligned(y);
+    if (packs) add_rows<PACK>(x, table, y, rows, tokens, repeat, width, x_stride);
+    else add_rows<1>(x, table, y, rows, tokens, repeat, width, x_stride);
+}
+
+// y[b] = table.
+template <int STEP>
+__device__ __forceinline__ void copy_table(const float *table, Element *y, i64 rows, int entries, int width) {
+    for_places<STEP>(rows, width, [&](i64 row, int column) {
+        const float *from = table + (row - sample_of(row, entries) * entries) * width + column;
+        Element *to = y + row * width + column;
+        if constexpr (STEP == 1) {
+            store(to, *from);
+        } else {
+            float values[STEP];
+            load_pack(from, values);
+            store_pack(to, values);
+        }
+    });
+}
+
+extern "C" __global__ void repeat_table(const float *table, Element *y, i64 rows, int entries, int width) {
+    follow();
+    if (width % PACK == 0 && aligned(table) && aligned(y)) copy_table<PACK>(table, y, rows, entries, width);
+    else copy_table<1>(table, y, rows, entries, width);
 }
 
 template <int STEP>
@@ -401,15 +445,22 @@ template <int STEP> __device__ __forceinline__ void store_step(Element *to, cons
     else store_pack(to, values);
 }
 
-// Each thread adds up its columns' tokens in order.
+// The token after a sample's last, of those from `first` on that count.
+__device__ __forceinline__ int end_of(const i64 *lengths, i64 sample, int first, int tokens) {
+    if (lengths == nullptr) return tokens;
+    i64 length = lengths[sample];
+    return length < 0 ? first : length < tokens - first ? first + (int)length : tokens;
+}
+
+// Each thread adds up its columns' tokens in order. `lengths` may be null; the mean of no token is zero.
 template <int STEP>
-__device__ __forceinline__ void mean_of(const Element *x, Element *y, int B, int tokens, int first, int width, i64 x_stride,
-                                        i64 y_stride) {
-    float share = 1.0f / (tokens - first);
+__device__ __forceinline__ void mean_of(const Element *x, const i64 *lengths, Element *y, int B, int tokens, int first,
+                                        int width, i64 x_stride, i64 y_stride) {
     for_places<STEP>(B, width, [&](i64 sample, int column) {
-        float sums[STEP] = {}, values[STEP];
+        int end = end_of(lengths, sample, first, tokens);
+        float sums[STEP] = {}, values[STEP], share = end > first ? 1.0f / (end - first) : 0.0f;
 #pragma unroll 8
-        for (int token = first; token < tokens; token++) {
+        for (int token = first; token < end; token++) {
             load_step<STEP>(x + (sample * tokens + token) * x_stride + column, values);
 #pragma unroll
             for (int i = 0; i < STEP; i++) sums[i] += values[i];
@@ -420,24 +471,24 @@ __device__ __forceinline__ void mean_of(const Element *x, Element *y, int B, int
     });
 }
 
-extern "C" __global__ void mean_tokens(const Element *x, Element *y, int B, int tokens, int first, int width, i64 x_stride,
-                                       i64 y_stride) {
+extern "C" __global__ void mean_tokens(const Element *x, const i64 *lengths, Element *y, int B, int tokens, int first,
+                                       int width, i64 x_stride, i64 y_stride) {
     follow();
     bool packs = (width | x_stride | y_stride) % PACK == 0 && aligned(x) && aligned(y);
-    if (packs) mean_of<PACK>(x, y, B, tokens, first, width, x_stride, y_stride);
-    else mean_of<1>(x, y, B, tokens, first, width, x_stride, y_stride);
+    if (packs) mean_of<PACK>(x, lengths, y, B, tokens, first, width, x_stride, y_stride);
+    else mean_of<1>(x, lengths, y, B, tokens, first, width, x_stride, y_stride);
 }
 
 template <int STEP>
-__device__ __forceinline__ void spread(const Element *dy, Element *dx, int B, int tokens, int first, int width,
-                                       i64 dy_stride, i64 dx_stride, int accumulate) {
-    float share = 1.0f / (tokens - first);
+__device__ __forceinline__ void spread(const Element *dy, const i64 *lengths, Element *dx, int B, int tokens, int first,
+                                       int width, i64 dy_stride, i64 dx_stride, int accumulate) {
     for_places<STEP>((i64)B * tokens, width, [&](i64 row, int column) {
         i64 sample = sample_of(row, tokens);
-        bool counts = row - sample * tokens >= first;
+        int token = (int)(row - sample * tokens), end = end_of(lengths, sample, first, tokens);
+        bool counts = token >= first && token < end;
         if (!counts && accumulate) return;
         Element *to = dx + row * dx_stride + column;
-        float values[STEP] = {}, before[STEP] = {};
+        float values[STEP] = {}, before[STEP] = {}, share = counts ? 1.0f / (end - first) : 0.0f;
         if (counts) load_step<STEP>(dy + sample * dy_stride + column, values);
         if (accumulate) load_step<STEP>(to, before);
 #pragma unroll
@@ -446,10 +497,10 @@ __device__ __forceinline__ void spread(const Element *dy, Element *dx, int B, in
     });
 }
 
-extern "C" __global__ void mean_tokens_grad(const Element *dy, Element *dx, int B, int tokens, int first, int width,
-                                            i64 dy_stride, i64 dx_stride, int accumulate) {
+extern "C" __global__ void mean_tokens_grad(const Element *dy, const i64 *lengths, Element *dx, int B, int tokens, int first,
+                                            int width, i64 dy_stride, i64 dx_stride, int accumulate) {
     follow();
     bool packs = (width | dy_stride | dx_stride) % PACK == 0 && aligned(dy) && aligned(dx);
-    if (packs) spread<PACK>(dy, dx, B, tokens, first, width, dy_stride, dx_stride, accumulate);
-    else spread<1>(dy, dx, B, tokens, first, width, dy_stride, dx_stride, accumulate);
+    if (packs) spread<PACK>(dy, lengths, dx, B, tokens, first, width, dy_stride, dx_stride, accumulate);
+    else spread<1>(dy, lengths, dx, B, tokens, first, width, dy_stride, dx_stride, accumulate);
 }

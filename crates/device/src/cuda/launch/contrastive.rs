@@ -63,9 +63,18 @@ fn tile_arguments(
     arguments
 }
 
+/// Groups and shares of rows that are positives of each other; null without them.
+fn groups_and_shares(o: &Operands<'_, '_>, first: usize) -> [Argument; 2] {
+    [first, first + 1].map(|index| {
+        let address = (index < o.num_inputs()).then(|| o.input(index).address);
+        Argument::from(address)
+    })
+}
+
 pub(super) fn forward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let features = [o.input(0), o.input(1)];
     let (weights, logit_scale) = (o.input(2), o.input(3));
+    let groups = groups_and_shares(o, 4);
     let rows = features[0].rows;
     let tile = contrastive_tile(rows, tile);
     let vector = |index: usize| o.scratch() + (tile * tile + index * rows) as u64 * FLOAT;
@@ -82,6 +91,7 @@ pub(super) fn forward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceErr
             dots(o, features, along, across, tile)?;
             let place = tile_arguments(o, tile, along, across, weights, logit_scale);
             let mut arguments = place.clone();
+            arguments.extend(groups);
             arguments.extend([row_peak, row_sum, diagonal].map(Argument::from));
             issuer.launch("contrastive_rows", rows_of_warps(along.1), 256, &arguments)?;
             let mut arguments = place;
@@ -119,6 +129,7 @@ pub(super) fn backward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceEr
     let features = [o.input(1), o.input(2)];
     let (weights, logit_scale) = (o.input(3), o.input(4));
     let (row_lse, column_lse) = (o.input(5), o.input(6));
+    let groups = groups_and_shares(o, 7);
     let [
         (dimage, image_mode),
         (dtext, text_mode),
@@ -136,6 +147,7 @@ pub(super) fn backward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceEr
                 along.1.div_ceil(GRAD_BLOCK[1]),
             ];
             let mut arguments = tile_arguments(o, tile, along, across, weights, logit_scale);
+            arguments.extend(groups);
             arguments.extend([row_lse, column_lse, seed].map(|at| Argument::from(at.address)));
             arguments.push((partials + num_partials as u64 * FLOAT).into());
             o.issuer

@@ -1,4 +1,5 @@
-//! Pictures to patches, class token, embeddings, and one token of each sample: by its place, or the mean of several.
+//! Pictures to patches, class token, embeddings, rows of tables, and one token of each sample: by its place, or the mean of
+//! several.
 
 use holdall_graph::ops::mix_pictures::MixPictures;
 use holdall_graph::ops::patchify::{Normalization, Patchify};
@@ -6,6 +7,7 @@ use holdall_graph::{DType, Write};
 
 use super::super::driver::Argument;
 use super::super::target::EMBEDDING_CHUNK;
+use super::linear::finish_sums;
 use super::{ACCESS, BLOCK, Matrix, Operands, accumulates};
 use crate::DeviceError;
 
@@ -105,16 +107,18 @@ pub(super) fn class_token_grad(num_prefix: usize, o: &Operands<'_, '_>) -> Resul
         return Ok(());
     };
     let class = Some((dclass, num_prefix));
-    positions_grad(o, dx, dpositions, class, [samples, tokens])
+    let to = (dpositions.address, Write::Accumulate);
+    positions_grad(o, dx, to, class, [samples, tokens])
 }
 
 /// Accesses side by side in a block of `positions_grad`.
 const POSITION_LANES: usize = 8;
 
+/// Sums over samples, into f32 rows.
 fn positions_grad(
     o: &Operands<'_, '_>,
     dx: Matrix,
-    dpositions: Matrix,
+    (dpositions, mode): (u64, Write),
     class: Option<(Matrix, usize)>,
     [samples, tokens]: [usize; 2],
 ) -> Result<(), DeviceError> {
@@ -125,14 +129,93 @@ fn positions_grad(
         512,
         arguments![
             dx.address,
-            dpositions.address,
+            dpositions,
             class.map(|(dclass, _)| dclass.address),
             samples as i32,
             tokens as i32,
             class.map_or(0, |(_, num_prefix)| num_prefix) as i32,
             dx.width as i32,
+            accumulates(Some(mode)),
         ],
     )
+}
+
+pub(super) fn add_positions(repeat: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (x, table, (y, _)) = (o.input(0), o.input(1), o.result(0));
+    let (_, tokens) = samples_and_tokens(o.input_place(0).shape);
+    assert!(
+        table.is_contiguous() && y.is_contiguous(),
+        "rows follow each other"
+    );
+    assert_eq!(table.dtype, DType::F32, "tables are parameters");
+    o.issuer.launch(
+        "add_positions",
+        o.issuer.grid(y.num_elements(), y.dtype),
+        BLOCK,
+        arguments![
+            x.address,
+            table.address,
+            y.address,
+            y.rows as i64,
+            tokens as i32,
+            repeat as i32,
+            y.width as i32,
+            x.stride as i64,
+        ],
+    )
+}
+
+pub(super) fn repeat(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (table, (y, _)) = (o.input(0), o.result(0));
+    assert!(
+        table.is_contiguous() && y.is_contiguous(),
+        "rows follow each other"
+    );
+    assert_eq!(table.dtype, DType::F32, "tables are parameters");
+    o.issuer.launch(
+        "repeat_table",
+        o.issuer.grid(y.num_elements(), y.dtype),
+        BLOCK,
+        arguments![
+            table.address,
+            y.address,
+            y.rows as i64,
+            table.rows as i32,
+            y.width as i32,
+        ],
+    )
+}
+
+/// The gradient of a table whose rows `repeat` tokens share: sums over samples for every token, then over the tokens of a row.
+pub(super) fn table_grad(repeat: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (dy, (dtable, mode)) = (o.input(0), o.result(0));
+    assert!(
+        dy.is_contiguous() && dtable.is_contiguous(),
+        "rows follow each other"
+    );
+    assert_eq!(
+        (dtable.dtype, mode),
+        (DType::F32, Write::Accumulate),
+        "gradients of parameters are added to"
+    );
+    let (samples, tokens) = samples_and_tokens(o.input_place(0).shape);
+    if repeat == 1 {
+        return positions_grad(o, dy, (dtable.address, mode), None, [samples, tokens]);
+    }
+    let sums = o.scratch();
+    let to = (sums, Write::Overwrite);
+    positions_grad(o, dy, to, None, [samples, tokens])?;
+    let row_bytes = (dy.width * 4) as u64;
+    for row in 0..dtable.rows {
+        let of_row = sums + (row * repeat) as u64 * row_bytes;
+        let to = Matrix {
+            address: dtable.address + row as u64 * row_bytes,
+            rows: 1,
+            ..dtable
+        };
+        finish_sums(o, of_row, repeat, dy.width, to, [0, 0])?;
+    }
+    Ok(())
 }
 
 pub(super) fn embedding(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
@@ -195,7 +278,8 @@ pub(super) fn embedding_grad(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
             dx.width as i32,
         ],
     )?;
-    positions_grad(o, dx, dpositions, None, [samples, tokens])
+    let to = (dpositions.address, Write::Accumulate);
+    positions_grad(o, dx, to, None, [samples, tokens])
 }
 
 pub(super) fn gather_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
@@ -240,7 +324,8 @@ pub(super) fn scatter_rows(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
 pub(super) fn mean_tokens(first: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let (x, (y, _)) = (o.input(0), o.result(0));
     let (samples, tokens) = samples_and_tokens(o.input_place(0).shape);
-    let mut arguments = vec![x.address.into(), y.address.into()];
+    let lengths = (o.num_inputs() > 1).then(|| o.input(1).address);
+    let mut arguments = vec![x.address.into(), lengths.into(), y.address.into()];
     let sizes = [samples, tokens, first, x.width];
     arguments.extend(sizes.map(|size| Argument::from(size as i32)));
     arguments.extend([x.stride, y.stride].map(|stride| Argument::from(stride as i64)));
@@ -250,7 +335,8 @@ pub(super) fn mean_tokens(first: usize, o: &Operands<'_, '_>) -> Result<(), Devi
 
 pub(super) fn mean_tokens_grad(first: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let (dy, (dx, mode)) = (o.input(0), o.result(0));
-    let mut arguments = vec![dy.address.into(), dx.address.into()];
+    let lengths = (o.num_inputs() > 1).then(|| o.input(1).address);
+    let mut arguments = vec![dy.address.into(), lengths.into(), dx.address.into()];
     let sizes = [dy.rows, dx.rows / dy.rows, first, dx.width];
     arguments.extend(sizes.map(|size| Argument::from(size as i32)));
     arguments.extend([dy.stride, dx.stride].map(|stride| Argument::from(stride as i64)));

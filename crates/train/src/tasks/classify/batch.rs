@@ -2,6 +2,7 @@
 
 use holdall_data::loader::Loaded;
 use holdall_data::mixing::Mix;
+use holdall_data::samples::Samples;
 use holdall_data::target::{TargetKind, TargetValues};
 use holdall_device::HostRow;
 use holdall_models::init::Draw;
@@ -59,18 +60,35 @@ pub fn batch_of(task: &ClassifyTask, pixels: Values, targets: &[Targets<'_>]) ->
             values,
         });
     }
-    for (head, targets) in task.heads.iter().zip(targets) {
+    set_targets(
+        &task.heads,
+        &mut batch,
+        &mixes,
+        task.mixing.is_on(),
+        targets,
+    );
+    batch
+}
+
+/// What heads are to take the samples for, head by head.
+pub(in crate::tasks) fn set_targets(
+    heads: &[Head],
+    batch: &mut Batch,
+    mixes: &[Mix],
+    is_mixed: bool,
+    targets: &[Targets<'_>],
+) {
+    for (head, targets) in heads.iter().zip(targets) {
         match targets {
-            Targets::Class(labels) => set_labels(task, head, &mut batch, &mixes, |row| labels[row]),
+            Targets::Class(labels) => set_labels(head, batch, mixes, is_mixed, |row| labels[row]),
             Targets::Numbers(numbers) => {
                 let width = head.num_outputs();
-                set_numbers(head, &mut batch, &mixes, |row, output| {
+                set_numbers(head, batch, mixes, |row, output| {
                     numbers[row * width + output]
                 });
             }
         }
     }
-    batch
 }
 
 pub(super) fn fill(task: &ClassifyTask, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64) {
@@ -86,19 +104,32 @@ pub(super) fn fill(task: &ClassifyTask, batch: &mut Batch, loaded: &Loaded<HostR
             mixes.iter().map(|mix| &loaded.rows[mix.partner]),
         );
     }
-    for (head, values) in task.heads.iter().zip(train.targets()) {
-        let sample = |row: usize| loaded.samples[row] as usize;
+    let is_mixed = task.mixing.is_on();
+    fill_targets(&task.heads, batch, &mixes, is_mixed, &loaded.samples, train);
+}
+
+/// The same from the data, for these samples of it.
+pub(in crate::tasks) fn fill_targets(
+    heads: &[Head],
+    batch: &mut Batch,
+    mixes: &[Mix],
+    is_mixed: bool,
+    rows: &[u32],
+    samples: &Samples,
+) {
+    for (head, values) in heads.iter().zip(samples.targets()) {
+        let sample = |row: usize| rows[row] as usize;
         match values {
             TargetValues::Class(labels) => {
-                set_labels(task, head, batch, &mixes, |row| {
+                set_labels(head, batch, mixes, is_mixed, |row| {
                     i64::from(labels[sample(row)])
                 });
             }
             TargetValues::Number(numbers) => {
-                set_numbers(head, batch, &mixes, |row, _| numbers[sample(row)]);
+                set_numbers(head, batch, mixes, |row, _| numbers[sample(row)]);
             }
             TargetValues::Classes(rows) => {
-                set_numbers(head, batch, &mixes, |row, output| {
+                set_numbers(head, batch, mixes, |row, output| {
                     match rows.get(sample(row)) {
                         None => f32::NAN,
                         Some(labels) => {
@@ -144,10 +175,10 @@ fn mixes(task: &ClassifyTask, batch: &mut Batch, samples: &[u32], epoch: u64) ->
 }
 
 fn set_labels(
-    task: &ClassifyTask,
     head: &Head,
     batch: &mut Batch,
     mixes: &[Mix],
+    is_mixed: bool,
     label: impl Fn(usize) -> i64,
 ) {
     let weight = |label: i64| match usize::try_from(label) {
@@ -173,7 +204,7 @@ fn set_labels(
         let own = label(row);
         (own, mixes[row].lambda * weight(own))
     });
-    if task.mixing.is_on() {
+    if is_mixed {
         set(&names.partner_labels, &names.partner_weights, &|row| {
             let partner = label(mixes[row].partner);
             (partner, (1.0 - mixes[row].lambda) * weight(partner))
@@ -226,6 +257,16 @@ fn set_numbers(
 }
 
 pub(super) fn count_losses(task: &ClassifyTask, batch: &Batch, counts: &mut [f64]) {
+    count_heads(&task.heads, batch, task.mixing.is_on(), counts);
+}
+
+/// What the losses of heads are divided by.
+pub(in crate::tasks) fn count_heads(
+    heads: &[Head],
+    batch: &Batch,
+    is_mixed: bool,
+    counts: &mut [f64],
+) {
     let sum = |head: &Head, labels: &str, weights: &str| -> f64 {
         let weights = batch.read_floats(weights).iter();
         let weights = weights.map(|&weight| f64::from(weight));
@@ -240,10 +281,10 @@ pub(super) fn count_losses(task: &ClassifyTask, batch: &Batch, counts: &mut [f64
             .map(|(weight, of_label)| weight * f64::from(of_label))
             .sum()
     };
-    for (count, head) in counts.iter_mut().zip(&task.heads) {
+    for (count, head) in counts.iter_mut().zip(heads) {
         let names = &head.endpoints;
         *count = sum(head, &names.labels, &names.weights);
-        if let (TargetKind::Class { .. }, true) = (&head.kind, task.mixing.is_on()) {
+        if let (TargetKind::Class { .. }, true) = (&head.kind, is_mixed) {
             *count += sum(head, &names.partner_labels, &names.partner_weights);
         }
     }
@@ -253,32 +294,45 @@ pub(super) fn count_losses(task: &ClassifyTask, batch: &Batch, counts: &mut [f64
 pub(super) fn random(task: &ClassifyTask, num_samples: usize, seed: u64) -> Batch {
     let mut draw = Draw::new(seed, "batch");
     let pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
-    let mut labels = Vec::new();
-    let mut numbers = Vec::new();
-    for head in &task.heads {
-        match &head.kind {
-            TargetKind::Class { names } => {
-                let drawn = (0..num_samples).map(|_| (draw.bits() % names.len() as u64) as i64);
-                labels.push(drawn.collect::<Vec<i64>>());
-                numbers.push(Vec::new());
-            }
-            kind => {
-                let count = num_samples * head.num_outputs();
-                let drawn = (0..count).map(|_| match kind {
-                    TargetKind::Number { mean, std } => (mean + std * draw.normal()) as f32,
-                    _ => (draw.bits() & 1) as f32,
-                });
-                numbers.push(drawn.collect::<Vec<f32>>());
-                labels.push(Vec::new());
-            }
+    let drawn = random_targets(&task.heads, &mut draw, num_samples);
+    let targets: Vec<Targets<'_>> = drawn.iter().map(DrawnTargets::targets).collect();
+    batch_of(task, Values::Bytes(pixels), &targets)
+}
+
+/// Random targets of one head.
+pub(in crate::tasks) enum DrawnTargets {
+    Class(Vec<i64>),
+    Numbers(Vec<f32>),
+}
+
+impl DrawnTargets {
+    pub fn targets(&self) -> Targets<'_> {
+        match self {
+            DrawnTargets::Class(labels) => Targets::Class(labels),
+            DrawnTargets::Numbers(numbers) => Targets::Numbers(numbers),
         }
     }
-    let heads = task.heads.iter().zip(labels.iter().zip(&numbers));
-    let targets: Vec<Targets<'_>> = heads
-        .map(|(head, (labels, numbers))| match head.kind {
-            TargetKind::Class { .. } => Targets::Class(labels),
-            TargetKind::Classes { .. } | TargetKind::Number { .. } => Targets::Numbers(numbers),
-        })
-        .collect();
-    batch_of(task, Values::Bytes(pixels), &targets)
+}
+
+/// Draws targets, head by head.
+pub(in crate::tasks) fn random_targets(
+    heads: &[Head],
+    draw: &mut Draw,
+    num_samples: usize,
+) -> Vec<DrawnTargets> {
+    let mut of_head = |head: &Head| match &head.kind {
+        TargetKind::Class { names } => {
+            let drawn = (0..num_samples).map(|_| (draw.bits() % names.len() as u64) as i64);
+            DrawnTargets::Class(drawn.collect())
+        }
+        kind => {
+            let count = num_samples * head.num_outputs();
+            let drawn = (0..count).map(|_| match kind {
+                TargetKind::Number { mean, std } => (mean + std * draw.normal()) as f32,
+                _ => (draw.bits() & 1) as f32,
+            });
+            DrawnTargets::Numbers(drawn.collect())
+        }
+    };
+    heads.iter().map(&mut of_head).collect()
 }

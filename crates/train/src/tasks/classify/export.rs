@@ -18,7 +18,7 @@ use holdall_models::folder::{NamedTensor, Values, write_folder};
 use holdall_models::vit::config::{ClassifierConfig, Problem};
 use serde::{Deserialize, Serialize};
 
-use super::{CLASSIFIER, ClassifyTask, heads};
+use super::{CLASSIFIER, ClassifyTask, Head, heads};
 use crate::error::TrainError;
 use crate::export::{SHARD_BYTES, unsaved};
 use crate::run_folder::{failed, write_whole};
@@ -67,20 +67,7 @@ pub(super) fn save(task: &ClassifyTask, step: &Step, folder: &Path) -> Result<()
         &folder.join(image_processor::FILE_NAME),
         task.processor.as_bytes(),
     )?;
-    let targets: Vec<SavedTarget> = task
-        .heads
-        .iter()
-        .map(|head| {
-            let (name, labels) = (head.name.clone(), head.kind.names().to_vec());
-            match head.kind {
-                TargetKind::Class { .. } => SavedTarget::Class { name, labels },
-                TargetKind::Classes { .. } => SavedTarget::Classes { name, labels },
-                TargetKind::Number { .. } => SavedTarget::Number { name },
-            }
-        })
-        .collect();
-    let text = format!("{:#}\n", serde_json::json!(targets));
-    write_whole(&folder.join(TARGETS_FILE), text.as_bytes())?;
+    save_targets(&task.heads, folder)?;
     let by_name = |name: &str| {
         let mut parameters = step.parameters().iter();
         let parameter = parameters.find(|parameter| parameter.name == name);
@@ -103,39 +90,31 @@ pub(super) fn save(task: &ClassifyTask, step: &Step, folder: &Path) -> Result<()
     saved.map_err(|cause| unsaved(&cause))
 }
 
+/// Writes what heads are called.
+pub(in crate::tasks) fn save_targets(heads: &[Head], folder: &Path) -> Result<(), TrainError> {
+    let targets: Vec<SavedTarget> = heads
+        .iter()
+        .map(|head| {
+            let (name, labels) = (head.name.clone(), head.kind.names().to_vec());
+            match head.kind {
+                TargetKind::Class { .. } => SavedTarget::Class { name, labels },
+                TargetKind::Classes { .. } => SavedTarget::Classes { name, labels },
+                TargetKind::Number { .. } => SavedTarget::Number { name },
+            }
+        })
+        .collect();
+    let text = format!("{:#}\n", serde_json::json!(targets));
+    write_whole(&folder.join(TARGETS_FILE), text.as_bytes())
+}
+
 /// The heads of a model folder: as training wrote them, or as its config.json has them.
 pub(super) fn read_targets(
     folder: &Path,
     config: &ClassifierConfig,
 ) -> Result<Vec<Target>, TrainError> {
-    let path = folder.join(TARGETS_FILE);
-    if !path.exists() {
+    let Some(targets) = saved_targets(folder)? else {
         return Ok(targets_of_config(config));
-    }
-    let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
-    let saved: Vec<SavedTarget> = serde_json::from_str(&text).map_err(|cause| {
-        TrainError::Config(format!(
-            "{}: {cause}\nhint: expected what training writes there; without the file, config.json says what the outputs are",
-            path.display()
-        ))
-    })?;
-    let targets: Vec<Target> = saved
-        .into_iter()
-        .map(|target| match target {
-            SavedTarget::Class { name, labels } => Target {
-                name,
-                kind: TargetKind::Class { names: labels },
-            },
-            SavedTarget::Classes { name, labels } => Target {
-                name,
-                kind: TargetKind::Classes { names: labels },
-            },
-            SavedTarget::Number { name } => Target {
-                name,
-                kind: AS_IT_IS,
-            },
-        })
-        .collect();
+    };
     let outputs: usize = targets
         .iter()
         .map(|target| target.kind.names().len().max(1))
@@ -144,11 +123,41 @@ pub(super) fn read_targets(
         return Err(TrainError::Config(format!(
             "{}: heads with {outputs} outputs, expected {}, those of config.json\nhint: both files belong to one model; \
              restore them together",
-            path.display(),
+            folder.join(TARGETS_FILE).display(),
             config.labels.len()
         )));
     }
     Ok(targets)
+}
+
+/// The heads that training wrote into a model folder; `None` where it wrote none.
+pub(in crate::tasks) fn saved_targets(folder: &Path) -> Result<Option<Vec<Target>>, TrainError> {
+    let path = folder.join(TARGETS_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
+    let saved: Vec<SavedTarget> = serde_json::from_str(&text).map_err(|cause| {
+        TrainError::Config(format!(
+            "{}: {cause}\nhint: expected what training writes there; without the file, config.json says what the outputs are",
+            path.display()
+        ))
+    })?;
+    let targets = saved.into_iter().map(|target| match target {
+        SavedTarget::Class { name, labels } => Target {
+            name,
+            kind: TargetKind::Class { names: labels },
+        },
+        SavedTarget::Classes { name, labels } => Target {
+            name,
+            kind: TargetKind::Classes { names: labels },
+        },
+        SavedTarget::Number { name } => Target {
+            name,
+            kind: AS_IT_IS,
+        },
+    });
+    Ok(Some(targets.collect()))
 }
 
 /// A number that a saved model gives: nothing to multiply or to add.

@@ -3,6 +3,8 @@
 use holdall_data::target::{Target, TargetKind};
 use holdall_models::vit::config::{ClassifierConfig, Problem, VisionTransformerConfig};
 
+use crate::task::{Chance, Loss};
+
 /// What one target is predicted by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
@@ -17,12 +19,12 @@ pub struct Head {
     /// What a sample of each class, or a label, counts; empty: one each.
     pub class_weights: Vec<f32>,
     /// What the step calls its inputs.
-    pub(super) endpoints: Endpoints,
+    pub(in crate::tasks) endpoints: Endpoints,
 }
 
 /// Inputs of one head, of the whole effective batch: `labels of make`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Endpoints {
+pub(in crate::tasks) struct Endpoints {
     /// Index of each sample's label.
     pub labels: String,
     /// What each sample, or each of its labels, counts.
@@ -73,7 +75,7 @@ impl Head {
     }
 
     /// Numbers that each sample brings for it.
-    pub(super) fn num_inputs(&self) -> usize {
+    pub(in crate::tasks) fn num_inputs(&self) -> usize {
         match self.kind {
             TargetKind::Class { .. } => 4,
             TargetKind::Classes { .. } | TargetKind::Number { .. } => 2 * self.num_outputs(),
@@ -91,6 +93,20 @@ impl Head {
         let is_class = matches!(self.kind, TargetKind::Class { .. });
         is_class && self.smoothing > 0.0 && !self.class_weights.is_empty()
     }
+}
+
+/// The losses of heads, in their order.
+pub(in crate::tasks) fn losses_of(heads: &[Head]) -> impl Iterator<Item = Loss> {
+    heads.iter().map(|head| Loss {
+        name: head.name.clone(),
+        weight: head.weight,
+        chance: match &head.kind {
+            TargetKind::Class { names } => Chance::Log(names.len()),
+            TargetKind::Classes { .. } => Chance::Log(2),
+            // Standardised numbers have a variance of one.
+            TargetKind::Number { .. } => Chance::Value(1.0),
+        },
+    })
 }
 
 /// Names of all outputs; with several heads, each after its head's.
@@ -148,12 +164,12 @@ fn numbers(heads: &[Head]) -> impl Iterator<Item = (usize, f64, f64)> {
 }
 
 /// A classifier's weight or bias that gives numbers as they are, made to give them standardised.
-pub(super) fn standardize(heads: &[Head], name: &str, values: &mut [f32]) {
+pub(in crate::tasks) fn standardize(heads: &[Head], name: &str, values: &mut [f32]) {
     rescale(heads, name, values, |value, mean, std| (value - mean) / std);
 }
 
 /// The inverse of [`standardize`]: what is saved gives numbers as they are.
-pub(super) fn restore(heads: &[Head], name: &str, values: &mut [f32]) {
+pub(in crate::tasks) fn restore(heads: &[Head], name: &str, values: &mut [f32]) {
     rescale(heads, name, values, |value, mean, std| value * std + mean);
 }
 

@@ -23,16 +23,21 @@ use std::sync::Arc;
 use holdall_data::loader::Loaded;
 use holdall_data::mixing::Mixing;
 use holdall_data::samples::Samples;
-use holdall_data::target::{TargetKind, TargetValues};
+use holdall_data::target::TargetValues;
 use holdall_device::HostRow;
 use holdall_graph::{DType, Graph};
 use holdall_models::vit::config::{ClassifierConfig, VisionTransformerConfig};
 use holdall_models::vit::init;
 
+pub(super) use batch::{count_heads, fill_targets, random_targets, set_targets};
 pub use batch::{Targets, batch_of};
+pub(super) use export::{save_targets, saved_targets};
+pub(super) use heads::{losses_of, restore, standardize};
 pub use heads::{Head, labels_of};
+pub(super) use prepare::{describe_head, heads_of};
 pub use prepare::{prepare, setup};
 pub use saved_model::{Answer, SavedClassifier};
+pub(super) use step::write_head_losses;
 
 use crate::batch::Batch;
 use crate::config::Subset;
@@ -41,10 +46,10 @@ use crate::scores::{Direction, Scores};
 use crate::setup::Weights;
 use crate::step::Step;
 use crate::step_graph::StepWriter;
-use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
+use crate::task::{Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
 
 /// What the linear layer's parameters are called.
-const CLASSIFIER: [&str; 2] = ["classifier.weight", "classifier.bias"];
+pub(super) const CLASSIFIER: [&str; 2] = ["classifier.weight", "classifier.bias"];
 
 /// A backbone and its heads.
 #[derive(Clone)]
@@ -110,17 +115,7 @@ impl Task for ClassifyTask {
     }
 
     fn losses(&self) -> Vec<Loss> {
-        let loss = |head: &Head| Loss {
-            name: head.name.clone(),
-            weight: head.weight,
-            chance: match &head.kind {
-                TargetKind::Class { names } => Chance::Log(names.len()),
-                TargetKind::Classes { .. } => Chance::Log(2),
-                // Standardised numbers have a variance of one.
-                TargetKind::Number { .. } => Chance::Value(1.0),
-            },
-        };
-        self.heads.iter().map(loss).collect()
+        heads::losses_of(&self.heads).collect()
     }
 
     fn write_forward(&self, step: &mut StepWriter<'_>) {
@@ -205,16 +200,7 @@ impl Task for ClassifyTask {
     fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8])) {
         for sample in 0..samples.len() {
             add(samples.image(sample).as_bytes());
-            for values in samples.targets() {
-                match values {
-                    TargetValues::Class(labels) => add(&labels[sample].to_le_bytes()),
-                    TargetValues::Number(numbers) => add(&numbers[sample].to_le_bytes()),
-                    TargetValues::Classes(rows) => match rows.get(sample) {
-                        Some(labels) => labels.iter().for_each(|one| add(&one.to_le_bytes())),
-                        None => add(b"unknown"),
-                    },
-                }
-            }
+            add_targets_to_digest(samples, sample, add);
         }
     }
 
@@ -240,5 +226,23 @@ impl Task for ClassifyTask {
 
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError> {
         export::save(self, step, folder)
+    }
+}
+
+/// Adds what a sample is to be taken for to a digest.
+pub(super) fn add_targets_to_digest(
+    samples: &Samples,
+    sample: usize,
+    add: &mut dyn FnMut(&[u8]),
+) {
+    for values in samples.targets() {
+        match values {
+            TargetValues::Class(labels) => add(&labels[sample].to_le_bytes()),
+            TargetValues::Number(numbers) => add(&numbers[sample].to_le_bytes()),
+            TargetValues::Classes(rows) => match rows.get(sample) {
+                Some(labels) => labels.iter().for_each(|one| add(&one.to_le_bytes())),
+                None => add(b"unknown"),
+            },
+        }
     }
 }

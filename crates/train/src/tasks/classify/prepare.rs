@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::order::balanced_weights;
+use holdall_data::samples::Samples;
 use holdall_data::source::{self, Captions};
 use holdall_data::target::{Target, TargetKind, TargetValues};
 use holdall_graph::ops::patchify::Normalization;
@@ -179,39 +180,9 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
             data.csv.display()
         )));
     }
-    let mut targets = data.targets.iter();
-    let reserved = targets.find(|target| RESERVED_NAMES.contains(&target.name.as_str()));
-    if let Some(Target { name, .. }) = reserved {
-        return Err(TrainError::Config(format!(
-            "data.targets: `{name}`, expected another name: metrics.jsonl has something else under this one\n\
-             hint: a target need not be called as its column: `targets: {{the_{name}: {name}}}`"
-        )));
-    }
     let mut notes = data.notes;
-    let mut heads: Vec<Head> = data.targets.iter().map(Head::new).collect();
-    for (head, values) in heads.iter_mut().zip(data.train.targets()) {
-        let weights = &config.losses.targets;
-        head.weight = weights.get(&head.name).copied().unwrap_or(1.0);
-        if let TargetKind::Class { .. } = head.kind {
-            head.smoothing = config.losses.label_smoothing;
-        }
-        let is_labels = !matches!(values, TargetValues::Number(_));
-        if is_labels && config.losses.class_weights == ClassWeights::Balanced {
-            head.class_weights = balanced_weights(values, head.num_outputs());
-        }
-        notes.push(describe(head));
-    }
-    let unknown = config.losses.targets.keys();
-    if let Some(name) = unknown.into_iter().find(|name| {
-        let mut heads = heads.iter();
-        !heads.any(|head| head.name == **name)
-    }) {
-        let names: Vec<&str> = heads.iter().map(|head| head.name.as_str()).collect();
-        return Err(TrainError::Config(format!(
-            "losses.targets: `{name}`, expected a target of the data: {}\nhint: names are the keys of `data: targets:`, or `label`",
-            names.join(", ")
-        )));
-    }
+    let heads = heads_of(config, &data.targets, &data.train)?;
+    notes.extend(heads.iter().map(describe_head));
     if let (Some(asked), [head]) = (config.labels, heads.as_slice())
         && asked != head.num_outputs()
     {
@@ -236,8 +207,48 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     })
 }
 
+/// A head for every target of the data, as the config weighs them.
+pub(in crate::tasks) fn heads_of(
+    config: &RunConfig,
+    targets: &[Target],
+    train: &Samples,
+) -> Result<Vec<Head>, TrainError> {
+    let mut known = targets.iter();
+    let reserved = known.find(|target| RESERVED_NAMES.contains(&target.name.as_str()));
+    if let Some(Target { name, .. }) = reserved {
+        return Err(TrainError::Config(format!(
+            "data.targets: `{name}`, expected another name: metrics.jsonl has something else under this one\n\
+             hint: a target need not be called as its column: `targets: {{the_{name}: {name}}}`"
+        )));
+    }
+    let mut heads: Vec<Head> = targets.iter().map(Head::new).collect();
+    for (head, values) in heads.iter_mut().zip(train.targets()) {
+        let weights = &config.losses.targets;
+        head.weight = weights.get(&head.name).copied().unwrap_or(1.0);
+        if let TargetKind::Class { .. } = head.kind {
+            head.smoothing = config.losses.label_smoothing;
+        }
+        let is_labels = !matches!(values, TargetValues::Number(_));
+        if is_labels && config.losses.class_weights == ClassWeights::Balanced {
+            head.class_weights = balanced_weights(values, head.num_outputs());
+        }
+    }
+    let unknown = config.losses.targets.keys();
+    if let Some(name) = unknown.into_iter().find(|name| {
+        let mut heads = heads.iter();
+        !heads.any(|head| head.name == **name)
+    }) {
+        let names: Vec<&str> = heads.iter().map(|head| head.name.as_str()).collect();
+        return Err(TrainError::Config(format!(
+            "losses.targets: `{name}`, expected a target of the data: {}\nhint: names are the keys of `data: targets:`, or `label`",
+            names.join(", ")
+        )));
+    }
+    Ok(heads)
+}
+
 /// A head for the log: `Head make: one of 40 labels`.
-fn describe(head: &Head) -> String {
+pub(in crate::tasks) fn describe_head(head: &Head) -> String {
     let what = match &head.kind {
         TargetKind::Class { names } => format!("one of {} labels", names.len()),
         TargetKind::Classes { names } => format!("any of {} labels", names.len()),

@@ -2,10 +2,10 @@
 
 use holdall_data::target::TargetKind;
 use holdall_graph::ops::add::AddInto;
-use holdall_graph::{DType, Graph};
+use holdall_graph::{DType, Graph, ValueId};
 use holdall_models::vit::{self, Regularization};
 
-use super::ClassifyTask;
+use super::{ClassifyTask, Head};
 use super::batch::{MIX, PARTNER_PIXELS, PIXELS, SAMPLE_IDS, STREAM};
 use crate::step_graph::StepWriter;
 
@@ -34,12 +34,23 @@ pub(super) fn write_forward(task: &ClassifyTask, step: &mut StepWriter<'_>) {
     });
     let features = vit::features(step.graph, backbone, pixels, regularization.as_ref());
     let logits = vit::classifier(step.graph, features, task.num_outputs());
+    write_head_losses(step, logits, &task.heads, 0, task.mixing.is_on());
+}
+
+/// Splits the outputs of a linear layer among heads, and adds the losses, the first at this place among all.
+pub(in crate::tasks) fn write_head_losses(
+    step: &mut StepWriter<'_>,
+    logits: ValueId,
+    heads: &[Head],
+    first_loss: usize,
+    is_mixed: bool,
+) {
     let mut first = 0;
-    for (loss, head) in task.heads.iter().enumerate() {
+    for (index, head) in heads.iter().enumerate() {
         let width = head.num_outputs();
         let own = step.graph.columns(logits, first, width);
         first += width;
-        let sum = step.separable_loss(loss);
+        let sum = step.separable_loss(first_loss + index);
         let (name, names) = (&head.name, &head.endpoints);
         if let TargetKind::Class { .. } = head.kind {
             let smoothing = head.smoothing;
@@ -66,7 +77,7 @@ pub(super) fn write_forward(task: &ClassifyTask, step: &mut StepWriter<'_>) {
             };
             add(&names.labels, &names.weights);
             // Cross-entropy is linear in its target: a mixed one is two of them.
-            if task.mixing.is_on() {
+            if is_mixed {
                 add(&names.partner_labels, &names.partner_weights);
             }
             continue;

@@ -95,7 +95,11 @@ pub(super) fn derive(name: &str, micro: &MicroBatch<'_>, to: &mut [i64]) {
 }
 
 /// Fills an order for captions of up to `tokens` each: their places, by id and then by place; -1 behind them.
-fn sort_places<'a>(captions: impl Iterator<Item = &'a [i64]>, tokens: usize, order: &mut [i64]) {
+pub(in crate::tasks) fn sort_places<'a>(
+    captions: impl Iterator<Item = &'a [i64]>,
+    tokens: usize,
+    order: &mut [i64],
+) {
     const PLACE_BITS: u32 = 32;
     let mut count = 0;
     for (row, caption) in captions.enumerate() {

@@ -26,6 +26,7 @@ use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
 
 pub use batch::batch_of;
+pub(super) use batch::sort_places;
 pub use encoder::{EncodedPictures, Encoder};
 pub use evaluate::{METRICS, encode_captions, encode_pictures};
 pub use export::{LabelNames, save_weights};

@@ -28,7 +28,8 @@ impl TokenTable {
         Ok(TokenTable { ids, ends })
     }
 
-    pub(super) fn caption(&self, index: usize) -> &[u32] {
+    /// A caption's ids.
+    pub fn caption(&self, index: usize) -> &[u32] {
         let start = match index {
             0 => 0,
             _ => self.ends[index - 1] as usize,

@@ -1,0 +1,85 @@
+//! A video-text model from nothing: towers as CLIP's or BERT's, the rest as theirs.
+
+use super::config::{TextTower, VideoTextConfig};
+use super::pooling::{ATTENTION_POOL, TEMPORAL_POSITIONS};
+use super::{ARCHITECTURE, FRAME_PROJECTION, VIDEO_EMBEDDING};
+use crate::error::ModelError;
+use crate::init::Start;
+use crate::transformer::start_of_norm;
+use crate::{bert, clip, decoder, vit};
+
+/// Positions of frames and embeddings of videos.
+const PLACE_SPREAD: f64 = 0.02;
+
+/// Fills a parameter of a model that starts from nothing, by its name.
+pub fn fill(
+    config: &VideoTextConfig,
+    seed: u64,
+    name: &str,
+    values: &mut [f32],
+) -> Result<(), ModelError> {
+    let start = start_of(config, name).ok_or_else(|| ModelError::UnknownParameter {
+        model: ARCHITECTURE,
+        name: name.into(),
+    })?;
+    start.fill(seed, name, values);
+    Ok(())
+}
+
+/// What a parameter starts as; `None` where there is none of that name.
+pub(crate) fn start_of(config: &VideoTextConfig, name: &str) -> Option<Start> {
+    let scale = |width: usize| Start::Normal((width as f64).powf(-0.5));
+    match name {
+        "logit_scale" => return Some(Start::Constant(config.logit_scale_init as f32)),
+        "visual_projection.weight" => return Some(scale(config.vision.hidden_size)),
+        VIDEO_EMBEDDING if config.num_videos > 1 => return Some(Start::Normal(PLACE_SPREAD)),
+        TEMPORAL_POSITIONS if config.temporal_blocks().is_some() => {
+            return Some(Start::Normal(PLACE_SPREAD));
+        }
+        _ => {}
+    }
+    if let Some(part) = name.strip_prefix(ATTENTION_POOL) {
+        return start_of_attention_pool(config, part.strip_prefix('.')?);
+    }
+    if let Some(kind) = name.strip_prefix(FRAME_PROJECTION) {
+        config.decoder.as_ref()?;
+        return match kind {
+            ".weight" => Some(scale(config.vision.hidden_size)),
+            ".bias" => Some(Start::Constant(0.0)),
+            _ => None,
+        };
+    }
+    let of_text = || match &config.text {
+        TextTower::Clip(text) => clip::init::start_of_text(text, name),
+        TextTower::Bert(text) if name == "text_projection.weight" => Some(scale(text.hidden_size)),
+        TextTower::Bert(text) => bert::init::start_of(text, name),
+    };
+    of_text()
+        .or_else(|| vit::init::start_of(&config.backbone(), name))
+        .or_else(|| config.temporal_blocks()?.start_of(name, 1.0))
+        .or_else(|| decoder::init::start_of(config.decoder.as_ref()?, name))
+}
+
+/// Queries that differ from the first step on: with small ones all would attend alike, and learn alike.
+fn start_of_attention_pool(config: &VideoTextConfig, part: &str) -> Option<Start> {
+    if !matches!(config.pooling, super::config::Pooling::Attention { .. }) {
+        return None;
+    }
+    match part {
+        "queries" => return Some(Start::Normal(1.0)),
+        "positions" => return Some(Start::Normal(PLACE_SPREAD)),
+        _ => {}
+    }
+    if let Some(kind) = part.strip_prefix("norm") {
+        return start_of_norm(kind);
+    }
+    let (module, kind) = part.split_once('.')?;
+    if !["q_proj", "k_proj", "v_proj", "out_proj"].contains(&module) {
+        return None;
+    }
+    match kind {
+        "weight" => Some(Start::Normal((config.vision.hidden_size as f64).powf(-0.5))),
+        "bias" => Some(Start::Constant(0.0)),
+        _ => None,
+    }
+}

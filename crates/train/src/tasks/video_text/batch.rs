@@ -1,0 +1,415 @@
+//! Clips, texts and captions as columns of a batch.
+//!
+//! ```text
+//! text             <start> a red ball moves left <end>
+//! caption ids      <start> a red ball moves left           what the decoder reads
+//! caption labels           a red ball moves left <end>     what it is to say; -1 behind
+//! ```
+//!
+//! Samples are sorted by the tokens of their texts, so that those of a micro-batch are alike. Padding repeats the first sample,
+//! the shortest, which fits wherever it goes.
+
+use holdall_data::loader::Loaded;
+use holdall_data::mixing::{Mix, Mixing};
+use holdall_device::HostRow;
+use holdall_models::clip::end_token;
+use holdall_models::config::TextPooling;
+use holdall_models::init::Draw;
+use holdall_models::video_text::config::TextTower;
+
+use super::super::classify::{self, Targets};
+use super::super::clip::sort_places;
+use super::{CAPTION, CONTRASTIVE, Coupling, VideoTextTask};
+use crate::batch::{Batch, Column, IGNORED, MicroBatch, Scope, Values, random_bytes};
+use crate::config::{SameText, Subset};
+use crate::task::Task;
+
+/// Frames, `[b, f, height, width, 3]`.
+pub(super) const PIXELS: &str = "pixels";
+/// Frames that are there, `[b]`, where some may lack.
+pub(super) const FRAME_COUNTS: &str = "frame counts";
+/// Frame tokens that are there: those frames times the tokens of a frame, `[b]`.
+pub(super) const FRAME_TOKEN_COUNTS: &str = "frame token counts";
+/// Token ids of texts, `[b, t]`.
+pub(super) const TEXT_IDS: &str = "text ids";
+/// Tokens of each text, the end token included, `[b]`.
+pub(super) const TEXT_LENGTHS: &str = "text lengths";
+/// Position of the end token, `[b]`.
+pub(super) const TEXT_END: &str = "text end";
+/// Places of texts' tokens, sorted by id, for devices that need it; `[b, t]`.
+pub(super) const TEXT_ORDER: &str = "text order";
+/// Token ids that the decoder reads, `[b, t]`.
+pub(super) const CAPTION_IDS: &str = "caption ids";
+/// Token ids that it is to say, `[b, t]`; -1 behind them.
+pub(super) const CAPTION_LABELS: &str = "caption labels";
+/// What each of them counts, `[b, t]`.
+pub(super) const TOKEN_WEIGHTS: &str = "caption token weights";
+/// Places of captions' tokens, sorted by id, for devices that need it; `[b, t]`.
+pub(super) const CAPTION_ORDER: &str = "caption order";
+/// Equal for equal texts; whole effective batch.
+pub(super) const GROUPS: &str = "text groups";
+/// One divided by the samples with the same text; whole effective batch.
+pub(super) const SHARES: &str = "text shares";
+/// Numbers of the samples in the data set, `[b]`.
+pub(super) const SAMPLE_IDS: &str = "sample ids";
+/// Seed and epoch, `[2]`.
+pub(super) const STREAM: &str = "stream";
+
+/// Inputs that follow from other columns.
+pub(super) const DERIVED: [&str; 4] = [FRAME_TOKEN_COUNTS, TEXT_END, TEXT_ORDER, CAPTION_ORDER];
+pub(super) const DERIVED_NUMBERS: [&str; 1] = [TOKEN_WEIGHTS];
+
+/// Texts of samples as token ids; rows are filled up with whatever id.
+pub struct Texts {
+    /// What the text tower reads, `num_text_tokens` a sample.
+    pub ids: Vec<i64>,
+    /// Tokens of each text.
+    pub lengths: Vec<i64>,
+    /// What the decoder reads, `num_caption_tokens` a sample; empty without a decoder.
+    pub caption_ids: Vec<i64>,
+    /// What it is to say; negative where nothing.
+    pub caption_labels: Vec<i64>,
+    /// Equal for equal texts.
+    pub groups: Vec<i64>,
+}
+
+/// A batch of these clips and texts; targets head by head, frames that are there where some may lack. Samples come in the order of
+/// their texts' lengths.
+pub fn batch_of(
+    task: &VideoTextTask,
+    pixels: &[u8],
+    frame_counts: &[i64],
+    texts: &Texts,
+    targets: &[Targets<'_>],
+) -> Batch {
+    let num_samples = texts.lengths.len();
+    let caption_width = task.num_caption_tokens;
+    let length = |sample: usize| {
+        let labels = &texts.caption_labels[sample * caption_width..][..caption_width];
+        num_targets(labels).max(texts.lengths[sample] as usize)
+    };
+    let order = sorted_by(num_samples, length);
+    let picked = |values: &[i64]| -> Vec<i64> {
+        let each = values.len() / num_samples;
+        let rows = order
+            .iter()
+            .flat_map(|&sample| &values[sample * each..][..each]);
+        rows.copied().collect()
+    };
+    let each = task.picture_bytes();
+    let pixels = order
+        .iter()
+        .flat_map(|&sample| &pixels[sample * each..][..each]);
+    let mut batch = Batch {
+        num_samples,
+        columns: vec![Column {
+            endpoint: PIXELS.to_owned(),
+            scope: Scope::MicroBatch,
+            values: Values::Bytes(pixels.copied().collect()),
+        }],
+    };
+    let per_micro_batch = Scope::MicroBatch;
+    if task.masks_frames {
+        *batch.indices(FRAME_COUNTS, per_micro_batch) = picked(frame_counts);
+    }
+    *batch.indices(TEXT_IDS, per_micro_batch) = picked(&texts.ids);
+    *batch.indices(TEXT_LENGTHS, per_micro_batch) = picked(&texts.lengths);
+    if task.decoder().is_some() {
+        *batch.indices(CAPTION_IDS, per_micro_batch) = picked(&texts.caption_ids);
+        *batch.indices(CAPTION_LABELS, per_micro_batch) = picked(&texts.caption_labels);
+    }
+    set_groups(task, &mut batch, picked(&texts.groups).into_iter());
+    let ids: Vec<u32> = order.iter().map(|&sample| sample as u32).collect();
+    set_stream(task, &mut batch, &ids, 0);
+    let sorted: Vec<SortedTargets> = targets
+        .iter()
+        .map(|targets| match targets {
+            Targets::Class(labels) => SortedTargets::Class(picked(labels)),
+            Targets::Numbers(numbers) => {
+                let each = numbers.len() / num_samples;
+                let rows = order
+                    .iter()
+                    .flat_map(|&sample| &numbers[sample * each..][..each]);
+                SortedTargets::Numbers(rows.copied().collect())
+            }
+        })
+        .collect();
+    let targets: Vec<Targets<'_>> = sorted
+        .iter()
+        .map(|targets| match targets {
+            SortedTargets::Class(labels) => Targets::Class(labels),
+            SortedTargets::Numbers(numbers) => Targets::Numbers(numbers),
+        })
+        .collect();
+    let mixes = unmixed(task, &ids);
+    classify::set_targets(&task.heads, &mut batch, &mixes, false, &targets);
+    batch
+}
+
+enum SortedTargets {
+    Class(Vec<i64>),
+    Numbers(Vec<f32>),
+}
+
+/// Nothing is mixed.
+fn unmixed(task: &VideoTextTask, samples: &[u32]) -> Vec<Mix> {
+    let sides = [task.model.vision.image_size as u32; 2];
+    Mixing::default().of_batch(0, 0, samples, sides)
+}
+
+/// Samples in the order of their lengths; equal ones as they come.
+fn sorted_by(num_samples: usize, length: impl Fn(usize) -> usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..num_samples).collect();
+    order.sort_by_key(|&sample| length(sample));
+    order
+}
+
+/// Tokens of a caption that are to be said; nothing follows what is behind them.
+fn num_targets(labels: &[i64]) -> usize {
+    labels.partition_point(|&label| label >= 0)
+}
+
+pub(super) fn fill(task: &VideoTextTask, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64) {
+    let data = task.data();
+    let texts = data.texts(Subset::Train);
+    let text_of = |row: usize| data.train.caption_id(loaded.samples[row] as usize) as usize;
+    let order = sorted_by(loaded.rows.len(), |row| texts.length(text_of(row)));
+    batch.num_samples = order.len();
+    batch.set_rows(PIXELS, order.iter().map(|&row| &loaded.rows[row]));
+    if task.masks_frames {
+        let counts = batch.indices(FRAME_COUNTS, Scope::MicroBatch);
+        counts.clear();
+        counts.extend(order.iter().map(|_| task.model.frames() as i64));
+    }
+    let (width, tower) = (task.num_text_tokens, &task.model.text);
+    let ids = batch.indices(TEXT_IDS, Scope::MicroBatch);
+    ids.resize(order.len() * width, 0);
+    for (&row, ids) in order.iter().zip(ids.chunks_mut(width)) {
+        texts.texts.write(text_of(row), ids);
+    }
+    let lengths: Vec<i64> = order
+        .iter()
+        .zip(ids.chunks(width))
+        .map(|(&row, ids)| match tower {
+            TextTower::Clip(text) => end_token(ids, text.pooling) as i64 + 1,
+            TextTower::Bert(_) => texts.texts.caption(text_of(row)).len() as i64,
+        })
+        .collect();
+    *batch.indices(TEXT_LENGTHS, Scope::MicroBatch) = lengths;
+    if let Some(captions) = &texts.captions {
+        let width = task.num_caption_tokens;
+        let ids = batch.indices(CAPTION_IDS, Scope::MicroBatch);
+        ids.resize(order.len() * width, 0);
+        for (&row, ids) in order.iter().zip(ids.chunks_mut(width)) {
+            captions.write(text_of(row), ids);
+        }
+        let labels = batch.indices(CAPTION_LABELS, Scope::MicroBatch);
+        labels.clear();
+        for &row in &order {
+            let caption = captions.caption(text_of(row));
+            let said = caption[1..].iter().map(|&id| i64::from(id));
+            labels.extend(said.chain(std::iter::repeat(IGNORED)).take(width));
+        }
+    }
+    let groups = order.iter().map(|&row| text_of(row) as i64);
+    set_groups(task, batch, groups);
+    let samples: Vec<u32> = order.iter().map(|&row| loaded.samples[row]).collect();
+    set_stream(task, batch, &samples, epoch);
+    let mixes = unmixed(task, &samples);
+    classify::fill_targets(&task.heads, batch, &mixes, false, &samples, &data.train);
+}
+
+/// What equal texts have in common, and what each of them is of the whole.
+fn set_groups(task: &VideoTextTask, batch: &mut Batch, groups: impl Iterator<Item = i64>) {
+    if task.same_text == SameText::Negative {
+        return;
+    }
+    let column = batch.indices(GROUPS, Scope::EffectiveBatch);
+    column.clear();
+    column.extend(groups);
+    let mut sorted = column.clone();
+    sorted.sort_unstable();
+    let number_of = |group: i64| {
+        sorted.partition_point(|&other| other <= group)
+            - sorted.partition_point(|&other| other < group)
+    };
+    let shares: Vec<f32> = column
+        .iter()
+        .map(|&group| (1.0 / number_of(group) as f64) as f32)
+        .collect();
+    *batch.floats(SHARES, Scope::EffectiveBatch) = shares;
+}
+
+/// What dropout is a function of.
+fn set_stream(task: &VideoTextTask, batch: &mut Batch, samples: &[u32], epoch: u64) {
+    if task.dropout == 0.0 {
+        return;
+    }
+    let ids = batch.indices(SAMPLE_IDS, Scope::MicroBatch);
+    ids.clear();
+    ids.extend(samples.iter().map(|&sample| i64::from(sample)));
+    let stream = batch.indices(STREAM, Scope::EffectiveBatch);
+    stream.clear();
+    stream.extend([task.seed as i64, epoch as i64]);
+}
+
+pub(super) fn derive(task: &VideoTextTask, name: &str, micro: &MicroBatch<'_>, to: &mut [i64]) {
+    if name == FRAME_TOKEN_COUNTS {
+        let counts = micro.batch.read_indices(FRAME_COUNTS);
+        for (row, tokens) in to.iter_mut().enumerate() {
+            *tokens = counts[micro.sample(row)] * task.model.tokens_per_frame() as i64;
+        }
+        return;
+    }
+    let lengths = micro.batch.read_indices(TEXT_LENGTHS);
+    if name == TEXT_END {
+        for (row, end) in to.iter_mut().enumerate() {
+            *end = lengths[micro.sample(row)] - 1;
+        }
+        return;
+    }
+    // The micro-batch may be padded to fewer tokens than the columns.
+    let tokens = to.len() / micro.size;
+    if name == TEXT_ORDER {
+        let (width, ids) = (task.num_text_tokens, micro.batch.read_indices(TEXT_IDS));
+        let texts = (0..micro.size).map(|row| {
+            let sample = micro.sample(row);
+            &ids[sample * width..][..lengths[sample] as usize]
+        });
+        return sort_places(texts, tokens, to);
+    }
+    let width = task.num_caption_tokens;
+    let ids = micro.batch.read_indices(CAPTION_IDS);
+    let labels = micro.batch.read_indices(CAPTION_LABELS);
+    let captions = (0..micro.size).map(|row| {
+        let start = micro.sample(row) * width;
+        &ids[start..][..num_targets(&labels[start..][..width])]
+    });
+    sort_places(captions, tokens, to);
+}
+
+/// What each target of a micro-batch counts. Plain accumulation takes the mean over the micro-batch's own.
+pub(super) fn derive_token_weights(
+    task: &VideoTextTask,
+    micro: &MicroBatch<'_>,
+    to: &mut [f32],
+) {
+    let (tokens, width) = (to.len() / micro.size, task.num_caption_tokens);
+    let labels = micro.batch.read_indices(CAPTION_LABELS);
+    for (row, weights) in to.chunks_mut(tokens).enumerate() {
+        let labels = &labels[micro.sample(row) * width..][..tokens];
+        for (weight, &label) in weights.iter_mut().zip(labels) {
+            *weight = task.token_weight(label);
+        }
+    }
+    if task.coupling == Coupling::WithinMicroBatch {
+        let there = micro.size.min(micro.batch.num_samples - micro.start);
+        let of_samples = to[..there * tokens].iter();
+        let together: f64 = of_samples.map(|&weight| f64::from(weight)).sum();
+        let share = (1.0 / together.max(f64::MIN_POSITIVE)) as f32;
+        to.iter_mut().for_each(|weight| *weight *= share);
+    }
+}
+
+/// Tokens of the micro-batch's longest text or caption.
+pub(super) fn longest(task: &VideoTextTask, micro: &MicroBatch<'_>) -> usize {
+    let lengths = micro.batch.read_indices(TEXT_LENGTHS);
+    let width = task.num_caption_tokens;
+    let labels = match width {
+        0 => &[],
+        _ => micro.batch.read_indices(CAPTION_LABELS),
+    };
+    let of_sample = |row: usize| {
+        let sample = micro.sample(row);
+        num_targets(&labels[sample * width..][..width]).max(lengths[sample] as usize)
+    };
+    (0..micro.size).map(of_sample).max().unwrap_or(0)
+}
+
+pub(super) fn count_losses(
+    task: &VideoTextTask,
+    batch: &Batch,
+    micro_batches: usize,
+    counts: &mut [f64],
+) {
+    check_ids(batch.read_indices(TEXT_IDS), task.model.text_vocab_size());
+    counts[CONTRASTIVE] = batch.num_samples as f64;
+    if let Some(decoder) = task.decoder() {
+        check_ids(batch.read_indices(CAPTION_IDS), decoder.vocab_size);
+        let labels = batch.read_indices(CAPTION_LABELS).iter();
+        counts[CAPTION] = match task.coupling {
+            Coupling::EffectiveBatch => labels
+                .map(|&label| f64::from(task.token_weight(label)))
+                .sum(),
+            Coupling::WithinMicroBatch => micro_batches as f64,
+        };
+    }
+    let of_heads = &mut counts[task.first_head()..];
+    classify::count_heads(&task.heads, batch, false, of_heads);
+}
+
+fn check_ids(ids: &[i64], vocab_size: usize) {
+    let vocabulary = 0..vocab_size as i64;
+    assert!(
+        ids.iter().all(|id| vocabulary.contains(id)),
+        "token ids are those of the model's vocabulary"
+    );
+}
+
+/// Random clips; texts that fill every position, and captions of a quarter of their positions to nearly all: as benchmarks of other
+/// frameworks draw them.
+pub(super) fn random(task: &VideoTextTask, num_samples: usize, seed: u64) -> Batch {
+    let mut draw = Draw::new(seed, "batch");
+    let pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
+    let mut below = |bound: usize| (draw.bits() % bound as u64) as usize;
+    let frames = task.model.frames();
+    let frame_counts: Vec<i64> = (0..num_samples)
+        .map(|_| (frames - below(frames.div_ceil(2))) as i64)
+        .collect();
+    let (width, vocabulary) = (task.num_text_tokens, task.model.text_vocab_size());
+    let end = match &task.model.text {
+        TextTower::Clip(text) => match text.pooling {
+            TextPooling::HighestId => vocabulary as i64 - 1,
+            TextPooling::FirstEos(end) => end,
+        },
+        TextTower::Bert(_) => vocabulary as i64 - 1,
+    };
+    let mut texts = Texts {
+        ids: Vec::with_capacity(num_samples * width),
+        lengths: vec![width as i64; num_samples],
+        caption_ids: Vec::new(),
+        caption_labels: Vec::new(),
+        groups: Vec::new(),
+    };
+    for sample in 0..num_samples {
+        for position in 0..width {
+            let id = below(vocabulary - 1) as i64;
+            texts.ids.push(match position + 1 == width {
+                true => end,
+                // Only the last token ends a text.
+                false if id == end => (id + 1) % vocabulary as i64,
+                false => id,
+            });
+        }
+        // Some have a text in common.
+        texts.groups.push((sample - sample % (1 + below(3))) as i64);
+    }
+    if let Some(decoder) = task.decoder() {
+        let width = task.num_caption_tokens;
+        for _ in 0..num_samples {
+            let shortest = (width / 4).max(1);
+            let length = shortest + below((width - shortest).max(1));
+            let mut id = below(decoder.vocab_size) as i64;
+            for position in 0..width {
+                texts.caption_ids.push(id);
+                id = below(decoder.vocab_size) as i64;
+                let is_target = position < length;
+                let label = if is_target { id } else { IGNORED };
+                texts.caption_labels.push(label);
+            }
+        }
+    }
+    let drawn = classify::random_targets(&task.heads, &mut draw, num_samples);
+    let targets: Vec<Targets<'_>> = drawn.iter().map(|one| one.targets()).collect();
+    batch_of(task, &pixels, &frame_counts, &texts, &targets)
+}

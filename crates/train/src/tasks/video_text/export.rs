@@ -1,0 +1,181 @@
+//! A trained model as a folder.
+//!
+//! ```text
+//! config.json, model.safetensors       the whole model; docs/scripts/video_text.py loads it in PyTorch
+//! tokenizer.json, tokenizer_config.json, preprocessor_config.json     AutoTokenizer, CLIPImageProcessor
+//! caption_tokenizer/                   the decoder's tokenizer, where it is another
+//! decoder/                             BlenderbotForCausalLM.from_pretrained, with generation_config.json
+//! clip/                                CLIPModel.from_pretrained, where clips are means over frames
+//! head.safetensors, targets.json       heads of labels and numbers, and what their outputs are called
+//! texts.json                           how texts are made of columns, and how long they were
+//! holdall.json                         checksums of all of them
+//! ```
+
+use std::path::Path;
+
+use holdall_data::image_processor;
+use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
+use serde::{Deserialize, Serialize};
+
+use super::super::classify;
+use super::VideoTextTask;
+use crate::config::GenerationMethod;
+use crate::error::TrainError;
+use crate::export::{SHARD_BYTES, unsaved};
+use crate::run_folder::{failed, write_whole};
+use crate::step::{Step, Stored};
+
+/// The decoder's own tokenizer.
+pub(super) const CAPTION_TOKENIZER: &str = "caption_tokenizer";
+const TEXTS_FILE: &str = "texts.json";
+
+/// How texts were made, and how many tokens they had: `texts.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct SavedTexts {
+    /// Texts as they were trained.
+    pub caption: String,
+    /// Tokens of the longest text.
+    pub text_tokens: usize,
+    /// Tokens that the decoder read of the longest caption.
+    pub caption_tokens: usize,
+}
+
+impl SavedTexts {
+    /// Reads what lies in a model folder; `None` where nothing does.
+    pub fn read(folder: &Path) -> Result<Option<SavedTexts>, TrainError> {
+        let path = folder.join(TEXTS_FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = std::fs::read_to_string(&path).map_err(failed(&path, "read"))?;
+        serde_json::from_str(&text).map(Some).map_err(|cause| {
+            TrainError::Config(format!(
+                "{}: {cause}\nhint: expected what training writes there; leave the file out to do without",
+                path.display()
+            ))
+        })
+    }
+}
+
+/// Writes everything that using the model takes.
+pub(super) fn save(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
+    let data = task.data();
+    let unsaved_text = |cause: holdall_data::error::DataError| unsaved(&cause);
+    data.text.save(folder).map_err(unsaved_text)?;
+    if let Some(own) = &data.own_caption_text {
+        let place = folder.join(CAPTION_TOKENIZER);
+        std::fs::create_dir_all(&place).map_err(failed(&place, "created"))?;
+        own.save(&place).map_err(unsaved_text)?;
+    }
+    write_whole(
+        &folder.join(image_processor::FILE_NAME),
+        data.processor.as_bytes(),
+    )?;
+    let texts = SavedTexts {
+        caption: data.caption_template.clone(),
+        text_tokens: task.num_text_tokens,
+        caption_tokens: task.num_caption_tokens,
+    };
+    let texts = format!("{:#}\n", serde_json::json!(texts));
+    write_whole(&folder.join(TEXTS_FILE), texts.as_bytes())?;
+    if !task.heads.is_empty() {
+        classify::save_targets(&task.heads, folder)?;
+    }
+    save_parts(task, step, folder)?;
+    save_weights(task, step, folder, Some(SHARD_BYTES)).map_err(|cause| unsaved(&cause))
+}
+
+fn weight_of<'a>(step: &'a Step, name: &str) -> Stored<'a> {
+    let mut parameters = step.parameters().iter();
+    let parameter = parameters.find(|parameter| parameter.name == name);
+    step.stored_weight(parameter.expect("the graph has every tensor of the state dict: tested"))
+}
+
+/// Writes `config.json`, `model.safetensors` (in shards where it would exceed `shard_bytes`) and, beside them, the heads.
+pub fn save_weights(
+    task: &VideoTextTask,
+    step: &Step,
+    folder: &Path,
+    shard_bytes: Option<u64>,
+) -> Result<(), TrainError> {
+    let tensors: Vec<NamedTensor<Stored<'_>>> = task
+        .model
+        .tensors()
+        .into_iter()
+        .map(|(name, shape)| {
+            let values = weight_of(step, &name);
+            (name, shape, values)
+        })
+        .collect();
+    let head = match task.heads.is_empty() {
+        true => None,
+        false => {
+            let [weight, bias] = classify::CLASSIFIER.map(|name| {
+                let mut values = weight_of(step, name).read()?.into_owned();
+                classify::restore(&task.heads, name, &mut values);
+                Ok::<Vec<f32>, TrainError>(values)
+            });
+            Some(Head {
+                num_labels: task.num_outputs(),
+                weight: weight?,
+                bias: bias?,
+            })
+        }
+    };
+    write_folder(folder, &task.model, &tensors, head.as_ref(), shard_bytes)?;
+    Ok(())
+}
+
+/// The parts that transformers loads by themselves, and how the decoder generates.
+fn save_parts(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
+    for part in task.model.parts() {
+        let place = folder.join(part.folder);
+        let tensors: Vec<NamedTensor<Stored<'_>>> = part
+            .tensors
+            .into_iter()
+            .map(|tensor| {
+                let values = weight_of(step, &tensor.whole_name);
+                (tensor.name, tensor.shape, values)
+            })
+            .collect();
+        let written = write_folder(&place, part.config, &tensors, None, Some(SHARD_BYTES));
+        written.map_err(|cause| unsaved(&cause))?;
+    }
+    let Some(decoder) = task.decoder() else {
+        return Ok(());
+    };
+    let place = folder.join("decoder");
+    if !place.is_dir() {
+        return Ok(());
+    }
+    let generation = &task.generation;
+    let mut settings = serde_json::json!({
+        "bos_token_id": decoder.bos,
+        "decoder_start_token_id": decoder.bos,
+        "eos_token_id": decoder.eos,
+        "pad_token_id": decoder.pad,
+        // The start token is counted there.
+        "max_length": generation.max_tokens.unwrap_or(decoder.max_positions - 1) + 1,
+        "do_sample": generation.method == GenerationMethod::Sample,
+        "num_beams": match generation.method {
+            GenerationMethod::Beam => generation.beams,
+            GenerationMethod::Greedy | GenerationMethod::Sample => 1,
+        },
+    });
+    let of_method = match generation.method {
+        GenerationMethod::Greedy => serde_json::json!({}),
+        GenerationMethod::Beam => serde_json::json!({"length_penalty": generation.length_penalty}),
+        GenerationMethod::Sample => serde_json::json!({
+            "temperature": generation.temperature, "top_k": generation.top_k, "top_p": generation.top_p,
+        }),
+    };
+    if let (Some(all), serde_json::Value::Object(own)) = (settings.as_object_mut(), of_method) {
+        all.extend(own);
+        if generation.no_repeat_ngram > 0 {
+            let size = generation.no_repeat_ngram;
+            all.insert("no_repeat_ngram_size".to_owned(), size.into());
+        }
+    }
+    let path = place.join("generation_config.json");
+    write_whole(&path, format!("{settings:#}\n").as_bytes())
+}

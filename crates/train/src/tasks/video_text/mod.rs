@@ -1,0 +1,354 @@
+//! Video-text: clips against texts, and a decoder that writes captions; one encoder pass feeds both.
+//!
+//! ```text
+//! contrastive   coupled through features: all clips of the effective batch are negatives of each other
+//! caption       separable: the sum over tokens, divided by the tokens of the effective batch; padding is no target
+//! heads         separable: labels and numbers on the clip's normalised features, as in `classify`
+//! ```
+//!
+//! Samples of an effective batch are sorted by the length of their texts, so that the texts of a micro-batch are padded to a
+//! short length together: [`batch`](self).
+
+mod batch;
+mod evaluate;
+mod export;
+mod lengths;
+mod opened_model;
+mod prepare;
+mod programs;
+mod saved_model;
+mod step;
+mod tokens;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdall_data::loader::Loaded;
+use holdall_data::samples::Samples;
+use holdall_device::HostRow;
+use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
+use holdall_graph::ops::vocabulary_loss::vocabulary_tile;
+use holdall_graph::{DType, Graph};
+use holdall_models::video_text::config::{DecoderConfig, VideoTextConfig};
+
+pub use batch::{Texts, batch_of};
+pub use prepare::{prepare, setup};
+pub use saved_model::SavedVideoText;
+pub use step::Coupling;
+pub use tokens::{TokenizedTexts, VideoTextData};
+
+use self::opened_model::StartingPoint;
+use super::classify::{self, Head};
+use crate::batch::{Batch, MicroBatch};
+use crate::config::{EvaluationSection, GenerationSection, SameText, Subset};
+use crate::error::TrainError;
+use crate::scores::{Direction, Scores};
+use crate::step::Step;
+use crate::step_graph::StepWriter;
+use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
+
+/// Places of the losses in sums and seeds: the caption's only where there is a decoder, heads behind it.
+const CONTRASTIVE: usize = 0;
+const CAPTION: usize = 1;
+
+/// What texts of a micro-batch are padded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// The shortest of a few lengths that holds them.
+    ToTheLongest,
+    /// The longest text of the run.
+    Full,
+}
+
+/// Clips, texts and captions.
+#[derive(Clone)]
+pub struct VideoTextTask {
+    /// Sizes.
+    pub model: VideoTextConfig,
+    /// Labels and numbers beside them, in the order of their outputs.
+    pub heads: Vec<Head>,
+    /// Tokens per text of the text tower, start and end included.
+    pub num_text_tokens: usize,
+    /// Tokens that the decoder reads of a caption: the start token and the words. 0 without a decoder.
+    pub num_caption_tokens: usize,
+    /// Number format of the frames in the batch.
+    pub pixels: DType,
+    /// Whether clips may lack frames, which then count for nothing.
+    pub masks_frames: bool,
+    /// Weight of the contrastive loss.
+    pub contrastive_weight: f64,
+    /// Weight of the caption loss.
+    pub caption_weight: f64,
+    /// Share of a caption's token that is spread over the vocabulary.
+    pub caption_smoothing: f64,
+    /// What each token of the vocabulary counts as a target; empty: one each.
+    pub token_weights: Vec<f32>,
+    /// What clips with equal texts are to each other.
+    pub same_text: SameText,
+    /// Exact, or wrong on purpose.
+    pub coupling: Coupling,
+    /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
+    pub contrastive_tile: usize,
+    /// What texts of a micro-batch are padded to.
+    pub padding: Padding,
+    /// Rows of logits at a time in the caption loss.
+    pub vocabulary_tile: usize,
+    /// Whether the device wants the order in which gradients of equal token ids are added.
+    pub sorted_ids: bool,
+    /// Share of the numbers that are dropped in the text tower.
+    pub dropout: f64,
+    /// Seed of what is dropped.
+    pub seed: u64,
+    /// How captions are generated where they are evaluated or predicted.
+    pub generation: GenerationSection,
+    /// How much is evaluated.
+    pub evaluation: EvaluationSection,
+    /// Where weights come from.
+    weights: Option<Arc<StartingPoint>>,
+    /// Texts and labels of the run's samples, where there are any.
+    data: Option<Arc<VideoTextData>>,
+}
+
+impl VideoTextTask {
+    /// Contrastive loss and half the caption loss, on random weights.
+    pub fn new(model: VideoTextConfig, heads: Vec<Head>) -> VideoTextTask {
+        let decoder = model.decoder.as_ref();
+        VideoTextTask {
+            vocabulary_tile: vocabulary_tile(decoder.map_or(1, |one| one.vocab_size)),
+            num_text_tokens: model.max_text_tokens(),
+            num_caption_tokens: decoder.map_or(0, |one| one.max_positions),
+            model,
+            heads,
+            pixels: DType::U8,
+            masks_frames: false,
+            contrastive_weight: 1.0,
+            caption_weight: 0.5,
+            caption_smoothing: 0.0,
+            token_weights: Vec::new(),
+            same_text: SameText::Negative,
+            coupling: Coupling::EffectiveBatch,
+            contrastive_tile: CONTRASTIVE_TILE,
+            padding: Padding::ToTheLongest,
+            sorted_ids: false,
+            dropout: 0.0,
+            seed: 0,
+            generation: GenerationSection::default(),
+            evaluation: EvaluationSection::default(),
+            weights: None,
+            data: None,
+        }
+    }
+
+    /// The decoder, where there is one.
+    pub fn decoder(&self) -> Option<&DecoderConfig> {
+        self.model.decoder.as_ref()
+    }
+
+    /// What a token counts as a target of captions.
+    pub fn token_weight(&self, id: i64) -> f32 {
+        let weight = usize::try_from(id).map(|id| self.token_weights.get(id));
+        match weight {
+            Err(_) => 0.0,
+            Ok(weight) => weight.copied().unwrap_or(1.0),
+        }
+    }
+
+    /// Texts and labels of the run's samples.
+    pub fn data(&self) -> &VideoTextData {
+        let data = self.data.as_ref();
+        data.expect("a task that was prepared with data")
+    }
+
+    /// Where the first head stands among the losses.
+    fn first_head(&self) -> usize {
+        match self.model.decoder {
+            Some(_) => CAPTION + 1,
+            None => CONTRASTIVE + 1,
+        }
+    }
+
+    fn num_outputs(&self) -> usize {
+        self.heads.iter().map(Head::num_outputs).sum()
+    }
+}
+
+impl Task for VideoTextTask {
+    fn name(&self) -> &'static str {
+        "video-text"
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        let mut losses = vec![Loss {
+            name: "contrastive".to_owned(),
+            weight: self.contrastive_weight,
+            chance: Chance::LogSamples,
+        }];
+        losses.extend(self.decoder().map(|decoder| Loss {
+            name: "caption".to_owned(),
+            weight: self.caption_weight,
+            chance: Chance::Log(decoder.vocab_size),
+        }));
+        losses.extend(classify::losses_of(&self.heads));
+        losses
+    }
+
+    fn write_forward(&self, step: &mut StepWriter<'_>) {
+        step::write_forward(self, step);
+    }
+
+    fn write_coupled_losses(&self, step: &mut StepWriter<'_>) {
+        step::write_coupled_losses(self, step);
+    }
+
+    fn write_programs(&self, graph: &mut Graph, batch: usize) {
+        programs::write_programs(self, graph, batch);
+    }
+
+    fn parameter_names(&self) -> Vec<String> {
+        let tensors = self.model.tensors().into_iter();
+        let mut names: Vec<String> = tensors.map(|(name, _)| name).collect();
+        if !self.heads.is_empty() {
+            names.extend(classify::CLASSIFIER.map(str::to_owned));
+        }
+        names
+    }
+
+    fn timing_key(&self) -> String {
+        let outputs: Vec<_> = self.heads.iter().map(Head::num_outputs).collect();
+        format!(
+            "video-text {:?} {outputs:?} {} {} {:?} {} {:?} {:?} {:?} {} {} {} {}",
+            self.model,
+            self.num_text_tokens,
+            self.num_caption_tokens,
+            self.pixels,
+            self.masks_frames,
+            self.same_text,
+            self.coupling,
+            self.padding,
+            self.contrastive_tile,
+            self.vocabulary_tile,
+            self.sorted_ids,
+            self.dropout > 0.0,
+        )
+    }
+
+    fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
+        opened_model::weights(self, seed)
+    }
+
+    fn describe_weights(&self) -> String {
+        match &self.weights {
+            Some(weights) => weights.describe(),
+            None => "Weights: RANDOM".to_owned(),
+        }
+    }
+
+    fn smaller_batch_note(&self) -> &'static str {
+        ": fewer negatives"
+    }
+
+    fn as_reference(&self) -> Arc<dyn Task> {
+        Arc::new(VideoTextTask {
+            contrastive_tile: usize::MAX,
+            vocabulary_tile: usize::MAX,
+            padding: Padding::Full,
+            coupling: Coupling::EffectiveBatch,
+            ..self.clone()
+        })
+    }
+
+    fn with_plain_accumulation(&self) -> Option<Arc<dyn Task>> {
+        Some(Arc::new(VideoTextTask {
+            coupling: Coupling::WithinMicroBatch,
+            ..self.clone()
+        }))
+    }
+
+    fn picture_bytes(&self) -> usize {
+        self.model.frames() * self.model.vision.image_size.pow(2) * 3
+    }
+
+    fn batch_bytes(&self, num_samples: usize) -> u64 {
+        let of_heads: usize = self.heads.iter().map(Head::num_inputs).sum();
+        // Ids and labels of captions, ids of texts; lengths, frames, group, share and order of the sample.
+        let numbers = 2 * self.num_caption_tokens + self.num_text_tokens + of_heads + 8;
+        num_samples as u64 * (self.picture_bytes() + numbers * size_of::<i64>()) as u64
+    }
+
+    fn fill_batch(&self, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64) {
+        batch::fill(self, batch, loaded, epoch);
+    }
+
+    fn random_batch(&self, num_samples: usize, seed: u64) -> Batch {
+        batch::random(self, num_samples, seed)
+    }
+
+    fn derived_inputs(&self) -> &'static [&'static str] {
+        &batch::DERIVED
+    }
+
+    fn derive(&self, name: &str, micro: &MicroBatch<'_>, to: &mut [i64]) {
+        batch::derive(self, name, micro, to);
+    }
+
+    fn derived_numbers(&self) -> &'static [&'static str] {
+        &batch::DERIVED_NUMBERS
+    }
+
+    fn derive_numbers(&self, _name: &str, micro: &MicroBatch<'_>, to: &mut [f32]) {
+        batch::derive_token_weights(self, micro, to);
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        match self.padding {
+            Padding::ToTheLongest => {
+                lengths::lengths(self.num_text_tokens.max(self.num_caption_tokens))
+            }
+            Padding::Full => Vec::new(),
+        }
+    }
+
+    fn longest_text(&self, micro: &MicroBatch<'_>) -> usize {
+        batch::longest(self, micro)
+    }
+
+    fn count_losses(&self, batch: &Batch, micro_batches: usize, counts: &mut [f64]) {
+        batch::count_losses(self, batch, micro_batches, counts);
+    }
+
+    fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8])) {
+        for sample in 0..samples.len() {
+            add(samples.image(sample).as_bytes());
+            add(samples.caption(sample).as_bytes());
+            classify::add_targets_to_digest(samples, sample, add);
+        }
+    }
+
+    fn evaluation_bytes(&self, subset: Subset, samples: &Samples, threads: usize) -> u64 {
+        evaluate::host_bytes(self, subset, samples, threads)
+    }
+
+    fn evaluate(&self, evaluation: Evaluation<'_>) -> Result<Evaluated, Unfinished> {
+        evaluate::evaluate(self, evaluation)
+    }
+
+    fn metric(&self, scores: &Scores, name: &str) -> Option<f64> {
+        evaluate::metric(scores, name)
+    }
+
+    fn best_metric(&self, asked: Option<&str>) -> Result<(String, Direction), TrainError> {
+        evaluate::best_metric(self, asked)
+    }
+
+    fn describe_size(&self, scores: &Scores) -> Option<String> {
+        evaluate::describe_size(scores)
+    }
+
+    fn describe_scores(&self, scores: &Scores) -> String {
+        evaluate::describe_scores(scores)
+    }
+
+    fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError> {
+        export::save(self, step, folder)
+    }
+}

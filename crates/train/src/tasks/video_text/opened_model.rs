@@ -1,0 +1,324 @@
+//! The model of a run before anything is planned: what `model:` names, with what `video_text:` says laid over it.
+//!
+//! ```text
+//! a preset                    its sizes, random weights
+//! a CLIP folder or preset     its towers over frames; pooling and decoder are new
+//! a video-text folder         as it was saved; what differs in size is new, and the log says so
+//! text_model: a BERT          takes the place of the text tower
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use holdall_data::image_processor::ImageProcessor;
+use holdall_models::clip::config::ClipConfig;
+use holdall_models::config::Normalization;
+use holdall_models::folder::ModelFolder;
+use holdall_models::hub_cache;
+use holdall_models::init::Start;
+use holdall_models::model_config::ModelConfig;
+use holdall_models::video_text::config::{
+    DecoderConfig, Place, Pooling, TextTower, VideoTextConfig,
+};
+use holdall_models::video_text::weights::WeightSources;
+
+use super::super::classify;
+use super::VideoTextTask;
+use crate::config::{
+    DEFAULT_MODEL, DecoderChoice, DecoderSection, PoolingName, RunConfig, VideoTextSection,
+};
+use crate::error::TrainError;
+use crate::task::FillWeights;
+
+/// Frames of a clip where neither config nor model says how many.
+const USUAL_FRAMES: usize = 8;
+/// Layers of a transformer over frames, as CLIP4Clip has them.
+const USUAL_TEMPORAL_LAYERS: usize = 4;
+/// Queries of attention pooling.
+const USUAL_QUERIES: usize = 64;
+/// The model of a config that names none and has no CLIP in the local cache.
+const USUAL_PRESET: &str = "video-text";
+
+/// Where weights come from.
+pub(super) struct StartingPoint {
+    /// A folder, checked.
+    pub model: Option<ModelFolder>,
+    /// A BERT's.
+    pub text_model: Option<ModelFolder>,
+    /// Where there is no folder: the preset whose sizes are taken.
+    preset: String,
+    /// For the log: what comes from where.
+    summary: Vec<String>,
+    /// Whether the folder's heads are for other targets.
+    pub new_heads: bool,
+}
+
+impl StartingPoint {
+    /// The lines people look for in a log.
+    pub fn describe(&self) -> String {
+        match self.model.is_some() || self.text_model.is_some() {
+            true => self.summary.join("\n"),
+            false => format!("Weights: RANDOM (preset {})", self.preset),
+        }
+    }
+
+    /// Whether nothing was learnt yet.
+    pub fn is_random(&self) -> bool {
+        self.model.is_none() && self.text_model.is_none()
+    }
+
+    /// The folder whose tokenizer belongs to the text tower.
+    pub fn tokenizer_folder(&self) -> Option<&Path> {
+        let folder = self.text_model.as_ref().or(self.model.as_ref());
+        folder.map(ModelFolder::path)
+    }
+}
+
+/// A model before anything is planned.
+pub(super) struct OpenedModel {
+    /// Sizes, and what its frames are normalised by. Ids of a new decoder are not those of a tokenizer yet.
+    pub model: VideoTextConfig,
+    /// Where weights come from.
+    pub weights: StartingPoint,
+    /// What its frames go through.
+    pub processor: ImageProcessor,
+    /// Whether the decoder, if there is one, is not a folder's.
+    pub has_new_decoder: bool,
+}
+
+/// The folder that a name is, or has in the local Hugging Face cache.
+fn folder_of(name: &str) -> Option<PathBuf> {
+    let path = Path::new(name);
+    match path.exists() {
+        true => Some(path.to_owned()),
+        false => hub_cache::find(name),
+    }
+}
+
+/// The model that `model:` names, as the config has it.
+pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> {
+    let name = config.model.as_str();
+    let folder = folder_of(name)
+        .map(|path| -> Result<ModelFolder, TrainError> {
+            let folder = ModelFolder::open(&path)?;
+            folder.check()?;
+            Ok(folder)
+        })
+        .transpose()?;
+    let frames: Option<usize> = None;
+    let of_clip = |clip: &ClipConfig| {
+        VideoTextConfig::of_clip(clip, frames.unwrap_or(USUAL_FRAMES))
+    };
+    // Where a config names no model and CLIP's is not in the cache, sizes are those of the usual preset.
+    let preset = match name {
+        DEFAULT_MODEL => USUAL_PRESET,
+        name => name,
+    };
+    let mut model = match folder.as_ref().map(ModelFolder::config) {
+        Some(ModelConfig::VideoText(model)) => model.clone(),
+        Some(ModelConfig::Clip(clip)) => of_clip(clip),
+        Some(other) => {
+            return Err(TrainError::Config(format!(
+                "model `{name}`: expected a CLIP or a video-text model, found {}\n\
+                 hint: a CLIP folder, a folder that `holdall train` wrote for `task: video-text`, or a preset: {}",
+                other.describe(),
+                VideoTextConfig::PRESETS.join(", ")
+            )));
+        }
+        None => match VideoTextConfig::preset(preset) {
+            Some(model) => model,
+            None => match ClipConfig::preset(preset) {
+                Some(clip) => of_clip(&clip),
+                None => {
+                    return Err(TrainError::Config(format!(
+                        "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
+                         Hugging Face cache, or a preset; found none\nhint: presets are {}, and those of CLIP: {}",
+                        VideoTextConfig::PRESETS.join(", "),
+                        ClipConfig::PRESETS.join(", ")
+                    )));
+                }
+            },
+        },
+    };
+    let saved = folder
+        .as_ref()
+        .filter(|folder| matches!(folder.config(), ModelConfig::VideoText(_)));
+    let text_model = open_text_model(&config.video_text)?;
+    if let Some((_, ModelConfig::Bert(bert))) = text_model.as_ref().map(|one| (one, one.config())) {
+        model.text = TextTower::Bert(bert.clone());
+    }
+    set_frames(&mut model, config, saved)?;
+    set_pooling(&mut model, &config.video_text);
+    let had_decoder = model.decoder.clone();
+    set_decoder(&mut model, &config.video_text.decoder);
+    let has_new_decoder = saved.is_none() || had_decoder != model.decoder;
+    let size = model.vision.image_size as u32;
+    let processor = match &folder {
+        Some(folder) => ImageProcessor::read(folder.path(), size)?,
+        None => ImageProcessor::clip(size),
+    };
+    model.vision.normalization = Normalization {
+        mean: processor.mean,
+        std: processor.std,
+    };
+    model
+        .validate(Path::new("video_text"))
+        .map_err(TrainError::from)?;
+    let sources = WeightSources::new(&model, folder.as_ref(), text_model.as_ref(), 0)?;
+    let summary = sources.summary();
+    Ok(OpenedModel {
+        weights: StartingPoint {
+            model: folder,
+            text_model,
+            preset: preset.to_owned(),
+            summary,
+            new_heads: true,
+        },
+        model,
+        processor,
+        has_new_decoder,
+    })
+}
+
+fn open_text_model(section: &VideoTextSection) -> Result<Option<ModelFolder>, TrainError> {
+    let Some(name) = &section.text_model else {
+        return Ok(None);
+    };
+    let Some(path) = folder_of(name) else {
+        return Err(TrainError::Config(format!(
+            "video_text.text_model: `{name}`, expected a folder of a BERT, or a name in the local Hugging Face cache; found none\n\
+             hint: `huggingface-cli download {name}` puts it there"
+        )));
+    };
+    let folder = ModelFolder::open(&path)?;
+    folder.check()?;
+    match folder.config() {
+        ModelConfig::Bert(_) => Ok(Some(folder)),
+        other => Err(TrainError::Config(format!(
+            "video_text.text_model: {}, expected a BERT, found {}\nhint: CLIP's text tower comes with `model:`",
+            path.display(),
+            other.describe()
+        ))),
+    }
+}
+
+/// Frames and videos of a sample, as the config says; a model that has learnt places of frames keeps to them.
+fn set_frames(
+    model: &mut VideoTextConfig,
+    config: &RunConfig,
+    saved: Option<&ModelFolder>,
+) -> Result<(), TrainError> {
+    let frames: Option<usize> = None;
+    let videos: Option<usize> = None;
+    let asked = (
+        frames.unwrap_or(model.num_frames),
+        videos.unwrap_or(model.num_videos),
+    );
+    let known = (model.num_frames, model.num_videos);
+    let has_places = model.pooling != Pooling::Mean || model.num_videos > 1;
+    if let (true, true, Some(folder)) = (asked != known, has_places, saved) {
+        return Err(TrainError::Config(format!(
+            "data.frames: {} of {} videos, expected {} of {}, as {} was trained: it has learnt places of frames\n\
+             hint: leave `frames` and `num_videos` out",
+            asked.0,
+            asked.1,
+            known.0,
+            known.1,
+            folder.path().display()
+        )));
+    }
+    (model.num_frames, model.num_videos) = asked;
+    Ok(())
+}
+
+fn set_pooling(model: &mut VideoTextConfig, section: &VideoTextSection) {
+    let layers = section.temporal_layers;
+    let heads = |width: usize| match width / 64 {
+        0 => 2,
+        heads => heads,
+    };
+    match (section.pooling, model.pooling) {
+        (None, Pooling::Temporal { place, .. }) if layers.is_some() => {
+            let layers = layers.unwrap_or(USUAL_TEMPORAL_LAYERS);
+            model.pooling = model.temporal(layers, place);
+        }
+        (None, _) => {}
+        (Some(PoolingName::Mean), _) => model.pooling = Pooling::Mean,
+        (Some(PoolingName::Temporal), before) => {
+            let (place, usual) = match before {
+                Pooling::Temporal { place, layers, .. } => (place, layers),
+                _ => (Place::Projected, USUAL_TEMPORAL_LAYERS),
+            };
+            model.pooling = model.temporal(layers.unwrap_or(usual), place);
+        }
+        (Some(PoolingName::Attention), before) => {
+            let usual = match before {
+                Pooling::Attention { queries, .. } => queries,
+                _ => USUAL_QUERIES,
+            };
+            model.pooling = Pooling::Attention {
+                queries: section.queries.unwrap_or(usual),
+                heads: heads(model.vision.hidden_size),
+            };
+        }
+    }
+}
+
+/// The decoder that is asked for. Vocabulary and ids of a new one are the text tower's until a tokenizer says otherwise.
+fn set_decoder(model: &mut VideoTextConfig, choice: &DecoderChoice) {
+    let DecoderChoice::Sizes(section) = choice else {
+        model.decoder = None;
+        return;
+    };
+    let (vocabulary, positions) = (model.text_vocab_size(), model.max_text_tokens());
+    let last = vocabulary as i64 - 1;
+    let usual = || DecoderConfig::new(vocabulary, positions, [last - 1, last, last]);
+    let decoder = model.decoder.take().unwrap_or_else(usual);
+    let DecoderSection {
+        layers,
+        width,
+        heads,
+        inner,
+        tied,
+        tokens,
+    } = *section;
+    model.decoder = Some(DecoderConfig {
+        layers: layers.unwrap_or(decoder.layers),
+        width: width.unwrap_or(decoder.width),
+        heads: heads.unwrap_or(decoder.heads),
+        inner: inner.unwrap_or(decoder.inner),
+        tied: tied.unwrap_or(decoder.tied),
+        max_positions: tokens.unwrap_or(decoder.max_positions),
+        ..decoder
+    });
+}
+
+/// What fills the weights: from where they come, or drawn.
+pub(super) fn weights(task: &VideoTextTask, seed: u64) -> Result<FillWeights<'_>, TrainError> {
+    let start = task.weights.as_deref();
+    let [model, text_model] = match start {
+        Some(start) => [start.model.as_ref(), start.text_model.as_ref()],
+        None => [None, None],
+    };
+    let sources = WeightSources::new(&task.model, model, text_model, seed)?;
+    let keeps_heads = start.is_some_and(|start| !start.new_heads);
+    let head = match model {
+        Some(folder) if keeps_heads && !task.heads.is_empty() => folder.read_head()?,
+        _ => None,
+    };
+    let new_head = Start::Normal((task.model.projection_dim as f64).powf(-0.5));
+    let [weight_name, bias_name] = classify::CLASSIFIER;
+    Ok(Box::new(move |name, values| {
+        match &head {
+            Some(head) if name == weight_name => values.copy_from_slice(&head.weight),
+            Some(head) if name == bias_name => values.copy_from_slice(&head.bias),
+            None if name == weight_name => new_head.fill(seed, name, values),
+            None if name == bias_name => values.fill(0.0),
+            _ => return Ok(sources.fill(name, values)?),
+        }
+        // What is saved gives numbers as they are.
+        if head.is_some() {
+            classify::standardize(&task.heads, name, values);
+        }
+        Ok(())
+    }))
+}

@@ -1,0 +1,165 @@
+//! What a step computes: clips and texts to features, captions to their loss.
+
+use holdall_graph::ops::add::AddInto;
+use holdall_graph::{DType, ValueId};
+use holdall_models::video_text::config::TextTower;
+use holdall_models::video_text::{self, CaptionInputs, FrameCounts, TextInputs};
+use holdall_models::vit::{self, Regularization};
+
+use super::super::classify;
+use super::batch::{
+    CAPTION_IDS, CAPTION_LABELS, CAPTION_ORDER, FRAME_COUNTS, FRAME_TOKEN_COUNTS, GROUPS, PIXELS, SAMPLE_IDS, SHARES,
+    STREAM, TEXT_END, TEXT_IDS, TEXT_LENGTHS, TEXT_ORDER, TOKEN_WEIGHTS,
+};
+use super::{CAPTION, CONTRASTIVE, VideoTextTask};
+use crate::config::SameText;
+use crate::step_graph::StepWriter;
+
+/// Features of the whole effective batch: clips, texts.
+pub(super) const FEATURES: [&str; 2] = ["video features", "text features"];
+
+/// What micro-batches have to do with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coupling {
+    /// All samples of the effective batch are negatives, and captions are a mean over all its tokens: exact.
+    EffectiveBatch,
+    /// Each micro-batch has its own negatives and its own mean, as in plain accumulation: wrong on purpose, so that `verify` can
+    /// show that it notices.
+    WithinMicroBatch,
+}
+
+pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
+    let (model, batch) = (&task.model, step.batch);
+    let size = model.vision.image_size;
+    let clip = [model.frames(), size, size, 3];
+    let pixels = step.input(PIXELS, &clip, task.pixels);
+    let counts = task.masks_frames.then(|| FrameCounts {
+        frames: step.input(FRAME_COUNTS, &[], DType::I64),
+        tokens: step.input(FRAME_TOKEN_COUNTS, &[], DType::I64),
+    });
+    let text_inputs = text_inputs(task, step);
+    let regularization = (task.dropout > 0.0).then(|| Regularization {
+        dropout: task.dropout,
+        stochastic_depth: 0.0,
+        sample_ids_b: step.input(SAMPLE_IDS, &[], DType::I64),
+        stream_2: step.graph.input(STREAM, &[2], DType::I64),
+    });
+    let captions = task.decoder().map(|_| caption_inputs(task, step));
+
+    let dims = [batch, model.projection_dim];
+    let features = ["video", "text"].map(|name| step.graph.statistic(name, &dims));
+    let [video, text] = features;
+    let frame_tokens = video_text::video(step.graph, model, pixels, counts, video);
+    let states = captions.as_ref().map(|captions| {
+        let frame_tokens = frame_tokens.expect("a model with a decoder has frame tokens");
+        let inputs = &captions.inputs;
+        video_text::caption_states(step.graph, model, frame_tokens, counts, inputs)
+    });
+    let regularization = regularization.as_ref();
+    video_text::text(step.graph, model, &text_inputs, text, regularization);
+    if task.coupling == Coupling::EffectiveBatch {
+        for (name, own) in FEATURES.into_iter().zip(features) {
+            step.leave(name, own);
+        }
+    }
+    // Both the losses and the towers know it: the same storage by its name.
+    let logit_scale = video_text::logit_scale(step.graph);
+    if let (Some(captions), Some(states)) = (captions, states) {
+        write_caption_loss(task, step, &captions, states);
+    }
+    if !task.heads.is_empty() {
+        let logits = vit::classifier(step.graph, video, task.num_outputs());
+        classify::write_head_losses(step, logits, &task.heads, task.first_head(), false);
+    }
+    if task.coupling == Coupling::WithinMicroBatch {
+        let all_weights = step.sample_weights();
+        let micro_weights = step.graph.micro_rows(all_weights, batch);
+        // The loss has products, and they have fixed places.
+        let own_weights = step.graph.statistic("own weights", &[batch]);
+        step.graph
+            .push_new(AddInto {}, vec![micro_weights], &[own_weights]);
+        let sum = step.separable_loss(CONTRASTIVE);
+        let tile = task.contrastive_tile;
+        step.graph
+            .contrastive_into(features, own_weights, logit_scale, sum, tile);
+    }
+}
+
+fn text_inputs(task: &VideoTextTask, step: &mut StepWriter<'_>) -> TextInputs {
+    let tokens = task.num_text_tokens.min(step.length.unwrap_or(usize::MAX));
+    let is_clip = matches!(task.model.text, TextTower::Clip(_));
+    TextInputs {
+        ids: step.input(TEXT_IDS, &[tokens], DType::I64),
+        lengths: step.input(TEXT_LENGTHS, &[], DType::I64),
+        end: is_clip.then(|| step.input(TEXT_END, &[], DType::I64)),
+        order: task
+            .sorted_ids
+            .then(|| step.input(TEXT_ORDER, &[tokens], DType::I64)),
+    }
+}
+
+struct Captions {
+    inputs: CaptionInputs,
+    labels_bt: ValueId,
+    token_weights_bt: ValueId,
+}
+
+fn caption_inputs(task: &VideoTextTask, step: &mut StepWriter<'_>) -> Captions {
+    let tokens = task.num_caption_tokens.min(step.length.unwrap_or(usize::MAX));
+    Captions {
+        inputs: CaptionInputs {
+            ids_bt: step.input(CAPTION_IDS, &[tokens], DType::I64),
+            order_bt: task
+                .sorted_ids
+                .then(|| step.input(CAPTION_ORDER, &[tokens], DType::I64)),
+        },
+        labels_bt: step.input(CAPTION_LABELS, &[tokens], DType::I64),
+        token_weights_bt: step.input(TOKEN_WEIGHTS, &[tokens], DType::F32),
+    }
+}
+
+fn write_caption_loss(
+    task: &VideoTextTask,
+    step: &mut StepWriter<'_>,
+    captions: &Captions,
+    states_btd: ValueId,
+) {
+    let all_weights = step.sample_weights();
+    let sample_weights = step.graph.micro_rows(all_weights, step.batch);
+    let weight_vd = video_text::head_weight(step.graph, &task.model);
+    let sum = step.separable_loss(CAPTION);
+    step.graph.vocabulary_loss_into(
+        "caption",
+        states_btd,
+        weight_vd,
+        captions.labels_bt,
+        captions.token_weights_bt,
+        sample_weights,
+        sum,
+        task.caption_smoothing,
+        task.vocabulary_tile,
+    );
+}
+
+pub(super) fn write_coupled_losses(task: &VideoTextTask, step: &mut StepWriter<'_>) {
+    let features = FEATURES.map(|name| {
+        let value = step.graph.endpoint(name);
+        value.expect("left by the forward pass")
+    });
+    let weights = step.sample_weights();
+    let logit_scale = video_text::logit_scale(step.graph);
+    let sum = step.coupled_loss(CONTRASTIVE);
+    let tile = task.contrastive_tile;
+    match task.same_text {
+        SameText::Negative => {
+            step.graph
+                .contrastive_into(features, weights, logit_scale, sum, tile);
+        }
+        SameText::Positive => {
+            let groups = step.whole_input(GROUPS, &[], DType::I64);
+            let shares = step.whole_input(SHARES, &[], DType::F32);
+            step.graph
+                .contrastive_groups_into(features, weights, groups, shares, logit_scale, sum, tile);
+        }
+    }
+}
