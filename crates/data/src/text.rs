@@ -151,6 +151,21 @@ impl TextEncoder {
         })
     }
 
+    /// The words of token ids; start, end and other special tokens are left out.
+    pub fn decode(&self, ids: &[i64]) -> Result<String, DataError> {
+        let ids: Vec<u32> = ids
+            .iter()
+            .filter_map(|&id| u32::try_from(id).ok())
+            .filter(|&id| id != self.start && id != self.end)
+            .collect();
+        let words = self.tokenizer.decode(&ids, true).map_err(|cause| {
+            let hint = "the decoder's tokenizer may not be the one that it was trained with";
+            DataError::invalid(format_args!("token ids {ids:?}"), "words", cause, hint)
+        })?;
+        // CLIP's tokenizers end every word with this, and transformers takes it away as well.
+        Ok(words.replace("</w>", " ").trim().to_owned())
+    }
+
     /// The id that ends every caption, and pads it.
     pub fn eos_id(&self) -> i64 {
         i64::from(self.end)

@@ -226,11 +226,12 @@ pub struct Evaluated {
 }
 
 /// Files that [`Evaluated::files`] may have: those of the best model stay.
-pub const BEST_FILES: [&str; 4] = [
+pub const BEST_FILES: [&str; 5] = [
     "samples.json",
     "confusion.json",
     "segmentation.json",
     "captions.json",
+    "predictions.csv",
 ];
 
 /// Why an evaluation has no result.

@@ -10,13 +10,19 @@
 //! short length together: [`batch`](self).
 
 mod batch;
+mod captions;
+#[cfg(test)]
+mod decoding_tests;
 mod evaluate;
+mod examples;
 mod export;
 mod lengths;
 mod opened_model;
+mod predict;
 mod prepare;
 mod programs;
 mod saved_model;
+mod scores;
 mod step;
 mod tokens;
 
@@ -32,6 +38,7 @@ use holdall_graph::{DType, Graph};
 use holdall_models::video_text::config::{DecoderConfig, VideoTextConfig};
 
 pub use batch::{Texts, batch_of};
+pub use predict::{ClipReader, EncodedClips};
 pub use prepare::{prepare, setup};
 pub use saved_model::SavedVideoText;
 pub use step::Coupling;
@@ -333,19 +340,19 @@ impl Task for VideoTextTask {
     }
 
     fn metric(&self, scores: &Scores, name: &str) -> Option<f64> {
-        evaluate::metric(scores, name)
+        scores::metric(scores, name)
     }
 
     fn best_metric(&self, asked: Option<&str>) -> Result<(String, Direction), TrainError> {
-        evaluate::best_metric(self, asked)
+        scores::best_metric(self, asked)
     }
 
     fn describe_size(&self, scores: &Scores) -> Option<String> {
-        evaluate::describe_size(scores)
+        scores::describe_size(scores)
     }
 
     fn describe_scores(&self, scores: &Scores) -> String {
-        evaluate::describe_scores(scores)
+        scores::describe_scores(self, scores)
     }
 
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError> {

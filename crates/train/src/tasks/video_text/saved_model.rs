@@ -14,6 +14,7 @@ use super::export::{CAPTION_TOKENIZER, SavedTexts};
 use super::opened_model::{OpenedModel, open_model};
 use crate::config::RunConfig;
 use crate::error::TrainError;
+use crate::generation::read_generation_config;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 
 /// A model with all that lies beside it.
@@ -48,6 +49,7 @@ impl SavedVideoText {
         weights.new_heads = false;
         let heads = targets.iter().map(Head::new).collect();
         let mut task = VideoTextTask::new(model, heads);
+        task.generation = read_generation_config(folder.path())?.unwrap_or_default();
         task.weights = Some(Arc::new(weights));
         Ok(SavedVideoText {
             task,
@@ -61,6 +63,16 @@ impl SavedVideoText {
     /// What is computed.
     pub fn task(&self) -> &VideoTextTask {
         &self.task
+    }
+
+    /// What a contrastive similarity is multiplied by.
+    pub fn logit_scale(&self) -> Result<f32, TrainError> {
+        let mut value = [0.0];
+        let weights = self.task.weights.as_deref();
+        if let Some(folder) = weights.and_then(|weights| weights.model.as_ref()) {
+            folder.read_f32("logit_scale", &mut value)?;
+        }
+        Ok(value[0].exp())
     }
 
     /// The text tower's tokenizer.
