@@ -9,6 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
+use holdall_data::clips::ClipFraming;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::config::Normalization;
@@ -29,8 +30,6 @@ use crate::config::{
 use crate::error::TrainError;
 use crate::task::FillWeights;
 
-/// Frames of a clip where neither config nor model says how many.
-const USUAL_FRAMES: usize = 8;
 /// Layers of a transformer over frames, as CLIP4Clip has them.
 const USUAL_TEMPORAL_LAYERS: usize = 4;
 /// Queries of attention pooling.
@@ -104,9 +103,9 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
             Ok(folder)
         })
         .transpose()?;
-    let frames: Option<usize> = None;
+    let frames = config.data.frames.map(|frames| frames as usize);
     let of_clip = |clip: &ClipConfig| {
-        VideoTextConfig::of_clip(clip, frames.unwrap_or(USUAL_FRAMES))
+        VideoTextConfig::of_clip(clip, frames.unwrap_or(ClipFraming::DEFAULT_FRAMES))
     };
     // Where a config names no model and CLIP's is not in the cache, sizes are those of the usual preset.
     let preset = match name {
@@ -207,8 +206,8 @@ fn set_frames(
     config: &RunConfig,
     saved: Option<&ModelFolder>,
 ) -> Result<(), TrainError> {
-    let frames: Option<usize> = None;
-    let videos: Option<usize> = None;
+    let frames = config.data.frames.map(|frames| frames as usize);
+    let videos = config.data.num_videos.map(|videos| videos as usize);
     let asked = (
         frames.unwrap_or(model.num_frames),
         videos.unwrap_or(model.num_videos),
