@@ -7,8 +7,9 @@ use clap::{Args, Parser, Subcommand};
 use holdall_device::DeviceChoice;
 use holdall_train::budget::Memory;
 
-pub use self::run_options::{RunOptions, TaskArgument, set};
+pub use self::run_options::{PrecisionArgument, RunOptions, TaskArgument, set};
 use crate::commands::analyze::AnalyzeArguments;
+use crate::commands::bench_captions::BenchCaptionsArguments;
 use crate::commands::bench_loader::BenchLoaderArguments;
 use crate::commands::bench_retrieval::BenchRetrievalArguments;
 use crate::commands::bench_step::{
@@ -123,6 +124,8 @@ pub enum BenchCommand {
     VideoText(BenchVideoTextArguments),
     /// Pictures of a folder into batches, beside decoding alone
     Loader(BenchLoaderArguments),
+    /// Captions of random clips, token by token
+    Captions(BenchCaptionsArguments),
     /// Exact ranks of random features
     Retrieval(BenchRetrievalArguments),
 }

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
             BenchCommand::Clip(arguments) => commands::bench_step::run_clip(arguments),
             BenchCommand::Classify(arguments) => commands::bench_step::run_classify(arguments),
             BenchCommand::Segment(arguments) => commands::bench_step::run_segment(arguments),
+            BenchCommand::Captions(arguments) => commands::bench_captions::run(arguments),
             BenchCommand::VideoText(arguments) => commands::bench_step::run_video_text(arguments),
             BenchCommand::Loader(arguments) => commands::bench_loader::run(arguments),
             BenchCommand::Retrieval(arguments) => commands::bench_retrieval::run(arguments),

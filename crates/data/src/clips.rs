@@ -27,8 +27,8 @@ mod tests;
 mod video;
 mod webp_chunks;
 
-pub use file::ClipFile;
-pub(crate) use file::{is_clip_name, needs_ffmpeg};
+pub(crate) use file::needs_ffmpeg;
+pub use file::{ClipFile, is_clip_name};
 pub use framing::ClipFraming;
 pub(crate) use video::find_ffmpeg;
 

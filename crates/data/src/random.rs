@@ -7,6 +7,7 @@ use holdall_files::{GOLDEN, SplitMix64, mix};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     Split = 1,
+    Drawn = 20,
     Shuffle = 2,
     Balance = 3,
     Augment = 4,

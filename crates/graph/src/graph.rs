@@ -344,6 +344,14 @@ impl Graph {
         value
     }
 
+    /// A tensor in the compute format that forward programs leave for each other, until a step runs: an endpoint of that name. It
+    /// lies where the step has its activations.
+    pub fn forward_cache(&mut self, name: &str, dims: &[usize]) -> ValueId {
+        let value = self.tensor(name, dims, self.compute, Role::Cache);
+        self.name_endpoint(name, value);
+        value
+    }
+
     /// Names a value that is fed or read from outside. The name survives planning; within a forward program, the program's
     /// name and a slash come first.
     ///

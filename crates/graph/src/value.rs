@@ -58,6 +58,9 @@ pub enum Role {
     Input,
     /// What micro-batches hand to the whole step: features, their gradients, loss sums, norms.
     Feature,
+    /// What forward programs beside the step leave for each other: alive from the first of them to the last. A step may overwrite
+    /// it.
+    Cache,
 }
 
 /// Dimensions that a shape may have: `[batch, frames, height, width, channels]` and one to spare.

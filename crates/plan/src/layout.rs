@@ -9,7 +9,7 @@ use std::ops::Range;
 use holdall_graph::{Graph, Role, StorageId, Value, ValueId};
 use serde::Serialize;
 
-use crate::lifetimes::Lifetimes;
+use crate::lifetimes::{CACHES, FIRST_PROGRAM, GRADIENTS, Lifetimes, SLOTS};
 use crate::memory_map::MemoryMap;
 use crate::pack::{Packing, pack};
 use crate::program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
@@ -157,13 +157,15 @@ impl Layout {
             lifetimes
                 .gradients
                 .iter()
-                .map(|(&storage, offset)| (storage, base(0) + offset)),
+                .map(|(&storage, offset)| (storage, base(GRADIENTS) + offset)),
         );
+        let caches = lifetimes.caches.iter();
+        placed.extend(caches.map(|(&storage, offset)| (storage, base(CACHES) + offset)));
         let graph = &lifetimes.rewritten.graph;
         let instructions = |stage: Stage, of: Nodes<'_>| {
             let (local_base, slot_stride) = match stage.has_slot() {
-                true => (base(1), lifetimes.slot_bytes),
-                false => (base(2 + stage.id().0), 0),
+                true => (base(SLOTS), lifetimes.slot_bytes),
+                false => (base(FIRST_PROGRAM + stage.id().0), 0),
             };
             match lifetimes.present(stage, kept, accumulation) {
                 false => Vec::new(),
@@ -383,7 +385,7 @@ impl StepPlan {
         Some(address(&shorter.graph, value, offset, 0))
     }
 
-    /// Where a value that outlives programs is: weights, gradients, state, inputs, features.
+    /// Where a value that outlives programs is: weights, gradients, state, inputs, features, caches.
     pub fn place(&self, id: ValueId) -> Place {
         self.place_of(self.graph.value(id))
     }

@@ -47,6 +47,8 @@ pub struct Lifetimes {
     pub(crate) landing: Option<u64>,
     pub(crate) gradients: HashMap<StorageId, u64>,
     pub(crate) gradient_bytes: u64,
+    pub(crate) caches: HashMap<StorageId, u64>,
+    pub(crate) cache_bytes: u64,
     pub(crate) slot: HashMap<StorageId, u64>,
     pub(crate) slot_bytes: u64,
     pub(crate) by_role: HashMap<Role, u64>,
@@ -59,6 +61,12 @@ pub struct Lifetimes {
     pub(crate) shorter: Vec<Shorter>,
 }
 
+/// Places among the regions: gradients, slots, caches, then one for each stage.
+pub(crate) const GRADIENTS: usize = 0;
+pub(crate) const SLOTS: usize = 1;
+pub(crate) const CACHES: usize = 2;
+pub(crate) const FIRST_PROGRAM: usize = 3;
+
 /// Lifetimes, sizes and times of a graph under a policy.
 pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target) -> Lifetimes {
     let rewritten = rewrite(graph, policy);
@@ -66,11 +74,13 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
     let mut persistent = HashMap::new();
     let mut gradients = HashMap::new();
     let mut by_role: HashMap<Role, u64> = HashMap::new();
-    let (mut persistent_bytes, mut gradient_bytes) = (0, 0);
+    let mut caches = HashMap::new();
+    let (mut persistent_bytes, mut gradient_bytes, mut cache_bytes) = (0, 0, 0);
     let mut inputs = 0..0;
     // Inputs last and side by side: they arrive together.
     for role in [
         Role::Gradient,
+        Role::Cache,
         Role::Weight,
         Role::Optimizer,
         Role::Feature,
@@ -84,6 +94,7 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
             let bytes = align(storage.bytes(), alignment);
             let (offsets, total) = match role {
                 Role::Gradient => (&mut gradients, &mut gradient_bytes),
+                Role::Cache => (&mut caches, &mut cache_bytes),
                 _ => (&mut persistent, &mut persistent_bytes),
             };
             offsets.insert(StorageId(index), *total);
@@ -135,6 +146,8 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
         landing,
         gradients,
         gradient_bytes,
+        caches,
+        cache_bytes,
         slot,
         slot_bytes,
         by_role,
@@ -273,7 +286,7 @@ impl Lifetimes {
             .sum()
     }
 
-    /// Regions over stages: gradients, slots, and each program's transients of the given size.
+    /// Regions over stages: gradients, slots, caches, and from [`FIRST_PROGRAM`] on each program's transients of the given size.
     pub(crate) fn regions(
         &self,
         kept: usize,
@@ -286,9 +299,12 @@ impl Lifetimes {
             start: first.id().0,
             end: last.id().0,
         };
+        let last_forward = self.rewritten.graph.forward_programs().len().max(1) - 1;
+        let forward = [Stage::Forward(0), Stage::Forward(last_forward)];
         let mut items = vec![
             from_to(self.gradient_bytes, Stage::Loss, Stage::Update),
             from_to(slots_bytes, Stage::KeptForward, Stage::KeptBackward),
+            from_to(self.cache_bytes, forward[0], forward[1]),
         ];
         items.extend(self.rewritten.stages().map(|stage| {
             let bytes = match self.present(stage, kept, accumulation) {

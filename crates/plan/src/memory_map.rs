@@ -15,6 +15,7 @@
 use holdall_graph::{BlockId, Role, StorageId};
 
 use crate::layout::Layout;
+use crate::lifetimes::{CACHES, FIRST_PROGRAM, GRADIENTS, SLOTS};
 use crate::pack::Packing;
 use crate::program::Stage;
 
@@ -107,16 +108,16 @@ impl Layout {
                 self.draw_operations(stage, lifetimes.runs(stage, kept, accumulation), &mut map);
             }
         }
-        let last_slot = base(1) + lifetimes.slot_bytes * kept.saturating_sub(1) as u64;
+        let last_slot = base(SLOTS) + lifetimes.slot_bytes * kept.saturating_sub(1) as u64;
         for program in map.programs.clone() {
             let local_base = match program.stage.has_slot() {
                 true => last_slot,
-                false => base(2 + program.stage.id().0),
+                false => base(FIRST_PROGRAM + program.stage.id().0),
             };
             self.draw_locals(&program, local_base, &mut map.boxes);
         }
-        self.draw_slots(kept, base(1), &mut map);
-        self.draw_outliving(base(0), &mut map);
+        self.draw_slots(kept, base(SLOTS), &mut map);
+        self.draw_outliving([base(GRADIENTS), base(CACHES)], &mut map);
         map.boxes.retain(|placed| placed.bytes > 0);
         map
     }
@@ -200,8 +201,8 @@ impl Layout {
         }
     }
 
-    /// Weights, state, inputs, features and gradients.
-    fn draw_outliving(&self, gradients_base: u64, map: &mut MemoryMap) {
+    /// Weights, state, inputs, features, gradients and caches.
+    fn draw_outliving(&self, [gradients_base, caches_base]: [u64; 2], map: &mut MemoryMap) {
         let lifetimes = &self.lifetimes;
         let whole = (0, map.operations.len().saturating_sub(1));
         let from_loss = [Stage::Loss, Stage::Update].map(|stage| map.program(stage));
@@ -209,11 +210,17 @@ impl Layout {
             [Some(loss), Some(update)] => (loss.first, update.last),
             _ => whole,
         };
+        let first_forward = map.program(Stage::Forward(0));
+        let from_first_forward = (first_forward.map_or(0, |one| one.first), whole.1);
         for (index, storage) in lifetimes.rewritten.graph.storages().iter().enumerate() {
             let id = StorageId(index);
             let (offset, (first, last)) = match storage.role {
                 Role::Gradient => match lifetimes.gradients.get(&id) {
                     Some(offset) => (gradients_base + offset, from_loss),
+                    None => continue,
+                },
+                Role::Cache => match lifetimes.caches.get(&id) {
+                    Some(offset) => (caches_base + offset, from_first_forward),
                     None => continue,
                 },
                 _ => match lifetimes.persistent.get(&id) {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use holdall_device::{Arithmetic, Device, DeviceError, HostRow, Machine};
 use holdall_graph::Graph;
-use holdall_plan::{PlanError, Recompute, RecomputePolicy, StepPlan, lifetimes_of};
+use holdall_plan::{PlanError, Recompute, RecomputePolicy, StepPlan, Target, lifetimes_of};
 
 use crate::error::TrainError;
 use crate::step::{fill_parameters, on_its_threads, place};
@@ -87,13 +87,37 @@ impl<'a> Forward<'a> {
     /// # Panics
     /// If there is none of that name.
     pub fn run(&mut self, program: &str) -> Result<(), DeviceError> {
+        self.start(program);
+        // A synchronisation per batch: its results are read next.
+        self.machine.wait()
+    }
+
+    /// Runs a program and reads an endpoint of it: one round trip.
+    ///
+    /// # Panics
+    /// If there is no program or no endpoint of that name.
+    pub fn run_and_read(
+        &mut self,
+        program: &str,
+        endpoint: &str,
+    ) -> Result<Cow<'_, [f32]>, DeviceError> {
+        self.start(program);
+        let place = place(self.plan, endpoint);
+        if !self.device.is_gpu() {
+            return self.machine.read(&place);
+        }
+        let values = self.machine.read(&place)?.into_owned();
+        // Nothing runs any more: this tells whether the program failed.
+        self.machine.wait()?;
+        Ok(Cow::Owned(values))
+    }
+
+    fn start(&mut self, program: &str) {
         let id = self.plan.forward_program(program);
         let id = id.unwrap_or_else(|| panic!("the graph has no forward program `{program}`"));
         on_its_threads(self.device, || {
             self.machine.run(self.device, self.plan, id, 0, 0);
         });
-        // A synchronisation per batch: its results are read next.
-        self.machine.wait()
     }
 
     /// The first rows of an endpoint.
@@ -120,7 +144,42 @@ pub struct ForwardModel {
 /// Samples at a time, unless the user says otherwise or memory does.
 const BATCHES: [usize; 8] = [64, 32, 16, 8, 4, 3, 2, 1];
 
+/// On the CPU the pictures of a batch are part of what the budget bounds.
+fn row_bytes(device: &Device, task: &dyn Task) -> u64 {
+    match device.is_gpu() {
+        true => 0,
+        false => task.picture_bytes() as u64,
+    }
+}
+
+fn plan(task: &dyn Task, target: &dyn Target, arithmetic: Arithmetic, batch: usize) -> StepPlan {
+    let mut graph = Graph::new(arithmetic.compute());
+    task.write_programs(&mut graph, batch);
+    let nothing_recomputed = RecomputePolicy::uniform(Recompute::None, 0);
+    let lifetimes = lifetimes_of(&graph, &nothing_recomputed, target);
+    lifetimes.pack().plan(0, 0)
+}
+
 impl ForwardModel {
+    /// Plans a batch of this size in this arithmetic, whatever it takes, and reserves the arena.
+    pub fn with_arithmetic(
+        device: &Device,
+        task: &dyn Task,
+        arithmetic: Arithmetic,
+        batch: usize,
+    ) -> Result<ForwardModel, TrainError> {
+        let target = device.target(arithmetic, 0)?;
+        let plan = plan(task, &*target, arithmetic, batch);
+        let machine = Machine::new(device, &plan, arithmetic)?;
+        let mut model = ForwardModel {
+            batch,
+            plan,
+            machine,
+        };
+        model.plan.process_bytes += batch as u64 * row_bytes(device, task);
+        Ok(model)
+    }
+
     /// Plans the largest batch that fits the budget, or the one asked for, and reserves the arena. In f32: what a model is
     /// worth should not depend on what a device likes best.
     pub fn new(
@@ -130,11 +189,7 @@ impl ForwardModel {
         budget_bytes: Option<u64>,
         host_bytes: u64,
     ) -> Result<ForwardModel, TrainError> {
-        // On the CPU the pictures of a batch are part of what the budget bounds.
-        let row_bytes = match device.is_gpu() {
-            true => 0,
-            false => task.picture_bytes() as u64,
-        };
+        let row_bytes = row_bytes(device, task);
         let arithmetic = Arithmetic::F32;
         let target = device.target(arithmetic, host_bytes)?;
         let asked = batch.map(|batch| vec![batch]);
@@ -142,11 +197,7 @@ impl ForwardModel {
         let most = task.most_at_a_time().max(1);
         let usual = BATCHES.into_iter().filter(|batch| *batch <= most);
         for batch in asked.unwrap_or_else(|| usual.collect()) {
-            let mut graph = Graph::new(arithmetic.compute());
-            task.write_programs(&mut graph, batch);
-            let nothing_recomputed = RecomputePolicy::uniform(Recompute::None, 0);
-            let lifetimes = lifetimes_of(&graph, &nothing_recomputed, &*target);
-            let mut plan = lifetimes.pack().plan(0, 0);
+            let mut plan = plan(task, &*target, arithmetic, batch);
             plan.process_bytes += batch as u64 * row_bytes;
             smallest = smallest.min(plan.process_bytes);
             if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {

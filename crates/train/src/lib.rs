@@ -15,7 +15,7 @@
 //!
 //! Follow one step: `feed` brings the [`batch`] as [`loader_budget`] says, [`step_graph`] writes what is computed, the planner
 //! places it, [`step`] runs the programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss
-//! scale. Beside it: [`forward`] runs forward programs alone, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`]
+//! scale. Beside it: [`forward`] runs forward programs alone, [`generation`] decodes captions token by token, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`]
 //! keep what must survive a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] and
 //! [`scores`] are what a run says, [`requests`] what it is asked meanwhile, [`recorder`] what its memory did, [`failure_file`] how
 //! it failed, [`export`] writes a model folder, [`verify`] certifies that the split changed nothing.
@@ -34,6 +34,7 @@ pub mod export;
 pub mod failure_file;
 mod feed;
 pub mod forward;
+pub mod generation;
 pub mod journal;
 pub mod loader_budget;
 mod operations;

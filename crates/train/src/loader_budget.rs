@@ -257,7 +257,20 @@ pub fn read_once<E>(
     stop: &AtomicBool,
     mut each: impl FnMut(&[u32], &[HostRow]) -> Result<bool, E>,
 ) -> Result<Option<Vec<Skipped>>, E> {
-    loader.begin(Arc::clone(samples), Course::Once, View::Evaluation);
+    read_course(loader, (samples, Course::Once), batch, stop, |loaded| {
+        each(&loaded.samples, &loaded.rows)
+    })
+}
+
+/// The same for any course that ends, with all that was read.
+pub fn read_course<E>(
+    loader: &mut Loader<HostRow>,
+    (samples, course): (&Arc<Samples>, Course),
+    batch: usize,
+    stop: &AtomicBool,
+    mut each: impl FnMut(&Loaded<HostRow>) -> Result<bool, E>,
+) -> Result<Option<Vec<Skipped>>, E> {
+    loader.begin(Arc::clone(samples), course, View::Evaluation);
     let mut loaded = Loaded::default();
     let mut skipped = Vec::new();
     loop {
@@ -269,7 +282,7 @@ pub fn read_once<E>(
         if loaded.rows.is_empty() {
             return Ok(Some(skipped));
         }
-        if !each(&loaded.samples, &loaded.rows)? {
+        if !each(&loaded)? {
             return Ok(None);
         }
     }

@@ -120,7 +120,7 @@ fn category(role: Role) -> &'static str {
         Role::Weight => "weights",
         Role::Gradient => "gradients",
         Role::Optimizer => "optimizer",
-        Role::Activation => "activations",
+        Role::Activation | Role::Cache => "activations",
         Role::Input => "inputs",
         Role::Feature => "features",
     }

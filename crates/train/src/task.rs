@@ -189,6 +189,11 @@ pub trait Task: Send + Sync {
     /// For people: what was found, a line each.
     fn describe_scores(&self, scores: &Scores) -> String;
 
+    /// Bytes of what [`Task::save`] writes beside the weights: parts of the model in folders of their own.
+    fn part_bytes(&self) -> u64 {
+        0
+    }
+
     /// Writes everything that using the model takes into a folder that is there.
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError>;
 }
@@ -226,11 +231,12 @@ pub struct Evaluated {
 }
 
 /// Files that [`Evaluated::files`] may have: those of the best model stay.
-pub const BEST_FILES: [&str; 4] = [
+pub const BEST_FILES: [&str; 5] = [
     "samples.json",
     "confusion.json",
     "segmentation.json",
     "captions.json",
+    "predictions.csv",
 ];
 
 /// Why an evaluation has no result.

@@ -28,6 +28,8 @@ mod splits;
 mod support;
 #[path = "engine/threads.rs"]
 mod threads;
+#[path = "engine/video_text_captions.rs"]
+mod video_text_captions;
 #[path = "engine/video_text_case.rs"]
 mod video_text_case;
 #[path = "engine/video_text_golden.rs"]

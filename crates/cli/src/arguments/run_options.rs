@@ -104,6 +104,18 @@ pub enum PrecisionArgument {
     Tf32,
 }
 
+impl From<PrecisionArgument> for Precision {
+    fn from(precision: PrecisionArgument) -> Precision {
+        match precision {
+            PrecisionArgument::Auto => Precision::Auto,
+            PrecisionArgument::F32 => Precision::F32,
+            PrecisionArgument::Fp16 => Precision::Fp16,
+            PrecisionArgument::Bf16 => Precision::Bf16,
+            PrecisionArgument::Tf32 => Precision::Tf32,
+        }
+    }
+}
+
 impl RunOptions {
     /// The config that `target` names, with these options laid over it.
     pub fn config(&self, target: &str) -> Result<RunConfig> {
@@ -154,16 +166,7 @@ impl RunOptions {
             }),
         );
         set(&mut config.memory, self.memory);
-        set(
-            &mut config.precision,
-            self.precision.map(|precision| match precision {
-                PrecisionArgument::Auto => Precision::Auto,
-                PrecisionArgument::F32 => Precision::F32,
-                PrecisionArgument::Fp16 => Precision::Fp16,
-                PrecisionArgument::Bf16 => Precision::Bf16,
-                PrecisionArgument::Tf32 => Precision::Tf32,
-            }),
-        );
+        set(&mut config.precision, self.precision.map(Precision::from));
         set(&mut config.seed, self.seed);
         config.task = self.task.map(TaskName::from).or(config.task);
         config.labels = self.labels.or(config.labels);

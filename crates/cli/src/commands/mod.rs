@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod analyze;
+pub mod bench_captions;
 pub mod bench_loader;
 pub mod bench_retrieval;
 pub mod bench_step;

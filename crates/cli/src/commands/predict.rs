@@ -1,9 +1,11 @@
-//! `holdall predict`: labels, numbers, features and masks of pictures, by a trained model.
+//! `holdall predict`: labels, numbers, features and masks of pictures, captions of clips, by a trained model.
 
 mod classify;
 mod clip;
+mod clip_files;
 mod mask_files;
 mod segment;
+mod video_text;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,13 +41,15 @@ use crate::stop;
                   holdall predict runs/cars photo.jpg --labels \"red car,blue car\" --template \"a photo of a {}\"\n  \
                   holdall predict runs/cars photos --features features.npy\n  \
                   holdall predict runs/cars photos --csv predictions.csv\n  \
-                  holdall predict runs/vessels photos --out masks --overlays\n\n\
+                  holdall predict runs/vessels photos --out masks --overlays\n  \
+                  holdall predict runs/clips folder-of-clips --beams 4 --csv captions.csv\n  \
+                  holdall predict runs/clips folder-of-clips --find \"a red ball moves left\"\n\n\
                   Exit code 1: some pictures could not be read; the others were predicted.")]
 pub struct PredictArguments {
     /// The folder of a run, or a model folder
     #[arg(value_name = "RUN|MODEL")]
     pub model: String,
-    /// Pictures, or folders of pictures
+    /// Pictures, or folders of pictures; for a video-text model clips, or folders of clips
     #[arg(value_name = "IMAGES", required = true)]
     pub images: Vec<PathBuf>,
     /// Labels that need no training: pictures are compared with captions made of them
@@ -68,6 +72,8 @@ pub struct PredictArguments {
     /// Writes the predictions to FILE.csv: image, target, label or number, probability
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub clips: video_text::ClipOptions,
     #[command(flatten)]
     pub segment: segment::SegmentOptions,
     #[command(flatten)]
@@ -191,6 +197,10 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         ))
         .into());
     }
+    if let Saved::VideoText(saved) = &saved {
+        return video_text::run(&arguments, &device, budget_bytes, saved);
+    }
+    arguments.clips.refuse(&arguments.model)?;
     let paths = pictures_under(&arguments.images)?;
     let job = Job {
         samples: Arc::new(as_samples(&paths)),
@@ -203,13 +213,7 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         Saved::Clip(saved) => clip::predict(&job, saved)?,
         Saved::Classify(saved) => classify::predict(&job, saved)?,
         Saved::Segment(_) => unreachable!("predicted above"),
-        Saved::VideoText(_) => {
-            return Err(TrainError::Config(format!(
-                "{}: expected a model of pictures, found one of clips\nhint: holdall eval tells what it is worth",
-                arguments.model
-            ))
-            .into());
-        }
+        Saved::VideoText(_) => unreachable!("predicted above"),
     };
     let Some(predictions) = predicted else {
         return Ok(stop::exit_code());

@@ -25,7 +25,7 @@ const VIDEO_EXTENSIONS: [&str; 12] = [
 ];
 
 /// Whether a name ends as those of clips do; a picture's is none.
-pub(crate) fn is_clip_name(name: &str) -> bool {
+pub fn is_clip_name(name: &str) -> bool {
     needs_ffmpeg(name) || CLIP_EXTENSIONS.contains(&extension(name).as_str())
 }
 

@@ -122,7 +122,7 @@ impl<R> Shared<R> {
         let mut state = self.lock();
         state.course += 1;
         state.delivered = match course {
-            Course::Once => Cursor::default(),
+            Course::Once | Course::Drawn { .. } => Cursor::default(),
             Course::Epochs { from, .. } => from,
         };
         state.at = state.known(&samples);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::order::{Order, Sampling};
+use crate::random::{Purpose, Random};
 use crate::samples::Samples;
 
 /// Where a run is in its data: enough to go on from there.
@@ -52,6 +53,13 @@ impl Shard {
 pub enum Course {
     /// Each once, in the order of the file.
     Once,
+    /// So many of them, drawn with a seed: each at most once, in the order of the file.
+    Drawn {
+        /// How many; all, where there are fewer.
+        count: usize,
+        /// Which ones.
+        seed: u64,
+    },
     /// Epoch after epoch.
     Epochs {
         /// The run's.
@@ -67,6 +75,21 @@ pub enum Course {
         /// The epoch that there is no more of.
         until: u64,
     },
+}
+
+/// `count` of the samples, ascending: each set of that size is equally likely.
+fn drawn(num_samples: usize, count: usize, seed: u64) -> Vec<u32> {
+    let mut random = Random::new(Purpose::Drawn, &[seed]);
+    let mut open = count.min(num_samples);
+    let mut taken = Vec::with_capacity(open);
+    for sample in 0..num_samples {
+        // As many are still to be taken as `open` says, of all that are left.
+        if random.below(num_samples - sample) < open {
+            taken.push(sample as u32);
+            open -= 1;
+        }
+    }
+    taken
 }
 
 /// What is to be read.
@@ -100,7 +123,7 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(samples: Arc<Samples>, course: Course) -> Stream {
         let from = match course {
-            Course::Once => Cursor::default(),
+            Course::Once | Course::Drawn { .. } => Cursor::default(),
             Course::Epochs { from, .. } => from,
         };
         let mut stream = Stream {
@@ -123,6 +146,7 @@ impl Stream {
     fn order_of(&self, epoch: u64) -> Vec<u32> {
         match self.course {
             Course::Once => (0..self.samples.len() as u32).collect(),
+            Course::Drawn { count, seed } => drawn(self.samples.len(), count, seed),
             Course::Epochs {
                 seed,
                 sampling,
@@ -154,7 +178,7 @@ impl Stream {
 
     fn has_epoch(&self) -> bool {
         match self.course {
-            Course::Once => false,
+            Course::Once | Course::Drawn { .. } => false,
             Course::Epochs { until, .. } => self.epoch + 1 < until && self.good > 0,
         }
     }
@@ -216,6 +240,30 @@ mod tests {
             builder.push("x.jpg", None, row as u32 + 2);
         }
         Arc::new(builder.finish(Vec::new()))
+    }
+
+    #[test]
+    fn a_drawn_course_has_each_sample_at_most_once_in_order() {
+        let all = drawn(40, 100, 7);
+        assert_eq!(all, (0..40).collect::<Vec<u32>>());
+        let mut counts = [0; 40];
+        for seed in 0..2000 {
+            let some = drawn(40, 10, seed);
+            assert_eq!(some.len(), 10);
+            assert!(some.is_sorted_by(|a, b| a < b));
+            some.iter().for_each(|&one| counts[one as usize] += 1);
+        }
+        // 500 each, give or take five standard deviations.
+        assert!(
+            counts.iter().all(|count| (400..600).contains(count)),
+            "{counts:?}"
+        );
+        let course = Course::Drawn { count: 10, seed: 3 };
+        let mut stream = Stream::new(samples(40), course);
+        let places = good_places(&mut stream, |_| false, 1, 4);
+        let read: Vec<u32> = places.iter().map(|place| place.sample).collect();
+        assert_eq!(read, drawn(40, 10, 3));
+        assert!(stream.is_over());
     }
 
     fn epochs(from: Cursor, shard: Shard, goes_round: bool) -> Course {

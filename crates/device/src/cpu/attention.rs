@@ -5,6 +5,7 @@ use holdall_graph::ops::attention::{Attention, mask_index};
 use holdall_graph::ops::dropout::Dropout;
 use rayon::prelude::*;
 
+use super::cross_attention;
 use super::operands::{Operands, Rows};
 use super::packing::Packing;
 use super::product::{Factor, small_product};
@@ -24,15 +25,15 @@ struct Heads {
 }
 
 /// Masks of probabilities, drawn from the numbers of the samples and the stream.
-struct Masks<'o> {
-    op: &'o Dropout,
+pub(super) struct Masks<'o> {
+    pub op: &'o Dropout,
     samples: Rows<i64>,
     stream: [i64; 2],
 }
 
 impl<'o> Masks<'o> {
     /// The last two inputs, where probabilities are dropped.
-    fn new(op: &'o Attention, o: &Operands<'_>) -> Option<Masks<'o>> {
+    pub fn new(op: &'o Attention, o: &Operands<'_>) -> Option<Masks<'o>> {
         let op = op.dropout.as_ref()?;
         let [samples, stream] = [2, 1].map(|from_end| {
             let index = o.num_inputs() - from_end;
@@ -46,10 +47,15 @@ impl<'o> Masks<'o> {
         })
     }
 
+    /// What the masks of a sample are drawn from.
+    pub fn seed(&self, sample: usize) -> u64 {
+        self.op.key(self.stream, self.samples.row(0)[sample])
+    }
+
     /// What the numbers of a row are multiplied by, from its first key on.
     #[inline(always)]
     fn row<T: Real>(&self, sample: usize, head: usize, query: usize) -> impl Iterator<Item = T> {
-        let key = self.op.key(self.stream, self.samples.row(0)[sample]);
+        let key = self.seed(sample);
         let (first, threshold) = (mask_index(head, query, 0), self.op.threshold());
         let scale = T::of(self.op.scale());
         (first..).map(move |index| match Dropout::keeps(key, index, threshold) {
@@ -136,6 +142,9 @@ fn thread_scratch<T: Real>(
 }
 
 pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
+    if cross_attention::takes(op, [0, 1].map(|index| o.input_place(index).shape)) {
+        return cross_attention::forward::<T>(op, o);
+    }
     let heads = Heads::new(op, o, 0, 1);
     let (q, k, v) = (o.input::<T>(0), o.input::<T>(1), o.input::<T>(2));
     let lengths = op.key_lengths.then(|| o.input::<i64>(3).flat());
@@ -221,6 +230,9 @@ fn score_gradients<T: Real>(p: &[T], dp: &mut [T]) {
 }
 
 pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
+    if cross_attention::takes(op, [1, 2].map(|index| o.input_place(index).shape)) {
+        return cross_attention::backward::<T>(op, o);
+    }
     let heads = Heads::new(op, o, 1, 2);
     let (dout, q, k, v) = (
         o.input::<T>(0),

@@ -33,7 +33,7 @@ pub(super) enum Factor<T> {
 
 impl<T: Real> Factor<T> {
     /// Rows, columns, row stride, column stride, pointer.
-    fn parts(&self) -> (usize, usize, isize, isize, *const T) {
+    pub fn parts(&self) -> (usize, usize, isize, isize, *const T) {
         match self {
             Factor::Plain(m) => (m.rows, m.width, m.stride as isize, 1, m.pointer()),
             Factor::Transposed(m) => (m.width, m.rows, 1, m.stride as isize, m.pointer()),

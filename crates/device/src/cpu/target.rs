@@ -1,13 +1,14 @@
 //! The CPU as the planner sees it.
 
+use holdall_graph::ops::attention::Attention;
 use holdall_graph::{NodeView, Op, Shape};
 use holdall_plan::Target;
 
 use super::attention::{self, QUERY_TILE};
 use super::packing::{self, Form, Packed, Threads};
 use super::{
-    cached_attention, contrastive, convolution, elements, group_norm, layer_norm, linear, memory,
-    overlap, pixel_loss, product, update, vocabulary_loss,
+    cached_attention, contrastive, convolution, cross_attention, elements, group_norm, layer_norm,
+    linear, memory, overlap, pixel_loss, product, update, vocabulary_loss,
 };
 
 /// Sizes and times on this machine's cores.
@@ -104,11 +105,11 @@ impl CpuTarget {
             }
             Op::Attention(op) => {
                 let shapes = [node.input(0), node.input(1)];
-                return attention_products(op.num_heads, shapes, part);
+                return attention_products(op, shapes, part);
             }
             Op::AttentionGrad(op) => {
                 let shapes = [node.input(1), node.input(2)];
-                return attention_products(op.forward.num_heads, shapes, part);
+                return attention_products(&op.forward, shapes, part);
             }
             plain_operations!()
             | Op::LayerNormGrad(_)
@@ -140,6 +141,17 @@ impl CpuTarget {
             | Op::GradientNorm(_) => Vec::new(),
         };
         (Threads::All, products)
+    }
+
+    /// Elements of scratch, with so many matrices of scores per thread.
+    fn attention_elements(&self, op: &Attention, shapes: [Shape; 2], matrices: usize) -> usize {
+        match cross_attention::takes(op, shapes) {
+            true => cross_attention::scratch_elements(op, shapes, self.num_threads, matrices),
+            false => {
+                let keys = shapes[1].dims()[1];
+                attention::scratch_elements(self.num_threads, matrices, keys)
+            }
+        }
     }
 
     /// What the node's products pack, and how many threads pack panels at a time.
@@ -201,16 +213,19 @@ fn vocabulary_products(
 
 /// Small products, one per thread at a time.
 fn attention_products(
-    heads: usize,
+    op: &Attention,
     [q, k]: [Shape; 2],
     part: Part,
 ) -> (Threads, Vec<(Form, [usize; 3])>) {
+    if cross_attention::takes(op, [q, k]) {
+        return (Threads::One, Vec::new());
+    }
     let (queries, keys) = (q.dims()[1], k.dims()[1]);
     let queries = match part {
         Part::Whole => queries.min(QUERY_TILE),
         Part::Last => queries % QUERY_TILE,
     };
-    let width = q.width() / heads;
+    let width = q.width() / op.num_heads;
     let products = vec![
         (Form::RightTransposed, [queries, width, keys]),
         (Form::Plain, [queries, keys, width]),
@@ -237,14 +252,14 @@ impl Target for CpuTarget {
             }
             Op::LinearWeightGrad(op) => linear::bias_parts_bytes(op.bias, node.input(0).width()),
             Op::LayerNormGrad(_) => layer_norm::PARTS * 3 * node.input(0).width() * element,
-            Op::Attention(_) => {
-                let keys = node.input(1).dims()[1];
-                attention::scratch_elements(self.num_threads, 1, keys) * element
+            Op::Attention(op) => {
+                let shapes = [node.input(0), node.input(1)];
+                self.attention_elements(op, shapes, 1) * element
             }
             Op::AttentionGrad(op) => {
-                let keys = node.input(2).dims()[1];
+                let shapes = [node.input(1), node.input(2)];
                 let matrices = attention::backward_matrices(&op.forward);
-                attention::scratch_elements(self.num_threads, matrices, keys) * element
+                self.attention_elements(&op.forward, shapes, matrices) * element
             }
             Op::CachedAttention(op) => {
                 let ancestors = node.input(3);

@@ -239,6 +239,54 @@ fn groups_of_one_row() {
     );
 }
 
+/// By every kernel: few queries in heads of whole vectors, others, more queries than a tile.
+#[test]
+fn cross_attention_over_the_frames_that_are_there() {
+    for ([t, k], d) in [
+        ([24, 260], 64),
+        ([3, 700], 32),
+        ([64, 5], 32),
+        ([65, 5], 32),
+        ([9, 50], 6),
+    ] {
+        let lengths = [k, 1, 3];
+        compare(
+            |s| {
+                let q = s.constant(&[3, t, d]);
+                let [keys, values] = [(); 2].map(|()| s.constant(&[3, k, d]));
+                let lengths_b = s.indices(&[3], &lengths.map(|length| length as i64));
+                let parts = [q, keys, values];
+                let o = s.graph.attention("o", parts, Some(lengths_b), 2, false);
+                (parts.to_vec(), o)
+            },
+            |known, operands| {
+                let width = d / 2;
+                let row = |part: usize, row: usize, head: usize| {
+                    &known.of(operands[part])[row * d + head * width..][..width]
+                };
+                let mut out = Vec::new();
+                for at in 0..3 * t * 2 {
+                    let (query, head, sample) = (at / 2, at % 2, at / 2 / t);
+                    let scores: Vec<f64> = (0..lengths[sample])
+                        .map(|key| {
+                            let key = row(1, sample * k + key, head);
+                            (dot(row(0, query, head), key) / (width as f64).sqrt()).exp()
+                        })
+                        .collect();
+                    let total: f64 = scores.iter().sum();
+                    out.extend((0..width).map(|column| {
+                        let keys = scores.iter().enumerate();
+                        let terms =
+                            keys.map(|(key, score)| score * row(2, sample * k + key, head)[column]);
+                        terms.sum::<f64>() / total
+                    }));
+                }
+                out
+            },
+        );
+    }
+}
+
 const BEAMS: usize = 4;
 const STEPS: usize = 5;
 const WIDTH: usize = 6;

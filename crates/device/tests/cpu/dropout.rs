@@ -147,8 +147,13 @@ fn attention_masks(
 
 #[test]
 fn probabilities_are_dropped_by_head_query_and_key() {
+    for keys in [20, 16] {
+        masks_of_probabilities([3, 5, keys]);
+    }
+}
+
+fn masks_of_probabilities([heads, queries, keys]: [usize; 3]) {
     let (rate, samples) = (0.4, [7, 1_000_003]);
-    let [heads, queries, keys] = [3, 5, 20];
     let found = attention_masks(rate, &samples, [heads, queries, keys]);
     let op = op(rate, DropoutMode::Element);
     for (masks, sample) in found.iter().zip(samples) {
@@ -166,6 +171,7 @@ fn probabilities_are_dropped_by_head_query_and_key() {
     // A shorter text has the same masks.
     let fewer = attention_masks(rate, &samples, [heads, 2, keys]);
     assert_eq!(fewer[1], found[1][..2 * heads * keys]);
-    let kept = found.concat().iter().filter(|&&mask| mask > 0.0).count();
-    assert!((330..=390).contains(&kept), "{kept} of 600 are left");
+    let all = found.concat();
+    let kept = all.iter().filter(|&&mask| mask > 0.0).count() as f64 / all.len() as f64;
+    assert!((kept - 0.6).abs() < 0.06, "{kept} are left");
 }

@@ -248,27 +248,58 @@ fn contrastive_with_several_positives() {
     }
 }
 
-/// Words over the tokens of a clip: more keys than queries, of which some do not exist, in one or several tiles of queries.
+/// Words over the tokens of a clip: more keys than queries, of which some do not exist, in one or several tiles of queries; heads of
+/// whole vectors and not.
 #[test]
 fn cross_attention_over_the_frames_that_are_there() {
-    for [t, k] in [[5, 140], [130, 3], [1, 33]] {
+    for ([t, k], d) in [
+        ([5, 140], 4),
+        ([130, 3], 4),
+        ([1, 33], 32),
+        ([5, 40], 32),
+        ([17, 3], 64),
+        ([64, 2], 32),
+        ([2, 300], 32), // more keys than a run of terms
+    ] {
         check_gradients(|s| {
-            let q_btd = s.input(&[3, t, 4]);
-            let kv = s.input(&[3, k, 8]);
-            let [k_bsd, v_bsd] = [0, 4].map(|start| s.graph.columns(kv, start, 4));
-            let lengths_b = s.indices(&[3], &[k as i64 - 2, 1, k as i64]);
+            let q_btd = s.input(&[4, t, d]);
+            let kv = s.input(&[4, k, 2 * d]);
+            let [k_bsd, v_bsd] = [0, d].map(|start| s.graph.columns(kv, start, d));
+            let lengths_b = s.indices(&[4], &[k as i64 - 1, 1, k as i64, 0]);
             let parts = [q_btd, k_bsd, v_bsd];
             vec![s.graph.attention("o", parts, Some(lengths_b), 2, false)]
         });
     }
 }
 
+/// Each operand has another reader, whose gradient is there already.
+#[test]
+fn cross_attention_adds_to_gradients_that_are_there() {
+    check_gradients(|s| {
+        let q_btd = s.input(&[2, 3, 32]);
+        let [k_bsd, v_bsd] = [(); 2].map(|()| s.input(&[2, 5, 32]));
+        let lengths_b = s.indices(&[2], &[5, 3]);
+        let parts = [q_btd, k_bsd, v_bsd];
+        let weight = s.parameter(&[2, 32]);
+        let mut outputs = vec![s.graph.attention("o", parts, Some(lengths_b), 2, false)];
+        for part in parts {
+            outputs.push(s.graph.linear("z", part, weight, None, None));
+        }
+        outputs
+    });
+}
+
 #[test]
 fn attention_whose_probabilities_are_dropped() {
-    for ([t, k], causal) in [([5, 5], true), ([3, 40], false), ([131, 2], false)] {
+    for ([t, k, d], causal) in [
+        ([5, 5, 4], true),
+        ([3, 40, 4], false),
+        ([131, 2, 4], false),
+        ([3, 40, 32], false),
+    ] {
         check_gradients(|s| {
-            let q_btd = s.input(&[3, t, 4]);
-            let [k_bsd, v_bsd] = [(); 2].map(|()| s.input(&[3, k, 4]));
+            let q_btd = s.input(&[3, t, d]);
+            let [k_bsd, v_bsd] = [(); 2].map(|()| s.input(&[3, k, d]));
             let lengths_b = s.indices(&[3], &[k as i64, 1, k as i64 - 1]);
             let stream = [s.indices(&[3], &[9, 2, 44]), s.indices(&[2], &[17, 3])];
             let op = Dropout {

@@ -78,7 +78,7 @@ fn texts(s: &mut Sketch) -> Vec<ValueId> {
 
 /// Frames of two videos, learned queries over those that are there, and a caption's loss.
 fn clips_and_captions(s: &mut Sketch) -> Vec<ValueId> {
-    let [b, frames, t, d, v] = [3, 6, 4, 16, 40];
+    let [b, frames, t, d, v] = [3, 6, 4, 32, 40];
     let x_bsd = s.input(&[b, frames, d]);
     let (videos_nd, queries_td) = (s.parameter(&[2, d]), s.parameter(&[t, d]));
     let x_bsd = s.graph.add_positions("videos", x_bsd, videos_nd, 3);

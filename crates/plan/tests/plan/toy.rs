@@ -155,12 +155,25 @@ impl Toy {
         backward(g, Section::Forward, Section::Backward, &seeds, &[]);
 
         g.enter(Section::Forward);
+        // The first program leaves a row for the others.
+        let mut cache = None;
         for program in 0..self.num_programs {
             g.forward_program(&format!("program {program}"), |g| {
                 let branch = program % self.branches.len();
                 let features = self.branch(g, branch, batch + program, "");
                 let out = g.output("out", &[batch + program, self.width]);
                 g.push_new(AddInto {}, vec![features], &[out]);
+                let first = g.rows(out, 0, 1);
+                match cache {
+                    Some(cache) => {
+                        g.push(AddInto {}, vec![cache], vec![Output::accumulate(first)]);
+                    }
+                    None => {
+                        let row = g.forward_cache("cache", &[1, self.width]);
+                        g.push_new(AddInto {}, vec![first], &[row]);
+                        cache = Some(row);
+                    }
+                }
             });
         }
 

@@ -70,7 +70,7 @@ pub(super) fn check_numbers(config: &RunConfig) -> Result<(), Wrong> {
     config.losses.check_numbers()?;
     config.unet.check_values()?;
     config.video_text.check_values()?;
-    config.generation.check_values()?;
+    config.generation.check_numbers()?;
     check_rates(&config.train)?;
     check_moments(&config.train)?;
     check_data(&config.data)
@@ -275,6 +275,7 @@ fn check_data(data: &DataConfig) -> Result<(), Wrong> {
 /// Checks of values beside each other: only all layers together must pass them.
 fn check_together(config: &RunConfig) -> Result<(), Wrong> {
     config.losses.check_together()?;
+    config.generation.check_together()?;
     check(
         config.train.early_stop.is_none() || config.train.eval_every != EvalEvery::Never,
         "train.early_stop",

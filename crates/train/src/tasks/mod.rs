@@ -3,6 +3,7 @@
 pub mod classify;
 pub mod clip;
 pub mod losses;
+mod ranking;
 pub mod segment;
 pub mod video_text;
 

@@ -12,15 +12,12 @@ use holdall_device::HostRow;
 use holdall_metrics::feature_gather::FeatureGather;
 use holdall_metrics::features::Features;
 use holdall_metrics::labels::LabelCounts;
-use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{
-    self, Engine, Go, Job, Options, Ranks, RetrievalError, Side, Sizes, Ties,
-};
+use holdall_metrics::retrieval::{Ranks, Ties};
 use serde::{Deserialize, Serialize};
 
+use super::super::ranking;
 use super::examples::{EXAMPLES_BYTES, Examples};
 use super::{ClipTask, EncodedPictures, Encoder, TokenTable};
-use crate::error::TrainError;
 use crate::loader_budget::read_once;
 use crate::scores::Scores;
 use crate::similarity::{matrix, percent, unique_texts};
@@ -81,43 +78,14 @@ pub(super) fn metric(scores: &Scores, name: &str) -> Option<f64> {
     }
 }
 
-/// Bytes that an evaluation holds on the host: features, and what ranking takes beside them.
+/// Bytes that an evaluation holds on the host.
 pub(super) fn host_bytes(
     pictures: usize,
     captions: usize,
     projection: usize,
     threads: usize,
 ) -> u64 {
-    // A row's number, as it came and in order, and its caption's.
-    let per_row = projection * size_of::<f32>() + 3 * size_of::<u32>();
-    let sizes = sizes(pictures, captions, projection, threads);
-    let ranking = sizes.tiling(&options(&sizes));
-    let ranking = ranking.expect("never less than the least");
-    ((pictures + captions) * per_row) as u64 + ranking.held_bytes + CODE_BYTES + EXAMPLES_BYTES
-}
-
-/// The code of ranking becomes resident when it first runs, and what little it allocates besides: 80 KB were seen.
-const CODE_BYTES: u64 = 256 << 10;
-
-fn sizes(pictures: usize, captions: usize, projection: usize, threads: usize) -> Sizes {
-    Sizes {
-        queries: pictures,
-        gallery: captions,
-        dimension: projection,
-        pairs: pictures,
-        threads,
-    }
-}
-
-/// Captions that are packed at a time take so much; more would hardly be faster.
-const PACKED_BYTES: u64 = 16 << 20;
-
-fn options(sizes: &Sizes) -> Options {
-    let least = sizes.least_bytes(&Options::default());
-    Options {
-        memory_bytes: Some(least + PACKED_BYTES),
-        ..Options::default()
-    }
+    ranking::host_bytes(pictures, captions, projection, threads) + EXAMPLES_BYTES
 }
 
 /// Evaluates samples. What cannot be read is left out, and named.
@@ -191,11 +159,17 @@ pub(super) fn evaluate(
         .iter()
         .map(|&sample| samples.caption_id(sample as usize))
         .collect();
-    let ranks = device.cpu().scope(|| {
+    let found = device.cpu().scope(|| {
         let captions = Features::of(&caption_features, projection);
-        rank(&pictures.rows, &captions, &caption_of, &mut |_| is_wanted())
+        ranking::rank(&pictures.rows, &captions, &caption_of, &mut |_| is_wanted())
     });
-    let ranks = ranks.map_err(not_ranked)?;
+    let found = found.map_err(|error| ranking::failed(error, ["picture", "caption"]))?;
+    let ranks = Retrieval {
+        pictures: caption_of.len(),
+        captions: tokens.len(),
+        image_to_text: found.to_gallery.ranks(Ties::Mean),
+        text_to_image: found.to_query.ranks(Ties::Mean),
+    };
     let accuracy = labels.accuracy();
     let scores = Scores::of(&ClipScores {
         retrieval: ranks,
@@ -256,51 +230,6 @@ pub(super) fn describe_scores(scores: &Scores) -> String {
         ranks(&scores.retrieval.text_to_image),
     ));
     text
-}
-
-/// A picture's positive is its caption; a caption's are all pictures that have it, and the best of them counts. Captions of
-/// pictures that could not be read are still distractors, and have no rank themselves.
-fn rank(
-    pictures: &[f32],
-    captions: &Features<'_>,
-    caption_of: &[u32],
-    go_on: &mut Go<'_>,
-) -> Result<Retrieval, RetrievalError> {
-    let (num_captions, projection) = (captions.num_rows(), captions.dimension());
-    let job = Job {
-        queries: &Features::of(pictures, projection),
-        gallery: captions,
-        pairs: &Pairs::one_each(caption_of, num_captions)?,
-    };
-    let threads = rayon::current_num_threads();
-    let options = options(&sizes(caption_of.len(), num_captions, projection, threads));
-    // On the threads also where there is a GPU: its memory is all planned.
-    let found = retrieval::rank(Engine::Cpu, &job, &options, go_on)?;
-    Ok(Retrieval {
-        pictures: caption_of.len(),
-        captions: num_captions,
-        image_to_text: found.to_gallery.ranks(Ties::Mean),
-        text_to_image: found.to_query.ranks(Ties::Mean),
-    })
-}
-
-fn not_ranked(error: RetrievalError) -> Unfinished {
-    match error {
-        RetrievalError::Stopped => Unfinished::Stopped,
-        RetrievalError::NotFinite {
-            side, row, value, ..
-        } => {
-            let what = match side {
-                Side::Query => "picture",
-                Side::Gallery => "caption",
-            };
-            Unfinished::NotFinite(format!(
-                "the features of {what} {} are not finite: found {value}",
-                row + 1
-            ))
-        }
-        error => TrainError::Run(format!("evaluation: {error}")).into(),
-    }
 }
 
 /// Encodes every picture that can be read, in the order of the samples, unless it is to `stop`. `each` gets the samples of a batch and what

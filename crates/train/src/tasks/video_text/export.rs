@@ -4,6 +4,7 @@
 //! config.json, model.safetensors       the whole model; docs/scripts/video_text.py loads it in PyTorch
 //! tokenizer.json, tokenizer_config.json, preprocessor_config.json     AutoTokenizer, CLIPImageProcessor
 //! caption_tokenizer/                   the decoder's tokenizer, where it is another
+//! generation_config.json               how captions are generated
 //! decoder/                             BlenderbotForCausalLM.from_pretrained, with generation_config.json
 //! clip/                                CLIPModel.from_pretrained, where clips are means over frames
 //! head.safetensors, targets.json       heads of labels and numbers, and what their outputs are called
@@ -14,14 +15,16 @@
 use std::path::Path;
 
 use holdall_data::image_processor;
-use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
+use holdall_models::folder::{Head, NamedTensor, write_folder};
+use holdall_models::video_text::config::VideoTextConfig;
 use serde::{Deserialize, Serialize};
 
 use super::super::classify;
 use super::VideoTextTask;
-use crate::config::GenerationMethod;
+use super::programs::decoder_tokens;
 use crate::error::TrainError;
 use crate::export::{SHARD_BYTES, unsaved};
+use crate::generation::{GENERATION_CONFIG, generation_config_json};
 use crate::run_folder::{failed, write_whole};
 use crate::step::{Step, Stored};
 
@@ -126,6 +129,14 @@ pub fn save_weights(
     Ok(())
 }
 
+/// Bytes of the parts.
+pub(super) fn part_bytes(model: &VideoTextConfig) -> u64 {
+    let parts = model.parts();
+    let tensors = parts.iter().flat_map(|part| &part.tensors);
+    let values = tensors.map(|tensor| tensor.shape.iter().product::<usize>() as u64);
+    values.sum::<u64>() * size_of::<f32>() as u64
+}
+
 /// The parts that transformers loads by themselves, and how the decoder generates.
 fn save_parts(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
     for part in task.model.parts() {
@@ -144,38 +155,11 @@ fn save_parts(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(), Tr
     let Some(decoder) = task.decoder() else {
         return Ok(());
     };
-    let place = folder.join("decoder");
-    if !place.is_dir() {
-        return Ok(());
+    // Beside the whole, for Holdall; beside the decoder, for transformers.
+    let settings = generation_config_json(&task.generation, &decoder_tokens(task, decoder));
+    let places = [folder.to_owned(), folder.join("decoder")];
+    for place in places.iter().filter(|place| place.is_dir()) {
+        write_whole(&place.join(GENERATION_CONFIG), settings.as_bytes())?;
     }
-    let generation = &task.generation;
-    let mut settings = serde_json::json!({
-        "bos_token_id": decoder.bos,
-        "decoder_start_token_id": decoder.bos,
-        "eos_token_id": decoder.eos,
-        "pad_token_id": decoder.pad,
-        // The start token is counted there.
-        "max_length": generation.max_tokens.unwrap_or(decoder.max_positions - 1) + 1,
-        "do_sample": generation.method == GenerationMethod::Sample,
-        "num_beams": match generation.method {
-            GenerationMethod::Beam => generation.beams,
-            GenerationMethod::Greedy | GenerationMethod::Sample => 1,
-        },
-    });
-    let of_method = match generation.method {
-        GenerationMethod::Greedy => serde_json::json!({}),
-        GenerationMethod::Beam => serde_json::json!({"length_penalty": generation.length_penalty}),
-        GenerationMethod::Sample => serde_json::json!({
-            "temperature": generation.temperature, "top_k": generation.top_k, "top_p": generation.top_p,
-        }),
-    };
-    if let (Some(all), serde_json::Value::Object(own)) = (settings.as_object_mut(), of_method) {
-        all.extend(own);
-        if generation.no_repeat_ngram > 0 {
-            let size = generation.no_repeat_ngram;
-            all.insert("no_repeat_ngram_size".to_owned(), size.into());
-        }
-    }
-    let path = place.join("generation_config.json");
-    write_whole(&path, format!("{settings:#}\n").as_bytes())
+    Ok(())
 }

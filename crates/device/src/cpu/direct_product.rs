@@ -1,0 +1,165 @@
+//! `y[a, ..] (+)= alpha * sum over i of x[a, i] r[i, ..]`, all where it lies: for products so small that packing would cost more than
+//! multiplying.
+//!
+//! The sums of several rows and sixteen (or twice sixteen) columns stay in registers; each number of `x` is multiplied with a vector
+//! of `r`. Terms are added in order, in runs of [`RUN`].
+
+use holdall_graph::Write;
+use pulp::Simd;
+
+use super::operands::Rows;
+use super::product::Factor;
+use super::real::Real;
+use super::vectors::{UNIT, Unit, load, store};
+
+/// Terms of a sum that are added before the next row is begun: as many rows of `r` stay in the cache.
+const RUN: usize = 256;
+
+/// On this thread. `y` and `r` are a multiple of sixteen wide.
+pub(super) fn direct_product<T: Real>(
+    y: Rows<T>,
+    mode: Write,
+    alpha: f64,
+    left: Factor<T>,
+    right: Rows<T>,
+) {
+    let (rows, inner, row_stride, inner_stride, x) = left.parts();
+    assert_eq!(
+        (y.rows, y.width, inner, y.width % UNIT),
+        (rows, right.width, right.rows, 0),
+        "product of shapes"
+    );
+    if inner == 0 && mode == Write::Overwrite {
+        for row in 0..rows {
+            y.row_mut(row).fill(T::ZERO);
+        }
+    }
+    let mut start = 0;
+    while start < inner {
+        let run = RUN.min(inner - start);
+        pulp::Arch::new().dispatch(Run {
+            y,
+            adds: start > 0 || mode == Write::Accumulate,
+            alpha: T::of(alpha),
+            // SAFETY: column `start` of the left factor is one that it has.
+            x: unsafe { x.offset(start as isize * inner_stride) },
+            x_strides: [row_stride, inner_stride],
+            right: right.slice(start, run),
+        });
+        start += run;
+    }
+}
+
+/// Some terms of every sum.
+struct Run<T> {
+    y: Rows<T>,
+    adds: bool,
+    alpha: T,
+    x: *const T,
+    /// Between neighbouring rows of the result, and neighbouring terms.
+    x_strides: [isize; 2],
+    right: Rows<T>,
+}
+
+impl<T: Real> pulp::WithSimd for Run<T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // Vectors of a unit; sums of a tile must fit into registers and hide each other's latency.
+        match Unit::<T, S>::VECTORS {
+            1 => self.units::<S, 16, 1>(simd),
+            2 => self.units::<S, 6, 2>(simd),
+            4 => self.units::<S, 4, 4>(simd),
+            8 => self.units::<S, 2, 8>(simd),
+            _ => self.units::<S, 1, 16>(simd),
+        }
+    }
+}
+
+impl<T: Real> Run<T> {
+    /// `P` rows at a time, a unit of `V` vectors; where a unit is one vector, two units of half as many rows.
+    #[inline(always)]
+    fn units<S: Simd, const P: usize, const V: usize>(&self, simd: S) {
+        let mut column = 0;
+        while column < self.y.width {
+            if V == 1 && column + UNIT < self.y.width {
+                self.rows::<S, 8, V, 2>(simd, column);
+                column += 2 * UNIT;
+            } else {
+                self.rows::<S, P, V, 1>(simd, column);
+                column += UNIT;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn rows<S: Simd, const P: usize, const V: usize, const U: usize>(
+        &self,
+        simd: S,
+        column: usize,
+    ) {
+        let mut row = 0;
+        while row + P <= self.y.rows {
+            self.tile::<S, P, V, U>(simd, [row, column]);
+            row += P;
+        }
+        while P > 4 && row + 4 <= self.y.rows {
+            self.tile::<S, 4, V, U>(simd, [row, column]);
+            row += 4;
+        }
+        while row < self.y.rows {
+            self.tile::<S, 1, V, U>(simd, [row, column]);
+            row += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd, const P: usize, const V: usize, const U: usize>(
+        &self,
+        simd: S,
+        [row, column]: [usize; 2],
+    ) {
+        let lanes = Unit::<T, S>::LANES;
+        let [by_row, by_term] = self.x_strides;
+        // SAFETY: a tile reads `P` rows of the left factor from `row` on and `U` units of the right one's columns from `column` on,
+        // which both have, and writes the same of the result: checked against each other when the product began.
+        unsafe {
+            let mut x = self.x.offset(row as isize * by_row);
+            let mut right = self.right.pointer().cast_const().add(column);
+            let mut sums = [[[T::splat(simd, T::ZERO); V]; U]; P];
+            for _ in 0..self.right.rows {
+                let mut vectors = [[T::splat(simd, T::ZERO); V]; U];
+                for (u, vectors) in vectors.iter_mut().enumerate() {
+                    for (v, vector) in vectors.iter_mut().enumerate() {
+                        *vector = load::<T, S>(right.add(u * UNIT + v * lanes));
+                    }
+                }
+                for (p, sums) in sums.iter_mut().enumerate() {
+                    let number = T::splat(simd, *x.offset(p as isize * by_row));
+                    for (sums, vectors) in sums.iter_mut().zip(&vectors) {
+                        for (sum, &vector) in sums.iter_mut().zip(vectors) {
+                            *sum = T::multiply_add(simd, number, vector, *sum);
+                        }
+                    }
+                }
+                x = x.wrapping_offset(by_term);
+                right = right.wrapping_add(self.right.stride);
+            }
+            let alpha = T::splat(simd, self.alpha);
+            for (p, sums) in sums.iter().enumerate() {
+                let y = self.y.pointer().add((row + p) * self.y.stride + column);
+                for (u, sums) in sums.iter().enumerate() {
+                    for (v, &sum) in sums.iter().enumerate() {
+                        let y = y.add(u * UNIT + v * lanes);
+                        let before = match self.adds {
+                            true => load::<T, S>(y.cast_const()),
+                            false => T::splat(simd, T::ZERO),
+                        };
+                        store::<T, S>(y, T::multiply_add(simd, alpha, sum, before));
+                    }
+                }
+            }
+        }
+    }
+}

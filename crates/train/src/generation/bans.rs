@@ -1,0 +1,91 @@
+//! Tokens that may not come next.
+
+use super::{DecoderTokens, Generation};
+
+/// Bans for all rows of a step.
+pub(super) struct Bans<'a> {
+    settings: &'a Generation,
+    special: &'a DecoderTokens,
+    /// `rows x width`; -1: none.
+    banned: Vec<i64>,
+    width: usize,
+}
+
+impl<'a> Bans<'a> {
+    pub(super) fn new(
+        settings: &'a Generation,
+        special: &'a DecoderTokens,
+        rows: usize,
+    ) -> Bans<'a> {
+        let width = settings.banned_width(special);
+        Bans {
+            settings,
+            special,
+            banned: vec![-1; rows * width],
+            width,
+        }
+    }
+
+    /// Finds what may not follow a row's tokens, those behind BOS.
+    pub(super) fn find(&mut self, row: usize, tokens: &[i64]) {
+        let Bans {
+            settings, special, ..
+        } = *self;
+        let to = &mut self.banned[row * self.width..][..self.width];
+        to.fill(-1);
+        let ends = match tokens.len() < settings.min_tokens {
+            true => special.eos.as_slice(),
+            false => &[],
+        };
+        let repeated = repeats(special.bos, tokens, settings.no_repeat_ngram);
+        for (to, token) in to.iter_mut().zip(ends.iter().copied().chain(repeated)) {
+            *to = token;
+        }
+    }
+
+    /// As [`super::Asked::banned`] has it.
+    pub(super) fn of_all_rows(&self) -> Option<&[i64]> {
+        (self.width > 0).then_some(&self.banned)
+    }
+
+    /// Of one row; -1 is none.
+    pub(super) fn of_row(&self, row: usize) -> &[i64] {
+        &self.banned[row * self.width..][..self.width]
+    }
+}
+
+/// Tokens that would make the last `n` tokens a sequence that was there before. BOS counts as a token.
+fn repeats(bos: i64, tokens: &[i64], n: usize) -> impl Iterator<Item = i64> {
+    let sequence: Vec<i64> = std::iter::once(bos).chain(tokens.iter().copied()).collect();
+    let suffix = match n > 0 && sequence.len() >= n {
+        true => sequence[sequence.len() + 1 - n..].to_vec(),
+        false => Vec::new(),
+    };
+    let num_windows = match n > 0 {
+        true => (sequence.len() + 1).saturating_sub(n),
+        false => 0,
+    };
+    (0..num_windows).filter_map(move |first| {
+        let window = &sequence[first..first + n];
+        let (last, before) = window.split_last()?;
+        (before == suffix).then_some(*last)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_followed_the_same_tokens_before_is_banned() {
+        let banned = |tokens: &[i64], n| repeats(1, tokens, n).collect::<Vec<i64>>();
+        assert_eq!(banned(&[7, 8, 7], 2), [8]);
+        assert_eq!(banned(&[7, 8, 9, 7, 8], 3), [9]);
+        // BOS is a token like others.
+        assert_eq!(banned(&[5, 1], 2), [5]);
+        // Single tokens: all that were there.
+        assert_eq!(banned(&[4, 6], 1), [1, 4, 6]);
+        assert!(banned(&[7, 8, 7], 0).is_empty());
+        assert!(banned(&[7], 3).is_empty());
+    }
+}

@@ -1,0 +1,132 @@
+//! Captions that an evaluation wrote: what they are worth, and the files to look at.
+
+use holdall_data::samples::Samples;
+use holdall_files::thousands;
+use holdall_metrics::captions::CaptionScores;
+use serde_json::json;
+
+use super::VideoTextTask;
+use super::examples::Examples;
+use super::scores::CaptionFigures;
+use crate::config::Subset;
+use crate::error::TrainError;
+
+/// What a caption takes with the one that the clip has, tokens of both while they are scored, and its lines of files.
+pub(super) const CAPTION_BYTES: u64 = 8 << 10;
+
+/// A caption beside the one that the clip has.
+struct Written {
+    clip: u32,
+    rank: Option<f64>,
+    caption: String,
+    scores: CaptionFigures,
+}
+
+/// All of them.
+pub(super) struct WrittenCaptions {
+    written: Vec<Written>,
+    pairs: Vec<(String, Vec<String>)>,
+    examples: Examples,
+    num_samples: usize,
+}
+
+impl WrittenCaptions {
+    pub(super) fn new(task: &VideoTextTask, num_samples: usize) -> WrittenCaptions {
+        WrittenCaptions {
+            written: Vec::new(),
+            pairs: Vec::new(),
+            examples: Examples::new(task.model.frames()),
+            num_samples,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.written.len()
+    }
+
+    /// Takes the caption of a clip with its rank, and its frames as they were read.
+    pub(super) fn add(
+        &mut self,
+        samples: &Samples,
+        (clip, rank): (u32, Option<f64>),
+        caption: String,
+        frames: &[u8],
+    ) {
+        let truth = samples.caption(clip as usize).to_owned();
+        let pair = (caption.clone(), vec![truth]);
+        let scores = figures(std::slice::from_ref(&pair));
+        self.examples
+            .see(clip, scores.bleu4, rank, &caption, frames);
+        self.pairs.push(pair);
+        self.written.push(Written {
+            clip,
+            rank,
+            caption,
+            scores,
+        });
+    }
+
+    /// Over all of them together.
+    pub(super) fn scores(&self) -> CaptionFigures {
+        figures(&self.pairs)
+    }
+
+    /// `predictions.csv` and `captions.json`; `settings` say how captions were made.
+    pub(super) fn files(
+        &self,
+        step: u64,
+        on: Subset,
+        samples: &Samples,
+        settings: &str,
+    ) -> Result<Vec<(&'static str, String)>, TrainError> {
+        let protocol = format!(
+            "{} of {} clips, {settings}",
+            thousands(self.len()),
+            thousands(self.num_samples)
+        );
+        let captions = json!({
+            "step": step,
+            "on": on,
+            "protocol": protocol,
+            "scores": self.scores(),
+            "best": self.examples.best(samples),
+            "worst": self.examples.worst(samples),
+        });
+        Ok(vec![
+            ("predictions.csv", self.csv(samples)?),
+            ("captions.json", captions.to_string()),
+        ])
+    }
+
+    fn csv(&self, samples: &Samples) -> Result<String, TrainError> {
+        let failed = |cause: csv::Error| TrainError::Run(format!("predictions.csv: {cause}"));
+        let mut rows = csv::Writer::from_writer(Vec::new());
+        let header = ["video", "truth", "caption", "rank", "bleu4", "rouge_l"];
+        rows.write_record(header).map_err(failed)?;
+        for one in &self.written {
+            let clip = one.clip as usize;
+            let rank = one.rank.map_or(String::new(), |rank| rank.to_string());
+            let [bleu4, rouge_l] =
+                [one.scores.bleu4, one.scores.rouge_l].map(|score| format!("{score:.4}"));
+            let (video, truth) = (samples.image(clip), samples.caption(clip));
+            rows.write_record([video, truth, &one.caption, &rank, &bleu4, &rouge_l])
+                .map_err(failed)?;
+        }
+        let bytes = rows.into_inner().expect("memory takes all that is written");
+        Ok(String::from_utf8(bytes).expect("rows of text are text"))
+    }
+}
+
+fn figures(pairs: &[(String, Vec<String>)]) -> CaptionFigures {
+    let scores = CaptionScores::of(pairs);
+    let [bleu1, bleu2, bleu3, bleu4] = scores.bleu;
+    CaptionFigures {
+        clips: pairs.len(),
+        bleu1,
+        bleu2,
+        bleu3,
+        bleu4,
+        rouge_l: scores.rouge_l,
+        cider_d: scores.cider_d,
+    }
+}

@@ -1,0 +1,243 @@
+//! The figures of an evaluation: what `metrics.jsonl` has, what may decide the best model, and what people read.
+
+use holdall_files::thousands;
+use holdall_metrics::retrieval::{Found, Ranked, Ranks, Ties};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::super::classify::{describe_metrics, metrics_of};
+use super::VideoTextTask;
+use crate::error::TrainError;
+use crate::scores::{Direction, Scores};
+use crate::similarity::{matrix, percent, unique_texts};
+
+/// What an evaluation found; a line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct VideoTextScores {
+    /// Clips against texts.
+    #[serde(flatten)]
+    pub retrieval: Retrieval,
+    /// R@1 of guessing, clips looking for texts.
+    pub chance_r1: f64,
+    /// How likely the captions are; with a decoder.
+    #[serde(flatten)]
+    pub caption: Option<CaptionLoss>,
+    /// What captions that the model wrote are worth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub written: Option<CaptionFigures>,
+    /// Clips that could not be read, and are not among those counted.
+    #[serde(default)]
+    pub skipped: usize,
+    /// The heads' figures, under their names.
+    #[serde(flatten)]
+    pub heads: Map<String, Value>,
+}
+
+/// Both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Retrieval {
+    /// Clips.
+    pub clips: usize,
+    /// Different texts.
+    pub texts: usize,
+    /// Clips looking for their text.
+    pub video_to_text: Way,
+    /// Texts looking for a clip of theirs.
+    pub text_to_video: Way,
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Way {
+    /// The usual figures.
+    #[serde(flatten)]
+    pub ranks: Ranks,
+    /// One over the logarithm of the rank and one, for ranks up to five; the mean.
+    pub ndcg5: f64,
+}
+
+impl Way {
+    fn of(ranked: &Ranked) -> Way {
+        Way {
+            ranks: ranked.ranks(Ties::Mean),
+            ndcg5: ranked.ndcg(5, Ties::Mean),
+        }
+    }
+}
+
+impl Retrieval {
+    /// From exact ranks of all clips against so many texts.
+    pub(super) fn of(found: &Found, num_texts: usize) -> Retrieval {
+        Retrieval {
+            clips: found.to_gallery.num_items(),
+            texts: num_texts,
+            video_to_text: Way::of(&found.to_gallery),
+            text_to_video: Way::of(&found.to_query),
+        }
+    }
+}
+
+/// How likely captions are: every token counts as one, nothing is smoothed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct CaptionLoss {
+    /// Mean negative log-likelihood of a token.
+    pub caption_loss: f64,
+    /// What guessing gives.
+    pub caption_loss_chance: f64,
+    /// Its exponential: so many tokens are as likely as the right one.
+    pub perplexity: f64,
+    /// Tokens of all captions.
+    pub caption_tokens: usize,
+}
+
+impl CaptionLoss {
+    pub(super) fn of((sum, tokens): (f64, usize), vocab_size: usize) -> CaptionLoss {
+        let loss = sum / tokens.max(1) as f64;
+        CaptionLoss {
+            caption_loss: loss,
+            caption_loss_chance: (vocab_size as f64).ln(),
+            perplexity: loss.exp(),
+            caption_tokens: tokens,
+        }
+    }
+}
+
+/// What captions are worth, beside those that the clips have.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct CaptionFigures {
+    /// Clips that got one.
+    pub clips: usize,
+    pub bleu1: f64,
+    pub bleu2: f64,
+    pub bleu3: f64,
+    pub bleu4: f64,
+    pub rouge_l: f64,
+    pub cider_d: f64,
+}
+
+/// Names that `best_metric` may have without a decoder and without heads, the usual one first.
+const RETRIEVAL: [(&str, Direction); 9] = [
+    ("mean_r1", Direction::Higher),
+    ("video_to_text_r1", Direction::Higher),
+    ("text_to_video_r1", Direction::Higher),
+    ("video_to_text_mrr", Direction::Higher),
+    ("text_to_video_mrr", Direction::Higher),
+    ("video_to_text_ndcg5", Direction::Higher),
+    ("text_to_video_ndcg5", Direction::Higher),
+    ("video_to_text_median_rank", Direction::Lower),
+    ("text_to_video_median_rank", Direction::Lower),
+];
+
+/// Those that a decoder adds.
+const CAPTIONS: [(&str, Direction); 5] = [
+    ("caption_loss", Direction::Lower),
+    ("perplexity", Direction::Lower),
+    ("bleu4", Direction::Higher),
+    ("rouge_l", Direction::Higher),
+    ("cider_d", Direction::Higher),
+];
+
+/// A metric by its name; `None` where there is none.
+pub(super) fn metric(scores: &Scores, name: &str) -> Option<f64> {
+    match name {
+        "mean_r1" => {
+            let both = ["video_to_text.r1", "text_to_video.r1"].map(|path| scores.number(path));
+            Some((both[0]? + both[1]?) / 2.0)
+        }
+        "bleu4" | "rouge_l" | "cider_d" => scores.number(&format!("written.{name}")),
+        _ => ["video_to_text", "text_to_video"]
+            .iter()
+            .find_map(|way| {
+                let field = name.strip_prefix(way)?.strip_prefix('_')?;
+                scores.number(&format!("{way}.{field}"))
+            })
+            .or_else(|| scores.number(name)),
+    }
+}
+
+pub(super) fn best_metric(
+    task: &VideoTextTask,
+    asked: Option<&str>,
+) -> Result<(String, Direction), TrainError> {
+    let mut known: Vec<(String, Direction)> = Vec::new();
+    let mut add = |metrics: &[(&str, Direction)], prefix: &str| {
+        let metrics = metrics.iter();
+        known.extend(metrics.map(|&(name, way)| (format!("{prefix}{name}"), way)));
+    };
+    add(&RETRIEVAL, "");
+    if task.decoder().is_some() {
+        add(&CAPTIONS, "");
+    }
+    for head in &task.heads {
+        add(metrics_of(head), &format!("{}.", head.name));
+    }
+    let Some(asked) = asked else {
+        return Ok(known.swap_remove(0));
+    };
+    let names: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
+    let Some(place) = names.iter().position(|name| *name == asked) else {
+        return Err(TrainError::Config(format!(
+            "train.best_metric: {asked}, expected one of {}\nhint: leave it out for {}",
+            names.join(", "),
+            names[0]
+        )));
+    };
+    Ok(known.swap_remove(place))
+}
+
+/// How many texts were encoded and scored, and how.
+pub(super) fn describe_size(scores: &Scores) -> Option<String> {
+    let scores: VideoTextScores = scores.read()?;
+    let (clips, texts) = (scores.retrieval.clips, scores.retrieval.texts);
+    Some(format!(
+        "{} samples\n{}",
+        unique_texts(texts, clips),
+        matrix(clips, texts)
+    ))
+}
+
+/// Ranks, captions and heads, a line each, beside what guessing gives.
+pub(super) fn describe_scores(task: &VideoTextTask, scores: &Scores) -> String {
+    let Some(found) = scores.read::<VideoTextScores>() else {
+        return String::new();
+    };
+    let ranks = |way: &Way| {
+        let ranks = &way.ranks;
+        let [r1, r5, r10] = [ranks.r1, ranks.r5, ranks.r10].map(percent);
+        format!(
+            "R@1 {r1}, R@5 {r5}, R@10 {r10}, median rank {}, MRR {:.3}, NDCG@5 {:.3}",
+            ranks.median_rank, ranks.mrr, way.ndcg5
+        )
+    };
+    let mut lines = vec![
+        format!(
+            "  video to text {} (R@1 by chance {})",
+            ranks(&found.retrieval.video_to_text),
+            percent(found.chance_r1)
+        ),
+        format!("  text to video {}", ranks(&found.retrieval.text_to_video)),
+    ];
+    lines.extend(found.caption.map(|caption| {
+        format!(
+            "  caption loss  {:.3} (chance {:.3}), perplexity {:.2} over {} tokens",
+            caption.caption_loss,
+            caption.caption_loss_chance,
+            caption.perplexity,
+            thousands(caption.caption_tokens)
+        )
+    }));
+    lines.extend(found.written.map(|written| {
+        format!(
+            "  captions      BLEU-1 {:.3}, BLEU-4 {:.3}, ROUGE-L {:.3}, CIDEr-D {:.3} on {} clips",
+            written.bleu1,
+            written.bleu4,
+            written.rouge_l,
+            written.cider_d,
+            thousands(written.clips)
+        )
+    }));
+    lines.extend(task.heads.iter().map(|head| {
+        describe_metrics(head, |name| scores.number(&format!("{}.{name}", head.name)))
+    }));
+    lines.join("\n")
+}
