@@ -5,7 +5,7 @@ use std::path::Path;
 use holdall_graph::ops::activation::Activation;
 
 use super::pooling::{ATTENTION_POOL, TEMPORAL_LAYERS, TEMPORAL_POSITIONS};
-use super::{FRAME_PROJECTION, VIDEO_EMBEDDING};
+use super::{FRAME_POSITIONS, FRAME_PROJECTION, VIDEO_EMBEDDING};
 pub use crate::bert::config::BertConfig;
 use crate::clip::config::{ClipConfig, TextConfig};
 pub use crate::decoder::config::DecoderConfig;
@@ -76,6 +76,8 @@ pub struct VideoTextConfig {
     pub pooling: Pooling,
     /// What writes captions, if anything does.
     pub decoder: Option<DecoderConfig>,
+    /// Whether the decoder is told which frame came first. Without, it sees frames as a set: nothing in a caption can depend on their order.
+    pub frame_positions: bool,
     /// Where `logit_scale` starts when weights are random: the logarithm of the scale.
     pub logit_scale_init: f64,
 }
@@ -91,6 +93,7 @@ impl VideoTextConfig {
             num_videos: 1,
             pooling: Pooling::Mean,
             decoder: None,
+            frame_positions: false,
             logit_scale_init: clip.logit_scale_init,
         }
     }
@@ -252,6 +255,9 @@ impl VideoTextConfig {
             }
         }
         if let Some(decoder) = &self.decoder {
+            if self.frame_positions {
+                list.add(FRAME_POSITIONS, &[frames, width]);
+            }
             list.add_weight_and_bias(FRAME_PROJECTION, &[decoder.width, width]);
             decoder.list(&mut list);
         }

@@ -36,6 +36,7 @@ impl VideoTextConfig {
             num_videos: top.size("num_videos", 1)?,
             pooling: read_pooling(&top.nested("pooling", "")?)?,
             decoder,
+            frame_positions: top.flag("frame_positions", false)?,
             logit_scale_init: top.number("logit_scale_init_value", 2.6592)?,
         };
         config.validate(top.file)?;
@@ -80,6 +81,7 @@ impl VideoTextConfig {
             "vision_config": vision,
             "text_config": text,
             "decoder_config": decoder,
+            "frame_positions": self.frame_positions,
         });
         format!("{value:#}\n")
     }

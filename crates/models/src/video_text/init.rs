@@ -2,7 +2,7 @@
 
 use super::config::{TextTower, VideoTextConfig};
 use super::pooling::{ATTENTION_POOL, TEMPORAL_POSITIONS};
-use super::{ARCHITECTURE, FRAME_PROJECTION, VIDEO_EMBEDDING};
+use super::{ARCHITECTURE, FRAME_POSITIONS, FRAME_PROJECTION, VIDEO_EMBEDDING};
 use crate::error::ModelError;
 use crate::init::Start;
 use crate::transformer::start_of_norm;
@@ -33,6 +33,9 @@ pub(crate) fn start_of(config: &VideoTextConfig, name: &str) -> Option<Start> {
         "logit_scale" => return Some(Start::Constant(config.logit_scale_init as f32)),
         "visual_projection.weight" => return Some(scale(config.vision.hidden_size)),
         VIDEO_EMBEDDING if config.num_videos > 1 => return Some(Start::Normal(PLACE_SPREAD)),
+        FRAME_POSITIONS if config.frame_positions && config.decoder.is_some() => {
+            return Some(Start::Normal(PLACE_SPREAD));
+        }
         TEMPORAL_POSITIONS if config.temporal_blocks().is_some() => {
             return Some(Start::Normal(PLACE_SPREAD));
         }

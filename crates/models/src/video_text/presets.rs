@@ -75,7 +75,11 @@ fn demo() -> Option<VideoTextConfig> {
         inner: 192,
         ..DecoderConfig::new(512, 32, [510, 511, 0])
     };
-    Some(with_decoder(VideoTextConfig::of_clip(&clip, 8), 2, decoder))
+    let ordered = VideoTextConfig {
+        frame_positions: true,
+        ..VideoTextConfig::of_clip(&clip, 8)
+    };
+    Some(with_decoder(ordered, 2, decoder))
 }
 
 fn with_decoder(
