@@ -69,7 +69,7 @@ pub(super) fn search(
         let Logits::Best(flat) = &found.logits else {
             unreachable!("a beam search asks for the best tokens")
         };
-        let best = Best::of(flat, found.rows, num_candidates);
+        let best = Best::of(flat, found.rows);
         let mut all_end = true;
         for (index, sample) in samples.iter_mut().enumerate() {
             let first = index * beams;

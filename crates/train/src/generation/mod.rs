@@ -104,7 +104,9 @@ struct Best<'a> {
 }
 
 impl<'a> Best<'a> {
-    fn of(flat: &'a [f32], rows: usize, count: usize) -> Best<'a> {
+    /// As many tokens of each row as there are: a vocabulary may have fewer than were asked for.
+    fn of(flat: &'a [f32], rows: usize) -> Best<'a> {
+        let count = (flat.len() / rows - 1) / 2;
         assert_eq!(flat.len(), rows * (2 * count + 1), "values, ids and sums");
         let (values, rest) = flat.split_at(rows * count);
         let (ids, lse) = rest.split_at(rows * count);

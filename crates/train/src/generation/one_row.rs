@@ -13,7 +13,6 @@ pub(super) fn search(
     samples: &[u64],
 ) -> Result<Vec<Generated>, TrainError> {
     let rows = samples.len();
-    let count = settings.candidates(special);
     let mut sequences: Vec<Vec<i64>> = vec![Vec::new(); rows];
     let mut is_finished = vec![false; rows];
     let mut ids = vec![special.bos; rows];
@@ -36,12 +35,12 @@ pub(super) fn search(
                 continue;
             }
             row_candidates.clear();
-            match (&candidates.logits, count) {
-                (Logits::Best(flat), Some(count)) => {
-                    let best = Best::of(flat, candidates.rows, count);
+            match &candidates.logits {
+                Logits::Best(flat) => {
+                    let best = Best::of(flat, candidates.rows);
                     row_candidates.extend(best.row(row).filter(|&(_, id)| id >= 0));
                 }
-                (Logits::All(logits), _) => {
+                Logits::All(logits) => {
                     let width = logits.len() / candidates.rows;
                     let logits = logits[row * width..][..width].iter().copied();
                     row_candidates.extend(logits.zip(0..));
@@ -49,7 +48,6 @@ pub(super) fn search(
                     row_candidates.retain(|(_, id)| !banned.contains(id));
                     row_candidates.sort_by(|a, b| b.0.total_cmp(&a.0));
                 }
-                (Logits::Best(_), None) => unreachable!("all logits were asked for"),
             }
             if row_candidates.is_empty() {
                 // Everything is banned: the sequence ends here.
