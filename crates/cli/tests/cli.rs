@@ -93,3 +93,5 @@ mod typed;
 mod verify;
 #[path = "cli/vessels.rs"]
 mod vessels;
+#[path = "cli/video_text.rs"]
+mod video_text;

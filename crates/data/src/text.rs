@@ -166,6 +166,33 @@ impl TextEncoder {
         Ok(words.replace("</w>", " ").trim().to_owned())
     }
 
+    /// The text of a token without the marks that join it to its word: `##ing`, `</w>`. `None` where no token has this id, or where it
+    /// is a special one.
+    pub fn token_text(&self, id: usize) -> Option<String> {
+        let id = u32::try_from(id).ok()?;
+        let token = self.tokenizer.id_to_token(id)?;
+        let added = self.tokenizer.get_added_vocabulary();
+        if added.is_special_token(&token) || id == self.start || id == self.end {
+            return None;
+        }
+        let token = token.strip_prefix("##").unwrap_or(&token);
+        let token = token.strip_suffix("</w>").unwrap_or(token);
+        Some(token.trim_start_matches(['\u{120}', '\u{2581}']).to_owned())
+    }
+
+    /// The id that begins every caption.
+    pub fn start_id(&self) -> i64 {
+        i64::from(self.start)
+    }
+
+    /// The id that stands behind a caption's end: `[PAD]` where there is one, or the end token again.
+    pub fn pad_id(&self) -> i64 {
+        let pad = ["[PAD]", "<pad>", "<|pad|>"]
+            .iter()
+            .find_map(|name| self.tokenizer.token_to_id(name));
+        i64::from(pad.unwrap_or(self.end))
+    }
+
     /// The id that ends every caption, and pads it.
     pub fn eos_id(&self) -> i64 {
         i64::from(self.end)

@@ -42,7 +42,7 @@ impl DiskSpace {
         };
         DiskSpace {
             checkpoint_bytes: bytes(false) + 2 * bytes(true),
-            model_bytes: bytes(false),
+            model_bytes: bytes(false) + planned.prepared.setup.step.task.part_bytes(),
             other_bytes: SMALL_FILES_BYTES + LINE_BYTES * planned.total_steps(),
             has_best: planned.config.train.eval_every != EvalEvery::Never,
         }

@@ -162,6 +162,8 @@ impl RunFolder {
         let copy = |folder: &Path| {
             for name in &names {
                 let to = folder.join(name);
+                let within = to.parent().unwrap_or(folder);
+                fs::create_dir_all(within).map_err(failed(within, "created"))?;
                 copy_whole(&best.join(name), &to).map_err(failed(&to, "written"))?;
             }
             if !names.iter().any(|name| name == CHECKSUMS_FILE) {

@@ -189,6 +189,11 @@ pub trait Task: Send + Sync {
     /// For people: what was found, a line each.
     fn describe_scores(&self, scores: &Scores) -> String;
 
+    /// Bytes of what [`Task::save`] writes beside the weights: parts of the model in folders of their own.
+    fn part_bytes(&self) -> u64 {
+        0
+    }
+
     /// Writes everything that using the model takes into a folder that is there.
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError>;
 }

@@ -30,8 +30,6 @@ mod support;
 mod threads;
 #[path = "engine/video_text_captions.rs"]
 mod video_text_captions;
-#[path = "engine/video_text_splits.rs"]
-mod video_text_splits;
 #[path = "engine/video_text_case.rs"]
 mod video_text_case;
 #[path = "engine/video_text_golden.rs"]

@@ -166,10 +166,7 @@ impl RunOptions {
             }),
         );
         set(&mut config.memory, self.memory);
-        set(
-            &mut config.precision,
-            self.precision.map(Precision::from),
-        );
+        set(&mut config.precision, self.precision.map(Precision::from));
         set(&mut config.seed, self.seed);
         config.task = self.task.map(TaskName::from).or(config.task);
         config.labels = self.labels.or(config.labels);

@@ -284,6 +284,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
         };
     }
     config.labels = config.labels.or(bench.num_labels);
+    config.data.frames = bench.frames.or(config.data.frames);
     if let (Some(tokens), DecoderChoice::Sizes(decoder)) =
         (bench.caption_tokens, &mut config.video_text.decoder)
     {

@@ -2,6 +2,7 @@
 
 mod classify;
 mod clip;
+mod clip_files;
 mod mask_files;
 mod segment;
 mod video_text;

@@ -55,22 +55,36 @@ struct SealedFile {
 /// Writes the checksums of all files that lie in a folder, and returns the checksum of what was written: equal for equal folders.
 pub fn seal_folder(folder: &Path) -> Result<Checksum, ModelError> {
     let mut files = BTreeMap::new();
-    for entry in fs::read_dir(folder).map_err(failed(folder, "list it"))? {
-        let entry = entry.map_err(failed(folder, "list it"))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let path = entry.path();
-        if name == CHECKSUMS_FILE || name.ends_with(".partial") || !path.is_file() {
-            continue;
-        }
-        let (checksum, bytes) = checksum_of(&path)?;
-        let checksum = checksum.to_string();
-        files.insert(name, SealedFile { bytes, checksum });
-    }
+    add_files(folder, "", &mut files)?;
     let json = serde_json::to_string_pretty(&Sealed { files }).expect("text and numbers");
     let text = format!("{json}\n");
     let path = folder.join(CHECKSUMS_FILE);
     write_whole(&path, text.as_bytes()).map_err(failed(&path, "write it"))?;
     Ok(Checksum::of(text.as_bytes()))
+}
+
+/// Adds the files of a folder, and those of folders in it: `decoder/config.json`.
+fn add_files(
+    folder: &Path,
+    prefix: &str,
+    files: &mut BTreeMap<String, SealedFile>,
+) -> Result<(), ModelError> {
+    for entry in fs::read_dir(folder).map_err(failed(folder, "list it"))? {
+        let entry = entry.map_err(failed(folder, "list it"))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = entry.path();
+        if name == CHECKSUMS_FILE || name.ends_with(".partial") {
+            continue;
+        }
+        if path.is_dir() {
+            add_files(&path, &format!("{prefix}{name}/"), files)?;
+        } else if path.is_file() {
+            let (checksum, bytes) = checksum_of(&path)?;
+            let checksum = checksum.to_string();
+            files.insert(format!("{prefix}{name}"), SealedFile { bytes, checksum });
+        }
+    }
+    Ok(())
 }
 
 /// Names of the files whose checksums a folder has; `None` where it has no checksums.

@@ -52,9 +52,9 @@ fn demo() -> Option<VideoTextConfig> {
             intermediate_size: 384,
             num_layers: 2,
             num_heads: 3,
-            vocab_size: 512,
+            vocab_size: 640,
             max_positions: 32,
-            pooling: TextPooling::FirstEos(511),
+            pooling: TextPooling::FirstEos(639),
             ..small.text
         },
         vision: VisionConfig {
@@ -73,7 +73,7 @@ fn demo() -> Option<VideoTextConfig> {
         width: 96,
         heads: 3,
         inner: 192,
-        ..DecoderConfig::new(512, 32, [510, 511, 0])
+        ..DecoderConfig::new(640, 32, [638, 639, 0])
     };
     let ordered = VideoTextConfig {
         frame_positions: true,

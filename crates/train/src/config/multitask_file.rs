@@ -39,10 +39,7 @@ const MOVED: [(&str, &str); 26] = [
     ("groupby_column", "data.group"),
     ("num_videos", "data.num_videos"),
     ("batch_size", "train.batch_size"),
-    (
-        "gradient_accumulation_steps",
-        "train.gradient_accumulation",
-    ),
+    ("gradient_accumulation_steps", "train.gradient_accumulation"),
     ("epochs", "train.epochs"),
     ("lr", "train.lr"),
     ("text_lr", "train.lr_by.\"text_model.*\""),

@@ -33,12 +33,21 @@ pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
         }
     }
     // A model is a folder where there is one, and a name otherwise.
+    let is_there = |value: &Value, is: fn(&Path) -> bool| {
+        value.as_str().is_some_and(|name| is(&folder.join(name)))
+    };
     if let Some(model) = layer.get_mut("model")
-        && model
-            .as_str()
-            .is_some_and(|name| folder.join(name).is_dir())
+        && is_there(model, Path::is_dir)
     {
         start(model);
+    }
+    for key in ["text_model", "tokenizer"] {
+        let value = layer
+            .get_mut("video_text")
+            .and_then(|section| section.get_mut(key));
+        if let Some(value) = value.filter(|value| is_there(value, Path::exists)) {
+            start(value);
+        }
     }
 }
 
@@ -65,10 +74,16 @@ pub(super) fn absolute(config: &RunConfig) -> RunConfig {
     if let TokenizerChoice::File(path) = &mut data.tokenizer {
         full(path);
     }
-    if Path::new(&config.model).is_dir() {
-        let mut path = PathBuf::from(&config.model);
-        full(&mut path);
-        config.model = path.display().to_string();
+    let section = &mut config.video_text;
+    let named = [&mut section.text_model, &mut section.tokenizer];
+    let of_section = named.into_iter().flatten().map(|name| (name, false));
+    for (name, is_model) in of_section.chain([(&mut config.model, true)]) {
+        let found = Path::new(name.as_str());
+        if found.is_dir() || (found.exists() && !is_model) {
+            let mut path = PathBuf::from(name.as_str());
+            full(&mut path);
+            *name = path.display().to_string();
+        }
     }
     config
 }

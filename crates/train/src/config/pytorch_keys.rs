@@ -319,7 +319,13 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`train: {best_metric: NAME}`",
     },
     Brought {
-        keys: &["resume_from_checkpoint", "resume", "checkpoint_path", "resume_training", "checkpoint"],
+        keys: &[
+            "resume_from_checkpoint",
+            "resume",
+            "checkpoint_path",
+            "resume_training",
+            "checkpoint",
+        ],
         answer: "`--resume` on the command line, with the run's folder as `--out`",
     },
     Brought {
@@ -391,7 +397,13 @@ pub static BROUGHT: &[Brought] = &[
         answer: "nothing to do, leave it out: clips of a group keep their order, samples are shuffled",
     },
     Brought {
-        keys: &["resize", "use_cls_token", "aggregate_videos_tokens", "per_video_pool", "attention_pool_heads"],
+        keys: &[
+            "resize",
+            "use_cls_token",
+            "aggregate_videos_tokens",
+            "per_video_pool",
+            "attention_pool_heads",
+        ],
         answer: "nothing to do, leave it out: sizes and heads are the model's",
     },
     Brought {
@@ -411,7 +423,12 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`train: {lr_by: {\"vision_model.*\": 0}}` holds a tower still",
     },
     Brought {
-        keys: &["decoder_layers", "decoder_heads", "decoder_intermediate_size", "max_position_embeddings"],
+        keys: &[
+            "decoder_layers",
+            "decoder_heads",
+            "decoder_intermediate_size",
+            "max_position_embeddings",
+        ],
         answer: "`video_text: {decoder: {layers: 6, heads: 8, inner: 1024, tokens: 128}}`",
     },
     Brought {
@@ -423,7 +440,11 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`train: {lr_by: {\"text_model.*\": 2e-5, \"decoder.*\": 1e-4}}`",
     },
     Brought {
-        keys: &["video_weight_decay", "text_weight_decay", "captioning_weight_decay"],
+        keys: &[
+            "video_weight_decay",
+            "text_weight_decay",
+            "captioning_weight_decay",
+        ],
         answer: "`train: {optimizer: {weight_decay: 0.01}}` for all of them",
     },
     Brought {

@@ -26,8 +26,6 @@ pub struct VideoTextSection {
     pub tokenizer: Option<String>,
     /// What clips with equal texts are to each other.
     pub same_text: SameText,
-    /// What is computed once and read from disk afterwards, where the vision tower is not trained.
-    pub cache: CacheChoice,
 }
 
 /// How frames become one feature.
@@ -51,19 +49,6 @@ pub enum SameText {
     Negative,
     /// Positives: each of them is as right as the clip itself.
     Positive,
-}
-
-/// What is computed once, where the vision tower is not trained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CacheChoice {
-    /// Nothing: every step runs the vision tower.
-    #[default]
-    None,
-    /// All tokens of all frames.
-    Features,
-    /// The class token of each frame: enough without a decoder and without attention pooling.
-    ClassTokens,
 }
 
 /// A decoder's sizes, or none.

@@ -10,8 +10,8 @@ use holdall_device::cpu::Cpu;
 use holdall_device::{Device, HostRow};
 use holdall_graph::DType;
 use holdall_graph::ops::activation::Activation;
-use holdall_models::clip::init;
 use holdall_models::clip::config::{TextConfig, TextPooling};
+use holdall_models::clip::init;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::unet::config::{Norm, UnetConfig, UnetKind};
@@ -433,7 +433,7 @@ pub fn tiny_video_text(parts: VideoTextParts, seed: u64) -> VideoTextTask {
         activation: Activation::Gelu,
         layer_norm_eps: 1e-12,
         hidden_dropout: 0.1,
-        attention_dropout: 0.0,
+        attention_dropout: 0.1,
     };
     let vision = VisionConfig {
         hidden_size: 16,
@@ -495,7 +495,9 @@ pub fn tiny_video_text(parts: VideoTextParts, seed: u64) -> VideoTextTask {
     task.caption_smoothing = 0.1;
     task.masks_frames = true;
     task.same_text = SameText::Positive;
-    task.token_weights = (0..23).map(|id| if id % 5 == 0 { 5.0 } else { 1.0 }).collect();
+    task.token_weights = (0..23)
+        .map(|id| if id % 5 == 0 { 5.0 } else { 1.0 })
+        .collect();
     task.contrastive_tile = 5;
     task.vocabulary_tile = 7;
     task.sorted_ids = seed & 1 == 1;
@@ -537,13 +539,21 @@ pub fn varied_clips(task: &VideoTextTask, num_samples: usize, seed: u64) -> Batc
                 texts.caption_ids.push(below(decoder.vocab_size) as i64);
                 let is_said = position < length;
                 let id = below(decoder.vocab_size) as i64;
-                texts.caption_labels.push(if is_said { id } else { IGNORED });
+                texts
+                    .caption_labels
+                    .push(if is_said { id } else { IGNORED });
             }
         }
     }
     let labels: Vec<i64> = (0..num_samples).map(|_| below(4) as i64 - 1).collect();
     let numbers: Vec<f32> = (0..num_samples)
-        .map(|_| if below(3) == 0 { f32::NAN } else { below(9) as f32 })
+        .map(|_| {
+            if below(3) == 0 {
+                f32::NAN
+            } else {
+                below(9) as f32
+            }
+        })
         .collect();
     let targets = [
         classify::Targets::Class(&labels),

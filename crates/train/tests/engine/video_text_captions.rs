@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use holdall_device::{Device, HostRow};
-use holdall_models::clip::config::VisionConfig;
-use holdall_models::video_text::config::{DecoderConfig, Pooling, VideoTextConfig};
+use holdall_models::video_text::config::{DecoderConfig, Pooling, VideoTextConfig, VisionConfig};
 use holdall_plan::Recompute;
 use holdall_train::batch::Batch;
 use holdall_train::forward::{Forward, ForwardModel};
@@ -125,7 +124,11 @@ fn captions_are_the_same_in_any_arena_and_gradients_do_not_notice() {
         }
         // Rounding aside: sums over other groups of clips.
         for other in [sum, losses[1].mean() * losses[1].count] {
-            assert!((found.1 - other).abs() < 1e-4 * other, "{} {other}", found.1);
+            assert!(
+                (found.1 - other).abs() < 1e-4 * other,
+                "{} {other}",
+                found.1
+            );
         }
         assert_eq!(gradients(&mut step, &device, &batch), before);
     }

@@ -1,13 +1,11 @@
 //! Predictions of a video-text model: captions of clips, texts that fit them, and clips that fit a text.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use holdall_data::clips::is_clip_name;
-use holdall_data::folder::is_picture;
 use holdall_data::loader::Course;
 use holdall_data::text::TextEncoder;
 use holdall_device::Device;
@@ -21,9 +19,10 @@ use holdall_train::tasks::clip::TokenTable;
 use holdall_train::tasks::video_text::{ClipReader, SavedVideoText, VideoTextTask};
 use serde::Serialize;
 
+use super::clip_files::clips_under;
 use super::{Guess, Job, PredictArguments, Skipped, as_samples, left_out};
-use crate::array_file;
 use crate::arguments::small_count;
+use crate::array_file;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
@@ -314,50 +313,6 @@ impl Texts {
         };
         (best.map(guess).collect(), found)
     }
-}
-
-/// Clips as named, and those in folders, sorted. A folder with pictures is a clip.
-fn clips_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for path in named {
-        match path.is_dir() {
-            true => clips_of(path, &mut found)?,
-            false => found.push(path.clone()),
-        }
-    }
-    if found.is_empty() {
-        return Err(TrainError::Config(
-            "found no clips in what was named\nhint: video files, or folders of frames".to_owned(),
-        )
-        .into());
-    }
-    Ok(found)
-}
-
-fn clips_of(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    let unreadable = |cause: std::io::Error| {
-        TrainError::Config(format!(
-            "{}: {cause}\nhint: check the path",
-            folder.display()
-        ))
-    };
-    let (mut folders, mut files) = (Vec::new(), Vec::new());
-    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        let name = path.to_string_lossy();
-        if path.is_dir() {
-            folders.push(path);
-        } else if is_clip_name(&name) {
-            files.push(path);
-        } else if is_picture(&name) {
-            found.push(folder.to_owned());
-            return Ok(());
-        }
-    }
-    files.sort();
-    found.extend(files);
-    folders.sort();
-    folders.iter().try_for_each(|folder| clips_of(folder, found))
 }
 
 /// A row for each clip; labels in columns of their own.

@@ -30,12 +30,12 @@ use holdall_graph::{DType, Graph};
 use holdall_models::vit::config::{ClassifierConfig, VisionTransformerConfig};
 use holdall_models::vit::init;
 
-pub(super) use batch::{count_heads, fill_targets, random_targets, set_targets};
 pub use batch::{Targets, batch_of};
+pub(super) use batch::{count_heads, fill_targets, random_targets, set_targets};
 pub(super) use export::{save_targets, saved_targets};
 pub(super) use head_scores::{Tallies, describe_metrics, metrics_of, tally_bytes};
-pub(super) use heads::{losses_of, restore, standardize};
 pub use heads::{Head, labels_of};
+pub(super) use heads::{losses_of, restore, standardize};
 pub(super) use prepare::{describe_head, heads_of};
 pub use prepare::{prepare, setup};
 pub use saved_model::{Answer, SavedClassifier};
@@ -232,11 +232,7 @@ impl Task for ClassifyTask {
 }
 
 /// Adds what a sample is to be taken for to a digest.
-pub(super) fn add_targets_to_digest(
-    samples: &Samples,
-    sample: usize,
-    add: &mut dyn FnMut(&[u8]),
-) {
+pub(super) fn add_targets_to_digest(samples: &Samples, sample: usize, add: &mut dyn FnMut(&[u8])) {
     for values in samples.targets() {
         match values {
             TargetValues::Class(labels) => add(&labels[sample].to_le_bytes()),

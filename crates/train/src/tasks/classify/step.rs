@@ -5,8 +5,8 @@ use holdall_graph::ops::add::AddInto;
 use holdall_graph::{DType, Graph, ValueId};
 use holdall_models::vit::{self, Regularization};
 
-use super::{ClassifyTask, Head};
 use super::batch::{MIX, PARTNER_PIXELS, PIXELS, SAMPLE_IDS, STREAM};
+use super::{ClassifyTask, Head};
 use crate::step_graph::StepWriter;
 
 /// The forward program, and what it writes: `[b, outputs]`.

@@ -179,7 +179,7 @@ pub(super) fn fill(task: &VideoTextTask, batch: &mut Batch, loaded: &Loaded<Host
     if task.masks_frames {
         let counts = batch.indices(FRAME_COUNTS, Scope::MicroBatch);
         counts.clear();
-        counts.extend(order.iter().map(|_| task.model.frames() as i64));
+        counts.extend(order.iter().map(|&row| i64::from(loaded.frame_counts[row])));
     }
     let (width, tower) = (task.num_text_tokens, &task.model.text);
     let ids = batch.indices(TEXT_IDS, Scope::MicroBatch);
@@ -242,7 +242,7 @@ fn set_groups(task: &VideoTextTask, batch: &mut Batch, groups: impl Iterator<Ite
 
 /// What dropout is a function of.
 fn set_stream(task: &VideoTextTask, batch: &mut Batch, samples: &[u32], epoch: u64) {
-    if task.dropout == 0.0 {
+    if !task.drops() {
         return;
     }
     let ids = batch.indices(SAMPLE_IDS, Scope::MicroBatch);
@@ -289,11 +289,7 @@ pub(super) fn derive(task: &VideoTextTask, name: &str, micro: &MicroBatch<'_>, t
 }
 
 /// What each target of a micro-batch counts. Plain accumulation takes the mean over the micro-batch's own.
-pub(super) fn derive_token_weights(
-    task: &VideoTextTask,
-    micro: &MicroBatch<'_>,
-    to: &mut [f32],
-) {
+pub(super) fn derive_token_weights(task: &VideoTextTask, micro: &MicroBatch<'_>, to: &mut [f32]) {
     let (tokens, width) = (to.len() / micro.size, task.num_caption_tokens);
     let labels = micro.batch.read_indices(CAPTION_LABELS);
     for (row, weights) in to.chunks_mut(tokens).enumerate() {

@@ -55,7 +55,8 @@ impl WrittenCaptions {
         let truth = samples.caption(clip as usize).to_owned();
         let pair = (caption.clone(), vec![truth]);
         let scores = figures(std::slice::from_ref(&pair));
-        self.examples.see(clip, scores.bleu4, rank, &caption, frames);
+        self.examples
+            .see(clip, scores.bleu4, rank, &caption, frames);
         self.pairs.push(pair);
         self.written.push(Written {
             clip,

@@ -64,10 +64,7 @@ impl Examples {
             caption: caption.to_owned(),
             frames: thumbnails(frames, self.frames_per_clip),
         };
-        for (list, place) in [
-            (&mut self.best, among_best),
-            (&mut self.worst, among_worst),
-        ] {
+        for (list, place) in [(&mut self.best, among_best), (&mut self.worst, among_worst)] {
             if place < NUM_CLIPS {
                 list.truncate(NUM_CLIPS - 1);
                 list.insert(place, example.clone());
@@ -142,9 +139,16 @@ mod tests {
         let best = examples.best(&samples);
         let frames = best[0]["frames"].as_array().expect("a list");
         assert_eq!(frames.len(), NUM_FRAMES);
-        assert!(frames[0].as_str().is_some_and(|one| one.starts_with("data:image/jpeg;base64,")));
+        assert!(
+            frames[0]
+                .as_str()
+                .is_some_and(|one| one.starts_with("data:image/jpeg;base64,"))
+        );
         assert_eq!(scores(best), [0.95, 0.9, 0.85, 0.8, 0.75, 0.7]);
-        assert_eq!(scores(examples.worst(&samples)), [0.0, 0.05, 0.1, 0.15, 0.2, 0.25]);
+        assert_eq!(
+            scores(examples.worst(&samples)),
+            [0.0, 0.05, 0.1, 0.15, 0.2, 0.25]
+        );
         // With few clips, the best are shown as such.
         let mut few = Examples::new(1);
         for index in 0..8 {

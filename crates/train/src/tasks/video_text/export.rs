@@ -15,7 +15,8 @@
 use std::path::Path;
 
 use holdall_data::image_processor;
-use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
+use holdall_models::folder::{Head, NamedTensor, write_folder};
+use holdall_models::video_text::config::VideoTextConfig;
 use serde::{Deserialize, Serialize};
 
 use super::super::classify;
@@ -126,6 +127,14 @@ pub fn save_weights(
     };
     write_folder(folder, &task.model, &tensors, head.as_ref(), shard_bytes)?;
     Ok(())
+}
+
+/// Bytes of the parts.
+pub(super) fn part_bytes(model: &VideoTextConfig) -> u64 {
+    let parts = model.parts();
+    let tensors = parts.iter().flat_map(|part| &part.tensors);
+    let values = tensors.map(|tensor| tensor.shape.iter().product::<usize>() as u64);
+    values.sum::<u64>() * size_of::<f32>() as u64
 }
 
 /// The parts that transformers loads by themselves, and how the decoder generates.

@@ -24,6 +24,7 @@ mod programs;
 mod saved_model;
 mod scores;
 mod step;
+mod tokenizers;
 mod tokens;
 
 use std::path::Path;
@@ -35,7 +36,7 @@ use holdall_device::HostRow;
 use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
 use holdall_graph::ops::vocabulary_loss::vocabulary_tile;
 use holdall_graph::{DType, Graph};
-use holdall_models::video_text::config::{DecoderConfig, VideoTextConfig};
+use holdall_models::video_text::config::{DecoderConfig, TextTower, VideoTextConfig};
 
 pub use batch::{Texts, batch_of};
 pub use predict::{ClipReader, EncodedClips};
@@ -151,6 +152,15 @@ impl VideoTextTask {
         self.model.decoder.as_ref()
     }
 
+    /// Whether anything is dropped in training.
+    pub(super) fn drops(&self) -> bool {
+        let of_attention = match &self.model.text {
+            TextTower::Clip(_) => 0.0,
+            TextTower::Bert(bert) => bert.attention_dropout,
+        };
+        self.dropout > 0.0 || of_attention > 0.0
+    }
+
     /// What a token counts as a target of captions.
     pub fn token_weight(&self, id: i64) -> f32 {
         let weight = usize::try_from(id).map(|id| self.token_weights.get(id));
@@ -235,7 +245,7 @@ impl Task for VideoTextTask {
             self.contrastive_tile,
             self.vocabulary_tile,
             self.sorted_ids,
-            self.dropout > 0.0,
+            self.drops(),
         )
     }
 
@@ -326,6 +336,10 @@ impl Task for VideoTextTask {
     fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8])) {
         for sample in 0..samples.len() {
             add(samples.image(sample).as_bytes());
+            for clip in samples.further_image_paths(sample) {
+                let name = clip.strip_prefix(samples.root()).unwrap_or(&clip);
+                add(name.as_os_str().as_encoded_bytes());
+            }
             add(samples.caption(sample).as_bytes());
             classify::add_targets_to_digest(samples, sample, add);
         }
@@ -353,6 +367,10 @@ impl Task for VideoTextTask {
 
     fn describe_scores(&self, scores: &Scores) -> String {
         scores::describe_scores(self, scores)
+    }
+
+    fn part_bytes(&self) -> u64 {
+        export::part_bytes(&self.model)
     }
 
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError> {

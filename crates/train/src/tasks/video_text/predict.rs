@@ -7,11 +7,11 @@ use holdall_device::{DeviceError, HostRow};
 use holdall_models::clip::end_token;
 use holdall_models::video_text::config::TextTower;
 
+use super::super::clip::TokenTable;
+use super::VideoTextTask;
 use super::programs::{
     CAPTION_LOSS, CAPTION_START, NEXT_TOKEN, TEXT_ENCODER, VIDEO_ENCODER, decoder_tokens, endpoint,
 };
-use super::super::clip::TokenTable;
-use super::VideoTextTask;
 use crate::batch::IGNORED;
 use crate::error::TrainError;
 use crate::forward::Forward;
@@ -92,7 +92,11 @@ impl<'t, 'a> ClipReader<'t, 'a> {
     }
 
     /// Encodes texts `first..` of a table, at most a batch.
-    pub fn texts(&mut self, texts: &TokenTable, first: usize) -> Result<Cow<'_, [f32]>, DeviceError> {
+    pub fn texts(
+        &mut self,
+        texts: &TokenTable,
+        first: usize,
+    ) -> Result<Cow<'_, [f32]>, DeviceError> {
         let width = self.forward.width(&endpoint(TEXT_ENCODER, "ids"));
         let rows = self.batch().min(texts.len() - first);
         let mut ids = vec![0; rows * width];

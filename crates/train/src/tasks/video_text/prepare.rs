@@ -1,30 +1,44 @@
 //! From a config to a video-text run before its plan: clips, tokens, the model.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use holdall_data::clips::ClipFraming;
+use holdall_data::config::ShortClips;
+use holdall_data::loader::RowFormat;
 use holdall_data::samples::Samples;
+use holdall_data::source::{self, Captions, DataSet};
 use holdall_data::target::{Target, TargetKind};
-use holdall_data::text::TextEncoder;
-use holdall_files::{counted, thousands};
-use holdall_models::config::TextPooling;
-use holdall_models::video_text::config::TextTower;
-use regex::Regex;
+use holdall_models::video_text::config::{TextTower, VideoTextConfig};
 
-use super::opened_model::{OpenedModel, StartingPoint, open_model};
 use super::super::classify::{self, Head};
-use super::{TokenizedTexts, VideoTextData, VideoTextTask};
+use super::opened_model::{OpenedModel, open_model};
+use super::{TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
 use crate::config::{RunConfig, SameText};
 use crate::error::TrainError;
 use crate::prepare::Prepared;
 use crate::setup::{Setup, resolve_budget, room_to_open};
+use crate::similarity::unique_texts;
 use crate::site::Site;
 
 /// What the caption loss counts where the config does not say.
 const USUAL_CAPTION_WEIGHT: f64 = 0.5;
 
-/// Names of losses that heads may not have.
-const RESERVED_NAMES: [&str; 2] = ["contrastive", "caption"];
+/// Names of losses and of figures that heads may not have.
+const RESERVED_NAMES: [&str; 12] = [
+    "contrastive",
+    "caption",
+    "clips",
+    "texts",
+    "video_to_text",
+    "text_to_video",
+    "chance_r1",
+    "caption_loss",
+    "caption_loss_chance",
+    "perplexity",
+    "caption_tokens",
+    "written",
+];
 
 /// Opens the model without data: `labels` and `tokens` are what the config says.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
@@ -87,6 +101,7 @@ fn task(
     let dropout = dropout(config, &model.text, notes)?;
     Ok(VideoTextTask {
         num_text_tokens: tokens,
+        masks_frames: config.data.short_clips == ShortClips::Mask,
         contrastive_weight: config.losses.contrastive,
         caption_weight: config.losses.caption.unwrap_or(USUAL_CAPTION_WEIGHT),
         caption_smoothing: config.losses.caption_smoothing,
@@ -120,14 +135,11 @@ fn dropout(
                 true => asked,
                 false => bert.hidden_dropout,
             };
-            if bert.attention_dropout > 0.0 {
+            if dropout > 0.0 || bert.attention_dropout > 0.0 {
                 notes.push(format!(
-                    "Dropout of attention: not applied (the text model's folder asks for {})",
+                    "Dropout of the text tower: {dropout}, of its attention {}",
                     bert.attention_dropout
                 ));
-            }
-            if dropout > 0.0 {
-                notes.push(format!("Dropout of the text tower: {dropout}"));
             }
             Ok(dropout)
         }
@@ -135,6 +147,149 @@ fn dropout(
 }
 
 /// Reads the data, opens the model, finds or trains the tokenizers.
-pub fn prepare(_config: &RunConfig, _site: Site<'_>) -> Result<Prepared, TrainError> {
-    Err(TrainError::Config("no clips yet".to_owned()))
+pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
+    let data = source::read_clips(&config.data, Captions::Required, config.seed)?;
+    let mut notes = data.notes.clone();
+    let heads = heads(config, &data)?;
+    notes.extend(heads.iter().map(classify::describe_head));
+    let mut opened = open_model(config)?;
+    opened.weights.new_heads = !has_heads_for(&opened, &data.targets, &mut notes)?;
+    let room = room_to_open(site, resolve_budget(config.memory, site)?);
+    let texts = data.train.captions();
+    let text = tokenizers::text_encoder(config, &mut opened, texts, room, &mut notes)?;
+    let own_caption_text = tokenizers::caption_encoder(config, &mut opened, &text, room)?;
+    opened.model.validate(Path::new("video_text"))?;
+    opened.summarize()?;
+
+    let model = &opened.model;
+    let text_tokens = config.tokens.unwrap_or(model.max_text_tokens());
+    let decoder = model.decoder.as_ref().map(|decoder| {
+        let caption_text = own_caption_text.as_ref().unwrap_or(&text);
+        (caption_text, decoder.max_positions)
+    });
+    let encoded =
+        |samples: &Samples| TokenizedTexts::new(samples.captions(), &text, text_tokens, decoder);
+    let train_texts = encoded(&data.train)?;
+    let validation_texts = data.validation.as_ref().map(encoded).transpose()?;
+    let tables: Vec<&TokenizedTexts> = [Some(&train_texts), validation_texts.as_ref()]
+        .into_iter()
+        .flatten()
+        .collect();
+    let samples = [Some(&data.train), data.validation.as_ref()];
+    let texts: Vec<&[String]> = samples.iter().flatten().map(|one| one.captions()).collect();
+    notes.extend(tokenizers::note_on_long_texts(
+        &texts,
+        &tables,
+        (&text, text_tokens),
+        decoder,
+    )?);
+    let longest = tables.iter().map(|one| one.texts.longest()).max();
+    let longest_caption = tables.iter().filter_map(|one| one.captions.as_ref());
+    let longest_caption = longest_caption.map(|table| table.longest() - 1).max();
+    let tokens = config.tokens.or(longest).unwrap_or(text_tokens);
+    notes.push(note_on_lengths(tokens, longest_caption, model));
+    notes.extend(note_on_equal_texts(config, &data.train));
+
+    let mut setup_notes = Vec::new();
+    let processor = opened.processor.clone();
+    let framing = ClipFraming::new(&config.data, processor.framing, model.num_frames);
+    let mut task = task(config, site, opened, heads, tokens, &mut setup_notes)?;
+    task.num_caption_tokens = longest_caption.unwrap_or(0);
+    let caption_text = own_caption_text.as_ref().unwrap_or(&text);
+    tokenizers::weigh_tokens(&mut task, config, caption_text, &mut notes)?;
+    let train = Arc::new(data.train);
+    task.data = Some(Arc::new(VideoTextData {
+        train: Arc::clone(&train),
+        train_texts,
+        validation_texts,
+        text,
+        own_caption_text,
+        caption_template: data.caption_template,
+        processor: processor.text().to_string(),
+    }));
+    let mut setup = Setup::new(config, site, Arc::new(task), processor, setup_notes)?;
+    setup.rows = RowFormat::from(framing);
+    Ok(Prepared {
+        setup,
+        train,
+        validation: data.validation.map(Arc::new),
+        csv: data.csv,
+        bad_rows: data.bad_rows,
+        notes,
+    })
+}
+
+/// A head for every target of the data.
+fn heads(config: &RunConfig, data: &DataSet) -> Result<Vec<Head>, TrainError> {
+    let mut targets = data.targets.iter();
+    if let Some(Target { name, .. }) =
+        targets.find(|target| RESERVED_NAMES.contains(&target.name.as_str()))
+    {
+        return Err(TrainError::Config(format!(
+            "data.targets: `{name}`, expected another name: a loss or a figure of the task has this one\n\
+             hint: a target need not be called as its column: `targets: {{the_{name}: {name}}}`"
+        )));
+    }
+    let mut heads = classify::heads_of(config, &data.targets, &data.train)?;
+    weigh_label(config, &mut heads);
+    if let (Some(asked), [head]) = (config.labels, heads.as_slice())
+        && asked != head.num_outputs()
+    {
+        return Err(TrainError::Config(format!(
+            "labels: {asked}, expected {}: the data has that many\nhint: leave `labels` out",
+            head.num_outputs()
+        )));
+    }
+    Ok(heads)
+}
+
+/// Whether the folder's heads are for these targets.
+fn has_heads_for(
+    opened: &OpenedModel,
+    targets: &[Target],
+    notes: &mut Vec<String>,
+) -> Result<bool, TrainError> {
+    let Some(folder) = &opened.weights.model else {
+        return Ok(false);
+    };
+    let Some(saved) = classify::saved_targets(folder.path())? else {
+        return Ok(false);
+    };
+    let is_same = |(saved, target): (&Target, &Target)| {
+        let kinds = [&saved.kind, &target.kind].map(std::mem::discriminant);
+        saved.name == target.name
+            && kinds[0] == kinds[1]
+            && saved.kind.names() == target.kind.names()
+    };
+    let same = saved.len() == targets.len() && saved.iter().zip(targets).all(is_same);
+    if !same && !targets.is_empty() {
+        notes.push("Heads: RANDOM (the folder's heads are for other targets)".to_owned());
+    }
+    Ok(same)
+}
+
+fn note_on_lengths(tokens: usize, captions: Option<usize>, model: &VideoTextConfig) -> String {
+    let positions = model.max_text_tokens();
+    let texts = format!("Tokens per text: {tokens} of the model's {positions}");
+    match (captions, &model.decoder) {
+        (Some(captions), Some(decoder)) => format!(
+            "{texts}; per caption: {captions} of the decoder's {}",
+            decoder.max_positions
+        ),
+        _ => texts,
+    }
+}
+
+/// How many texts there are, and what equal ones are to each other.
+fn note_on_equal_texts(config: &RunConfig, train: &Samples) -> Option<String> {
+    let (texts, clips) = (train.captions().len(), train.len());
+    (texts < clips).then(|| {
+        let meaning = match config.video_text.same_text {
+            SameText::Negative => {
+                "equal ones are negatives of each other (`video_text: {same_text: positive}` makes them positives)"
+            }
+            SameText::Positive => "equal ones are positives of each other",
+        };
+        format!("{}; {meaning}", unique_texts(texts, clips))
+    })
 }

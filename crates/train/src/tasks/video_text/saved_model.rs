@@ -3,15 +3,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use holdall_data::DataConfig;
+use holdall_data::clips::ClipFraming;
+use holdall_data::config::ShortClips;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
+use holdall_data::source::{self, Captions};
 use holdall_data::target::Target;
 use holdall_data::text::TextEncoder;
+use holdall_models::video_text::config::Pooling;
 
 use super::super::classify::{self, Head};
-use super::VideoTextTask;
 use super::export::{CAPTION_TOKENIZER, SavedTexts};
 use super::opened_model::{OpenedModel, open_model};
+use super::{TokenizedTexts, VideoTextData, VideoTextTask};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::generation::read_generation_config;
@@ -23,7 +28,6 @@ pub struct SavedVideoText {
     processor: ImageProcessor,
     /// What its heads were trained on.
     targets: Vec<Target>,
-    texts: Option<SavedTexts>,
     /// What reading a tokenizer may take.
     most_bytes: u64,
 }
@@ -51,11 +55,14 @@ impl SavedVideoText {
         let mut task = VideoTextTask::new(model, heads);
         task.generation = read_generation_config(folder.path())?.unwrap_or_default();
         task.weights = Some(Arc::new(weights));
+        if let Some(texts) = &texts {
+            task.num_text_tokens = texts.text_tokens.clamp(1, task.num_text_tokens);
+            task.num_caption_tokens = texts.caption_tokens.min(task.num_caption_tokens);
+        }
         Ok(SavedVideoText {
             task,
             processor,
             targets,
-            texts,
             most_bytes,
         })
     }
@@ -63,6 +70,10 @@ impl SavedVideoText {
     /// What is computed.
     pub fn task(&self) -> &VideoTextTask {
         &self.task
+    }
+
+    fn framing(&self, data: &DataConfig) -> ClipFraming {
+        ClipFraming::new(data, self.processor.framing, self.task.model.num_frames)
     }
 
     /// What a contrastive similarity is multiplied by.
@@ -112,11 +123,66 @@ impl SavedModel for SavedVideoText {
     }
 
     fn rows(&self) -> RowFormat {
-        self.processor.framing.into()
+        self.framing(&DataConfig {
+            num_videos: Some(self.task.model.num_videos as u32),
+            ..DataConfig::default()
+        })
+        .into()
     }
 
-    fn read(&self, _config: &RunConfig, _held_out: HeldOut) -> Result<EvaluationData, TrainError> {
-        Err(TrainError::Config("no clips yet".to_owned()))
+    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
+        let data = source::read_clips_with_targets(
+            &config.data,
+            Captions::Required,
+            &self.targets,
+            config.seed,
+        )?;
+        let mut notes = data.notes;
+        let samples = Arc::new(held_out.choose(data.train, data.validation, &mut notes));
+        let (text, own_caption_text) = (self.text()?, self.own_caption_text()?);
+        let model = &self.task.model;
+        let decoder = model.decoder.as_ref().map(|decoder| {
+            let caption_text = own_caption_text.as_ref().unwrap_or(&text);
+            (caption_text, decoder.max_positions)
+        });
+        let tokens = model.max_text_tokens();
+        let texts = TokenizedTexts::new(samples.captions(), &text, tokens, decoder)?;
+        let framing = self.framing(&config.data);
+        let mut task = self.task.clone();
+        if framing.num_frames() != model.frames() {
+            let is_open = model.pooling == Pooling::Mean && model.num_videos == 1;
+            if !is_open {
+                return Err(TrainError::Config(format!(
+                    "data.frames: {}, expected {}: the model has learnt places of frames\nhint: leave `frames` and `num_videos` out",
+                    framing.num_frames(),
+                    model.frames()
+                )));
+            }
+            task.model.num_frames = framing.num_frames();
+        }
+        task.masks_frames = config.data.short_clips == ShortClips::Mask;
+        task.evaluation = config.evaluation.clone();
+        task.num_text_tokens = texts.texts.longest().max(1);
+        if let Some(captions) = &texts.captions {
+            let longest = captions.longest().max(2) - 1;
+            task.num_caption_tokens = longest.max(task.num_caption_tokens);
+        }
+        task.data = Some(Arc::new(VideoTextData {
+            train: Arc::clone(&samples),
+            train_texts: texts,
+            validation_texts: None,
+            text,
+            own_caption_text,
+            caption_template: data.caption_template,
+            processor: String::new(),
+        }));
+        Ok(EvaluationData {
+            task: Arc::new(task),
+            samples,
+            csv: data.csv,
+            notes,
+            rows: framing.into(),
+        })
     }
 
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError> {

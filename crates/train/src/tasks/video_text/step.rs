@@ -8,8 +8,8 @@ use holdall_models::vit::{self, Regularization};
 
 use super::super::classify;
 use super::batch::{
-    CAPTION_IDS, CAPTION_LABELS, CAPTION_ORDER, FRAME_COUNTS, FRAME_TOKEN_COUNTS, GROUPS, PIXELS, SAMPLE_IDS, SHARES,
-    STREAM, TEXT_END, TEXT_IDS, TEXT_LENGTHS, TEXT_ORDER, TOKEN_WEIGHTS,
+    CAPTION_IDS, CAPTION_LABELS, CAPTION_ORDER, FRAME_COUNTS, FRAME_TOKEN_COUNTS, GROUPS, PIXELS,
+    SAMPLE_IDS, SHARES, STREAM, TEXT_END, TEXT_IDS, TEXT_LENGTHS, TEXT_ORDER, TOKEN_WEIGHTS,
 };
 use super::{CAPTION, CONTRASTIVE, VideoTextTask};
 use crate::config::SameText;
@@ -38,7 +38,7 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
         tokens: step.input(FRAME_TOKEN_COUNTS, &[], DType::I64),
     });
     let text_inputs = text_inputs(task, step);
-    let regularization = (task.dropout > 0.0).then(|| Regularization {
+    let regularization = task.drops().then(|| Regularization {
         dropout: task.dropout,
         stochastic_depth: 0.0,
         sample_ids_b: step.input(SAMPLE_IDS, &[], DType::I64),
@@ -105,7 +105,9 @@ struct Captions {
 }
 
 fn caption_inputs(task: &VideoTextTask, step: &mut StepWriter<'_>) -> Captions {
-    let tokens = task.num_caption_tokens.min(step.length.unwrap_or(usize::MAX));
+    let tokens = task
+        .num_caption_tokens
+        .min(step.length.unwrap_or(usize::MAX));
     Captions {
         inputs: CaptionInputs {
             ids_bt: step.input(CAPTION_IDS, &[tokens], DType::I64),
@@ -158,8 +160,15 @@ pub(super) fn write_coupled_losses(task: &VideoTextTask, step: &mut StepWriter<'
         SameText::Positive => {
             let groups = step.whole_input(GROUPS, &[], DType::I64);
             let shares = step.whole_input(SHARES, &[], DType::F32);
-            step.graph
-                .contrastive_groups_into(features, weights, groups, shares, logit_scale, sum, tile);
+            step.graph.contrastive_groups_into(
+                features,
+                weights,
+                groups,
+                shares,
+                logit_scale,
+                sum,
+                tile,
+            );
         }
     }
 }

@@ -1,0 +1,204 @@
+//! Clips, texts and captions as people type them: from drawn clips to a model folder, killed and resumed, split and certified.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use holdall_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
+
+use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
+use crate::typed::{Answer, BAD_INPUT, DONE, holdall, holdall_words, start};
+
+/// Drawn clips of a few frames, and the CSV that names them.
+fn with_clips(count: usize) -> (Home, PathBuf) {
+    let home = Home::empty();
+    let config = MovingShapesConfig {
+        count,
+        size: 32,
+        frames: 4,
+        format: ClipFormat::Npy,
+        ..MovingShapesConfig::default()
+    };
+    let drawn = moving_shapes::write(&home.path("clips"), &config, |_| true).unwrap();
+    let labels = drawn.unwrap().labels;
+    (home, labels)
+}
+
+const TINY: &str = "--model video-text-demo --set video_text.temporal_layers=1 --set video_text.decoder.layers=1 \
+    --set data.frames=2 --set data.label=direction --set data.validation.column=split --batch-size 4 --effective-batch 8 \
+    --lr 1e-3 --num-threads 2 --set evaluation.captions=2 --set generation.max_tokens=6";
+
+fn words(csv: &Path, out: &Path, options: &str) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["train".into(), csv.into()];
+    words.extend(["--out".into(), out.into()]);
+    let options = TINY.split_whitespace().chain(options.split_whitespace());
+    words.extend(options.map(OsString::from));
+    words
+}
+
+fn train(csv: &Path, out: &Path, options: &str) -> Answer {
+    holdall_words(words(csv, out, options))
+}
+
+fn trained(home: &Home, csv: &Path, name: &str, options: &str) -> RunFiles {
+    let run = home.run_named(name);
+    train(csv, &run.path, options).exits(DONE);
+    run
+}
+
+#[test]
+fn clips_are_learned_saved_and_evaluated() {
+    let (home, csv) = with_clips(30);
+    let out = home.run_named("run");
+    let log = train(&csv, &out.path, "--epochs 2").exits(DONE);
+    for line in [
+        "Task: video-text",
+        "Weights: RANDOM (preset video-text-demo)",
+        "Tokenizer: trained on ",
+        "Head label: one of ",
+        "Tokens per text: ",
+    ] {
+        assert!(log.stderr.contains(line), "lacks `{line}`\n{}", log.stderr);
+    }
+    for loss in ["contrastive", "caption", "label"] {
+        let losses = out.of_steps(loss);
+        assert_eq!(losses.len(), 6);
+        assert!(losses.iter().all(|loss| loss.is_finite()), "{loss}");
+    }
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "preprocessor_config.json",
+        "generation_config.json",
+        "head.safetensors",
+        "targets.json",
+        "texts.json",
+        "decoder/config.json",
+        "decoder/model.safetensors",
+        "decoder/generation_config.json",
+    ] {
+        assert!(out.file("model").join(file).is_file(), "lacks {file}");
+    }
+    let scores = on("eval", &out.path, "--json").exits(DONE).json();
+    assert_eq!(scores["clips"], 6);
+    assert!(scores["perplexity"].as_f64().is_some(), "{scores}");
+
+    // A saved model goes on with its tokenizers and its heads.
+    let model = out.file("model");
+    let still = format!(
+        "--epochs 1 --lr 1e-12 --set train.lr_head=1e-12 --set model={}",
+        model.display()
+    );
+    let options: Vec<&str> = TINY
+        .split_whitespace()
+        .skip(6)
+        .chain(still.split_whitespace())
+        .collect();
+    let again = home.run_named("again");
+    let mut words: Vec<OsString> = vec!["train".into(), csv.clone().into()];
+    words.extend(["--out".into(), again.path.clone().into()]);
+    words.extend(options.iter().map(OsString::from));
+    let log = holdall_words(words).exits(DONE);
+    assert!(!log.stderr.contains("RANDOM"), "{}", log.stderr);
+    let [before, after] = [&out, &again].map(|run| {
+        let scores = on("eval", &run.path, "--json").exits(DONE).json();
+        [&scores["video_to_text"]["mrr"], &scores["caption_loss"]].map(|score| score.as_f64())
+    });
+    for (before, after) in before.iter().zip(after) {
+        let (before, after) = (before.unwrap(), after.unwrap());
+        assert!((before - after).abs() < 1e-4, "{before} {after}");
+    }
+}
+
+/// Frames, order and texts are functions of seed, epoch and sample: a run that was killed goes on with the same losses.
+#[test]
+fn a_killed_run_of_clips_goes_on_with_the_same_losses() {
+    let (home, csv) = with_clips(30);
+    let options = "--epochs 4 --set train.save_every=2 --set data.stride=1 --set train.eval_every=none \
+                   --set video_text.same_text=positive";
+    let whole = trained(&home, &csv, "whole", options);
+    let killed = home.run_named("killed");
+    let mut running = start(words(&csv, &killed.path, options));
+    killed.wait_until(&mut running, |run| {
+        run.num_lines() >= 5 && run.last().exists()
+    });
+    assert!(running.kill(), "it was done before it was killed");
+    assert!(killed.num_lines() < whole.num_lines());
+    killed.resume("").exits(DONE);
+    assert_same_lines(&killed, &whole);
+    assert_same_model(&killed, &whole);
+}
+
+/// However it is split, the steps stay together within 1e-4.
+#[test]
+fn splitting_changes_no_loss_of_clips() {
+    let (home, csv) = with_clips(30);
+    let [split, whole] = [("split", 3), ("whole", 8)].map(|(name, size)| {
+        let options = format!("--epochs 2 --batch-size {size} --set train.eval_every=none");
+        trained(&home, &csv, name, &options)
+    });
+    for key in ["loss", "contrastive", "caption", "label"] {
+        let [split, whole] = [&split, &whole].map(|run| run.of_steps(key));
+        assert_eq!(whole.len(), 6);
+        for (split, whole) in split.iter().zip(&whole) {
+            assert!((split - whole).abs() < 1e-4, "{key}: {split}, {whole}");
+        }
+    }
+}
+
+#[test]
+fn plans_benchmarks_and_certificates_of_clips() {
+    let plan = holdall("plan video-text-demo --effective-batch 16 --json").exits(DONE);
+    assert_eq!(plan.json()["effective_batch"], 16);
+    let shown = holdall("plan video-text --effective-batch 128 --gpu rtx-4060").exits(DONE);
+    assert!(
+        shown.stdout.contains("video-text on rtx-4060"),
+        "{}",
+        shown.stdout
+    );
+    let verify = "verify video-text-demo --effective-batch 5 --split 2 --recompute cheap";
+    holdall(verify).exits(DONE);
+    let answer = holdall(&format!("{verify} --plain-accumulation")).exits(1);
+    assert!(answer.stdout.contains("NOT EXACT"), "{}", answer.stdout);
+    let bench = "bench video-text --small --steps 1 --micro-batch 2 --accum 2 --exact --device cpu";
+    let bench = holdall(bench).exits(DONE).json();
+    assert_eq!(bench["job"], "video-text-small");
+    assert_eq!(
+        (&bench["micro_batch"], &bench["accum"]),
+        (&2.into(), &2.into())
+    );
+    assert_eq!(bench["samples_per_s"], bench["clips_per_s"]);
+    assert_eq!(bench["arena_bytes"], bench["planned_arena_bytes"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let (home, csv) = with_clips(10);
+    let out = home.path("out");
+    for (options, parts) in [
+        (
+            "--set video_text.text_model=nowhere",
+            vec!["video_text.text_model", "nowhere", "hint: "],
+        ),
+        (
+            "--set video_text.decoder.layers=0",
+            vec!["video_text.decoder.layers", "hint: "],
+        ),
+        (
+            "--set losses.caption_weights.[=5",
+            vec!["losses.caption_weights", "regular expression", "hint: "],
+        ),
+        (
+            "--set train.dropout=0.1",
+            vec!["train.dropout", "CLIP's text tower", "hint: "],
+        ),
+        (
+            "--tokens 4096",
+            vec!["tokens: 4096", "hint: leave `tokens` out"],
+        ),
+    ] {
+        train(&csv, &out, options).ends_with(BAD_INPUT, &parts);
+        assert!(!out.exists() || fs::read_dir(&out).unwrap().next().is_none());
+    }
+}
