@@ -37,6 +37,10 @@ impl VideoTextConfig {
             pooling: read_pooling(&top.nested("pooling", "")?)?,
             decoder,
             frame_positions: top.flag("frame_positions", false)?,
+            position_spread: match top.get("position_spread") {
+                None | Some(Value::Null) => None,
+                Some(_) => Some(top.number("position_spread", 0.0)?),
+            },
             logit_scale_init: top.number("logit_scale_init_value", 2.6592)?,
         };
         config.validate(top.file)?;
@@ -82,6 +86,7 @@ impl VideoTextConfig {
             "text_config": text,
             "decoder_config": decoder,
             "frame_positions": self.frame_positions,
+            "position_spread": self.position_spread,
         });
         format!("{value:#}\n")
     }
