@@ -2,8 +2,7 @@
 [n, frames, 3, height, width]; `counts` says how many frames of each clip exist, where not all do.
     clips, frame_tokens = model.video(pixels); texts = model.text(ids, mask)    unit-length features, and what the decoder attends to
     logits = model.caption(frame_tokens, caption_ids)    transformers' `generate` takes RUN/model/decoder and frame_tokens as encoder_hidden_states"""
-import json, pathlib
-import torch, torch.nn as nn, torch.nn.functional as F
+import json, pathlib, torch, torch.nn as nn, torch.nn.functional as F
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, BlenderbotConfig, BlenderbotForCausalLM, CLIPConfig, CLIPModel
 ACTIVATIONS = {"gelu": F.gelu, "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x)}
@@ -35,7 +34,8 @@ class VideoText(nn.Module):
         self.vision_model, self.visual_projection, self.logit_scale = clip.vision_model, clip.visual_projection, clip.logit_scale
         self.text_model = BertModel(BertConfig(**c["text_config"]), add_pooling_layer=False) if self.bert else clip.text_model
         self.text_projection = nn.Linear(c["text_config"]["hidden_size"], c["projection_dim"], bias=False)
-        self.video_embedding = nn.Parameter(torch.zeros(c["num_videos"], width)) if c["num_videos"] > 1 else None
+        table = lambda rows, there: nn.Parameter(torch.zeros(rows, width)) if there else None
+        self.video_embedding, self.frame_positions = table(c["num_videos"], c["num_videos"] > 1), table(frames, d and c.get("frame_positions"))
         if p["kind"] == "temporal":
             wide, act = (width, "gelu") if p["place"] == "hidden" else (c["projection_dim"], v["hidden_act"])
             self.temporal = nn.ParameterDict({"positions": nn.Parameter(torch.zeros(frames, wide))})
@@ -43,7 +43,7 @@ class VideoText(nn.Module):
         if p["kind"] == "attention":
             self.attention_pool = Attention(width, p["heads"])
             self.attention_pool.norm = nn.LayerNorm(width, v["layer_norm_eps"])
-            for name, rows in ("queries", p["queries"]), ("positions", frames): setattr(self.attention_pool, name, nn.Parameter(torch.zeros(rows, width)))
+            self.attention_pool.queries, self.attention_pool.positions = table(p["queries"], True), table(frames, True)
         if d:
             self.frame_projection, captions = nn.Linear(width, d["d_model"]), BlenderbotForCausalLM(BlenderbotConfig(**d))
             self.decoder, self.lm_head = captions.model.decoder, None if d["tie_word_embeddings"] else captions.lm_head
@@ -61,6 +61,7 @@ class VideoText(nn.Module):
             x = self.visual_projection(self.vision_model.post_layernorm(x).mean(1))
         elif kind.get("place") == "hidden": x = self.visual_projection(mean(self.over_time(x, there)))
         else: x = mean(F.normalize(self.over_time(self.visual_projection(x), there), dim=-1))
+        if self.frame_positions is not None: tokens = tokens + self.frame_positions[:, None]
         return F.normalize(x, dim=-1), (self.frame_projection(tokens.flatten(1, 2)), all_there) if self.c["decoder_config"] else None
     def over_time(self, x, there):
         if self.c["pooling"]["kind"] != "temporal": return x
@@ -75,6 +76,5 @@ class VideoText(nn.Module):
         return F.linear(x.last_hidden_state, self.decoder.embed_tokens.weight if self.lm_head is None else self.lm_head.weight)
 
 def load(folder):
-    model = VideoText(json.loads(pathlib.Path(folder, "config.json").read_text()))
-    model.load_state_dict(load_file(pathlib.Path(folder, "model.safetensors")))
+    (model := VideoText(json.loads(pathlib.Path(folder, "config.json").read_text()))).load_state_dict(load_file(pathlib.Path(folder, "model.safetensors")))
     return model.eval()

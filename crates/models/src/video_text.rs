@@ -3,7 +3,7 @@
 //! ```text
 //! frames -> CLIP's vision tower, each by itself -> frame tokens (+ an embedding per video)
 //!   pooled over time -> visual_projection -> unit-length features        against the text tower's: contrastive
-//!   frame_projection -> what the decoder attends to                      captions
+//!   (+ frame_positions) -> frame_projection -> what the decoder attends to      captions
 //! ```
 //!
 //! Where only class tokens are pooled and there is no decoder, the last block of the vision tower computes the class token alone.
@@ -36,6 +36,7 @@ pub(crate) const MODEL_TYPE: &str = "holdall-video-text";
 pub(crate) const ARCHITECTURE: &str = "VideoText";
 
 pub(crate) const VIDEO_EMBEDDING: &str = "video_embedding";
+pub(crate) const FRAME_POSITIONS: &str = "frame_positions";
 pub(crate) const FRAME_PROJECTION: &str = "frame_projection";
 
 /// How much of each clip exists, where some clips are shorter than others.
@@ -60,10 +61,30 @@ pub fn video(
         let tokens_bsd = frame_tokens(graph, config, pixels);
         pooling::write(graph, config, tokens_bsd, counts, features_bp);
         let decoder = config.decoder.as_ref()?;
+        let tokens_bsd = match config.frame_positions {
+            true => add_frame_positions(graph, config, tokens_bsd),
+            false => tokens_bsd,
+        };
         let sizes = [decoder.width, config.vision.hidden_size];
         let [weight, bias] = linear_parameters(graph, FRAME_PROJECTION, sizes);
         Some(graph.linear(FRAME_PROJECTION, tokens_bsd, weight, Some(bias), None))
     })
+}
+
+/// The decoder attends to a set: only this tells it the order of frames.
+fn add_frame_positions(
+    graph: &mut Graph,
+    config: &VideoTextConfig,
+    tokens_bsd: ValueId,
+) -> ValueId {
+    let shape = [config.frames(), config.vision.hidden_size];
+    let table = graph.parameter(FRAME_POSITIONS, &shape, Decay::Yes);
+    graph.add_positions(
+        "frames in order",
+        tokens_bsd,
+        table,
+        config.tokens_per_frame(),
+    )
 }
 
 /// What the vision tower leaves of each frame, `[b, s, d]`: all tokens, or the class token where nothing reads the others.

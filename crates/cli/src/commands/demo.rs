@@ -1,5 +1,7 @@
 //! `holdall demo`: a complete small run on pictures that it draws itself.
 
+mod middle_frame;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -8,6 +10,8 @@ use anyhow::Result;
 use clap::Args;
 use holdall_data::cars::{self, CarsConfig};
 use holdall_data::config::{Augment, ImageSize, Validation};
+use holdall_data::moving_shapes::{self, MovingShapesConfig};
+use holdall_data::target::TargetConfig;
 use holdall_data::vessels::{self, ThresholdSearch, VesselsConfig};
 use holdall_device::Device;
 use holdall_train::TrainError;
@@ -20,6 +24,9 @@ use crate::commands::open_device;
 use crate::commands::train::{TrainRequest, train};
 use crate::screen::{progress, tell};
 use crate::stop;
+
+/// Frames of a drawn clip.
+const FRAMES: usize = 8;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  holdall demo --out /tmp/holdall-demo\n  \
@@ -104,7 +111,8 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
         return Ok(stop::exit_code());
     };
     let beside = match arguments.task {
-        TaskArgument::Clip | TaskArgument::Classify | TaskArgument::VideoText => None,
+        TaskArgument::Clip | TaskArgument::Classify => None,
+        TaskArgument::VideoText => middle_frame::scores(&data, &arguments)?,
         TaskArgument::Segment => Some(best_threshold(&data.join("test"))?),
     };
     let text = teach(
@@ -145,7 +153,19 @@ fn draw(folder: &Path, arguments: &DemoArguments) -> Result<bool> {
                 .map(|pictures| pictures.map(|_| "Pictures and masks"))
                 .map_err(|error| error.to_string())
         }
-        TaskArgument::VideoText => Err("no clips to draw yet".to_owned()),
+        TaskArgument::VideoText => {
+            let config = MovingShapesConfig {
+                count,
+                size,
+                frames: FRAMES,
+                seed,
+                ..MovingShapesConfig::default()
+            };
+            let clips = moving_shapes::write(folder, &config, on_progress);
+            clips
+                .map(|clips| clips.map(|_| "Clips and captions"))
+                .map_err(|error| error.to_string())
+        }
     };
     drop(orderly);
     bar.finish_and_clear();
@@ -176,7 +196,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
     match arguments.task {
         TaskArgument::Clip | TaskArgument::Classify => learn_cars(data, &mut config),
         TaskArgument::Segment => learn_vessels(data, arguments.size(), &mut config),
-        TaskArgument::VideoText => {}
+        TaskArgument::VideoText => learn_motion(data, &mut config),
     }
     // A GPU's own context takes several hundred MiB before anything is computed.
     let memory = match device.is_gpu() {
@@ -214,6 +234,30 @@ fn learn_vessels(data: &Path, size: u32, config: &mut RunConfig) {
     config.train.effective_batch = Some(4);
     config.train.lr = 3e-3;
     config.train.lr_head = 3e-3;
+}
+
+fn learn_motion(data: &Path, config: &mut RunConfig) {
+    config.data.train = Some(data.join("clips.csv"));
+    config.data.validation = Validation::Column {
+        column: "split".to_owned(),
+        group: None,
+    };
+    // A crop could cut off what moves, a mirror would make right of left.
+    config.data.augment = Augment {
+        crop: 1.0,
+        ..Augment::default()
+    };
+    let direction = TargetConfig::from("direction".to_owned());
+    config
+        .data
+        .targets
+        .insert("direction".to_owned(), direction);
+    config.losses.contrastive = 1.0;
+    config.losses.caption = Some(1.0);
+    config.train.effective_batch = Some(32);
+    config.train.lr = 1.5e-3;
+    config.train.lr_head = 1.5e-3;
+    config.evaluation.captions = 200;
 }
 
 /// What the best single threshold of brightness finds in the pictures of a folder.

@@ -56,7 +56,45 @@ struct EvalJson<'a> {
     process_bytes: Option<u64>,
 }
 
+/// What a model is worth on data.
+pub struct Found {
+    model: PathBuf,
+    csv: PathBuf,
+    device: &'static str,
+    num_samples: usize,
+    scores: Scores,
+    /// A line per figure, for people.
+    pub words: String,
+    planned_bytes: u64,
+    process_bytes: Option<u64>,
+}
+
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
+    let Some(found) = evaluate(&arguments)? else {
+        return Ok(stop::exit_code());
+    };
+    if arguments.output.json {
+        print_json(&EvalJson {
+            model: &found.model,
+            data: &found.csv,
+            device: found.device,
+            scores: &found.scores,
+            planned_bytes: found.planned_bytes,
+            process_bytes: found.process_bytes,
+        })?;
+    } else {
+        print(&format!(
+            "{} pictures of {}\n{}\n",
+            found.num_samples,
+            found.csv.display(),
+            found.words
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Evaluates; nothing where it was stopped, or does not fit and was answered as JSON.
+pub fn evaluate(arguments: &EvalArguments) -> Result<Option<Found>> {
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
@@ -64,7 +102,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     opened.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
     let saved = opened.model();
     tell(&saved.describe_pictures());
-    let config = config(&arguments, saved)?;
+    let config = config(arguments, saved)?;
     let held_out = match arguments.data {
         Some(_) => HeldOut::All,
         None => HeldOut::Wanted,
@@ -90,7 +128,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         .map_err(|error| saved.refusal(&device, &pictures.rows, pictures.host_bytes, error));
     let json = arguments.output.json;
     let Some(opened) = fitting(json, device.kind(), opened)? else {
-        return Ok(stop::exit_code());
+        return Ok(None);
     };
     let Opened {
         mut model,
@@ -136,24 +174,16 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     if let Some(size) = task.describe_size(&scores) {
         tell(&size);
     }
-    if json {
-        print_json(&EvalJson {
-            model: saved.path(),
-            data: &csv,
-            device: device.kind(),
-            scores: &scores,
-            planned_bytes: model.plan().process_bytes,
-            process_bytes: device.peak_bytes(),
-        })?;
-    } else {
-        print(&format!(
-            "{} pictures of {}\n{}\n",
-            samples.len() - evaluated.skipped.len(),
-            csv.display(),
-            task.describe_scores(&scores)
-        ))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(Some(Found {
+        model: saved.path().to_owned(),
+        csv,
+        device: device.kind(),
+        num_samples: samples.len() - evaluated.skipped.len(),
+        words: task.describe_scores(&scores),
+        scores,
+        planned_bytes: model.plan().process_bytes,
+        process_bytes: device.peak_bytes(),
+    }))
 }
 
 /// The data as the run had it, or every row of the file named.

@@ -5,7 +5,7 @@ use std::path::Path;
 use holdall_graph::ops::activation::Activation;
 
 use super::pooling::{ATTENTION_POOL, TEMPORAL_LAYERS, TEMPORAL_POSITIONS};
-use super::{FRAME_PROJECTION, VIDEO_EMBEDDING};
+use super::{FRAME_POSITIONS, FRAME_PROJECTION, VIDEO_EMBEDDING};
 pub use crate::bert::config::BertConfig;
 use crate::clip::config::{ClipConfig, TextConfig};
 pub use crate::decoder::config::DecoderConfig;
@@ -76,6 +76,11 @@ pub struct VideoTextConfig {
     pub pooling: Pooling,
     /// What writes captions, if anything does.
     pub decoder: Option<DecoderConfig>,
+    /// Whether the decoder is told which frame came first. Without, it sees frames as a set: nothing in a caption can depend on their order.
+    pub frame_positions: bool,
+    /// Standard deviation that tables of positions of patches and frames start with when weights are random; `None` for the usual ones. Those are faint
+    /// beside what they are added to, so that what depends on place and time together, as the direction of a movement does, is learned late.
+    pub position_spread: Option<f64>,
     /// Where `logit_scale` starts when weights are random: the logarithm of the scale.
     pub logit_scale_init: f64,
 }
@@ -91,6 +96,8 @@ impl VideoTextConfig {
             num_videos: 1,
             pooling: Pooling::Mean,
             decoder: None,
+            frame_positions: false,
+            position_spread: None,
             logit_scale_init: clip.logit_scale_init,
         }
     }
@@ -252,6 +259,9 @@ impl VideoTextConfig {
             }
         }
         if let Some(decoder) = &self.decoder {
+            if self.frame_positions {
+                list.add(FRAME_POSITIONS, &[frames, width]);
+            }
             list.add_weight_and_bias(FRAME_PROJECTION, &[decoder.width, width]);
             decoder.list(&mut list);
         }
@@ -271,6 +281,12 @@ impl VideoTextConfig {
         if !self.logit_scale_init.is_finite() {
             let expected = "a finite number".into();
             return Err(top.wrong("logit_scale_init_value", expected, self.logit_scale_init));
+        }
+        if let Some(spread) = self.position_spread
+            && !(spread.is_finite() && spread >= 0.0)
+        {
+            let expected = "a number of at least 0".into();
+            return Err(top.wrong("position_spread", expected, spread));
         }
         top.within("num_frames", self.num_frames, MOST_FRAMES)?;
         top.within("num_videos", self.num_videos, MOST_FRAMES)?;

@@ -36,6 +36,11 @@ impl VideoTextConfig {
             num_videos: top.size("num_videos", 1)?,
             pooling: read_pooling(&top.nested("pooling", "")?)?,
             decoder,
+            frame_positions: top.flag("frame_positions", false)?,
+            position_spread: match top.get("position_spread") {
+                None | Some(Value::Null) => None,
+                Some(_) => Some(top.number("position_spread", 0.0)?),
+            },
             logit_scale_init: top.number("logit_scale_init_value", 2.6592)?,
         };
         config.validate(top.file)?;
@@ -80,6 +85,8 @@ impl VideoTextConfig {
             "vision_config": vision,
             "text_config": text,
             "decoder_config": decoder,
+            "frame_positions": self.frame_positions,
+            "position_spread": self.position_spread,
         });
         format!("{value:#}\n")
     }

@@ -2,14 +2,18 @@
 
 use super::config::{TextTower, VideoTextConfig};
 use super::pooling::{ATTENTION_POOL, TEMPORAL_POSITIONS};
-use super::{ARCHITECTURE, FRAME_PROJECTION, VIDEO_EMBEDDING};
+use super::{ARCHITECTURE, FRAME_POSITIONS, FRAME_PROJECTION, VIDEO_EMBEDDING};
 use crate::error::ModelError;
 use crate::init::Start;
 use crate::transformer::start_of_norm;
 use crate::{bert, clip, decoder, vit};
 
 /// Positions of frames and embeddings of videos.
-const PLACE_SPREAD: f64 = 0.02;
+fn place_spread(config: &VideoTextConfig) -> f64 {
+    config.position_spread.unwrap_or(0.02)
+}
+
+const PATCH_POSITIONS: &str = "vision_model.embeddings.position_embedding.weight";
 
 /// Fills a parameter of a model that starts from nothing, by its name.
 pub fn fill(
@@ -32,9 +36,17 @@ pub(crate) fn start_of(config: &VideoTextConfig, name: &str) -> Option<Start> {
     match name {
         "logit_scale" => return Some(Start::Constant(config.logit_scale_init as f32)),
         "visual_projection.weight" => return Some(scale(config.vision.hidden_size)),
-        VIDEO_EMBEDDING if config.num_videos > 1 => return Some(Start::Normal(PLACE_SPREAD)),
+        VIDEO_EMBEDDING if config.num_videos > 1 => {
+            return Some(Start::Normal(place_spread(config)));
+        }
+        PATCH_POSITIONS if config.position_spread.is_some() => {
+            return Some(Start::Normal(place_spread(config)));
+        }
+        FRAME_POSITIONS if config.frame_positions && config.decoder.is_some() => {
+            return Some(Start::Normal(place_spread(config)));
+        }
         TEMPORAL_POSITIONS if config.temporal_blocks().is_some() => {
-            return Some(Start::Normal(PLACE_SPREAD));
+            return Some(Start::Normal(place_spread(config)));
         }
         _ => {}
     }
@@ -67,7 +79,7 @@ fn start_of_attention_pool(config: &VideoTextConfig, part: &str) -> Option<Start
     }
     match part {
         "queries" => return Some(Start::Normal(1.0)),
-        "positions" => return Some(Start::Normal(PLACE_SPREAD)),
+        "positions" => return Some(Start::Normal(place_spread(config))),
         _ => {}
     }
     if let Some(kind) = part.strip_prefix("norm") {

@@ -48,6 +48,7 @@ fn variants() -> Vec<VideoTextConfig> {
         ..decoder
     });
     (of_bert.num_frames, of_bert.num_videos) = (4, 3);
+    of_bert.frame_positions = false;
     all.extend([mean, projected, attention, of_bert]);
     all
 }

@@ -284,6 +284,8 @@ fn set_decoder(model: &mut VideoTextConfig, choice: &DecoderChoice) {
     let (vocabulary, positions) = (model.text_vocab_size(), model.max_text_tokens());
     let last = vocabulary as i64 - 1;
     let usual = || DecoderConfig::new(vocabulary, positions, [last - 1, last, last]);
+    // A decoder that is new is told the order of frames.
+    model.frame_positions |= model.decoder.is_none();
     let decoder = model.decoder.take().unwrap_or_else(usual);
     let DecoderSection {
         layers,

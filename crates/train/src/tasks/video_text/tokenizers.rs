@@ -201,3 +201,34 @@ pub(super) fn weigh_tokens(
         .collect();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use holdall_models::video_text::config::VideoTextConfig;
+
+    use super::*;
+    use crate::batch::IGNORED;
+
+    #[test]
+    fn tokens_that_match_a_pattern_count_by_it() {
+        let texts = ["a red ball moves 12 steps", "3 blue balls, 45 steps"];
+        let text = TextEncoder::train(texts.into_iter(), 640, 16).unwrap();
+        let model = VideoTextConfig::preset("video-text-demo").unwrap();
+        let mut task = VideoTextTask::new(model, Vec::new());
+        let mut config = RunConfig::default();
+        let weights = &mut config.losses.caption_weights;
+        weights.insert("[0-9]".to_owned(), 5.0);
+        let mut notes = Vec::new();
+        weigh_tokens(&mut task, &config, &text, &mut notes).unwrap();
+        assert_eq!(task.token_weights.len(), 640);
+        assert!(notes[0].contains("each counts 5"), "{notes:?}");
+        let mut ids = [0; 16];
+        let length = text.encode_into("moves 12 steps", &mut ids).unwrap();
+        let weights = ids[1..length].iter().map(|&id| task.token_weight(id));
+        let weights: Vec<f32> = weights.collect();
+        assert_eq!((weights[0], weights[weights.len() - 1]), (1.0, 1.0));
+        assert!(weights.contains(&5.0), "{weights:?}");
+        assert_eq!(task.token_weight(text.eos_id()), 1.0);
+        assert_eq!(task.token_weight(IGNORED), 0.0);
+    }
+}
