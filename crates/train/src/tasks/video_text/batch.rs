@@ -15,7 +15,7 @@ use holdall_device::HostRow;
 use holdall_models::clip::end_token;
 use holdall_models::video_text::config::TextTower;
 
-use super::super::classify::{self, Targets};
+use super::super::classify::{self, OwnedTargets, Targets};
 use super::super::clip::sort_places;
 use super::{CAPTION, CONTRASTIVE, Coupling, VideoTextTask};
 use crate::batch::{Batch, Column, IGNORED, MicroBatch, Scope, Values};
@@ -119,34 +119,23 @@ pub fn batch_of(
     set_groups(task, &mut batch, picked(&texts.groups).into_iter());
     let ids: Vec<u32> = order.iter().map(|&sample| sample as u32).collect();
     set_stream(task, &mut batch, &ids, 0);
-    let sorted: Vec<SortedTargets> = targets
+    let sorted: Vec<OwnedTargets> = targets
         .iter()
         .map(|targets| match targets {
-            Targets::Class(labels) => SortedTargets::Class(picked(labels)),
+            Targets::Class(labels) => OwnedTargets::Class(picked(labels)),
             Targets::Numbers(numbers) => {
                 let each = numbers.len() / num_samples;
                 let rows = order
                     .iter()
                     .flat_map(|&sample| &numbers[sample * each..][..each]);
-                SortedTargets::Numbers(rows.copied().collect())
+                OwnedTargets::Numbers(rows.copied().collect())
             }
         })
         .collect();
-    let targets: Vec<Targets<'_>> = sorted
-        .iter()
-        .map(|targets| match targets {
-            SortedTargets::Class(labels) => Targets::Class(labels),
-            SortedTargets::Numbers(numbers) => Targets::Numbers(numbers),
-        })
-        .collect();
+    let targets: Vec<Targets<'_>> = sorted.iter().map(OwnedTargets::targets).collect();
     let mixes = unmixed(task, &ids);
     classify::set_targets(&task.heads, &mut batch, &mixes, false, &targets);
     batch
-}
-
-enum SortedTargets {
-    Class(Vec<i64>),
-    Numbers(Vec<f32>),
 }
 
 /// Nothing is mixed.
