@@ -10,6 +10,8 @@ mod bad_input;
 mod broken;
 #[path = "cli/campaign.rs"]
 mod campaign;
+#[path = "cli/caption_scores.rs"]
+mod caption_scores;
 #[path = "cli/cards.rs"]
 mod cards;
 #[path = "cli/classify.rs"]
@@ -69,6 +71,8 @@ mod predicting;
 mod refusal;
 #[path = "cli/report.rs"]
 mod report;
+#[path = "cli/report_captions.rs"]
+mod report_captions;
 #[path = "cli/report_segmentation.rs"]
 mod report_segmentation;
 #[path = "cli/resume.rs"]

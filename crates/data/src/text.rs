@@ -170,15 +170,11 @@ impl TextEncoder {
     /// is a special one.
     pub fn token_text(&self, id: usize) -> Option<String> {
         let id = u32::try_from(id).ok()?;
-        let is_special = self
-            .tokenizer
-            .get_added_tokens_decoder()
-            .get(&id)
-            .is_some_and(|token| token.special);
-        if is_special || id == self.start || id == self.end {
+        let token = self.tokenizer.id_to_token(id)?;
+        let added = self.tokenizer.get_added_vocabulary();
+        if added.is_special_token(&token) || id == self.start || id == self.end {
             return None;
         }
-        let token = self.tokenizer.id_to_token(id)?;
         let token = token.strip_prefix("##").unwrap_or(&token);
         let token = token.strip_suffix("</w>").unwrap_or(token);
         Some(token.trim_start_matches(['\u{120}', '\u{2581}']).to_owned())

@@ -9,7 +9,7 @@
 //! The three disagree with each other by tokenizer and by definition, so a figure is never shown without the name of both. [`CaptionScorer`] takes
 //! one sample after another. BLEU and ROUGE are sums; CIDEr-D weighs words by the references that have them, over all references, and so keeps every
 //! sample's words as numbers of 4 bytes until the end, beside 72 bytes of scores per sample and about 40 bytes for each different n-gram
-//! of the references: 117,120 reports of 60 words are 56 MB of words, and as much as half a GB of n-grams where no two reports are alike.
+//! of the references: 117,120 reports of 60 words against 23,592 different ones were seen to take 250 MB at the peak.
 
 pub mod coco;
 pub mod nltk;
@@ -17,6 +17,7 @@ pub mod rouge_score;
 #[cfg(test)]
 mod tests;
 
+use rayon::prelude::*;
 use serde::Serialize;
 
 pub use coco::SampleScores;
@@ -97,27 +98,31 @@ impl CaptionScorer {
 
     /// One more candidate. Without a reference it does not count.
     pub fn add<R: AsRef<str>>(&mut self, candidate: &str, references: &[R]) {
-        if references.is_empty() {
-            return;
+        if !references.is_empty() {
+            let sample = Sample::of(candidate, references, self.nltk_tokens);
+            self.take(&sample);
         }
-        self.num_references += references.len();
-        let candidate_tokens = coco::tokenize(candidate);
-        let reference_tokens: Vec<Vec<String>> = (references.iter())
-            .map(|reference| coco::tokenize(reference.as_ref()))
+    }
+
+    /// The same for many, on all threads; sums are in their order.
+    pub fn add_all(&mut self, samples: &[(String, Vec<String>)]) {
+        let with_references = samples
+            .par_iter()
+            .filter(|(_, references)| !references.is_empty());
+        let samples: Vec<Sample> = with_references
+            .map(|(candidate, references)| Sample::of(candidate, references, self.nltk_tokens))
             .collect();
-        let split = |text: &str, tokens: &[String]| self.nltk_tokens.of(text, tokens);
-        let nltk_candidate = split(candidate, &candidate_tokens);
-        let nltk_references: Vec<Vec<String>> = (references.iter().zip(&reference_tokens))
-            .map(|(reference, tokens)| split(reference.as_ref(), tokens))
-            .collect();
-        let precisions = nltk::Precisions::of(&nltk_references, &nltk_candidate);
-        self.sentence_bleu += precisions.bleu(nltk::Smoothing::None);
-        self.sentence_bleu_method1 += precisions.bleu(nltk::Smoothing::Method1);
-        let rouge = rouge_score::best(references, candidate);
-        for (sum, score) in self.rouge_score.iter_mut().zip(rouge) {
+        samples.iter().for_each(|sample| self.take(sample));
+    }
+
+    fn take(&mut self, sample: &Sample) {
+        self.num_references += sample.references.len();
+        self.sentence_bleu += sample.sentence_bleu;
+        self.sentence_bleu_method1 += sample.sentence_bleu_method1;
+        for (sum, score) in self.rouge_score.iter_mut().zip(sample.rouge_score) {
             *sum += score;
         }
-        self.coco.add(&candidate_tokens, &reference_tokens);
+        self.coco.add(&sample.candidate, &sample.references);
     }
 
     /// Candidates so far.
@@ -143,5 +148,36 @@ impl CaptionScorer {
             rouge_score_l,
         };
         (scores, samples)
+    }
+}
+
+/// What a candidate brings, whatever the others are.
+struct Sample {
+    /// Tokens of `pycocoevalcap`.
+    candidate: Vec<String>,
+    references: Vec<Vec<String>>,
+    sentence_bleu: f64,
+    sentence_bleu_method1: f64,
+    rouge_score: [f64; 3],
+}
+
+impl Sample {
+    fn of<R: AsRef<str>>(candidate: &str, references: &[R], nltk_tokens: NltkTokens) -> Sample {
+        let candidate_tokens = coco::tokenize(candidate);
+        let reference_tokens: Vec<Vec<String>> = (references.iter())
+            .map(|reference| coco::tokenize(reference.as_ref()))
+            .collect();
+        let nltk_references: Vec<Vec<String>> = (references.iter().zip(&reference_tokens))
+            .map(|(reference, tokens)| nltk_tokens.of(reference.as_ref(), tokens))
+            .collect();
+        let nltk_candidate = nltk_tokens.of(candidate, &candidate_tokens);
+        let precisions = nltk::Precisions::of(&nltk_references, &nltk_candidate);
+        Sample {
+            sentence_bleu: precisions.bleu(nltk::Smoothing::None),
+            sentence_bleu_method1: precisions.bleu(nltk::Smoothing::Method1),
+            rouge_score: rouge_score::best(references, candidate),
+            candidate: candidate_tokens,
+            references: reference_tokens,
+        }
     }
 }

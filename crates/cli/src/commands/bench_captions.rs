@@ -6,7 +6,6 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use holdall_files::SplitMix64;
-use holdall_models::video_text::config::VideoTextConfig;
 use holdall_train::TrainError;
 use holdall_train::config::Precision;
 use holdall_train::forward::ForwardModel;
@@ -158,11 +157,10 @@ fn task(model: &str, arguments: &BenchCaptionsArguments) -> Result<VideoTextTask
     let refuse = || {
         TrainError::Config(format!(
             "--model: {model}, expected one of {}\nhint: weights are random; only sizes count",
-            VideoTextConfig::PRESETS.join(", ")
+            VideoTextTask::PRESETS.join(", ")
         ))
     };
-    let config = VideoTextConfig::preset(model).ok_or_else(refuse)?;
-    let mut task = VideoTextTask::new(config, Vec::new());
+    let mut task = VideoTextTask::preset(model).ok_or_else(refuse)?;
     let longest = task.num_caption_tokens;
     task.generation = Generation {
         method: if arguments.beams > 1 {

@@ -15,6 +15,9 @@ use serde::Serialize;
 use crate::arguments::OutputOptions;
 use crate::screen::{print, print_json, tell};
 
+/// Samples that are tokenized at a time, on all threads.
+const BLOCK: usize = 4096;
+
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
                   holdall caption-scores predictions.csv\n  \
@@ -140,9 +143,15 @@ impl ScoresJson {
 pub fn run(arguments: CaptionScoresArguments) -> Result<ExitCode> {
     let nltk_tokens = arguments.nltk_tokens.into();
     let mut scorer = CaptionScorer::new(nltk_tokens);
+    let mut block = Vec::with_capacity(BLOCK);
     inputs::read(&arguments, |candidate, references| {
-        scorer.add(candidate, references)
+        block.push((candidate.to_owned(), references.to_vec()));
+        if block.len() == BLOCK {
+            scorer.add_all(&block);
+            block.clear();
+        }
     })?;
+    scorer.add_all(&block);
     let (scores, _) = scorer.finish();
     if scores.num_samples == 1 {
         tell("Of one sample alone CIDEr-D is always 0: every word is in all references");

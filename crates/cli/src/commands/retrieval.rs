@@ -298,7 +298,17 @@ fn explained(
 fn show(found: &Found, at: &[u64], ties: Ties) -> String {
     let mut heading = vec![String::new()];
     heading.extend(at.iter().map(|k| format!("R@{k}")));
-    heading.extend(["median rank", "mean rank", "MRR", "NDCG@5", "ranked", "tied"].map(str::to_owned));
+    heading.extend(
+        [
+            "median rank",
+            "mean rank",
+            "MRR",
+            "NDCG@5",
+            "ranked",
+            "tied",
+        ]
+        .map(str::to_owned),
+    );
     let direction = |name: &str, ranked: &Ranked| {
         let ranks = ranked.ranks(ties);
         let mut row = vec![name.to_owned()];

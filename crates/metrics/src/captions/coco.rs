@@ -17,7 +17,7 @@ pub use tokenizer::tokenize;
 
 /// How the tokens of these scores came about.
 pub const TOKENIZER: &str =
-    "PTB tokens as of CoreNLP 3.4.1, lower case, punctuation dropped (Holdall's own tokenizer)";
+    "PTB tokens as of CoreNLP 3.4.1, lower case, punctuation dropped; Holdall's own tokenizer";
 
 /// Scores of one candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

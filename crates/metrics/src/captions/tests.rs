@@ -133,6 +133,22 @@ fn scores_are_those_of_the_packages() {
 }
 
 #[test]
+fn many_at_once_are_those_one_by_one() {
+    let golden = golden();
+    let pairs: Vec<(String, Vec<String>)> = (golden["pairs"].as_array().unwrap().iter())
+        .map(|pair| {
+            (
+                pair["candidate"].as_str().unwrap().to_owned(),
+                strings(&pair["references"]),
+            )
+        })
+        .collect();
+    let mut scorer = CaptionScorer::new(NltkTokens::Whitespace);
+    pairs.chunks(7).for_each(|block| scorer.add_all(block));
+    assert_eq!(scorer.finish().0, CaptionScores::of(&pairs));
+}
+
+#[test]
 fn nothing_to_score_is_not_a_number() {
     let scores = CaptionScores::of::<&str, &str>(&[("a dog", vec![])]);
     assert_eq!(scores.num_samples, 0);

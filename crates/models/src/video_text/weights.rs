@@ -7,6 +7,8 @@
 //! everything else                           drawn at random
 //! ```
 
+use std::collections::HashMap;
+
 use super::config::{Place, Pooling, TextTower, VideoTextConfig};
 use super::init;
 use super::pooling::{TEMPORAL_LAYERS, TEMPORAL_POSITIONS};
@@ -34,7 +36,7 @@ pub struct WeightSources<'a> {
     config: &'a VideoTextConfig,
     model: Option<&'a ModelFolder>,
     text_model: Option<&'a ModelFolder>,
-    shapes: std::collections::HashMap<String, Vec<usize>>,
+    shapes: HashMap<String, Vec<usize>>,
     seed: u64,
 }
 
@@ -87,36 +89,37 @@ impl<'a> WeightSources<'a> {
 
     /// Where a parameter comes from.
     pub fn origin(&self, name: &str) -> Origin {
-        let Some(shape) = self.shapes.get(name) else {
+        let Some(shape) = self.shapes.get(name).map(Vec::as_slice) else {
             return Origin::Drawn;
         };
-        let has = |folder: Option<&ModelFolder>, source: &str| {
+        let shape_in = |folder: Option<&'a ModelFolder>, source: &str| {
             let tensor = folder.and_then(|folder| folder.tensor(source));
-            tensor.is_some_and(|tensor| tensor.shape == shape)
+            tensor.map(|tensor| tensor.shape)
         };
         let is_bert = matches!(self.config.text, TextTower::Bert(_));
-        if is_bert && name.starts_with(bert::PREFIX) && has(self.text_model, name) {
+        if is_bert
+            && name.starts_with(bert::PREFIX)
+            && shape_in(self.text_model, name) == Some(shape)
+        {
             return Origin::TextModel(name.into());
         }
-        if has(self.model, name) {
+        if shape_in(self.model, name) == Some(shape) {
             return Origin::Model(name.into());
         }
-        if let Some(source) = self.text_tower_source(name) {
-            if has(self.model, &source) {
-                return Origin::Model(source);
-            }
-            // Positions of as many frames as there are, of all positions of the text tower.
-            let tensor = self.model.and_then(|folder| folder.tensor(&source));
-            let rows = tensor.map(|tensor| (tensor.shape.first().copied(), tensor.shape.get(1)));
-            if source == TEXT_POSITIONS
-                && rows.is_some_and(|(rows, width)| {
-                    rows >= shape.first().copied() && width == shape.get(1)
-                })
-            {
-                return Origin::Model(source);
-            }
+        let Some(source) = self.text_tower_source(name) else {
+            return Origin::Drawn;
+        };
+        match shape_in(self.model, &source) {
+            Some(found) if found == shape => Origin::Model(source),
+            // The text tower has more places than a clip has frames.
+            Some(&[rows, width]) if source == TEXT_POSITIONS => match *shape {
+                [frames, own_width] if frames <= rows && width == own_width => {
+                    Origin::Model(source)
+                }
+                _ => Origin::Drawn,
+            },
+            _ => Origin::Drawn,
         }
-        Origin::Drawn
     }
 
     /// The tensor of CLIP's text tower that one of the temporal transformer starts as.

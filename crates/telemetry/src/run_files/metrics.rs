@@ -246,26 +246,38 @@ impl Metric {
 
 /// Whether a metric is a share of a whole, and shown as a percentage: within 0 and 1, and not in a unit of its own.
 pub fn is_share(name: &str, values: impl IntoIterator<Item = f64>) -> bool {
-    let has_unit = ["error", "loss", "rank", "hd95"]
+    let has_unit = ["error", "loss", "rank", "hd95", "cider_d", "perplexity"]
         .iter()
         .any(|unit| name.ends_with(unit));
     !has_unit && values.into_iter().all(|value| (0.0..=1.0).contains(&value))
 }
 
 /// Words that are not written as keys are.
-const SPELLINGS: [(&str, &str); 6] = [
+const SPELLINGS: [(&str, &str); 14] = [
     ("dice", "Dice"),
     ("iou", "IoU"),
     ("mcc", "MCC"),
     ("auc", "AUC"),
     ("hd95", "HD95"),
     ("cldice", "clDice"),
+    ("mrr", "MRR"),
+    ("ndcg5", "NDCG@5"),
+    ("bleu1", "BLEU-1"),
+    ("bleu2", "BLEU-2"),
+    ("bleu3", "BLEU-3"),
+    ("bleu4", "BLEU-4"),
+    ("rouge_l", "ROUGE-L"),
+    ("cider_d", "CIDEr-D"),
 ];
 
 /// A key as people read it: `macro_f1` is `macro F1`, `label_top5` is `label top-5`, `iou` is `IoU`.
 pub fn in_words(key: &str) -> String {
+    let spelling = |word: &str| SPELLINGS.iter().find(|(key, _)| *key == word);
+    if let Some((_, spelling)) = spelling(key) {
+        return (*spelling).to_owned();
+    }
     let word = |word: &str| {
-        if let Some((_, spelling)) = SPELLINGS.iter().find(|(key, _)| *key == word) {
+        if let Some((_, spelling)) = spelling(word) {
             return (*spelling).to_owned();
         }
         let digits = word.trim_start_matches(|c: char| c.is_alphabetic());
@@ -400,6 +412,8 @@ mod tests {
             ("auroc", "auroc"),
             ("mean_iou", "mean IoU"),
             ("hd95", "HD95"),
+            ("rouge_l", "ROUGE-L"),
+            ("video_to_text_ndcg5", "video to text NDCG@5"),
             ("größe_2", "größe 2"),
             ("", ""),
         ] {

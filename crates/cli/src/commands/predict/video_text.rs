@@ -323,7 +323,7 @@ fn as_csv(all: &[ClipPrediction]) -> Result<Vec<u8>> {
         let best = one.labels.first();
         let number = |number: Option<f64>| number.map_or(String::new(), |one| format!("{one:.6}"));
         rows.write_record([
-            &one.video,
+            one.video.as_str(),
             one.caption.as_deref().unwrap_or(""),
             &number(one.similarity),
             best.map_or("", |best| best.label.as_str()),

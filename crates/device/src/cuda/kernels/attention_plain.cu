@@ -142,7 +142,7 @@ __device__ __forceinline__ void forward(FORWARD_PARAMETERS, const M &masks) {
         for (int a = 0; a < AHEAD; a++) {
             float weight = expf(scores[a] - base);
             sum += weight;
-            if constexpr (mask.DROPS) weight *= mask.factor(t, key + a * STREAMS);
+            if constexpr (decltype(mask)::DROPS) weight *= mask.factor(t, key + a * STREAMS);
 #pragma unroll
             for (int i = 0; i < DIMS; i++) mixed[i] += weight * values[a][i];
         }
@@ -193,7 +193,7 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS, const M &masks)
         for (int a = 0; a < AHEAD; a++) {
             float weight = expf(dot<LANES>(query, keys[a]) * scale - log_sum);
             float dp = dot<LANES>(gradient, values[a]);
-            if constexpr (mask.DROPS) dp *= mask.factor(t, key + a * STREAMS);
+            if constexpr (decltype(mask)::DROPS) dp *= mask.factor(t, key + a * STREAMS);
             float ds = weight * (dp - delta);
             if (key + a * STREAMS >= num_keys) ds = 0.0f;
 #pragma unroll
@@ -233,9 +233,9 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS, const M &masks
         float weight = expf(dot<LANES>(query, key) * scale - lse[at]);
         if (t >= end) weight = 0.0f;
         float dp = dot<LANES>(gradient, value), factor = 1.0f;
-        if constexpr (mask.DROPS) dp *= factor = mask.factor(t, s);
+        if constexpr (decltype(mask)::DROPS) dp *= factor = mask.factor(t, s);
         float ds = weight * (dp - dot<LANES>(gradient, result));
-        if constexpr (mask.DROPS) weight *= factor;
+        if constexpr (decltype(mask)::DROPS) weight *= factor;
 #pragma unroll
         for (int i = 0; i < DIMS; i++) {
             dv_sum[i] += weight * gradient[i];

@@ -163,14 +163,14 @@ __device__ __forceinline__ u64 dropout_key(const i64 *stream, i64 sample, u64 la
 
 // Dropout of attention's weights. Where nothing is dropped:
 struct NoMask {
-    static const bool DROPS = false;
+    static constexpr bool DROPS = false;
     __device__ __forceinline__ NoMask of(int, int) const { return {}; }
     __device__ __forceinline__ float factor(int, int) const { return 1.0f; }
 };
 
 // The weights of a sample and head: what they are drawn from, and what multiplies those that are left.
 struct HeadMask {
-    static const bool DROPS = true;
+    static constexpr bool DROPS = true;
     u64 key;
     u32 threshold;
     float scale;

@@ -118,6 +118,14 @@ pub struct VideoTextTask {
 }
 
 impl VideoTextTask {
+    /// Names of the presets.
+    pub const PRESETS: &[&str] = VideoTextConfig::PRESETS;
+
+    /// A preset by its name, without heads.
+    pub fn preset(name: &str) -> Option<VideoTextTask> {
+        VideoTextConfig::preset(name).map(|model| VideoTextTask::new(model, Vec::new()))
+    }
+
     /// Contrastive loss and half the caption loss, on random weights.
     pub fn new(model: VideoTextConfig, heads: Vec<Head>) -> VideoTextTask {
         let decoder = model.decoder.as_ref();

@@ -84,6 +84,19 @@ pub(super) struct OpenedModel {
     pub has_new_decoder: bool,
 }
 
+impl OpenedModel {
+    /// Says again what comes from where, once sizes have changed.
+    pub fn summarize(&mut self) -> Result<(), TrainError> {
+        let StartingPoint {
+            model, text_model, ..
+        } = &self.weights;
+        let sources = WeightSources::new(&self.model, model.as_ref(), text_model.as_ref(), 0)?;
+        let summary = sources.summary();
+        self.weights.summary = summary;
+        Ok(())
+    }
+}
+
 /// The folder that a name is, or has in the local Hugging Face cache.
 fn folder_of(name: &str) -> Option<PathBuf> {
     let path = Path::new(name);
@@ -162,20 +175,20 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
     model
         .validate(Path::new("video_text"))
         .map_err(TrainError::from)?;
-    let sources = WeightSources::new(&model, folder.as_ref(), text_model.as_ref(), 0)?;
-    let summary = sources.summary();
-    Ok(OpenedModel {
+    let mut opened = OpenedModel {
         weights: StartingPoint {
             model: folder,
             text_model,
             preset: preset.to_owned(),
-            summary,
+            summary: Vec::new(),
             new_heads: true,
         },
         model,
         processor,
         has_new_decoder,
-    })
+    };
+    opened.summarize()?;
+    Ok(opened)
 }
 
 fn open_text_model(section: &VideoTextSection) -> Result<Option<ModelFolder>, TrainError> {
@@ -304,7 +317,13 @@ pub(super) fn weights(task: &VideoTextTask, seed: u64) -> Result<FillWeights<'_>
         Some(folder) if keeps_heads && !task.heads.is_empty() => folder.read_head()?,
         _ => None,
     };
-    let new_head = Start::Normal((task.model.projection_dim as f64).powf(-0.5));
+    // As CLIP's: on towers that have learnt nothing, rows as long as what the contrastive loss multiplies features by, so that the
+    // loss of labels is heard beside it.
+    let gain = match start.is_none_or(StartingPoint::is_random) {
+        true => task.model.logit_scale_init.exp(),
+        false => 1.0,
+    };
+    let new_head = Start::Normal(gain * (task.model.projection_dim as f64).powf(-0.5));
     let [weight_name, bias_name] = classify::CLASSIFIER;
     Ok(Box::new(move |name, values| {
         match &head {

@@ -24,8 +24,21 @@ use crate::site::Site;
 /// What the caption loss counts where the config does not say.
 const USUAL_CAPTION_WEIGHT: f64 = 0.5;
 
-/// Names of losses that heads may not have.
-const RESERVED_NAMES: [&str; 2] = ["contrastive", "caption"];
+/// Names of losses and of figures that heads may not have.
+const RESERVED_NAMES: [&str; 12] = [
+    "contrastive",
+    "caption",
+    "clips",
+    "texts",
+    "video_to_text",
+    "text_to_video",
+    "chance_r1",
+    "caption_loss",
+    "caption_loss_chance",
+    "perplexity",
+    "caption_tokens",
+    "written",
+];
 
 /// Opens the model without data: `labels` and `tokens` are what the config says.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
@@ -146,6 +159,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     let text = tokenizers::text_encoder(config, &mut opened, texts, room, &mut notes)?;
     let own_caption_text = tokenizers::caption_encoder(config, &mut opened, &text, room)?;
     opened.model.validate(Path::new("video_text"))?;
+    opened.summarize()?;
 
     let model = &opened.model;
     let text_tokens = config.tokens.unwrap_or(model.max_text_tokens());
@@ -212,7 +226,7 @@ fn heads(config: &RunConfig, data: &DataSet) -> Result<Vec<Head>, TrainError> {
         targets.find(|target| RESERVED_NAMES.contains(&target.name.as_str()))
     {
         return Err(TrainError::Config(format!(
-            "data.targets: `{name}`, expected another name: a loss of the task has this one\n\
+            "data.targets: `{name}`, expected another name: a loss or a figure of the task has this one\n\
              hint: a target need not be called as its column: `targets: {{the_{name}: {name}}}`"
         )));
     }
