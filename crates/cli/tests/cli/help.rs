@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 24] = [
     "",
     "demo",
     "train",
@@ -21,6 +21,7 @@ const COMMANDS: [&str; 23] = [
     "monitor",
     "doctor",
     "bench",
+    "bench captions",
     "bench classify",
     "bench clip",
     "bench retrieval",
@@ -93,6 +94,7 @@ fn examples_run() {
             let few = match typed {
                 _ if typed.contains("--steps") => "",
                 _ if typed.starts_with("bench cl") => " --steps 1",
+                _ if typed.starts_with("bench captions") => " --repeat 1",
                 _ if typed.starts_with("bench retrieval") => " --repeat 1",
                 _ => "",
             };

@@ -29,7 +29,7 @@ const TELLING: [&str; 14] = [
 ];
 
 /// A key that is said elsewhere here, with the value as it is.
-const MOVED: [(&str, &str); 26] = [
+const MOVED: [(&str, &str); 25] = [
     ("data_filename", "data.train"),
     ("root", "data.image_root"),
     ("target_label", "data.caption"),
@@ -45,7 +45,6 @@ const MOVED: [(&str, &str); 26] = [
     ("text_lr", "train.lr_by.\"text_model.*\""),
     ("captioning_lr", "train.lr_by.\"decoder.*\""),
     ("max_grad_norm", "train.clip_norm"),
-    ("dropout", "train.dropout"),
     ("num_workers", "num_workers"),
     ("seed", "seed"),
     ("output_dir", "out"),
@@ -68,14 +67,22 @@ pub(super) fn lines_for(key: &str, layer: &Value) -> Option<String> {
     let mut config = Config::default();
     config.say("task", "video-text".into());
     let is_alone = entries.get("multi_video") == Some(&Value::Bool(false));
+    let mut left_out = Vec::new();
     for (key, value) in entries {
         let is_of_several = ["groupby_column", "num_videos"].contains(&key.as_str());
-        if value.is_null() || (is_alone && is_of_several) {
+        if value.is_null() || key == "multi_video" || (is_alone && is_of_several) {
             continue;
         }
-        config.read(key, value);
+        if !config.read(key, value) {
+            left_out.push(key.as_str());
+        }
     }
-    Some(format!("write instead\n{}", config.show()))
+    let mut lines = config.show();
+    if !left_out.is_empty() {
+        lines.push_str("\n  # without a line here: ");
+        lines.push_str(&left_out.join(", "));
+    }
+    Some(format!("write instead\n{lines}"))
 }
 
 /// What is said, section by section.
@@ -83,9 +90,11 @@ pub(super) fn lines_for(key: &str, layer: &Value) -> Option<String> {
 struct Config(Map<String, Value>);
 
 impl Config {
-    fn read(&mut self, key: &str, value: &Value) {
+    /// Whether there is something to say.
+    fn read(&mut self, key: &str, value: &Value) -> bool {
         if let Some((_, path)) = MOVED.iter().find(|(known, _)| *known == key) {
-            return self.say(path, value.clone());
+            self.say(path, value.clone());
+            return true;
         }
         match (key, value) {
             ("aggregator_depth", depth) => {
@@ -142,8 +151,9 @@ impl Config {
                     }
                 }
             }
-            _ => {}
+            _ => return false,
         }
+        true
     }
 
     fn say(&mut self, path: &str, value: Value) {
@@ -221,6 +231,8 @@ mod tests {
     fn a_whole_file_is_answered_with_a_config_that_is_accepted() {
         let found = refusal(FILE);
         let (_, lines) = found.split_once("write instead\n").unwrap();
+        let left_out = "# without a line here: shuffle_videos, model_name, video_freeze_ratio, dropout, recall_k";
+        assert!(lines.ends_with(left_out), "{lines}");
         let lines: Vec<&str> = lines.lines().map(str::trim).collect();
         let config = parse(&lines.join("\n")).unwrap();
         assert_eq!(config.task, Some(TaskName::VideoText));

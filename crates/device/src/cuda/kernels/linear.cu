@@ -114,12 +114,14 @@ extern "C" __global__ void __launch_bounds__(ONCE_THREADS)
     else sum_once<false>(dz, dbias, rows, width, stride, inert_from, inert_to);
 }
 
-// A lane per column, the parts shared out among the block's warps.
+// A lane per column, the parts shared out among the block's warps. blockIdx.y: sums that follow each other, each of its own parts.
 extern "C" __global__ void __launch_bounds__(FINISH_WARPS *WARP)
     column_sums_finish(const float *partials, int parts, int width, float *dbias, int inert_from, int inert_to) {
     follow();
     __shared__ float shared[FINISH_WARPS][WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
+    partials += (i64)blockIdx.y * parts * width;
+    dbias += (i64)blockIdx.y * width;
     float sum = 0.0f;
     if (column < width) {
 #pragma unroll 4

@@ -238,15 +238,31 @@ pub(super) fn finish_sums(
     dbias: Matrix,
     inert: [i32; 2],
 ) -> Result<(), DeviceError> {
+    let to = Matrix {
+        rows: 1,
+        width,
+        ..dbias
+    };
+    finish_rows(o, partials, parts, to, inert)
+}
+
+/// The same for every row of a matrix, whose partial sums follow each other.
+pub(super) fn finish_rows(
+    o: &Operands<'_, '_>,
+    partials: u64,
+    parts: usize,
+    to: Matrix,
+    inert: [i32; 2],
+) -> Result<(), DeviceError> {
     o.issuer.launch(
         "column_sums_finish",
-        [width.div_ceil(32), 1, 1],
+        [to.width.div_ceil(32), to.rows, 1],
         512,
         arguments![
             partials,
             parts as i32,
-            width as i32,
-            dbias.address,
+            to.width as i32,
+            to.address,
             inert[0],
             inert[1],
         ],

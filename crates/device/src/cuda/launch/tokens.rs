@@ -7,7 +7,7 @@ use holdall_graph::{DType, Write};
 
 use super::super::driver::Argument;
 use super::super::target::EMBEDDING_CHUNK;
-use super::linear::finish_sums;
+use super::linear::finish_rows;
 use super::{ACCESS, BLOCK, Matrix, Operands, accumulates};
 use crate::DeviceError;
 
@@ -205,17 +205,7 @@ pub(super) fn table_grad(repeat: usize, o: &Operands<'_, '_>) -> Result<(), Devi
     let sums = o.scratch();
     let to = (sums, Write::Overwrite);
     positions_grad(o, dy, to, None, [samples, tokens])?;
-    let row_bytes = (dy.width * 4) as u64;
-    for row in 0..dtable.rows {
-        let of_row = sums + (row * repeat) as u64 * row_bytes;
-        let to = Matrix {
-            address: dtable.address + row as u64 * row_bytes,
-            rows: 1,
-            ..dtable
-        };
-        finish_sums(o, of_row, repeat, dy.width, to, [0, 0])?;
-    }
-    Ok(())
+    finish_rows(o, sums, repeat, dtable, [0, 0])
 }
 
 pub(super) fn embedding(o: &Operands<'_, '_>) -> Result<(), DeviceError> {

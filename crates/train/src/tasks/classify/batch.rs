@@ -295,21 +295,21 @@ pub(super) fn random(task: &ClassifyTask, num_samples: usize, seed: u64) -> Batc
     let mut draw = Draw::new(seed, "batch");
     let pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
     let drawn = random_targets(&task.heads, &mut draw, num_samples);
-    let targets: Vec<Targets<'_>> = drawn.iter().map(DrawnTargets::targets).collect();
+    let targets: Vec<Targets<'_>> = drawn.iter().map(OwnedTargets::targets).collect();
     batch_of(task, Values::Bytes(pixels), &targets)
 }
 
-/// Random targets of one head.
-pub(in crate::tasks) enum DrawnTargets {
+/// Targets of one head, held.
+pub(in crate::tasks) enum OwnedTargets {
     Class(Vec<i64>),
     Numbers(Vec<f32>),
 }
 
-impl DrawnTargets {
+impl OwnedTargets {
     pub fn targets(&self) -> Targets<'_> {
         match self {
-            DrawnTargets::Class(labels) => Targets::Class(labels),
-            DrawnTargets::Numbers(numbers) => Targets::Numbers(numbers),
+            OwnedTargets::Class(labels) => Targets::Class(labels),
+            OwnedTargets::Numbers(numbers) => Targets::Numbers(numbers),
         }
     }
 }
@@ -319,11 +319,11 @@ pub(in crate::tasks) fn random_targets(
     heads: &[Head],
     draw: &mut Draw,
     num_samples: usize,
-) -> Vec<DrawnTargets> {
+) -> Vec<OwnedTargets> {
     let mut of_head = |head: &Head| match &head.kind {
         TargetKind::Class { names } => {
             let drawn = (0..num_samples).map(|_| (draw.bits() % names.len() as u64) as i64);
-            DrawnTargets::Class(drawn.collect())
+            OwnedTargets::Class(drawn.collect())
         }
         kind => {
             let count = num_samples * head.num_outputs();
@@ -331,7 +331,7 @@ pub(in crate::tasks) fn random_targets(
                 TargetKind::Number { mean, std } => (mean + std * draw.normal()) as f32,
                 _ => (draw.bits() & 1) as f32,
             });
-            DrawnTargets::Numbers(drawn.collect())
+            OwnedTargets::Numbers(drawn.collect())
         }
     };
     heads.iter().map(&mut of_head).collect()

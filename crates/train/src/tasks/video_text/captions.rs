@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::VideoTextTask;
 use super::examples::Examples;
-use super::scores::CaptionFigures;
+use super::scores::{CaptionFigures, CocoFigures};
 use crate::config::Subset;
 use crate::error::TrainError;
 
@@ -19,7 +19,7 @@ struct Written {
     clip: u32,
     rank: Option<f64>,
     caption: String,
-    scores: CaptionFigures,
+    scores: CocoFigures,
 }
 
 /// All of them.
@@ -54,7 +54,7 @@ impl WrittenCaptions {
     ) {
         let truth = samples.caption(clip as usize).to_owned();
         let pair = (caption.clone(), vec![truth]);
-        let scores = figures(std::slice::from_ref(&pair));
+        let scores = figures(std::slice::from_ref(&pair)).scores;
         self.examples
             .see(clip, scores.bleu4, rank, &caption, frames);
         self.pairs.push(pair);
@@ -84,11 +84,12 @@ impl WrittenCaptions {
             thousands(self.len()),
             thousands(self.num_samples)
         );
+        let CaptionFigures { clips: _, scores } = self.scores();
         let captions = json!({
             "step": step,
             "on": on,
             "protocol": protocol,
-            "scores": self.scores(),
+            "scores": scores,
             "best": self.examples.best(samples),
             "worst": self.examples.worst(samples),
         });
@@ -122,11 +123,13 @@ fn figures(pairs: &[(String, Vec<String>)]) -> CaptionFigures {
     let [bleu1, bleu2, bleu3, bleu4] = scores.bleu;
     CaptionFigures {
         clips: pairs.len(),
-        bleu1,
-        bleu2,
-        bleu3,
-        bleu4,
-        rouge_l: scores.rouge_l,
-        cider_d: scores.cider_d,
+        scores: CocoFigures {
+            bleu1,
+            bleu2,
+            bleu3,
+            bleu4,
+            rouge_l: scores.rouge_l,
+            cider_d: scores.cider_d,
+        },
     }
 }

@@ -21,6 +21,7 @@ mod opened_model;
 mod predict;
 mod prepare;
 mod programs;
+mod random_batch;
 mod saved_model;
 mod scores;
 mod step;
@@ -305,7 +306,7 @@ impl Task for VideoTextTask {
     }
 
     fn random_batch(&self, num_samples: usize, seed: u64) -> Batch {
-        batch::random(self, num_samples, seed)
+        random_batch::random(self, num_samples, seed)
     }
 
     fn derived_inputs(&self) -> &'static [&'static str] {

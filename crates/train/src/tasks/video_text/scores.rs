@@ -107,6 +107,14 @@ impl CaptionLoss {
 pub(super) struct CaptionFigures {
     /// Clips that got one.
     pub clips: usize,
+    /// The figures.
+    #[serde(flatten)]
+    pub scores: CocoFigures,
+}
+
+/// As pycocoevalcap has them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct CocoFigures {
     pub bleu1: f64,
     pub bleu2: f64,
     pub bleu3: f64,
@@ -227,12 +235,13 @@ pub(super) fn describe_scores(task: &VideoTextTask, scores: &Scores) -> String {
         )
     }));
     lines.extend(found.written.map(|written| {
+        let scores = written.scores;
         format!(
             "  captions      BLEU-1 {:.3}, BLEU-4 {:.3}, ROUGE-L {:.3}, CIDEr-D {:.3} on {} clips",
-            written.bleu1,
-            written.bleu4,
-            written.rouge_l,
-            written.cider_d,
+            scores.bleu1,
+            scores.bleu4,
+            scores.rouge_l,
+            scores.cider_d,
             thousands(written.clips)
         )
     }));
