@@ -16,7 +16,7 @@ use holdall_data::vessels::{self, ThresholdSearch, VesselsConfig};
 use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::budget::Memory;
-use holdall_train::config::{RunConfig, Warmup};
+use holdall_train::config::{EvalEvery, RunConfig, Warmup};
 use holdall_train::report::{Outcome, Summary};
 
 use crate::arguments::{ComputeOptions, TaskArgument, seed};
@@ -30,22 +30,23 @@ const FRAMES: usize = 8;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  holdall demo --out /tmp/holdall-demo\n  \
-                  holdall demo --task segment --out /tmp/holdall-vessels\n\n\
-                  What it writes: DIR/data (pictures with captions or masks) and DIR/run (losses, summary, report, model).")]
+                  holdall demo --task segment --out /tmp/holdall-vessels\n  \
+                  holdall demo --task video-text --out /tmp/holdall-clips\n\n\
+                  What it writes: DIR/data (pictures with captions or masks, or clips) and DIR/run (losses, summary, report, model).")]
 pub struct DemoArguments {
     /// Where pictures and the run go; must not hold a run yet
     #[arg(long, value_name = "DIR", default_value = "holdall-demo")]
     pub out: PathBuf,
-    /// Pictures to draw; a tenth is held out, of segment a quarter [default: 5600, of segment 160]
+    /// Pictures to draw; a tenth is held out, of segment a quarter, of clips a fifth [default: 5600, of segment 160, of video-text 6000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(16..1_000_000))]
     count: Option<u64>,
-    /// Width and height of the pictures [default: 96, of segment 256]
+    /// Width and height of the pictures [default: 96, of segment 256, of video-text 64]
     #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(64..=1024))]
     size: Option<u32>,
     /// Which task to show
     #[arg(long, value_name = "TASK", default_value = "clip")]
     pub task: TaskArgument,
-    /// Times that the pictures are seen [default: 5 of clip, 4 of classify, 6 of segment]
+    /// Times that the pictures are seen [default: 5 of clip, 4 of classify, 6 of segment, 12 of video-text]
     #[arg(long, value_name = "N")]
     pub epochs: Option<usize>,
     /// What the process may hold: 1GiB, 80%, auto [default: 512MiB, on a GPU 2GiB]
@@ -67,7 +68,7 @@ impl DemoArguments {
         let usual = match self.task {
             TaskArgument::Clip | TaskArgument::Classify => 5600,
             TaskArgument::Segment => 160,
-            TaskArgument::VideoText => 2000,
+            TaskArgument::VideoText => 6000,
         };
         self.count.unwrap_or(usual) as usize
     }
@@ -182,7 +183,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
         TaskArgument::Clip => ("small", 5),
         TaskArgument::Classify => ("vit-demo", 4),
         TaskArgument::Segment => ("unet-demo", 6),
-        TaskArgument::VideoText => ("video-text-demo", 6),
+        TaskArgument::VideoText => ("video-text-demo", 12),
     };
     let mut config = RunConfig {
         task: Some(arguments.task.into()),
@@ -252,11 +253,13 @@ fn learn_motion(data: &Path, config: &mut RunConfig) {
         .data
         .targets
         .insert("direction".to_owned(), direction);
-    config.losses.contrastive = 1.0;
+    config.losses.targets.insert("direction".to_owned(), 2.0);
     config.losses.caption = Some(1.0);
     config.train.effective_batch = Some(32);
     config.train.lr = 1.5e-3;
-    config.train.lr_head = 1.5e-3;
+    config.train.lr_head = 2e-2;
+    // An evaluation writes captions, which takes as long as half an epoch.
+    config.train.eval_every = EvalEvery::Steps(600);
     config.evaluation.captions = 200;
 }
 
@@ -304,7 +307,7 @@ fn teach(
         TaskArgument::VideoText => (
             "curves, memory, captions",
             "safetensors and config.json; docs/scripts/video_text.py loads it in PyTorch",
-            "clips",
+            "clips/004800",
             "clips.csv --task video-text",
         ),
     };

@@ -93,7 +93,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Evaluates; nothing where it was stopped, or does not fit and was answered as JSON.
+/// Evaluates; nothing where it was stopped.
 pub fn evaluate(arguments: &EvalArguments) -> Result<Option<Found>> {
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
