@@ -78,7 +78,7 @@ fn demo() -> Option<VideoTextConfig> {
     };
     let ordered = VideoTextConfig {
         frame_positions: true,
-        position_spread: Some(0.5),
+        position_spread: Some(1.0),
         ..VideoTextConfig::of_clip(&clip, 4)
     };
     Some(with_decoder(ordered, 2, decoder))
