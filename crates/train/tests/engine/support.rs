@@ -538,7 +538,9 @@ pub fn varied_clips(task: &VideoTextTask, num_samples: usize, seed: u64) -> Batc
         texts.lengths.push(length as i64);
         // Some texts are equal, never all of them.
         let is_repeated = sample > 1 && below(3) == 0;
-        texts.groups.push((sample - usize::from(is_repeated)) as i64);
+        texts
+            .groups
+            .push((sample - usize::from(is_repeated)) as i64);
         if let Some(decoder) = task.decoder() {
             let tokens = task.num_caption_tokens;
             let length = 1 + below(tokens);
