@@ -26,6 +26,8 @@ mod damaged;
 mod data_check;
 #[path = "cli/data_clean.rs"]
 mod data_clean;
+#[path = "cli/data_clips.rs"]
+mod data_clips;
 #[path = "cli/doctor.rs"]
 mod doctor;
 #[path = "cli/evaluating.rs"]

@@ -6,7 +6,7 @@
 //!   animation     GIF and WebP: frames build on each other, so all up to the last that is wanted are decoded
 //!   npy           an array [t, h, w, 3] or [t, h, w] of bytes
 //!   avi, mjpeg    Motion JPEG: a JPEG a frame
-//!   video         MP4, MOV, MKV and others, by an installed `ffmpeg`
+//!   video         MP4, MOV, MKV and others, by an installed `ffmpeg`; mp4_boxes knows how many frames without it
 //! sampling      which frames of a clip are seen
 //! framing       a sample's clips -> a row
 //! ```
@@ -20,6 +20,7 @@ mod frame_folder;
 mod framing;
 mod gif_blocks;
 mod mjpeg;
+mod mp4_boxes;
 mod npy;
 mod sampling;
 #[cfg(test)]

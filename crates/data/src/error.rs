@@ -241,7 +241,7 @@ pub enum DataError {
         /// The share that may be, unless none may.
         max_skipped: Option<f64>,
         /// Where they may be instead.
-        hint: String,
+        hint: Box<str>,
     },
 
     /// A picture is not there.

@@ -126,7 +126,7 @@ fn read_source(
             "Label head: none (`label: {column}` under `data:` would train one)"
         ));
     }
-    let mut other_groups = None;
+    let (mut other_groups, mut other_clip_groups) = (None, None);
     if let Validation::File { path, .. } = &config.validation {
         let other = Source::open(config, (media, captions), path, &mut Vec::new())?;
         let mut scan = other.scan(&source.validation_of_other(config))?;
@@ -144,18 +144,8 @@ fn read_source(
         let (_, values) = other.resolve(scan.targets, known, num_samples)?;
         [validation, _] = other.samples(&vec![false; num_samples], &values)?;
         notes.extend(check_images(config, &other, &[&validation], num_bad)?);
-        if let Some(groups) = &scan.clip_groups {
-            validation = validation.grouped(&groups.group_of);
-        }
         other_groups = scan.groups;
-    }
-    if let Some(groups) = &clip_groups {
-        let [of_train, of_held] = [false, true].map(|side| groups.of_side(&held, side));
-        train = train.grouped(&of_train);
-        if !matches!(config.validation, Validation::File { .. }) {
-            validation = validation.grouped(&of_held);
-        }
-        notes.push(clips::note_on_groups(config, &train, &validation));
+        other_clip_groups = scan.clip_groups;
     }
     notes.push(note_on_validation(
         config,
@@ -168,6 +158,14 @@ fn read_source(
         notes.push(groups.note(&held, other_groups.as_ref()));
     }
     notes.extend(note_on_overlap(&train, &validation));
+    if let Some(groups) = &clip_groups {
+        train = train.grouped(&groups.of_side(&held, false));
+        validation = match &other_clip_groups {
+            Some(other) => validation.grouped(&other.group_of),
+            None => validation.grouped(&groups.of_side(&held, true)),
+        };
+        notes.push(clips::note_on_groups(config, &train, &validation));
+    }
     if captions == Captions::Required {
         notes.extend(note_on_texts(&train, ""));
         notes.extend(note_on_texts(&validation, " in validation"));

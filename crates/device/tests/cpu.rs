@@ -9,6 +9,8 @@
 mod captions;
 #[path = "cpu/convolutions.rs"]
 mod convolutions;
+#[path = "cpu/decoding.rs"]
+mod decoding;
 #[path = "cpu/definitions.rs"]
 mod definitions;
 #[path = "cpu/dropout.rs"]

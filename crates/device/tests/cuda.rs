@@ -48,5 +48,3 @@ mod update;
 mod video;
 #[path = "cuda/video_attention.rs"]
 mod video_attention;
-#[path = "cuda/video_timing.rs"]
-mod video_timing;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot read its own fixture should stop
 
+#[path = "engine/caption_case.rs"]
+mod caption_case;
 #[path = "engine/classify_golden.rs"]
 mod classify_golden;
 #[path = "engine/classify_splits.rs"]

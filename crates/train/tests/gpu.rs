@@ -4,6 +4,10 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot set itself up should stop
 
+#[path = "engine/caption_case.rs"]
+mod caption_case;
+#[path = "gpu/captions.rs"]
+mod captions;
 #[path = "gpu/card.rs"]
 mod card;
 #[path = "gpu/classify.rs"]

@@ -171,7 +171,8 @@ fn show(scores: &CaptionScores, nltk_tokens: NltkTokens) -> String {
         counted(scores.num_samples, "candidate"),
         counted(scores.num_references, "reference")
     );
-    let sections: [(&str, &str, &[(&str, f64)]); 3] = [
+    type Figures<'a> = &'a [(&'a str, f64)];
+    let sections: [(&str, &str, Figures<'_>); 3] = [
         (
             "pycocoevalcap",
             coco::TOKENIZER,

@@ -67,8 +67,9 @@ pub struct CheckOptions {
                   What is looked for: pictures that are missing, of zero size, no image, cut short, broken, or of absurd\n\
                   dimensions; the same picture twice, or in train and validation; labels with few pictures; captions that are\n\
                   empty or all the same. Of pictures with masks: masks that cannot be read, of another size, empty, or with values\n\
-                  that are no class; the same picture in two splits. Of clips: every frame, and fewer frames than are seen. Ctrl-C stops; the same command goes on (with masks: begins\n\
-                  anew). Exit code 0: nothing found; 1: something.")]
+                  that are no class; the same picture in two splits. Of clips: frames that cannot be read, and clips with fewer\n\
+                  frames than are seen. Ctrl-C stops; the same command goes on (with masks: begins anew). Exit code 0: nothing\n\
+                  found; 1: something.")]
 pub struct DataCheckArguments {
     #[command(flatten)]
     pub options: CheckOptions,

@@ -200,8 +200,12 @@ impl Walk<'_> {
                         _ => at = next,
                     }
                 }
+                // Behind the end of all lists may be anything.
+                _ if ends.len() > 1 && start + u64::from(size) > self.num_bytes => {
+                    return Err(cut_short(self.path));
+                }
                 _ => {
-                    self.frame(name, start, size)?;
+                    self.frame(name, start, size);
                     at = next;
                 }
             }
@@ -210,17 +214,14 @@ impl Walk<'_> {
     }
 
     /// Takes a chunk for a frame if it is one of the stream.
-    fn frame(&mut self, name: [u8; 4], start: u64, size: u32) -> Result<(), DataError> {
+    fn frame(&mut self, name: [u8; 4], start: u64, size: u32) {
         let (Some(stream), [tens, ones, b'd', b'b' | b'c']) = (self.stream, name) else {
-            return Ok(());
+            return;
         };
         let digit = |byte: u8| char::from(byte).to_digit(10);
         let number = digit(tens).zip(digit(ones)).map(|(a, b)| a * 10 + b);
         if number != Some(stream.number) || self.frames.len() > MOST_FRAMES {
-            return Ok(());
-        }
-        if start + u64::from(size) > self.num_bytes {
-            return Err(cut_short(self.path));
+            return;
         }
         // An empty chunk shows the frame before once more.
         let place = match size {
@@ -228,7 +229,6 @@ impl Walk<'_> {
             _ => Some((start, size)),
         };
         self.frames.extend(place);
-        Ok(())
     }
 
     /// Reads what a stream is.

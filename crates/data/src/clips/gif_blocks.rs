@@ -31,7 +31,12 @@ pub(super) fn count<R: Read + Seek>(file: R, most_frames: usize) -> io::Result<G
     };
     skip_colours(&mut reader, flags)?;
     while facts.num_frames <= most_frames {
-        match bytes::<1, _>(&mut reader)? {
+        let block = match bytes::<1, _>(&mut reader) {
+            // Some programs leave the last block out.
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => break,
+            block => block?,
+        };
+        match block {
             [0x2c] => {
                 let [_, _, _, _, w0, w1, h0, h1, flags] = bytes::<9, _>(&mut reader)?;
                 let num_pixels = u64::from(side(w0, w1)) * u64::from(side(h0, h1));

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use serde::Deserialize;
 
 use super::file::{FrameRows, broken_clip};
+use super::mp4_boxes::first_video;
 use crate::error::DataError;
 use crate::picture::{CHANNELS, Cost, Framing, Limits, Scratch, check_frame_size, frame_cost};
 
@@ -195,6 +196,11 @@ struct ProbeStream {
 }
 
 fn look_at(path: &Path) -> Result<Video, DataError> {
+    let opened = holdall_files::open_regular(path).ok();
+    let found = opened.and_then(|(mut file, metadata)| first_video(&mut file, metadata.len()));
+    if let Some((num_frames, size)) = found {
+        return Ok(Video { num_frames, size });
+    }
     // Most containers say how many frames they have; of others all packets are counted.
     for counting in [&[][..], &["-count_packets"]] {
         let mut all = arguments(&["-v", "error", "-protocol_whitelist", "file"]);

@@ -71,7 +71,7 @@ pub(super) fn check_images(
     Err(DataError::MissingImages {
         path: source.path(),
         row,
-        hint: hint_on_root(source, &image),
+        hint: hint_on_root(source, &image).into(),
         image,
         num_missing,
         num_images,

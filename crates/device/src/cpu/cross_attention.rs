@@ -207,12 +207,13 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
             });
             let shares = Factor::Transposed(scores.columns(0, heads.queries));
             direct_product(out, Write::Overwrite, 1.0, shares, v);
-            for query in 0..heads.queries {
+            let each = peaks.iter().zip(&sums).take(heads.queries);
+            for (query, (&peak, &sum)) in each.enumerate() {
                 if let Some(lse) = lse {
-                    lse.row_mut(0)[task * heads.queries + query] = peaks[query] + sums[query].ln();
+                    lse.row_mut(0)[task * heads.queries + query] = peak + sum.ln();
                 }
                 if keys > 0 {
-                    let inverse = T::ONE / sums[query];
+                    let inverse = T::ONE / sum;
                     out.row_mut(query)
                         .iter_mut()
                         .for_each(|out| *out *= inverse);

@@ -224,11 +224,11 @@ pub(super) fn forward<T: Real>(op: &VocabularyLoss, o: &Operands<'_>) {
                 *peak = new;
             });
         }
-        for row in 0..count {
+        for (row, &number) in numbers[..count].iter().enumerate() {
             let [peak, sum, own, all] = *statistics.row(row) else {
                 unreachable!("as many as there are statistics");
             };
-            let (number, log_sum) = (numbers[row] as usize, peak + sum.ln());
+            let (number, log_sum) = (number as usize, peak + sum.ln());
             if let Some(lse) = lse {
                 lse.row_mut(0)[number] = log_sum;
             }

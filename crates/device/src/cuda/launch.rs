@@ -534,8 +534,12 @@ impl<'a> Issuer<'a> {
 
     fn normalize(&self, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         let (x, (y, _)) = (o.input(0), o.result(0));
+        let name = match y.dtype {
+            DType::F32 => "normalize",
+            _ => "normalize_within",
+        };
         self.launch(
-            "normalize",
+            name,
             rows_of_warps(x.rows),
             BLOCK,
             arguments![
@@ -553,8 +557,12 @@ impl<'a> Issuer<'a> {
     fn normalize_grad(&self, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
         let (dy, y, inverse) = (o.input(0), o.input(1), o.input(2));
         let (dx, mode) = o.result(0);
+        let name = match y.dtype {
+            DType::F32 => "normalize_grad",
+            _ => "normalize_within_grad",
+        };
         self.launch(
-            "normalize_grad",
+            name,
             rows_of_warps(y.rows),
             BLOCK,
             arguments![

@@ -172,6 +172,9 @@ fn video_attention_that_drops_weights() {
     ] {
         for causal in [false, true] {
             for has_lengths in [false, true] {
+                if causal && t == 1 {
+                    continue; // one key, whose gradient is zero: nothing to be near to
+                }
                 let what = format!(
                     "attention that drops weights, {t} x {keys}, {heads} heads of {head}, causal {causal}, lengths {has_lengths}"
                 );

@@ -28,7 +28,7 @@ pub(super) fn search(
             ancestors: None,
             banned: bans.of_all_rows(),
         })?;
-        for row in 0..rows {
+        for (row, tokens) in sequences.iter_mut().enumerate() {
             if is_finished[row] {
                 // It goes through the model with the others; nothing reads what comes of it.
                 ids[row] = special.pad;
@@ -61,7 +61,7 @@ pub(super) fn search(
                 }
                 Method::Greedy | Method::Beam => row_candidates[0].1,
             };
-            sequences[row].push(token);
+            tokens.push(token);
             ids[row] = token;
             is_finished[row] = special.eos.contains(&token);
         }

@@ -172,7 +172,7 @@ pub enum Saved {
     /// Pictures and masks.
     Segment(segment::SavedSegmenter),
     /// Clips and texts.
-    VideoText(video_text::SavedVideoText),
+    VideoText(Box<video_text::SavedVideoText>),
 }
 
 impl Saved {
@@ -184,7 +184,8 @@ impl Saved {
             TaskName::Classify => Saved::Classify(classify::SavedClassifier::open(name)?),
             TaskName::Segment => Saved::Segment(segment::SavedSegmenter::open(name)?),
             TaskName::VideoText => {
-                Saved::VideoText(video_text::SavedVideoText::open(name, most_bytes)?)
+                let saved = video_text::SavedVideoText::open(name, most_bytes)?;
+                Saved::VideoText(Box::new(saved))
             }
         })
     }
@@ -210,7 +211,7 @@ impl Saved {
             Saved::Clip(saved) => saved,
             Saved::Classify(saved) => saved,
             Saved::Segment(saved) => saved,
-            Saved::VideoText(saved) => saved,
+            Saved::VideoText(saved) => &**saved,
         }
     }
 }

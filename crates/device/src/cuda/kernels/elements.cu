@@ -416,9 +416,9 @@ extern "C" __global__ void dropout(void *y, const void *x, const i64 *samples, c
 }
 
 // y = x / |x|, a warp per row. Rows are short and few: the second reading comes from the cache.
-extern "C" __global__ void normalize(const Element *x, float *y, float *inverse, int rows, int width, i64 x_stride,
-                                     i64 y_stride) {
-    follow();
+template <class Y>
+__device__ __forceinline__ void normalize_rows(const Element *x, Y *y, float *inverse, int rows, int width, i64 x_stride,
+                                               i64 y_stride) {
     int lane = threadIdx.x % WARP, row = (int)(first_thread() / WARP);
     if (row >= rows) return;
     x += row * x_stride, y += row * y_stride;
@@ -441,29 +441,59 @@ extern "C" __global__ void normalize(const Element *x, float *y, float *inverse,
             load_four(x + column, values);
 #pragma unroll
             for (int i = 0; i < 4; i++) values[i] *= scale;
-            store_pack(y + column, values);
+            if constexpr (sizeof(Y) == 4) {
+                store_pack(y + column, values);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; i++) store(y + column + i, values[i]);
+            }
         }
     } else {
-        for (int column = lane; column < width; column += WARP) y[column] = load(x[column]) * scale;
+        for (int column = lane; column < width; column += WARP) store(y + column, load(x[column]) * scale);
     }
     if (inverse && lane == 0) inverse[row] = scale;
 }
 
-// dx = (dy - y (y . dy)) / |x|, a warp per row.
-extern "C" __global__ void normalize_grad(const float *dy, const float *y, const float *inverse, Element *dx, int rows,
-                                          int width, i64 dy_stride, i64 y_stride, i64 dx_stride, int accumulate) {
+// To features, which are f32, or to frames on the way to them.
+extern "C" __global__ void normalize(const Element *x, float *y, float *inverse, int rows, int width, i64 x_stride,
+                                     i64 y_stride) {
     follow();
+    normalize_rows(x, y, inverse, rows, width, x_stride, y_stride);
+}
+
+extern "C" __global__ void normalize_within(const Element *x, Element *y, float *inverse, int rows, int width, i64 x_stride,
+                                            i64 y_stride) {
+    follow();
+    normalize_rows(x, y, inverse, rows, width, x_stride, y_stride);
+}
+
+// dx = (dy - y (y . dy)) / |x|, a warp per row.
+template <class Y>
+__device__ __forceinline__ void normalize_rows_grad(const Y *dy, const Y *y, const float *inverse, Element *dx, int rows, int width,
+                                                    i64 dy_stride, i64 y_stride, i64 dx_stride, int accumulate) {
     int lane = threadIdx.x % WARP, row = (int)(first_thread() / WARP);
     if (row >= rows) return;
     dy += row * dy_stride, y += row * y_stride, dx += row * dx_stride;
     float along = 0.0f;
 #pragma unroll 4
-    for (int column = lane; column < width; column += WARP) along += dy[column] * y[column];
+    for (int column = lane; column < width; column += WARP) along += load(dy[column]) * load(y[column]);
     along = warp_sum(along);
     float scale = inverse[row];
 #pragma unroll 4
     for (int column = lane; column < width; column += WARP) {
-        float value = (dy[column] - y[column] * along) * scale;
+        float value = (load(dy[column]) - load(y[column]) * along) * scale;
         store(dx + column, accumulate ? load(dx[column]) + value : value);
     }
+}
+
+extern "C" __global__ void normalize_grad(const float *dy, const float *y, const float *inverse, Element *dx, int rows,
+                                          int width, i64 dy_stride, i64 y_stride, i64 dx_stride, int accumulate) {
+    follow();
+    normalize_rows_grad(dy, y, inverse, dx, rows, width, dy_stride, y_stride, dx_stride, accumulate);
+}
+
+extern "C" __global__ void normalize_within_grad(const Element *dy, const Element *y, const float *inverse, Element *dx, int rows,
+                                                 int width, i64 dy_stride, i64 y_stride, i64 dx_stride, int accumulate) {
+    follow();
+    normalize_rows_grad(dy, y, inverse, dx, rows, width, dy_stride, y_stride, dx_stride, accumulate);
 }

@@ -146,10 +146,10 @@ impl Text {
     fn longest(&self, at: usize) -> Match {
         let mut longest: Option<Match> = None;
         for rule in RULES {
-            if let Some(found) = rule(self, at) {
-                if longest.is_none_or(|longest| found.seen > longest.seen) {
-                    longest = Some(found);
-                }
+            if let Some(found) = rule(self, at)
+                && longest.is_none_or(|longest| found.seen > longest.seen)
+            {
+                longest = Some(found);
             }
         }
         // Emoji, control characters and what else the original does not know.

@@ -122,13 +122,10 @@ fn without_ed_or_ing(word: String) -> String {
             false => word,
         };
     }
-    let stems = ["ed", "ing"]
+    let mut stems = ["ed", "ing"]
         .into_iter()
         .filter_map(|suffix| word.strip_suffix(suffix));
-    let Some(stem) = stems
-        .filter(|stem| !consonants(stem).iter().all(|&c| c))
-        .next()
-    else {
+    let Some(stem) = stems.find(|stem| !consonants(stem).iter().all(|&c| c)) else {
         return word;
     };
     let ends = |suffix: &str| stem.ends_with(suffix);
@@ -154,10 +151,10 @@ fn y_to_i(word: String) -> String {
 }
 
 fn step_2(word: String) -> String {
-    if let Some(stem) = word.strip_suffix("alli") {
-        if measure(stem) > 0 {
-            return step_2(format!("{stem}al"));
-        }
+    if let Some(stem) = word.strip_suffix("alli")
+        && measure(stem) > 0
+    {
+        return step_2(format!("{stem}al"));
     }
     // The l belongs to the stem that is measured, so that `geology` has one.
     match word.strip_suffix("ogi") {

@@ -30,8 +30,8 @@ use holdall_graph::{DType, Graph};
 use holdall_models::vit::config::{ClassifierConfig, VisionTransformerConfig};
 use holdall_models::vit::init;
 
-pub use batch::{Targets, batch_of};
 pub(super) use batch::{OwnedTargets, count_heads, fill_targets, random_targets, set_targets};
+pub use batch::{Targets, batch_of};
 pub(super) use export::{save_targets, saved_targets};
 pub(super) use head_scores::{Tallies, describe_metrics, metrics_of, tally_bytes};
 pub use heads::{Head, labels_of};

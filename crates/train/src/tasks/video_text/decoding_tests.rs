@@ -202,14 +202,14 @@ impl NextToken for PlainDecoder<'_> {
         let rows = asked.ids.len();
         let mut ids = vec![0; self.rows * LONGEST];
         for row in 0..rows {
-            for step in 0..=asked.position {
+            for (step, fed) in self.fed.iter().enumerate() {
                 let from = match asked.ancestors {
                     Some(ancestors) if step < asked.position => {
                         ancestors[row * ancestors.len() / rows + step] as usize
                     }
                     _ => row,
                 };
-                ids[row * LONGEST + step] = self.fed[step][from];
+                ids[row * LONGEST + step] = fed[from];
             }
         }
         self.forward.feed_indices("plain/ids", &ids);

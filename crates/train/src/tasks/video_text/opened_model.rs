@@ -226,7 +226,8 @@ fn set_frames(
         videos.unwrap_or(model.num_videos),
     );
     let known = (model.num_frames, model.num_videos);
-    let has_places = model.pooling != Pooling::Mean || model.num_videos > 1;
+    let has_places =
+        model.pooling != Pooling::Mean || model.num_videos > 1 || model.frame_positions;
     if let (true, true, Some(folder)) = (asked != known, has_places, saved) {
         return Err(TrainError::Config(format!(
             "data.frames: {} of {} videos, expected {} of {}, as {} was trained: it has learnt places of frames\n\

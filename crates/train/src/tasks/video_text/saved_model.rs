@@ -150,7 +150,8 @@ impl SavedModel for SavedVideoText {
         let framing = self.framing(&config.data);
         let mut task = self.task.clone();
         if framing.num_frames() != model.frames() {
-            let is_open = model.pooling == Pooling::Mean && model.num_videos == 1;
+            let is_open =
+                model.pooling == Pooling::Mean && model.num_videos == 1 && !model.frame_positions;
             if !is_open {
                 return Err(TrainError::Config(format!(
                     "data.frames: {}, expected {}: the model has learnt places of frames\nhint: leave `frames` and `num_videos` out",

@@ -83,10 +83,10 @@ const SENTENCE_STARTS: &[&str] = &[
 pub fn abbreviation(text: &Text, at: usize) -> Option<Match> {
     let mut longest: Option<Match> = None;
     let mut offer = |found: Option<Match>| {
-        if let Some(found) = found {
-            if longest.is_none_or(|longest| found.seen > longest.seen) {
-                longest = Some(found);
-            }
+        if let Some(found) = found
+            && longest.is_none_or(|longest| found.seen > longest.seen)
+        {
+            longest = Some(found);
         }
     };
     offer(before_comma(text, at));
