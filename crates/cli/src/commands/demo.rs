@@ -46,7 +46,7 @@ pub struct DemoArguments {
     /// Which task to show
     #[arg(long, value_name = "TASK", default_value = "clip")]
     pub task: TaskArgument,
-    /// Times that the pictures are seen [default: 5 of clip, 4 of classify, 6 of segment, 12 of video-text]
+    /// Times that the pictures are seen [default: 5 of clip, 4 of classify, 6 of segment, 15 of video-text]
     #[arg(long, value_name = "N")]
     pub epochs: Option<usize>,
     /// What the process may hold: 1GiB, 80%, auto [default: 512MiB, on a GPU 2GiB]
@@ -183,7 +183,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
         TaskArgument::Clip => ("small", 5),
         TaskArgument::Classify => ("vit-demo", 4),
         TaskArgument::Segment => ("unet-demo", 6),
-        TaskArgument::VideoText => ("video-text-demo", 12),
+        TaskArgument::VideoText => ("video-text-demo", 15),
     };
     let mut config = RunConfig {
         task: Some(arguments.task.into()),

@@ -157,6 +157,9 @@ fn of_chance(key: &str) -> Option<&str> {
 /// Numbers of a line that say where it stands.
 const PLACE: [&str; 4] = ["step", "epoch", "seconds", "time"];
 
+/// How many clips a group of metrics is over: no metric.
+const NUM_CLIPS: &str = "clips";
+
 impl EvaluationLine {
     fn new(fields: Map<String, Value>) -> EvaluationLine {
         let mut line = EvaluationLine {
@@ -187,7 +190,8 @@ impl EvaluationLine {
         for (group, fields) in fields.iter().filter_map(|(k, v)| Some((k, v.as_object()?))) {
             let own = chances(fields);
             let mut is_first = true;
-            for (key, value) in fields.iter().filter(|(key, _)| of_chance(key).is_none()) {
+            let is_metric = |key: &str| of_chance(key).is_none() && key != NUM_CLIPS;
+            for (key, value) in fields.iter().filter(|(key, _)| is_metric(key)) {
                 let Some(value) = value.as_f64() else {
                     continue;
                 };

@@ -19,11 +19,13 @@ use holdall_train::step_graph::{StepConfig, write_step};
 use holdall_train::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use holdall_train::tasks::segment::SegmentTask;
+use holdall_train::tasks::video_text::VideoTextTask;
 use serde_json::{Value, json};
 
 use crate::card::{is_there, say, take_turn};
 
 const BASE_32: &str = "openai/clip-vit-base-patch32";
+const VIDEO_TEXT: &str = "video-text";
 const BASE_16: &str = "openai/clip-vit-base-patch16";
 
 /// Says which case a process is to measure.
@@ -48,7 +50,7 @@ enum Asked {
 use Asked::{Budget, PerUse, Split};
 
 struct Case {
-    /// A preset of CLIP, or one of U-Nets and the side of its pictures: `unet 512`.
+    /// A preset of CLIP or of video-text, or one of U-Nets and the side of its pictures: `unet 512`.
     model: &'static str,
     arithmetic: Arithmetic,
     effective_batch: usize,
@@ -72,7 +74,7 @@ const fn case(
 use Arithmetic::{Bf16, F16, F32, Tf32};
 use Recompute::{Blocks, Cheap, None as Nothing};
 
-const CASES: [Case; 47] = [
+const CASES: [Case; 67] = [
     case("small", F32, 3, Split(1, Nothing, 3)),
     case("small", Bf16, 4, Split(1, Cheap, 0)),
     case("small", F16, 64, Split(1, Blocks, 64)),
@@ -120,6 +122,26 @@ const CASES: [Case; 47] = [
     case("nnunet 1024", F16, 2, Split(1, Cheap, 2)),
     case("nnunet 256", F32, 8, Split(4, Cheap, 1)),
     case("nnunet-resenc 512", Bf16, 8, Budget(4 << 30)),
+    case("video-text-demo", F32, 4, Split(1, Nothing, 4)),
+    case("video-text-demo", F16, 32, Split(8, Cheap, 1)),
+    case("video-text-demo", Bf16, 64, Split(64, Nothing, 1)),
+    case("video-text-small", F32, 3, Split(1, Nothing, 3)),
+    case("video-text-small", Bf16, 8, Split(2, Cheap, 0)),
+    case("video-text-small", F16, 16, Split(4, Blocks, 4)),
+    case("video-text-small", Tf32, 24, Split(8, Blocks, 0)),
+    case("video-text-small", F32, 16, Split(8, Cheap, 1)),
+    case("video-text-small", Bf16, 128, Split(32, Nothing, 2)),
+    case("video-text-small", F16, 256, Split(128, Cheap, 2)),
+    case("video-text-small", Bf16, 256, Budget(2 << 30)),
+    case("video-text-small", Tf32, 60, Budget(1 << 30)),
+    case(VIDEO_TEXT, Bf16, 8, Split(1, Blocks, 2)),
+    case(VIDEO_TEXT, F16, 8, Split(2, Cheap, 0)),
+    case(VIDEO_TEXT, Tf32, 8, Split(4, Nothing, 1)),
+    case(VIDEO_TEXT, F32, 4, Split(2, Blocks, 1)),
+    case(VIDEO_TEXT, Bf16, 32, Split(8, Nothing, 1)),
+    case(VIDEO_TEXT, Bf16, 64, Split(64, Cheap, 1)),
+    case(VIDEO_TEXT, F16, 16, PerUse(8, Blocks, 1)),
+    case(VIDEO_TEXT, Bf16, 128, Budget(8 << 30)),
 ];
 
 impl Case {
@@ -128,6 +150,11 @@ impl Case {
             Some((model, side)) => {
                 let model = UnetConfig::preset(model).unwrap();
                 Arc::new(SegmentTask::new(model, [side.parse().unwrap(); 2]))
+            }
+            None if VideoTextTask::PRESETS.contains(&self.model) => {
+                let mut task = VideoTextTask::preset(self.model).unwrap();
+                task.sorted_ids = device.wants_sorted_ids();
+                Arc::new(task)
             }
             None => {
                 let mut task = ClipTask::new(ClipConfig::preset(self.model).unwrap(), Some(10));
