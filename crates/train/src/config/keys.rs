@@ -97,6 +97,10 @@ pub(super) fn hint_for_unknown(key: &str, expected: &[&str]) -> String {
         .map(|section| place(&section.path))
         .collect();
     let near = nearest(key, expected.iter().copied());
+    // A script's key may mean something else here.
+    if let (Some(answer), false) = (answer_to(key), homes.is_empty()) {
+        return format!("{answer}; or `{key}` belongs {}", homes.join(" or "));
+    }
     if !homes.is_empty() {
         let or_else = near.map_or(String::new(), |near| format!("; or did you mean `{near}`?"));
         return format!("`{key}` belongs {}{or_else}", homes.join(" or "));

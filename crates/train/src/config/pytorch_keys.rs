@@ -533,7 +533,8 @@ mod tests {
         assert_eq!(keys.len(), num_keys);
         for brought in BROUGHT {
             for key in brought.keys {
-                assert_eq!(hint_for_unknown(key, &[]), brought.answer, "{key}");
+                let hint = hint_for_unknown(key, &[]);
+                assert!(hint.starts_with(brought.answer), "{key}: {hint}");
                 assert_eq!(hint_for_unknown(&key.to_uppercase(), &[]), brought.answer);
             }
         }

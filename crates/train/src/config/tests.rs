@@ -175,7 +175,7 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         ),
         (
             "task: poetry",
-            "line 1: task: `poetry`, expected one of clip, classify, segment: found `task: poetry`",
+            "line 1: task: `poetry`, expected one of clip, classify, segment, video-text: found `task: poetry`",
             "leave `task` out; text that looks like a number goes in quotes",
         ),
         (
