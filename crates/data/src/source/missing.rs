@@ -75,7 +75,7 @@ pub(super) fn check_images(
         image,
         num_missing,
         num_images,
-        noun: source.media.noun(),
+        media: source.media,
         num_bad_rows: num_bad_rows as u32,
         max_skipped: (config.bad_pictures == BadPictures::Skip).then_some(most),
     })
