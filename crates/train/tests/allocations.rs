@@ -4,7 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use holdall_device::Device;
 use holdall_device::cpu::{Cpu, PackingAllocator, product};
@@ -27,8 +27,9 @@ mod support;
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static OURS: AtomicU64 = AtomicU64::new(0);
 static PRODUCTS: AtomicU64 = AtomicU64::new(0);
-static PRODUCT_BYTES: AtomicU64 = AtomicU64::new(0);
-static PRODUCT_PEAK: AtomicU64 = AtomicU64::new(0);
+/// Signed: what was allocated before counting began may be freed meanwhile.
+static PRODUCT_BYTES: AtomicI64 = AtomicI64::new(0);
+static PRODUCT_PEAK: AtomicI64 = AtomicI64::new(0);
 
 struct Counter;
 
@@ -39,7 +40,7 @@ impl Counter {
         }
         if product::is_running() {
             PRODUCTS.fetch_add(1, Ordering::Relaxed);
-            let held = PRODUCT_BYTES.fetch_add(size as u64, Ordering::Relaxed) + size as u64;
+            let held = PRODUCT_BYTES.fetch_add(size as i64, Ordering::Relaxed) + size as i64;
             PRODUCT_PEAK.fetch_max(held, Ordering::Relaxed);
         } else {
             OURS.fetch_add(1, Ordering::Relaxed);
@@ -57,7 +58,7 @@ unsafe impl GlobalAlloc for Counter {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if COUNTING.load(Ordering::Relaxed) && product::is_running() {
-            PRODUCT_BYTES.fetch_sub(layout.size() as u64, Ordering::Relaxed);
+            PRODUCT_BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
         }
         // SAFETY: as above.
         unsafe { System.dealloc(pointer, layout) }
@@ -118,8 +119,8 @@ fn assert_allocates_nothing(task: Arc<dyn Task>, batch: &Batch, splits: &[(usize
             products > 0 || name == "segment",
             "the product library is no longer seen: the count is blind"
         );
-        // Flags of each thread, a byte per panel. Panels themselves would be a hundred times as much.
-        assert!(peak <= 4096, "{peak} bytes outside the arena");
+        // Flags of each of two threads, a byte per panel. Panels themselves would be a hundred times as much.
+        assert!(peak <= 2 * 4096, "{peak} bytes outside the arena");
     }
 }
 

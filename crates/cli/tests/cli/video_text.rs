@@ -25,8 +25,8 @@ fn with_clips(count: usize) -> (Home, PathBuf) {
 }
 
 const TINY: &str = "--model video-text-demo --set video_text.temporal_layers=1 --set video_text.decoder.layers=1 \
-    --set data.frames=2 --set data.label=direction --set data.validation.column=split --batch-size 4 --effective-batch 8 \
-    --lr 1e-3 --num-threads 2 --set evaluation.captions=2 --set generation.max_tokens=6";
+    --set data.frames=2 --set data.label=direction --set data.validation.column=split --effective-batch 8 \
+    --num-threads 2 --set evaluation.captions=2 --set generation.max_tokens=6";
 
 fn words(csv: &Path, out: &Path, options: &str) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["train".into(), csv.into()];
@@ -50,7 +50,7 @@ fn trained(home: &Home, csv: &Path, name: &str, options: &str) -> RunFiles {
 fn clips_are_learned_saved_and_evaluated() {
     let (home, csv) = with_clips(30);
     let out = home.run_named("run");
-    let log = train(&csv, &out.path, "--epochs 2").exits(DONE);
+    let log = train(&csv, &out.path, "--epochs 2 --batch-size 4 --lr 1e-3").exits(DONE);
     for line in [
         "Task: video-text",
         "Weights: RANDOM (preset video-text-demo)",
@@ -87,7 +87,7 @@ fn clips_are_learned_saved_and_evaluated() {
     // A saved model goes on with its tokenizers and its heads.
     let model = out.file("model");
     let still = format!(
-        "--epochs 1 --lr 1e-12 --set train.lr_head=1e-12 --set model={}",
+        "--epochs 1 --batch-size 4 --lr 1e-12 --set train.lr_head=1e-12 --set model={}",
         model.display()
     );
     let options: Vec<&str> = TINY
@@ -115,7 +115,7 @@ fn clips_are_learned_saved_and_evaluated() {
 #[test]
 fn a_killed_run_of_clips_goes_on_with_the_same_losses() {
     let (home, csv) = with_clips(30);
-    let options = "--epochs 4 --set train.save_every=2 --set data.stride=1 --set train.eval_every=none \
+    let options = "--epochs 4 --batch-size 4 --lr 1e-3 --set train.save_every=2 --set data.stride=1 --set train.eval_every=none \
                    --set video_text.same_text=positive";
     let whole = trained(&home, &csv, "whole", options);
     let killed = home.run_named("killed");
@@ -135,7 +135,8 @@ fn a_killed_run_of_clips_goes_on_with_the_same_losses() {
 fn splitting_changes_no_loss_of_clips() {
     let (home, csv) = with_clips(30);
     let [split, whole] = [("split", 3), ("whole", 8)].map(|(name, size)| {
-        let options = format!("--epochs 2 --batch-size {size} --set train.eval_every=none");
+        let options =
+            format!("--epochs 2 --batch-size {size} --lr 1e-3 --set train.eval_every=none");
         trained(&home, &csv, name, &options)
     });
     for key in ["loss", "contrastive", "caption", "label"] {

@@ -510,8 +510,13 @@ pub fn tiny_video_text(parts: VideoTextParts, seed: u64) -> VideoTextTask {
 pub fn varied_clips(task: &VideoTextTask, num_samples: usize, seed: u64) -> Batch {
     let mut draw = holdall_models::init::Draw::new(seed, "clips");
     let mut below = |bound: usize| (draw.bits() % bound as u64) as usize;
-    let pixels = (0..num_samples * task.picture_bytes()).map(|_| below(256) as u8);
-    let pixels: Vec<u8> = pixels.collect();
+    // Each clip has its own light: features of mere noise are nearly equal, and what is left of their gradients is rounding.
+    let mut pixels = Vec::with_capacity(num_samples * task.picture_bytes());
+    for _ in 0..num_samples {
+        let lights = [0; 3].map(|_| 1 + below(255));
+        let bytes = (0..task.picture_bytes()).map(|at| (below(256) * lights[at % 3] / 255) as u8);
+        pixels.extend(bytes);
+    }
     let frames = task.model.frames();
     let frame_counts: Vec<i64> = (0..num_samples).map(|_| 1 + below(frames) as i64).collect();
     let (width, vocabulary) = (task.num_text_tokens, task.model.text_vocab_size());
@@ -531,7 +536,11 @@ pub fn varied_clips(task: &VideoTextTask, num_samples: usize, seed: u64) -> Batc
             });
         }
         texts.lengths.push(length as i64);
-        texts.groups.push((sample - sample.min(below(3))) as i64);
+        // Some texts are equal, never all of them.
+        let is_repeated = sample > 1 && below(3) == 0;
+        texts
+            .groups
+            .push((sample - usize::from(is_repeated)) as i64);
         if let Some(decoder) = task.decoder() {
             let tokens = task.num_caption_tokens;
             let length = 1 + below(tokens);

@@ -104,7 +104,7 @@ fn shorter_padding_changes_nothing() {
     let device = on_cpu(2);
     for has_bert in [false, true] {
         let task = tiny_video_text(VideoTextParts { has_bert, ..ALL }, 4);
-        assert!(task.lengths().len() > 2, "{:?}", task.lengths());
+        assert!(task.lengths().len() > 1, "{:?}", task.lengths());
         let mut full = task.clone();
         full.padding = Padding::Full;
         let [short, long] = [&task, &full].map(|task| losses(&device, task, 12, 2));

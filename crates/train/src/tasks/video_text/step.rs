@@ -82,6 +82,11 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
         let tile = task.contrastive_tile;
         step.graph
             .contrastive_into(features, own_weights, logit_scale, sum, tile);
+        // Batches bring them; plain accumulation takes equal texts for negatives.
+        if task.same_text == SameText::Positive {
+            step.whole_input(GROUPS, &[], DType::I64);
+            step.whole_input(SHARES, &[], DType::F32);
+        }
     }
 }
 
