@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use holdall_files::show_bytes;
 
+use crate::columns::Media;
 use crate::words::{counted, listed, percent, thousands};
 
 /// Where something is wrong, what was expected there, what was found, and what to do about it.
@@ -210,13 +211,17 @@ pub enum DataError {
 
     /// Files that rows name are not there.
     #[error(
-        "{}, row {row}: expected {} {noun} at {}, found nothing; {} of {} {noun}s are missing{}{}\n\
+        "{}, row {row}: expected {} at {}, found nothing; {} of {} {}s are missing{}{}\n\
          hint: {hint}",
         path.display(),
-        if *noun == "image" { "an" } else { "a" },
+        match media {
+            Media::Pictures => "an image",
+            Media::Clips => "a clip",
+        },
         image.display(),
         thousands(*num_missing),
         thousands(*num_images),
+        media.noun(),
         match num_bad_rows {
             0 => String::new(),
             bad => format!(" and {} cannot be used", counted(*bad as usize, "row")),
@@ -230,8 +235,8 @@ pub enum DataError {
         row: u32,
         /// Where its image should be.
         image: PathBuf,
-        /// What rows name: `image` or `clip`.
-        noun: &'static str,
+        /// What rows name.
+        media: Media,
         /// Rows without one.
         num_missing: usize,
         /// Rows.
@@ -241,7 +246,7 @@ pub enum DataError {
         /// The share that may be, unless none may.
         max_skipped: Option<f64>,
         /// Where they may be instead.
-        hint: Box<str>,
+        hint: String,
     },
 
     /// A picture is not there.

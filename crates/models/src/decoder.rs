@@ -6,7 +6,7 @@
 //! logits = lm_head(layer_norm(x))
 //! ```
 //!
-//! Structure and names are those of transformers' `BlenderbotForCausalLM`. [`states`] writes all tokens of a caption at once, as training
+//! Structure and names are those of transformers' `BlenderbotForCausalLM`. `states` writes all tokens of a caption at once, as training
 //! reads them; [`start`] and [`next`] write decoding, a token at a time, with keys and values in caches.
 //!
 //! Legend: `b` samples, `t` tokens, `s` frame tokens, `d` width, `v` vocabulary, `r` rows of decoding (samples x beams), `l`

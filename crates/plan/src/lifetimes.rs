@@ -152,7 +152,8 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
         slot_bytes,
         by_role,
         alignment,
-        overhead_bytes: target.overhead_bytes(packing_bytes),
+        overhead_bytes: target.overhead_bytes(packing_bytes)
+            + target.shorter_bytes(graph.shorter().len()),
         page_bytes: target.page_bytes(),
     }
 }

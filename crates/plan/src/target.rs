@@ -31,6 +31,11 @@ pub trait Target: Sync {
     /// What the process holds beside the arena: code, context, the product library's own buffers.
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64;
 
+    /// What programs over so many shorter lengths of text make the device load beside what the full ones do.
+    fn shorter_bytes(&self, _num_lengths: usize) -> u64 {
+        0
+    }
+
     /// What the node costs outside the arena for each time that its program is made ready to replay.
     fn replay_bytes(&self, _node: NodeView<'_>) -> u64 {
         0

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::journal::{FileStamp, Journal};
 use super::picture_state::{Look, State};
 use crate::allowance::Allowance;
+use crate::clips::{find_ffmpeg, needs_ffmpeg};
 use crate::error::DataError;
 use crate::picture::Scratch;
 use crate::source::{Media, RowFault, Source};
@@ -112,6 +113,7 @@ impl Survey<'_> {
         let mut row_of_path: HashMap<u64, usize> = HashMap::new();
         let batch_rows = ROWS_PER_THREAD * rayon::current_num_threads();
         let (mut image, mut caption) = (String::new(), String::new());
+        let mut has_ffmpeg = false;
         let mut rows = source.table.rows()?;
         loop {
             let mut batch: Vec<Waiting> = Vec::with_capacity(batch_rows);
@@ -119,6 +121,11 @@ impl Survey<'_> {
                 && let Some(row) = rows.read_any()?
             {
                 let facts = described(source, row, &mut image, &mut caption);
+                // Or all videos would look broken, and be cleaned away.
+                if source.media == Media::Clips && !has_ffmpeg && needs_ffmpeg(&image) {
+                    find_ffmpeg(&source.root.join(&image))?;
+                    has_ffmpeg = true;
+                }
                 if !caption.is_empty() {
                     captions.add(facts.caption, &caption);
                 }

@@ -36,9 +36,9 @@ says! {
         => "cars.csv: 1 of 2 rows cannot be used, `max_skipped` allows 10%: row 7: empty caption", "`holdall data clean data/cars.csv`";
     no_bad_rows: DataError::BadRows { path: path(), named: "row 7: 3 of 2 fields".to_owned(), num_bad: 1, num_rows: 2, max_skipped: None, has_other_fields: true }
         => "`bad_pictures: fail` allows none: row 7: 3 of 2 fields", "`bad_pictures: skip`", "needs quotes";
-    missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), noun: "image", num_missing: 3, num_images: 2400, num_bad_rows: 0, max_skipped: None, hint: "look".into() }
+    missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), media: Media::Pictures, num_missing: 3, num_images: 2400, num_bad_rows: 0, max_skipped: None, hint: "look".to_owned() }
         => "row 2: expected an image at x/1.jpg", "3 of 2,400 images are missing\n";
-    too_many_missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), noun: "image", num_missing: 3, num_images: 24, num_bad_rows: 1, max_skipped: Some(0.1), hint: "look".into() }
+    too_many_missing_images: DataError::MissingImages { path: path(), row: 2, image: "x/1.jpg".into(), media: Media::Pictures, num_missing: 3, num_images: 24, num_bad_rows: 1, max_skipped: Some(0.1), hint: "look".to_owned() }
         => "3 of 24 images are missing and 1 row cannot be used, `max_skipped` allows 10%";
     picture_missing: DataError::PictureMissing { path: "1.jpg".into() } => "1.jpg: expected a picture, found no file";
     not_a_picture: DataError::NotAPicture { path: "1.jpg".into(), found: "an empty file".to_owned() }

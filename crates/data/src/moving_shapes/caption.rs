@@ -25,7 +25,13 @@ pub(super) fn write(story: &Story, random: &mut Random) -> String {
 
 /// Without the speed.
 fn short(story: &Story, thing: &str) -> String {
-    format!("{thing} moving {}{}", story.direction.name(), and(story))
+    let change = match story.change {
+        Change::Nothing => String::new(),
+        Change::Colour(paint) => format!(" and turning {}", paint.name()),
+        Change::Grows => " and growing".to_owned(),
+        Change::Shrinks => " and shrinking".to_owned(),
+    };
+    format!("{thing} moving {}{change}", story.direction.name())
 }
 
 fn and(story: &Story) -> String {

@@ -24,10 +24,11 @@ pub fn draw(index: usize, config: &MovingShapesConfig) -> Vec<Vec<u8>> {
     (0..config.frames).map(frame).collect()
 }
 
-/// A grey or a tint, darker at one side, with a grain that stands still.
+/// A dark grey with a tint, darker at one side, with a grain that stands still: no paint is lost on it.
 fn backdrop(index: usize, seed: u64, size: usize) -> Vec<u8> {
     let mut random = random(seed, Purpose::Look, index);
-    let tint: [f64; 3] = std::array::from_fn(|_| 70.0 + 60.0 * random.unit());
+    let grey = 70.0 + 40.0 * random.unit();
+    let tint: [f64; 3] = std::array::from_fn(|_| grey + 24.0 * (random.unit() - 0.5));
     let slope: [f64; 2] = std::array::from_fn(|_| 50.0 * (random.unit() - 0.5));
     let mut pixels = Vec::with_capacity(size * size * 3);
     for y in 0..size {

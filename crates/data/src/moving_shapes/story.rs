@@ -262,7 +262,7 @@ pub fn describe(index: usize, seed: u64) -> Story {
         caption: String::new(),
         change_time,
         middle: [0.36 + 0.28 * random.unit(), 0.36 + 0.28 * random.unit()],
-        radius: 0.08 + 0.03 * random.unit(),
+        radius: 0.1 + 0.025 * random.unit(),
     };
     story.caption = caption::write(
         &story,

@@ -71,11 +71,11 @@ pub(super) fn check_images(
     Err(DataError::MissingImages {
         path: source.path(),
         row,
-        hint: hint_on_root(source, &image).into(),
+        hint: hint_on_root(source, &image),
         image,
         num_missing,
         num_images,
-        noun: source.media.noun(),
+        media: source.media,
         num_bad_rows: num_bad_rows as u32,
         max_skipped: (config.bad_pictures == BadPictures::Skip).then_some(most),
     })

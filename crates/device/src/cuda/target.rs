@@ -20,6 +20,13 @@ pub(super) const CONVOLUTION_BYTES: u64 = 17 << 20;
 /// captured instruction and 124 KiB for each captured program, 3.5 MiB more or less: the driver hands out pages of 2 MiB.
 const RESERVE_BYTES: u64 = (5.6 * MIB + 3.4 * MIB) as u64;
 const REPLAY_BYTES: u64 = 4545;
+
+/// The product library has fewer kernels of plain f32 to load, and others for products of shorter texts: over twenty plans of video-text
+/// on an H200.
+const F32_LESS_BYTES: u64 = (1.5 * MIB) as u64;
+const SHORTER_BYTES: u64 = (1.5 * MIB) as u64;
+const LENGTH_BYTES: u64 = (1.75 * MIB) as u64;
+const TF32_LENGTH_BYTES: u64 = 10 << 20;
 const REPLAY_PROGRAM_BYTES: u64 = 124 << 10;
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -519,7 +526,20 @@ impl Target for CudaTarget {
     }
 
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
-        self.held_bytes + RESERVE_BYTES + largest_packing_bytes
+        let less = match self.arithmetic {
+            Arithmetic::F32 => F32_LESS_BYTES,
+            _ => 0,
+        };
+        self.held_bytes + RESERVE_BYTES - less + largest_packing_bytes
+    }
+
+    fn shorter_bytes(&self, num_lengths: usize) -> u64 {
+        let further = num_lengths.saturating_sub(1) as u64;
+        match (num_lengths, self.arithmetic) {
+            (0, _) | (_, Arithmetic::F32) => 0,
+            (_, Arithmetic::Tf32) => SHORTER_BYTES + further * TF32_LENGTH_BYTES,
+            (_, Arithmetic::Bf16 | Arithmetic::F16) => SHORTER_BYTES + further * LENGTH_BYTES,
+        }
     }
 
     fn page_bytes(&self) -> u64 {
