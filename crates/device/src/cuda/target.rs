@@ -24,9 +24,9 @@ const REPLAY_BYTES: u64 = 4545;
 /// The product library has fewer kernels of plain f32 to load, and others for products of shorter texts: over twenty plans of video-text
 /// on an H200.
 const F32_LESS_BYTES: u64 = (1.5 * MIB) as u64;
-const SHORTER_BYTES: u64 = (1.5 * MIB) as u64;
+const SHORTER_BYTES: u64 = (0.9 * MIB) as u64;
 const LENGTH_BYTES: u64 = (1.75 * MIB) as u64;
-const TF32_LENGTH_BYTES: u64 = 10 << 20;
+const TF32_LENGTH_BYTES: u64 = 11 << 20;
 const REPLAY_PROGRAM_BYTES: u64 = 124 << 10;
 const MIB: f64 = 1024.0 * 1024.0;
 

@@ -101,7 +101,7 @@ function tell() {
   root.dataset.boxes = arenas.reduce((sum, state) => sum + state.plan.tensors.length, 0);
   root.dataset.painted = arenas.filter(isPainted).length;
   root.dataset.matrices = matrices.filter(isPainted).length;
-  root.dataset.pictures = document.querySelectorAll(".samples img, .views img").length;
+  root.dataset.pictures = document.querySelectorAll(".samples img, .views img, .clip-frames img").length;
   root.dataset.requests = performance.getEntriesByType("resource").filter((entry) => !entry.name.startsWith("data:")).map((entry) => entry.name).join(" ");
   root.dataset.wide = document.documentElement.scrollWidth > window.innerWidth ? "too wide" : "fits";
   root.dataset.ready = "true";

@@ -1,7 +1,7 @@
 //! Captions as tokens, the way `pycocoevalcap` sees them: what CoreNLP 3.4.1's PTBTokenizer prints under `-preserveLines -lowerCase`, without the
 //! tokens of [`DROPPED`].
 //!
-//! Written from what that tokenizer does with text, not from its source. At every place the longest match wins, and of equally long ones the first:
+//! Fitted to what that tokenizer prints. At every place the longest match wins, and of equally long ones the first:
 //!
 //! ```text
 //! words         lad   t2-weighted   non-st-elevation   o'brien   frame_1   end.next      a full stop, ! or ? between letters joins them
