@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod curve;
 mod error;
 mod lanes;
 mod layout;
@@ -34,7 +35,8 @@ mod search;
 mod shorter;
 mod target;
 
-pub use advice::Change;
+pub use advice::{Change, Variant, variants_that_fit};
+pub use curve::{knee, without_dominated};
 pub use error::PlanError;
 pub use layout::{Breakdown, Layout, StepPlan};
 pub use lifetimes::{Lifetimes, lifetimes_of};
