@@ -22,6 +22,7 @@
 
 mod advice;
 mod error;
+mod host_state;
 mod lanes;
 mod layout;
 mod lifetimes;
@@ -36,6 +37,7 @@ mod target;
 
 pub use advice::Change;
 pub use error::PlanError;
+pub use host_state::HostState;
 pub use layout::{Breakdown, Layout, StepPlan};
 pub use lifetimes::{Lifetimes, lifetimes_of};
 pub use memory_map::{MappedOperation, MappedProgram, MemoryMap, PlacedBox, Tenant};
