@@ -1,8 +1,11 @@
 //! The fastest plan that fits.
 //!
-//! The candidates do not depend on the budget: micro-batch x recomputation x number of kept micro-batches, within what
-//! the user left open. They are sorted by predicted time and the first that fits is taken, so a larger
+//! The candidates do not depend on the budget: micro-batch x recomputation x number of kept micro-batches x copies of weights x
+//! state in host memory, within what the user left open. They are sorted by predicted time and the first that fits is taken, so a larger
 //! budget never has a slower plan. Offsets are only worked out for candidates whose lower bound fits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use holdall_graph::{Copies, Graph};
 use serde::ser::{SerializeStruct, Serializer};
@@ -11,9 +14,10 @@ use serde::{Deserialize, Serialize};
 use crate::advice::{changes, suggestion};
 use crate::curve::{levels, without_dominated};
 use crate::error::PlanError;
+use crate::host_state::{HostState, OnHost};
 use crate::layout::{Breakdown, Layout, StepPlan};
-use crate::lifetimes::lifetimes_of;
-use crate::recompute::RecomputePolicy;
+use crate::lifetimes::{lifetimes_of, lifetimes_of_rewritten};
+use crate::recompute::{LaneOrder, RecomputePolicy, Rewritten, rewrite};
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 
@@ -45,6 +49,8 @@ pub struct Choice {
     pub recompute: RecomputePolicy,
     /// Where products find weights in a narrower format.
     pub weight_copies: WeightCopies,
+    /// What state lies in host memory.
+    pub host_state: HostState,
 }
 
 /// Where products find weights in the format of the arithmetic.
@@ -85,11 +91,19 @@ impl Choice {
         }
     }
 
-    /// Of its kind: with any number of kept micro-batches.
-    fn kind(&self) -> Choice {
+    /// With any number of kept micro-batches: they share a layout.
+    fn layout(&self) -> Choice {
         Choice {
             kept_micro_batches: 0,
             ..*self
+        }
+    }
+
+    /// Of its kind: with any number of kept micro-batches, and its state anywhere.
+    fn kind(&self) -> Choice {
+        Choice {
+            host_state: HostState::Nothing,
+            ..self.layout()
         }
     }
 }
@@ -109,6 +123,8 @@ pub struct Candidate {
     pub arena_bytes: u64,
     /// The whole process.
     pub process_bytes: u64,
+    /// State in pinned host memory.
+    pub host_bytes: u64,
     /// The arena by purpose.
     pub breakdown: Breakdown,
     /// Time of a step: predicted, or measured.
@@ -121,17 +137,19 @@ impl Serialize for Candidate {
     /// Flat, with the words that people read.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let choice = &self.choice;
-        let mut fields = serializer.serialize_struct("Candidate", 13)?;
+        let mut fields = serializer.serialize_struct("Candidate", 15)?;
         fields.serialize_field("batch_size", &choice.batch_size)?;
         fields.serialize_field("gradient_accumulation", &choice.gradient_accumulation)?;
         fields.serialize_field("recompute", &choice.recompute.label())?;
         fields.serialize_field("kept_micro_batches", &choice.kept_micro_batches)?;
         fields.serialize_field("lanes", &choice.recompute.lanes)?;
         fields.serialize_field("weight_copies", &choice.weight_copies)?;
+        fields.serialize_field("host_state", &choice.host_state)?;
         fields.serialize_field("precision", self.precision)?;
         fields.serialize_field("optimizer_state", self.optimizer_state)?;
         fields.serialize_field("arena_bytes", &self.arena_bytes)?;
         fields.serialize_field("process_bytes", &self.process_bytes)?;
+        fields.serialize_field("host_bytes", &self.host_bytes)?;
         fields.serialize_field("breakdown", &self.breakdown)?;
         fields.serialize_field("step_ms", &self.step_ms)?;
         fields.serialize_field("measured", &self.measured)?;
@@ -165,51 +183,97 @@ struct Entry {
     bound_process: u64,
 }
 
+/// Of micro-batches of a size; none where copies are to be made for each use and there are none to make.
 fn entries_of(
     request: &Request,
-    batch_size: usize,
+    (batch_size, copies): (usize, Copies),
     effective: usize,
     build: Build<'_>,
     target: &dyn Target,
 ) -> Vec<Entry> {
     let gradient_accumulation = effective.div_ceil(batch_size);
     let mut entries = Vec::new();
-    for copies in [Copies::Resident, Copies::PerUse] {
-        let graph = build(&StepShape {
-            batch_size,
-            gradient_accumulation,
-            copies,
-        });
-        let narrow = graph.compute() != graph.full();
-        let num_blocks = graph.blocks().len();
-        for recompute in policies(request, num_blocks, batch_size, target.has_lanes()) {
-            let lifetimes = lifetimes_of(&graph, &recompute, target);
-            let entry = |kept| {
-                let bound = lifetimes.bound_bytes(kept, gradient_accumulation);
-                Entry {
-                    choice: Choice {
-                        batch_size,
-                        gradient_accumulation,
-                        kept_micro_batches: kept,
-                        recompute,
-                        weight_copies: match (narrow, copies) {
-                            (false, _) => WeightCopies::None,
-                            (true, Copies::Resident) => WeightCopies::Resident,
-                            (true, Copies::PerUse) => WeightCopies::PerUse,
-                        },
-                    },
-                    seconds: lifetimes.seconds(kept, gradient_accumulation),
-                    bound_process: lifetimes.process_bytes(bound, kept, gradient_accumulation),
-                }
-            };
-            let counts = kept_counts(request, gradient_accumulation, lifetimes.is_coupled());
-            entries.extend(counts.into_iter().map(entry));
+    let graph = build(&StepShape {
+        batch_size,
+        gradient_accumulation,
+        copies,
+    });
+    let weight_copies = match (graph.compute() != graph.full(), copies) {
+        (false, Copies::Resident) => WeightCopies::None,
+        (false, Copies::PerUse) => return entries,
+        (true, Copies::Resident) => WeightCopies::Resident,
+        (true, Copies::PerUse) => WeightCopies::PerUse,
+    };
+    let num_blocks = graph.blocks().len();
+    let host_states = host_states(request, &graph, target);
+    let mut rewrites: HashMap<RecomputePolicy, Arc<Rewritten>> = HashMap::new();
+    for recompute in policies(request, num_blocks, batch_size, target.has_lanes()) {
+        let in_turn = RecomputePolicy {
+            lanes: LaneOrder::InTurn,
+            ..recompute
+        };
+        let rewritten = match rewrites.remove(&in_turn) {
+            Some(rewritten) => rewritten,
+            None => Arc::new(rewrite(&graph, &in_turn)),
+        };
+        if target.has_lanes() {
+            // For the same with its lanes side by side, which comes later.
+            rewrites.insert(in_turn, Arc::clone(&rewritten));
         }
-        if !narrow {
-            break;
+        let lifetimes = lifetimes_of_rewritten(rewritten, &recompute, target);
+        let entry = |kept, bound: u64, &(host_state, ref on_host): &(HostState, OnHost)| {
+            let arena = bound - on_host.bytes;
+            let process = lifetimes.process_bytes(arena, kept, gradient_accumulation);
+            let moving = match target.host_bytes_per_second() {
+                Some(rate) => on_host.moved_bytes as f64 / rate,
+                None => 0.0,
+            };
+            Entry {
+                choice: Choice {
+                    batch_size,
+                    gradient_accumulation,
+                    kept_micro_batches: kept,
+                    recompute,
+                    weight_copies,
+                    host_state,
+                },
+                seconds: lifetimes.seconds(kept, gradient_accumulation) + moving,
+                bound_process: process + target.pinned_bytes(on_host.bytes),
+            }
+        };
+        let counts = kept_counts(request, gradient_accumulation, lifetimes.is_coupled());
+        // Where programs are made ready for each slot, more of them cost seconds before the first step.
+        let is_ready =
+            |&kept: &usize| !target.has_lanes() || kept <= MOST_SLOTS || request.kept == Some(kept);
+        for kept in counts.into_iter().filter(is_ready) {
+            let bound = lifetimes.bound_bytes(kept, gradient_accumulation);
+            entries.extend(host_states.iter().map(|state| entry(kept, bound, state)));
         }
     }
     entries
+}
+
+/// Slots that programs are captured for: a capture takes a few milliseconds, and each length of text has its own.
+const MOST_SLOTS: usize = 128;
+
+/// What may lie in host memory: nothing, and what differs from it and from each other.
+fn host_states(request: &Request, graph: &Graph, target: &dyn Target) -> Vec<(HostState, OnHost)> {
+    let mut found: Vec<(HostState, OnHost)> = vec![(HostState::Nothing, OnHost::default())];
+    let room = match target.host_bytes_per_second() {
+        Some(_) => request.host_bytes.unwrap_or(0),
+        None => 0,
+    };
+    if let Some(state) = request.host_state {
+        return vec![(state, OnHost::new(graph, state, target.alignment()))];
+    }
+    for state in HostState::ALL {
+        let on_host = OnHost::new(graph, state, target.alignment());
+        let is_new = found.iter().all(|(_, other)| other.bytes != on_host.bytes);
+        if is_new && on_host.bytes <= room {
+            found.push((state, on_host));
+        }
+    }
+    found
 }
 
 /// All candidates of a request, fastest first. Offsets are worked out on demand and only the last ones are kept: a
@@ -230,19 +294,28 @@ impl<'a> Field<'a> {
         build: Build<'a>,
         target: &'a dyn Target,
     ) -> Field<'a> {
-        let of = |batch_size: usize| entries_of(request, batch_size, effective, build, target);
+        let of = |which: (usize, Copies)| entries_of(request, which, effective, build, target);
+        // Graphs are written one at a time, and none in vain: what is left of them counts in the budget.
+        let in_turn = |size: usize| {
+            let resident = of((size, Copies::Resident));
+            let mut choices = resident.iter().map(|entry| entry.choice.weight_copies);
+            let is_narrow = choices.any(|copies| copies == WeightCopies::Resident);
+            let per_use = is_narrow.then(|| of((size, Copies::PerUse)));
+            [Some(resident), per_use].into_iter().flatten()
+        };
+        let sizes = batches.iter();
+        let all = sizes.flat_map(|&size| [Copies::Resident, Copies::PerUse].map(|one| (size, one)));
         let found: Vec<Vec<Entry>> = match target.has_lanes() {
             // A device of its own: what threads leave behind in this process counts in no budget.
             true => std::thread::scope(|scope| {
                 let of = &of;
-                let workers = batches.iter().map(|&size| scope.spawn(move || of(size)));
-                let workers: Vec<_> = workers.collect();
+                let workers: Vec<_> = all.map(|one| scope.spawn(move || of(one))).collect();
                 let joined = workers.into_iter().map(|worker| worker.join());
                 joined
                     .map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                     .collect()
             }),
-            false => batches.iter().map(|&size| of(size)).collect(),
+            false => batches.iter().flat_map(|&size| in_turn(size)).collect(),
         };
         let mut entries: Vec<Entry> = found.into_iter().flatten().collect();
         entries.sort_by(|a, b| {
@@ -260,12 +333,13 @@ impl<'a> Field<'a> {
     }
 
     fn layout(&mut self, choice: &Choice) -> &Layout {
-        let kind = choice.kind();
-        if self.layout.as_ref().is_none_or(|(of, _)| *of != kind) {
+        let shared = choice.layout();
+        if self.layout.as_ref().is_none_or(|(of, _)| *of != shared) {
             let graph = (self.build)(&choice.shape());
             let lifetimes = lifetimes_of(&graph, &choice.recompute, self.target);
+            let lifetimes = lifetimes.with_host_state(choice.host_state, self.target);
             let lifetimes = lifetimes.with_shorter(self.target);
-            self.layout = Some((kind, lifetimes.pack()));
+            self.layout = Some((shared, lifetimes.pack()));
         }
         &self.layout.as_ref().expect("made above").1
     }
@@ -286,6 +360,7 @@ impl<'a> Field<'a> {
             optimizer_state: "f32",
             arena_bytes,
             process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
+            host_bytes: lifetimes.outliving.host_bytes,
             breakdown: layout.breakdown(kept, accumulation),
             step_ms: seconds * 1e3,
             measured: false,
@@ -363,7 +438,27 @@ impl<'a> Field<'a> {
                 alternatives.push(fastest);
             }
         }
+        self.keep_on_device(chosen_candidate, &mut alternatives);
         alternatives
+    }
+
+    /// Beside state in host memory, the same plan with all of it on the device.
+    fn keep_on_device(&mut self, chosen: &Candidate, alternatives: &mut Vec<Candidate>) {
+        let on_device = Choice {
+            host_state: HostState::Nothing,
+            ..chosen.choice
+        };
+        let is_listed = alternatives.iter().any(|other| other.choice == on_device);
+        let index = self
+            .entries
+            .iter()
+            .position(|entry| entry.choice == on_device);
+        if let Some(index) = index
+            && chosen.choice.host_state.costs_time()
+            && !is_listed
+        {
+            alternatives.push(self.candidate(index));
+        }
     }
 
     fn kind(&self, index: usize) -> Choice {
@@ -376,8 +471,9 @@ impl<'a> Field<'a> {
         let points = self.entries.iter();
         let points = points.map(|entry| (entry.bound_process, entry.seconds));
         let mut indices = levels(&points.collect::<Vec<_>>(), budget_bytes);
-        // Of a kind one after the other: they share a layout.
-        indices.sort_by_cached_key(|&index| format!("{:?}", self.kind(index)));
+        // Those that share a layout, one after the other.
+        let layout = |index: usize| self.entries[index].choice.layout();
+        indices.sort_by_cached_key(|&index| format!("{:?}", layout(index)));
         let mut curve = vec![chosen.clone()];
         for index in indices {
             if self.entries[index].choice != chosen.choice {

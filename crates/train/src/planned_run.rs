@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use holdall_plan::Candidate;
 
+use crate::budget::Memory;
 use crate::checkpoint::{Checkpoint, SplitOfBatch};
 use crate::config::{RunConfig, TaskName};
 use crate::error::TrainError;
@@ -170,9 +171,19 @@ impl PlannedRun {
         recorder.enter(Phase::Plan);
         let plan = match device.is_gpu() {
             true => {
-                // The card's budget is no bound for the host; `host_memory` is.
-                feed.keep_decoded(u64::MAX);
-                prepared.setup.plan(&device, host_bytes, choosing)?
+                // The card's budget is no bound for the host; `host_memory` is. State comes before decoded samples.
+                let reading = feed.reading();
+                let rows = reading.bytes() + reading.decode_bytes;
+                let room = &mut prepared.setup.request.host_bytes;
+                if config.host_memory != Memory::Auto {
+                    *room = room.map(|bytes| bytes.saturating_sub(rows));
+                }
+                let room = *room;
+                let plan = prepared.setup.plan(&device, host_bytes, choosing)?;
+                let left =
+                    room.map_or(u64::MAX, |bytes| bytes.saturating_sub(plan.step.host_bytes));
+                feed.keep_decoded(left);
+                plan
             }
             false => {
                 feed.rest(stop);

@@ -98,7 +98,13 @@ impl Setup {
         check_patterns(&step)?;
         let mut request = config.request(budget_bytes, arithmetic);
         request.smaller_batch_note = step.task.smaller_batch_note();
+        if site.is_gpu() {
+            request.host_bytes = host_room(config.host_memory);
+        }
         let mut asked = request.clone();
+        if config.host_memory == Memory::Auto {
+            asked.host_bytes = request.host_bytes.map(rounded);
+        }
         if config.memory == Memory::Auto {
             asked.budget_bytes = budget_bytes.map(rounded);
         }
@@ -288,6 +294,16 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     for candidate in others.chain([&mut plan.chosen]) {
         recount(&mut candidate.process_bytes);
     }
+}
+
+/// What state may take of host memory: what the user says, or half of what is free. What the loader reserves is taken off it where there
+/// is one.
+fn host_room(host_memory: Memory) -> Option<u64> {
+    let memory = holdall_device::cpu::host_memory()?;
+    Some(match host_memory {
+        Memory::Auto => memory.available_bytes / 2,
+        said => said.resolve(memory.total_bytes, memory.available_bytes),
+    })
 }
 
 /// In steps of 3 to 6%: what is free differs from start to start, and times that were measured should be found again.

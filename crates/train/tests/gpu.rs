@@ -16,6 +16,8 @@ mod classify;
 mod evaluation;
 #[path = "gpu/forecast.rs"]
 mod forecast;
+#[path = "gpu/host_state.rs"]
+mod host_state;
 #[path = "gpu/in_parts.rs"]
 mod in_parts;
 #[path = "gpu/overflow.rs"]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use holdall_device::cuda::cards::{self, CARDS, Card};
-use holdall_plan::{Candidate, Plan, PlanError, WeightCopies, knee};
+use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies, knee};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
@@ -216,6 +216,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
     text.push_str(&memory_line(setup, chosen));
     text.push('\n');
     text.push_str(&breakdown(chosen));
+    text.push_str(&host_line(chosen, &plan.alternatives));
     text.push_str(&memory_against_speed(plan, setup.budget_bytes));
     if !plan.alternatives.is_empty() {
         text.push_str("\nWhat else there is, and what each knob buys:\n");
@@ -231,6 +232,10 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
                 "\n  kept: micro-batches that keep their activations and run forward once; the others run it twice",
             );
         }
+        text.push_str(match site.is_gpu() {
+            true => "\n  on the host: optimizer state and weights that the update alone reads may lie in host memory; the same bits",
+            false => "\n  on the host: nothing; the CPU's memory is the host's, so there is nothing to offload to",
+        });
         text.push_str(
             "\n  recompute: cheap recomputes norms and activations, blocks 2/8 the first two of eight blocks whole\n",
         );
@@ -265,6 +270,30 @@ fn memory_against_speed(plan: &Plan, budget_bytes: Option<u64>) -> String {
         budget_bytes,
     };
     chart.draw(columns()).unwrap_or_default()
+}
+
+/// What lies in host memory, and what keeping it on the card would take instead.
+fn host_line(chosen: &Candidate, alternatives: &[Candidate]) -> String {
+    if chosen.host_bytes == 0 {
+        return String::new();
+    }
+    let on_card = Choice {
+        host_state: HostState::Nothing,
+        ..chosen.choice
+    };
+    let found = alternatives.iter().find(|other| other.choice == on_card);
+    let instead = found.map_or(String::new(), |other| {
+        format!(
+            "; on the card a step would take {} in a process of {}",
+            show_time(other.step_ms),
+            show_bytes(other.process_bytes)
+        )
+    });
+    format!(
+        "\n  in host memory: {} ({}){instead}\n",
+        show_bytes(chosen.host_bytes),
+        chosen.choice.host_state.name()
+    )
 }
 
 /// A plan for each size, or why there is none.
@@ -443,6 +472,7 @@ fn breakdown(candidate: &Candidate) -> String {
 
 const KEPT_COLUMN: usize = 2;
 const COPIES_COLUMN: usize = 3;
+const HOST_COLUMN: usize = 4;
 
 fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
     let heading = [
@@ -450,6 +480,7 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
         "recompute",
         "kept",
         "copies",
+        "on the host",
         "process",
         "step",
         "against chosen",
@@ -478,12 +509,18 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
             candidate.choice.recompute.label(),
             candidate.choice.kept_micro_batches.to_string(),
             candidate.choice.weight_copies.name().to_owned(),
+            candidate.choice.host_state.name().to_owned(),
             show_bytes(candidate.process_bytes),
             show_time(candidate.step_ms),
             against,
         ]);
     }
+    let mut all = plan.alternatives.iter().chain([&plan.chosen]);
+    let on_host = all.any(|one| one.choice.host_state != HostState::Nothing);
     for row in &mut rows {
+        if !on_host {
+            row.remove(HOST_COLUMN);
+        }
         if plan.chosen.choice.weight_copies == WeightCopies::None {
             row.remove(COPIES_COLUMN);
         }

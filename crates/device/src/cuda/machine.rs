@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use holdall_graph::MemorySpace;
 use holdall_plan::{Place, Program, ProgramId, Stage, StepPlan};
 
 use super::Cuda;
@@ -47,6 +48,8 @@ struct Mirror {
 pub(crate) struct CudaMachine {
     kernels: Arc<Kernels>,
     arena: Buffer,
+    /// State that the plan keeps on the host; kernels reach it by its address.
+    host: Pinned,
     tables: Tables,
     replays: HashMap<(ProgramId, usize), Replay>,
     /// Programs that run into or out of slots.
@@ -82,6 +85,7 @@ impl CudaMachine {
     ) -> Result<CudaMachine, DeviceError> {
         cuda.bind()?;
         let kernels = cuda.kernels(arithmetic)?;
+        let host = pin(plan.host_bytes)?;
         let arena = cuda.reserve(plan.arena_bytes)?;
         let input_bytes = (plan.inputs.end - plan.inputs.start) as usize;
         let mirrors = (0..MIRRORS)
@@ -113,6 +117,7 @@ impl CudaMachine {
             next_passed: 0,
             failure: None,
             arena,
+            host,
         };
         machine.prepare(cuda, plan, arithmetic)?;
         machine.capture(cuda, plan, arithmetic)?;
@@ -134,6 +139,7 @@ impl CudaMachine {
             beside: &self.beside,
             base: self.arena.address,
             bytes: self.arena.bytes,
+            host: (self.host.as_ptr() as u64, self.host.len() as u64),
             tables: &self.tables,
             arithmetic,
             pass,
@@ -190,20 +196,22 @@ impl CudaMachine {
         self.arena.bytes
     }
 
+    /// Where a tensor is on the card, and how many elements it has.
     fn address<T>(&self, place: &Place) -> (u64, usize) {
-        assert_eq!(
-            place.strides,
-            place.shape.contiguous_strides(),
-            "read and written as a whole"
-        );
-        assert_eq!(size_of::<T>(), place.dtype.bytes(), "{:?}", place.dtype);
-        let elements = place.shape.num_elements();
+        assert_eq!(place.space, MemorySpace::Device, "on the card");
+        let elements = elements_of::<T>(place);
         assert!(place.offset + (elements * size_of::<T>()) as u64 <= self.arena.bytes);
         (self.arena.address + place.offset, elements)
     }
 
-    /// Copies a tensor to the host.
+    /// Copies a tensor to the host, where it is not there already.
     pub fn read<T: Element>(&self, place: &Place) -> Result<Cow<'_, [T]>, DeviceError> {
+        if place.space == MemorySpace::PinnedHost {
+            self.compute.wait()?;
+            return Ok(Cow::Borrowed(
+                self.host.elements(place.offset, elements_of::<T>(place)),
+            ));
+        }
         let (address, elements) = self.address::<T>(place);
         let mut values: Vec<T> = zeros(elements);
         let bytes = elements * size_of::<T>();
@@ -214,6 +222,14 @@ impl CudaMachine {
     }
 
     pub fn write<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
+        if place.space == MemorySpace::PinnedHost {
+            let waited = self.compute.wait();
+            self.note(waited);
+            return fill(
+                self.host
+                    .elements_mut(place.offset, elements_of::<T>(place)),
+            );
+        }
         let (address, elements) = self.address::<T>(place);
         let mut values: Vec<T> = zeros(elements);
         let result = fill(&mut values);
@@ -410,6 +426,29 @@ impl Drop for CudaMachine {
         let _ = self.copies.wait();
         let _ = self.compute.wait();
     }
+}
+
+/// Pinned memory for state that a plan keeps on the host.
+fn pin(bytes: u64) -> Result<Pinned, DeviceError> {
+    Pinned::new(bytes as usize).map_err(|cause| DeviceError::Memory {
+        found: format!(
+            "{} of pinned host memory for optimizer state could not be had: {cause}",
+            holdall_files::show_bytes(bytes)
+        ),
+        hint: "free host memory, raise the limit on locked memory (ulimit -l), or give a smaller `host_memory`: more state then stays on the card"
+            .to_owned(),
+    })
+}
+
+/// Elements of a tensor that is read or written as a whole.
+fn elements_of<T>(place: &Place) -> usize {
+    assert_eq!(
+        place.strides,
+        place.shape.contiguous_strides(),
+        "read and written as a whole"
+    );
+    assert_eq!(size_of::<T>(), place.dtype.bytes(), "{:?}", place.dtype);
+    place.shape.num_elements()
 }
 
 fn programs(plan: &StepPlan) -> impl Iterator<Item = (ProgramId, &Program)> {

@@ -21,7 +21,9 @@ use holdall_graph::ops::pixel_loss::PixelLossKind;
 use holdall_graph::ops::pool2d::Pool;
 use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
 use holdall_graph::ops::upsample2d::Upsampling;
-use holdall_graph::{Copies, DType, NodeView, Op, Output, Role, Section, Shape, ValueId};
+use holdall_graph::{
+    Copies, DType, MemorySpace, NodeView, Op, Output, Role, Section, Shape, ValueId,
+};
 use holdall_plan::{Instruction, Place, Program, Stage, Target, lifetimes_of};
 
 use super::harness::{ALL, Case, F32, Gpu, Settings, Sketch, cpu};
@@ -533,6 +535,7 @@ fn every_operation_keeps_to_its_results_and_its_scratch() {
 fn whole(bytes: u64) -> Place {
     let shape = Shape::new(&[bytes as usize]);
     Place {
+        space: MemorySpace::Device,
         offset: 0,
         micro_stride: 0,
         slot_stride: 0,

@@ -1,8 +1,9 @@
 //! Which plan is chosen.
 
+use holdall_graph::{DType, MemorySpace};
 use holdall_plan::{
-    PlanError, Recompute, Request, StepShape, Variant, contenders, knee, plan, plan_of, search,
-    variants_that_fit,
+    HostState, PlanError, Recompute, Request, Stage, StepShape, Variant, contenders, knee, plan,
+    plan_of, search, variants_that_fit,
 };
 use proptest::prelude::*;
 
@@ -28,9 +29,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn a_larger_budget_never_has_a_slower_plan(toy in toys(), effective_batch in 1..9usize) {
+    fn a_larger_budget_never_has_a_slower_plan(
+        toy in toys(),
+        effective_batch in 1..9usize,
+        host_bytes in prop::option::of(prop::sample::select(vec![200, u64::MAX])),
+    ) {
         let build = |shape: &StepShape| toy.build(shape);
-        let request = Request { effective_batch: Some(effective_batch), precision: "f32", ..Request::default() };
+        let request = Request {
+            effective_batch: Some(effective_batch),
+            host_bytes,
+            precision: "f32",
+            ..Request::default()
+        };
         let smallest = smallest_bytes(&request, &toy);
         let largest = search(&request, &build, &DEVICE).unwrap().process_bytes.max(smallest);
         let mut last = f64::INFINITY;
@@ -39,6 +49,7 @@ proptest! {
             let request = Request { budget_bytes: Some(budget_bytes), ..request.clone() };
             let chosen = search(&request, &build, &DEVICE).unwrap();
             prop_assert!(chosen.process_bytes <= budget_bytes);
+            prop_assert!(chosen.host_bytes <= host_bytes.unwrap_or(0));
             prop_assert!(chosen.step_ms <= last, "{} after {}", chosen.step_ms, last);
             last = chosen.step_ms;
         }
@@ -258,4 +269,69 @@ fn a_choice_is_found_again_and_changes_that_are_offered_fit() {
         let fits = change.process_bytes <= budget_bytes;
         assert!(fits || change.change.starts_with("--memory"), "{change:?}");
     }
+}
+
+/// State moves to the host where it must, not before, and never more than there is room for; what stays on the device is shown beside it.
+#[test]
+fn state_lies_on_the_host_where_it_would_not_fit_otherwise() {
+    let toy = Toy {
+        compute: DType::Bf16,
+        ..example()
+    };
+    let build = |shape: &StepShape| toy.build(shape);
+    let on_device = Request {
+        effective_batch: Some(8),
+        precision: "bf16",
+        ..Request::default()
+    };
+    let on_host = Request {
+        host_bytes: Some(u64::MAX),
+        ..on_device.clone()
+    };
+    let [least_on_device, least_on_host] =
+        [&on_device, &on_host].map(|request| smallest_bytes(request, &toy));
+    assert!(least_on_host < least_on_device);
+    // With room for all of it, nothing is fetched and sent back.
+    let roomy = plan(&on_host, &build, &DEVICE).unwrap();
+    assert!(!roomy.chosen.choice.host_state.costs_time());
+    let tight = Request {
+        budget_bytes: Some(least_on_host),
+        ..on_host.clone()
+    };
+    let plan = plan(&tight, &build, &DEVICE).unwrap();
+    let chosen = &plan.chosen;
+    assert_eq!(chosen.choice.host_state, HostState::MomentsAndWeights);
+    assert_eq!(chosen.host_bytes, plan.step.host_bytes);
+    assert!(chosen.host_bytes > 0);
+    let kept_on_device = plan.alternatives.iter().find(|other| {
+        other.choice.host_state == HostState::Nothing
+            && other.choice.recompute == chosen.choice.recompute
+    });
+    let kept_on_device = kept_on_device.expect("the same plan with its state on the device");
+    assert!(kept_on_device.step_ms < chosen.step_ms);
+    assert!(kept_on_device.process_bytes > chosen.process_bytes);
+    // Weights that only the update reads are not in the arena; the copies that products read are.
+    let weights = chosen.breakdown.weights;
+    assert!(weights > 0 && weights < kept_on_device.breakdown.weights);
+    assert_eq!(chosen.breakdown.optimizer, 0);
+    for program in &plan.step.programs {
+        let touches_host = program.instructions.iter().any(|instruction| {
+            let outputs = instruction.outputs.iter().flatten();
+            let mut places = instruction
+                .inputs
+                .iter()
+                .chain(outputs.map(|(place, _)| place));
+            places.any(|place| place.space == MemorySpace::PinnedHost)
+        });
+        let may = matches!(program.stage, Stage::Update | Stage::Refresh);
+        assert_eq!(touches_host, may, "{}", program.name);
+    }
+    // A little room: a little state.
+    let little = Request {
+        budget_bytes: None,
+        host_bytes: Some(chosen.host_bytes / 3),
+        ..tight
+    };
+    let refused = smallest_bytes(&little, &toy);
+    assert!(refused > least_on_host && refused < least_on_device);
 }

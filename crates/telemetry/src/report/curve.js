@@ -27,7 +27,7 @@ function planCurve(plan) {
     x: { label: "memory", show: (at) => showTickBytes(2 ** at), ticks: factorTicks, name }, y: { show: showSeconds } });
 }
 
-const isSamePlan = (one, other) => ["batch_size", "gradient_accumulation", "recompute", "kept_micro_batches", "lanes", "weight_copies"].every((key) => one[key] === other[key]);
+const isSamePlan = (one, other) => ["batch_size", "gradient_accumulation", "recompute", "kept_micro_batches", "lanes", "weight_copies", "host_state"].every((key) => one[key] === other[key]);
 
 /** Over a wide range factors of two, over a narrow one round sizes. */
 function factorTicks(low, high, count) {

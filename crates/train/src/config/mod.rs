@@ -168,6 +168,8 @@ impl RunConfig {
             recompute: self.train.recompute.policy(),
             kept: None,
             budget_bytes,
+            host_bytes: None,
+            host_state: None,
             precision: arithmetic.name(),
             smaller_batch_note: "",
         }
