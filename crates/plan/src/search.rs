@@ -4,8 +4,8 @@
 //! state in host memory, within what the user left open. They are sorted by predicted time and the first that fits is taken, so a larger
 //! budget never has a slower plan. Offsets are only worked out for candidates whose lower bound fits.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use holdall_graph::{Copies, Graph};
 use serde::ser::{SerializeStruct, Serializer};
@@ -17,7 +17,7 @@ use crate::error::PlanError;
 use crate::host_state::{HostState, OnHost};
 use crate::layout::{Breakdown, Layout, StepPlan};
 use crate::lifetimes::{lifetimes_of, lifetimes_of_rewritten};
-use crate::recompute::{LaneOrder, RecomputePolicy, Rewritten, rewrite};
+use crate::recompute::{RecomputePolicy, Rewritten, rewrite};
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 
@@ -192,7 +192,8 @@ fn entries_of(
     target: &dyn Target,
 ) -> Vec<Entry> {
     let gradient_accumulation = effective.div_ceil(batch_size);
-    let mut entries = Vec::new();
+    // Lanes in turn, then side by side.
+    let mut entries = [Vec::new(), Vec::new()];
     let graph = build(&StepShape {
         batch_size,
         gradient_accumulation,
@@ -200,26 +201,24 @@ fn entries_of(
     });
     let weight_copies = match (graph.compute() != graph.full(), copies) {
         (false, Copies::Resident) => WeightCopies::None,
-        (false, Copies::PerUse) => return entries,
+        (false, Copies::PerUse) => return Vec::new(),
         (true, Copies::Resident) => WeightCopies::Resident,
         (true, Copies::PerUse) => WeightCopies::PerUse,
     };
     let num_blocks = graph.blocks().len();
     let host_states = host_states(request, &graph, target);
-    let mut rewrites: HashMap<RecomputePolicy, Arc<Rewritten>> = HashMap::new();
-    for recompute in policies(request, num_blocks, batch_size, target.has_lanes()) {
-        let in_turn = RecomputePolicy {
-            lanes: LaneOrder::InTurn,
-            ..recompute
-        };
-        let rewritten = match rewrites.remove(&in_turn) {
-            Some(rewritten) => rewritten,
+    let all = policies(request, num_blocks, batch_size, target.has_lanes());
+    // Whether lanes take turns or not, nodes are the same: those policies follow each other, and share them.
+    let mut grouped = all.clone();
+    grouped.sort_by_key(|one| all.iter().position(|other| *other == one.in_turn()));
+    let mut shared: Option<(RecomputePolicy, Arc<Rewritten>)> = None;
+    for recompute in grouped {
+        let in_turn = recompute.in_turn();
+        let rewritten = match shared.take().filter(|(of, _)| *of == in_turn) {
+            Some((_, rewritten)) => rewritten,
             None => Arc::new(rewrite(&graph, &in_turn)),
         };
-        if target.has_lanes() {
-            // For the same with its lanes side by side, which comes later.
-            rewrites.insert(in_turn, Arc::clone(&rewritten));
-        }
+        shared = Some((in_turn, Arc::clone(&rewritten)));
         let lifetimes = lifetimes_of_rewritten(rewritten, &recompute, target);
         let entry = |kept, bound: u64, &(host_state, ref on_host): &(HostState, OnHost)| {
             let arena = bound - on_host.bytes;
@@ -247,10 +246,11 @@ fn entries_of(
             |&kept: &usize| !target.has_lanes() || kept <= MOST_SLOTS || request.kept == Some(kept);
         for kept in counts.into_iter().filter(is_ready) {
             let bound = lifetimes.bound_bytes(kept, gradient_accumulation);
-            entries.extend(host_states.iter().map(|state| entry(kept, bound, state)));
+            let found = host_states.iter().map(|state| entry(kept, bound, state));
+            entries[usize::from(recompute != in_turn)].extend(found);
         }
     }
-    entries
+    entries.concat()
 }
 
 /// Slots that programs are captured for: a capture takes a few milliseconds, and each length of text has its own.
@@ -303,18 +303,9 @@ impl<'a> Field<'a> {
             let per_use = is_narrow.then(|| of((size, Copies::PerUse)));
             [Some(resident), per_use].into_iter().flatten()
         };
-        let sizes = batches.iter();
-        let all = sizes.flat_map(|&size| [Copies::Resident, Copies::PerUse].map(|one| (size, one)));
         let found: Vec<Vec<Entry>> = match target.has_lanes() {
             // A device of its own: what threads leave behind in this process counts in no budget.
-            true => std::thread::scope(|scope| {
-                let of = &of;
-                let workers: Vec<_> = all.map(|one| scope.spawn(move || of(one))).collect();
-                let joined = workers.into_iter().map(|worker| worker.join());
-                joined
-                    .map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                    .collect()
-            }),
+            true => side_by_side(batches, &of),
             false => batches.iter().flat_map(|&size| in_turn(size)).collect(),
         };
         let mut entries: Vec<Entry> = found.into_iter().flatten().collect();
@@ -512,6 +503,34 @@ impl<'a> Field<'a> {
         let (kept, accumulation) = (choice.kept_micro_batches, choice.gradient_accumulation);
         self.layout(&choice).plan(kept, accumulation)
     }
+}
+
+/// Entries of every size with either kind of copies, in order, by as many threads as there are cores.
+fn side_by_side(
+    batches: &[usize],
+    of: &(dyn Fn((usize, Copies)) -> Vec<Entry> + Sync),
+) -> Vec<Vec<Entry>> {
+    let sizes = batches.iter();
+    let both = |&size: &usize| [Copies::Resident, Copies::PerUse].map(|copies| (size, copies));
+    let all: Vec<(usize, Copies)> = sizes.flat_map(both).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let indices = std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)));
+        let indices = indices.take_while(|&index| index < all.len());
+        indices.map(|index| (index, of(all[index]))).collect()
+    };
+    let mut found: Vec<(usize, Vec<Entry>)> = std::thread::scope(|scope| {
+        let workers = (0..cores.min(all.len())).map(|_| scope.spawn(work));
+        let workers: Vec<_> = workers.collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        let joined: Vec<Vec<_>> = joined
+            .map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        joined.concat()
+    });
+    found.sort_by_key(|&(index, _)| index);
+    found.into_iter().map(|(_, entries)| entries).collect()
 }
 
 /// Predictions are off by several per cent: what is predicted within this of the fastest may be the fastest.
