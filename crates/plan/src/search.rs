@@ -13,7 +13,7 @@ use crate::error::PlanError;
 use crate::host_state::{HostState, OnHost};
 use crate::layout::{Breakdown, Layout, StepPlan};
 use crate::lifetimes::lifetimes_of;
-use crate::recompute::RecomputePolicy;
+use crate::recompute::{RecomputePolicy, num_trained_blocks};
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 
@@ -192,7 +192,7 @@ fn entries_of(
             copies,
         });
         let narrow = graph.compute() != graph.full();
-        let num_blocks = graph.blocks().len();
+        let num_blocks = num_trained_blocks(&graph);
         let host_states = host_states(request, &graph, target);
         for recompute in policies(request, num_blocks, batch_size, target.has_lanes()) {
             let lifetimes = lifetimes_of(&graph, &recompute, target);

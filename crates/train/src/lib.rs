@@ -34,6 +34,7 @@ pub mod export;
 pub mod failure_file;
 mod feed;
 pub mod forward;
+pub mod frozen;
 pub mod generation;
 pub mod journal;
 pub mod loader_budget;

@@ -11,8 +11,9 @@ use holdall_models::folder::ModelFolder;
 use holdall_plan::{Candidate, Plan, PlanError, Request, StepShape, plan};
 
 use crate::budget::{Memory, show_bytes};
-use crate::config::{Precision, RunConfig, matches};
+use crate::config::{Freeze, Precision, RunConfig, matches};
 use crate::error::TrainError;
+use crate::frozen::{self, ParameterCount};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
@@ -47,6 +48,8 @@ impl Weights {
 pub struct Setup {
     /// What to train.
     pub step: StepConfig,
+    /// How many numbers the model has, and how many of them are trained.
+    pub parameters: ParameterCount,
     /// What pictures go through, and what is saved with the model.
     pub processor: ImageProcessor,
     /// What rows of the loader hold.
@@ -85,10 +88,15 @@ impl Setup {
         let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
         let budget_bytes = resolve_budget(config.memory, site)?;
         notes.extend(notes_on_memory(site, budget_bytes));
+        let (frozen, parameters) = frozen::resolve(&config.train.freeze, &task)?;
+        if config.train.freeze != Freeze::Nothing {
+            notes.push(parameters.describe());
+        }
         let patterns = config.train.lr_by.0.iter();
         let step = StepConfig {
             optimizer: config.train.optimizer_config(),
             rate_patterns: patterns.map(|(pattern, _)| pattern.clone()).collect(),
+            frozen,
             evaluation_batch: config.train.eval_batch_size,
             arithmetic,
             ..StepConfig::new(task)
@@ -113,6 +121,7 @@ impl Setup {
                 augment: config.data.augment,
                 decode: config.data.decode,
             }),
+            parameters,
             processor,
             request,
             asked,

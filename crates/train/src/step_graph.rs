@@ -19,12 +19,13 @@ use holdall_graph::ops::collective::Exchange;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::ops::update::GradientNorm;
 use holdall_graph::{
-    DType, Graph, Node, NodeId, Op, Output, Role, Section, StorageId, ValueId, Write, backward,
-    backward_into,
+    Copies, DType, Graph, Node, NodeId, Op, Output, Role, Section, StorageId, ValueId, Write,
+    backward, backward_into, needs_gradients,
 };
 use holdall_plan::StepShape;
 
 use crate::config::matches;
+use crate::frozen::Frozen;
 use crate::optimizer::{FIXED_RATES, OptimizerConfig, SCHEDULE_START};
 use crate::task::Task;
 
@@ -35,8 +36,8 @@ pub struct StepConfig {
     pub task: Arc<dyn Task>,
     /// The optimizer's fixed numbers.
     pub optimizer: OptimizerConfig,
-    /// Parameters whose name starts with one of these are not trained.
-    pub frozen: Vec<String>,
+    /// Names of the parameters that are not trained.
+    pub frozen: Frozen,
     /// Parameters with a learning rate of their own: the first pattern that matches counts.
     pub rate_patterns: Vec<String>,
     /// Samples that forward programs take at a time; as many as a micro-batch by default.
@@ -63,7 +64,7 @@ impl StepConfig {
         StepConfig {
             task,
             optimizer: OptimizerConfig::default(),
-            frozen: Vec::new(),
+            frozen: Frozen::default(),
             rate_patterns: Vec::new(),
             evaluation_batch: None,
             arithmetic: Arithmetic::F32,
@@ -204,6 +205,16 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     graph
 }
 
+/// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
+pub(crate) fn write_parameters(task: &Arc<dyn Task>) -> Graph {
+    let shape = StepShape {
+        batch_size: 1,
+        gradient_accumulation: 1,
+        copies: Copies::Resident,
+    };
+    write_passes(&StepConfig::new(Arc::clone(task)), &shape, None)
+}
+
 /// Writes what a step does up to its update.
 fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -> Graph {
     let &StepShape {
@@ -261,10 +272,14 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     if step.features.is_empty() {
         return Vec::new();
     }
-    let features = step.features.clone();
+    let mut features = step.features.clone();
     let whole: Vec<ValueId> = features.iter().map(|&(_, whole)| whole).collect();
     step.graph.collective(Exchange::AllGather, 1, &whole);
     task.write_coupled_losses(step);
+    // The gradient of what nothing trained leads to has nobody to read it.
+    let needs = needs_gradients(step.graph, Section::Forward);
+    features.retain(|&(own, _)| needs[step.graph.value(own).storage.0]);
+    let whole: Vec<ValueId> = features.iter().map(|&(_, whole)| whole).collect();
     let gradients: Vec<ValueId> = whole
         .iter()
         .map(|&value| {
@@ -294,8 +309,7 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
 /// Which parameters are trained, and at which rate.
 fn configure_parameters(g: &mut Graph, config: &StepConfig) {
     g.configure_parameters(|parameter| {
-        let mut frozen = config.frozen.iter();
-        parameter.trainable &= !frozen.any(|prefix| parameter.name.starts_with(prefix.as_str()));
+        parameter.trainable &= !config.frozen.contains(&parameter.name);
         let patterns = &mut config.rate_patterns.iter();
         if let Some(index) = patterns.position(|pattern| matches(pattern, &parameter.name)) {
             parameter.rate = FIXED_RATES + index;

@@ -6,6 +6,7 @@
 
 mod choices;
 mod explain;
+mod freeze;
 mod generation_section;
 mod keys;
 mod layers;
@@ -36,6 +37,7 @@ use serde::{Deserialize, Serialize};
 pub use self::choices::{
     ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
 };
+pub use self::freeze::{Freeze, FrozenShare, covers};
 pub use self::generation_section::{
     EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
 };

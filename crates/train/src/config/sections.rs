@@ -4,6 +4,7 @@ use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{EvalEvery, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup};
+use super::freeze::Freeze;
 use super::rates::RatesByName;
 use super::word_or_number::{count_or_none, real_or_none};
 use crate::optimizer::OptimizerConfig;
@@ -29,6 +30,8 @@ pub struct TrainSection {
     pub lr_head: f64,
     /// Learning rates of parameters by name, instead of `lr` and `lr_head`; 0 holds them still.
     pub lr_by: RatesByName,
+    /// What is not trained.
+    pub freeze: Freeze,
     /// How the learning rate moves after the warmup.
     pub schedule: Schedule,
     /// How long the learning rate rises at the start.
@@ -72,6 +75,7 @@ impl Default for TrainSection {
             lr: 2e-5,
             lr_head: 1e-3,
             lr_by: RatesByName::default(),
+            freeze: Freeze::default(),
             schedule: Schedule::Cosine,
             warmup: Warmup::default(),
             lr_end: 0.0,
