@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod curve;
 mod error;
 mod host_state;
 mod lanes;
@@ -35,7 +36,8 @@ mod search;
 mod shorter;
 mod target;
 
-pub use advice::Change;
+pub use advice::{Change, Variant, variants_that_fit};
+pub use curve::{knee, without_dominated};
 pub use error::PlanError;
 pub use host_state::HostState;
 pub use layout::{Breakdown, Layout, StepPlan};

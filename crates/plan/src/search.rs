@@ -9,6 +9,7 @@ use serde::ser::{SerializeStruct, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::advice::{changes, suggestion};
+use crate::curve::{levels, without_dominated};
 use crate::error::PlanError;
 use crate::host_state::{HostState, OnHost};
 use crate::layout::{Breakdown, Layout, StepPlan};
@@ -166,6 +167,9 @@ pub struct Plan {
     pub alternatives: Vec<Candidate>,
     /// A faster batch size within the same budget, where the user fixed a slower one.
     pub suggestion: Option<Candidate>,
+    /// Memory against time: the fastest for budgets from the smallest that would do on, ascending in memory and descending in
+    /// time. The choice is one of them.
+    pub curve: Vec<Candidate>,
 }
 
 /// A choice with its predicted time and the least that it takes; offsets are not worked out for it.
@@ -432,6 +436,23 @@ impl<'a> Field<'a> {
         self.entries[index].choice.kind()
     }
 
+    /// The fastest by budget, the chosen one among them. Which they are is told by their bounds, offsets are worked out for
+    /// those alone.
+    fn curve(&mut self, chosen: &Candidate, budget_bytes: u64) -> Vec<Candidate> {
+        let points = self.entries.iter();
+        let points = points.map(|entry| (entry.bound_process, entry.seconds));
+        let mut indices = levels(&points.collect::<Vec<_>>(), budget_bytes);
+        // Of a kind one after the other: they share a layout.
+        indices.sort_by_cached_key(|&index| format!("{:?}", self.kind(index)));
+        let mut curve = vec![chosen.clone()];
+        for index in indices {
+            if self.entries[index].choice != chosen.choice {
+                curve.push(self.candidate(index));
+            }
+        }
+        without_dominated(curve, &chosen.choice)
+    }
+
     /// The fastest candidates that fit, one of each kind, none slower than [`CONTENDERS_WITHIN`] allows.
     fn contenders(&mut self, count: usize, budget_bytes: u64) -> Vec<(usize, Candidate)> {
         let mut found: Vec<(usize, Candidate)> = Vec::new();
@@ -512,6 +533,7 @@ pub fn contenders(
         });
     };
     let mut alternatives = field.alternatives(*first, fastest, budget_bytes);
+    let mut curve = field.curve(fastest, budget_bytes);
     let mut suggestion = suggestion(request, effective_batch, fastest, build, target);
     let plans = found.into_iter().map(|(index, chosen)| Plan {
         effective_batch,
@@ -519,6 +541,7 @@ pub fn contenders(
         step: field.step(index),
         alternatives: std::mem::take(&mut alternatives),
         suggestion: suggestion.take(),
+        curve: std::mem::take(&mut curve),
     });
     Ok(plans.collect())
 }
@@ -549,6 +572,7 @@ pub fn plan_of(
         effective_batch,
         alternatives: field.alternatives(index, &chosen, budget_bytes),
         suggestion: suggestion(request, effective_batch, &chosen, build, target),
+        curve: field.curve(&chosen, budget_bytes),
         step: field.step(index),
         chosen,
     }))

@@ -45,6 +45,7 @@ pub mod picture_costs;
 pub mod plan_race;
 pub mod planned_run;
 pub mod prepare;
+pub mod progress;
 pub mod recorder;
 pub mod report;
 pub mod requests;

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use holdall_data::loader::Cursor;
 use holdall_device::Device;
-use holdall_plan::Plan;
+use holdall_plan::{Plan, knee};
 use holdall_telemetry::memory_log::Phase;
 use serde::Serialize;
 
@@ -38,6 +38,10 @@ pub struct PlanReport<'a> {
     pub alternatives: &'a [Candidate],
     /// A faster batch size, where the user fixed a slower one.
     pub suggestion: Option<&'a Candidate>,
+    /// Memory against time: the fastest by budget, ascending in memory.
+    pub curve: &'a [Candidate],
+    /// Memory from which on more of it buys less and less.
+    pub knee_bytes: Option<u64>,
     /// Bytes that no layout can do without.
     pub bound_bytes: u64,
 }
@@ -56,6 +60,8 @@ impl<'a> PlanReport<'a> {
             chosen: &plan.chosen,
             alternatives: &plan.alternatives,
             suggestion: plan.suggestion.as_ref(),
+            curve: &plan.curve,
+            knee_bytes: knee(&plan.curve).map(|index| plan.curve[index].process_bytes),
             bound_bytes: plan.step.bound_bytes,
         }
     }
@@ -213,6 +219,9 @@ impl PlannedRun {
                 let more = more + feed.keep_decoded(left);
                 plan.step.process_bytes += more;
                 plan.chosen.process_bytes += more;
+                for one in &mut plan.curve {
+                    one.process_bytes += more;
+                }
                 feed.allow(decode_bytes);
                 plan
             }

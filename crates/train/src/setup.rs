@@ -8,7 +8,9 @@ use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
 use holdall_graph::Graph;
 use holdall_models::folder::ModelFolder;
-use holdall_plan::{Candidate, Plan, PlanError, Request, StepShape, plan};
+use holdall_plan::{
+    Candidate, Plan, PlanError, Request, StepShape, Variant, plan, search, variants_that_fit,
+};
 
 use crate::budget::{Memory, show_bytes};
 use crate::config::{Freeze, Precision, RunConfig, matches};
@@ -140,7 +142,7 @@ impl Setup {
     pub fn plan_other_sizes<'a>(
         &self,
         site: impl Into<Site<'a>>,
-    ) -> Vec<(String, Result<Plan, TrainError>)> {
+    ) -> Vec<(String, Result<Candidate, TrainError>)> {
         let site = site.into();
         let plan_of = |task: Arc<dyn Task>| {
             let step = StepConfig {
@@ -149,10 +151,54 @@ impl Setup {
             };
             let build = |shape: &StepShape| write_step(&step, shape);
             let target = site.target(step.arithmetic, 0)?;
-            Ok(plan(&self.request, &build, &*target)?)
+            Ok(search(&self.request, &build, &*target)?)
         };
         let sizes = self.step.task.other_sizes().into_iter();
         sizes.map(|(size, task)| (size, plan_of(task))).collect()
+    }
+
+    /// The same run with other numbers and less memory, as far as it does not use that yet: what to type, how its numbers
+    /// differ, and its step. A refusal offers those that fit.
+    fn variants(&self) -> Vec<(&'static str, &'static str, StepConfig)> {
+        Vec::new()
+    }
+
+    /// A refusal, with the variants that would fit.
+    fn refusal<'a>(&self, error: TrainError, site: Site<'a>, host_bytes: u64) -> TrainError {
+        let TrainError::Plan(PlanError::DoesNotFit {
+            budget_bytes,
+            smallest_bytes,
+            mut changes,
+        }) = error
+        else {
+            return error;
+        };
+        let steps = self.variants();
+        let builds: Vec<_> = steps
+            .iter()
+            .map(|(_, _, step)| |shape: &StepShape| write_step(step, shape))
+            .collect();
+        let variants = steps.iter().zip(&builds);
+        let variants: Vec<Variant<'_>> = variants
+            .map(|((change, note, _), build)| Variant {
+                change,
+                note,
+                build,
+            })
+            .collect();
+        // What planning leaves in the process counts too, and what differs from start to start.
+        let host_bytes = host_bytes + 2 * START_TO_START_BYTES;
+        if let (false, Ok(target)) = (
+            variants.is_empty(),
+            site.target(self.step.arithmetic, host_bytes),
+        ) {
+            changes.extend(variants_that_fit(&self.request, &variants, &*target));
+        }
+        TrainError::Plan(PlanError::DoesNotFit {
+            budget_bytes,
+            smallest_bytes,
+            changes,
+        })
     }
 
     /// Plans for a device or a card. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
@@ -164,6 +210,16 @@ impl Setup {
         choosing: Choosing<'_>,
     ) -> Result<Plan, TrainError> {
         let site = site.into();
+        let planned = self.plan_what_fits(site, host_bytes, choosing);
+        planned.map_err(|error| self.refusal(error, site, host_bytes))
+    }
+
+    fn plan_what_fits(
+        &self,
+        site: Site<'_>,
+        host_bytes: u64,
+        choosing: Choosing<'_>,
+    ) -> Result<Plan, TrainError> {
         if let Site::Here(device) = site
             && device.is_gpu()
         {
@@ -243,6 +299,7 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     let recount = |bytes: &mut u64| *bytes = *bytes - foreseen_bytes + held_bytes;
     recount(&mut plan.step.process_bytes);
     let others = plan.alternatives.iter_mut().chain(&mut plan.suggestion);
+    let others = others.chain(&mut plan.curve);
     for candidate in others.chain([&mut plan.chosen]) {
         recount(&mut candidate.process_bytes);
     }

@@ -28,6 +28,10 @@ use crate::scaler::Gradients;
 use crate::step_graph::{StepConfig, endpoints};
 use crate::task::Task;
 
+mod advance;
+
+pub use advance::{Advance, IsToPause};
+
 /// A loss as sum and count; whoever wants the mean divides, once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossSum {
@@ -47,6 +51,9 @@ impl LossSum {
         }
     }
 }
+
+/// Runs of each program that tell how long its instructions take.
+const MOST_TIMED_RUNS: usize = 4;
 
 /// What a step tells.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,6 +83,8 @@ pub struct Step {
     preloaded: bool,
     /// The loss scale of a step that was launched and is not finished.
     launched: Option<f64>,
+    /// Runs of programs of that step that were launched.
+    next_pass: usize,
     /// Inputs that the passes read: a batch must bring each of them.
     inputs: Vec<String>,
 }
@@ -125,6 +134,7 @@ impl Step {
             loaded: None,
             preloaded: false,
             launched: None,
+            next_pass: 0,
             inputs,
         })
     }
@@ -221,16 +231,8 @@ impl Step {
 
     /// Loads `batch` and runs every program; on a GPU, returns before they are done.
     pub fn launch(&mut self, device: &Device, batch: &Batch, scalars: &StepScalars<'_>) {
-        self.begin(batch, scalars.loss_scale);
-        let (place, optimizer) = (self.place(endpoints::SCHEDULE), &self.config.optimizer);
-        self.machine.input(&place, |schedule: &mut [f32]| {
-            optimizer.write_schedule(scalars, schedule);
-        });
-        on_its_threads(device, || {
-            self.run_passes(device, batch);
-            let update = Stage::Update.id();
-            self.machine.run(device, &self.plan, update, 0, 0);
-        });
+        self.start(batch, scalars);
+        self.advance(device, batch, &|| false);
     }
 
     /// Waits for what [`Step::launch`] began, and tells what became of it.
@@ -359,8 +361,8 @@ impl Step {
         Ok(times)
     }
 
-    /// One step without an update: seconds of every instruction, all runs of its program together. The next step computes
-    /// what it would have.
+    /// One step without an update: seconds of every instruction, all runs of its program together, told from the first few of
+    /// them. The next step computes what it would have.
     pub(crate) fn time_instructions(
         &mut self,
         device: &Device,
@@ -369,7 +371,12 @@ impl Step {
         (self.loaded, self.preloaded) = (None, false);
         self.load_whole(batch, 1.0);
         let mut times = Times::new();
-        for run in self.plan.passes() {
+        let kept = self.plan.kept;
+        let is_timed = |run: &Run| match run.stage.has_slot() {
+            true => run.slot < MOST_TIMED_RUNS,
+            false => run.micro_batch < kept + MOST_TIMED_RUNS,
+        };
+        for run in self.plan.passes().filter(is_timed) {
             let run = self.load(batch, run);
             let instructions = self.plan.program(run.stage).instructions.len();
             let of_program = times
@@ -381,6 +388,11 @@ impl Step {
                     *time += seconds;
                 }
             })?;
+        }
+        for (&stage, seconds) in &mut times {
+            let runs = self.plan.passes().filter(|run| run.stage == stage).count();
+            let scale = runs as f64 / runs.min(MOST_TIMED_RUNS) as f64;
+            seconds.iter_mut().for_each(|seconds| *seconds *= scale);
         }
         Ok(times)
     }

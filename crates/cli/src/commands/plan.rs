@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use holdall_device::cuda::cards::{self, CARDS, Card};
-use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies};
+use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies, knee};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
@@ -17,8 +17,9 @@ use holdall_train::site::Site;
 
 use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
+use crate::commands::plan_chart::{Chart, Point};
 use crate::failure;
-use crate::screen::{print, print_json, table, tell};
+use crate::screen::{columns, print, print_json, table, tell};
 
 #[derive(Args)]
 #[command(
@@ -216,6 +217,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
     text.push('\n');
     text.push_str(&breakdown(chosen));
     text.push_str(&host_line(chosen, &plan.alternatives));
+    text.push_str(&memory_against_speed(plan, setup.budget_bytes));
     if !plan.alternatives.is_empty() {
         text.push_str("\nWhat else there is, and what each knob buys:\n");
         text.push_str(&alternatives(plan, setup.budget_bytes));
@@ -274,8 +276,28 @@ fn host_line(chosen: &Candidate, alternatives: &[Candidate]) -> String {
     )
 }
 
+/// What each budget buys, as a chart as wide as the terminal; nothing where one plan is all there is.
+fn memory_against_speed(plan: &Plan, budget_bytes: Option<u64>) -> String {
+    let points = plan.curve.iter().map(|one| Point {
+        bytes: one.process_bytes,
+        step_ms: one.step_ms,
+        is_measured: one.measured,
+    });
+    let points: Vec<Point> = points.collect();
+    let chosen = plan.curve.iter();
+    let chart = Chart {
+        chosen: chosen
+            .clone()
+            .position(|one| one.choice == plan.chosen.choice),
+        knee: knee(&plan.curve),
+        points: &points,
+        budget_bytes,
+    };
+    chart.draw(columns()).unwrap_or_default()
+}
+
 /// A plan for each size, or why there is none.
-type Sizes = [(String, Result<Plan, TrainError>)];
+type Sizes = [(String, Result<Candidate, TrainError>)];
 
 fn sizes_table(sizes: &Sizes) -> String {
     let heading = ["size", "batch", "recompute", "process", "step"];
@@ -283,7 +305,7 @@ fn sizes_table(sizes: &Sizes) -> String {
     for (size, plan) in sizes {
         let mut row = vec![size.clone()];
         match plan {
-            Ok(Plan { chosen, .. }) => {
+            Ok(chosen) => {
                 let choice = &chosen.choice;
                 row.extend([
                     format!("{} x {}", choice.batch_size, choice.gradient_accumulation),
@@ -304,8 +326,8 @@ fn sizes_table(sizes: &Sizes) -> String {
 }
 
 fn sizes_json(sizes: &Sizes) -> Vec<serde_json::Value> {
-    let of = |(size, plan): &(String, Result<Plan, TrainError>)| match plan {
-        Ok(Plan { chosen, .. }) => serde_json::json!({
+    let of = |(size, plan): &(String, Result<Candidate, TrainError>)| match plan {
+        Ok(chosen) => serde_json::json!({
             "size": size,
             "batch_size": chosen.choice.batch_size,
             "gradient_accumulation": chosen.choice.gradient_accumulation,

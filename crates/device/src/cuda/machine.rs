@@ -29,6 +29,10 @@ use crate::{Arithmetic, DeviceError, HostRow};
 /// Host mirrors of the inputs: one is filled while the other travels.
 const MIRRORS: usize = 2;
 
+/// Programs of a step that the host may be ahead of the card. What it has launched cannot be taken back: a stop waits for
+/// these. Two mirrors hold it back about as much.
+pub(crate) const MOST_AHEAD: usize = 4;
+
 /// Inputs with no more than padding between them travel as one; a wider gap may hold an input that stays.
 const JOINED_BYTES: u64 = 255;
 
@@ -66,6 +70,9 @@ pub(crate) struct CudaMachine {
     landed: Vec<Range<u64>>,
     /// What was in the landing has been taken over.
     taken: Event,
+    /// Where the card was at the last calls of `keep_pace`, in turn.
+    passed: [Event; MOST_AHEAD],
+    next_passed: usize,
     failure: Option<DeviceError>,
 }
 
@@ -106,6 +113,8 @@ impl CudaMachine {
             travelling: Vec::new(),
             landed: Vec::new(),
             taken: Event::new()?,
+            passed: [Event::new()?, Event::new()?, Event::new()?, Event::new()?],
+            next_passed: 0,
             failure: None,
             arena,
             host,
@@ -336,6 +345,16 @@ impl CudaMachine {
         match self.replays.get(&(program, slot)) {
             Some(replay) => self.compute.replay(replay),
             None => Ok(()),
+        }
+    }
+
+    /// Waits until the card has come to where it was sent [`MOST_AHEAD`] calls ago. The queue behind that keeps it busy.
+    pub fn keep_pace(&mut self) {
+        if self.failure.is_none() {
+            let passed = &self.passed[self.next_passed];
+            let kept = passed.wait().and_then(|()| passed.record(&self.compute));
+            self.next_passed = (self.next_passed + 1) % MOST_AHEAD;
+            self.note(kept);
         }
     }
 

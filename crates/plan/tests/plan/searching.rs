@@ -2,7 +2,8 @@
 
 use holdall_graph::{DType, MemorySpace};
 use holdall_plan::{
-    HostState, PlanError, Recompute, Request, Stage, StepShape, contenders, plan, plan_of, search,
+    HostState, PlanError, Recompute, Request, Stage, StepShape, Variant, contenders, knee, plan,
+    plan_of, search, variants_that_fit,
 };
 use proptest::prelude::*;
 
@@ -56,6 +57,36 @@ proptest! {
         let less = Request { budget_bytes: Some(smallest - 1), ..request };
         let refused = matches!(search(&less, &build, &DEVICE), Err(PlanError::DoesNotFit { .. }));
         prop_assert!(refused);
+    }
+
+    #[test]
+    fn a_curve_goes_down_and_every_point_of_it_is_what_its_memory_buys(
+        toy in toys(),
+        effective_batch in 1..9usize,
+        share in 0..9u64,
+    ) {
+        let build = |shape: &StepShape| toy.build(shape);
+        let open = Request { effective_batch: Some(effective_batch), precision: "f32", ..Request::default() };
+        let smallest = smallest_bytes(&open, &toy);
+        let largest = search(&open, &build, &DEVICE).unwrap().process_bytes.max(smallest);
+        let budget_bytes = smallest + (largest - smallest) * share / 8;
+        let request = Request { budget_bytes: Some(budget_bytes), ..open.clone() };
+        let plan = plan(&request, &build, &DEVICE).unwrap();
+        let curve = &plan.curve;
+        prop_assert!(curve.contains(&plan.chosen));
+        for pair in curve.windows(2) {
+            prop_assert!(pair[0].process_bytes < pair[1].process_bytes);
+            prop_assert!(pair[0].step_ms > pair[1].step_ms);
+        }
+        for point in curve {
+            let request = Request { budget_bytes: Some(point.process_bytes), ..open.clone() };
+            let found = search(&request, &build, &DEVICE).unwrap();
+            // Exact bytes: that budget runs it, or something faster whose bound is not in the curve's steps.
+            prop_assert!(found.step_ms <= point.step_ms);
+            let fits = point.process_bytes <= budget_bytes;
+            prop_assert!(!fits || point.step_ms >= plan.chosen.step_ms);
+        }
+        prop_assert!(knee(curve).is_none_or(|index| index < curve.len()));
     }
 
     #[test]
@@ -118,6 +149,72 @@ proptest! {
             Err(error) => prop_assert!(false, "{}", error),
         }
     }
+}
+
+#[test]
+fn the_knee_is_where_a_curve_bends() {
+    let toy = example();
+    let request = Request {
+        effective_batch: Some(8),
+        precision: "f32",
+        ..Request::default()
+    };
+    let plan = plan(&request, &|shape: &StepShape| toy.build(shape), &DEVICE).unwrap();
+    let at = |points: &[(u64, f64)]| {
+        let of = |&(process_bytes, step_ms): &(u64, f64)| holdall_plan::Candidate {
+            process_bytes,
+            step_ms,
+            ..plan.chosen.clone()
+        };
+        knee(&points.iter().map(of).collect::<Vec<_>>())
+    };
+    assert_eq!(at(&[(4, 90.0), (5, 50.0), (8, 40.0), (32, 34.0)]), Some(1));
+    // A straight line by factors, and what is no curve.
+    assert_eq!(at(&[(4, 30.0), (8, 20.0), (16, 10.0)]), None);
+    assert_eq!(at(&[(4, 30.0), (8, 20.0)]), None);
+    assert_eq!(at(&[(4, 30.0)]), None);
+    assert_eq!(at(&[]), None);
+}
+
+#[test]
+fn variants_that_fit_are_offered_with_their_bytes() {
+    let toy = example();
+    // Frozen parameters have neither gradients nor moments.
+    let frozen = Toy {
+        frozen: 1,
+        ..toy.clone()
+    };
+    let open = Request {
+        effective_batch: Some(8),
+        precision: "f32",
+        ..Request::default()
+    };
+    let request = Request {
+        budget_bytes: Some(smallest_bytes(&open, &toy) - 1),
+        ..open
+    };
+    let build = |shape: &StepShape| frozen.build(shape);
+    let same = |shape: &StepShape| toy.build(shape);
+    let variants = [
+        Variant {
+            change: "--set train.freeze=all",
+            note: "other numbers: nothing is trained",
+            build: &build,
+        },
+        Variant {
+            change: "--set train.freeze=none",
+            note: "the same numbers",
+            build: &same,
+        },
+    ];
+    let found = variants_that_fit(&request, &variants, &DEVICE);
+    let [change] = found.as_slice() else {
+        panic!("one of the two fits, found {found:?}");
+    };
+    let words = "--set train.freeze=all (other numbers: nothing is trained)";
+    assert_eq!(change.change, words);
+    let budget = request.budget_bytes.unwrap();
+    assert!(change.process_bytes <= budget && change.step_ms > 0.0);
 }
 
 #[test]
