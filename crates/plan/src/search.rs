@@ -214,6 +214,7 @@ struct Field<'a> {
     build: Build<'a>,
     target: &'a dyn Target,
     precision: &'static str,
+    optimizer_state: &'static str,
     entries: Vec<Entry>,
     layout: Option<(Choice, Layout)>,
 }
@@ -250,6 +251,7 @@ impl<'a> Field<'a> {
             build,
             target,
             precision: request.precision,
+            optimizer_state: request.optimizer_state,
             entries,
             layout: None,
         }
@@ -271,7 +273,7 @@ impl<'a> Field<'a> {
             choice, seconds, ..
         } = self.entries[index];
         let (kept, accumulation) = (choice.kept_micro_batches, choice.gradient_accumulation);
-        let precision = self.precision;
+        let (precision, optimizer_state) = (self.precision, self.optimizer_state);
         let layout = self.layout(&choice);
         let arena_bytes = layout.arena_bytes(kept, accumulation);
         let lifetimes = layout.lifetimes();
@@ -279,7 +281,7 @@ impl<'a> Field<'a> {
             choice,
             is_coupled: lifetimes.is_coupled(),
             precision,
-            optimizer_state: "f32",
+            optimizer_state,
             arena_bytes,
             process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
             breakdown: layout.breakdown(kept, accumulation),

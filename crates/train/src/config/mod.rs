@@ -34,7 +34,8 @@ use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
+    ClassWeights, Count, EvalEvery, OptimizerState, Precision, RecomputeChoice, SaveEvery,
+    Schedule, Subset, Warmup,
 };
 pub use self::generation_section::{
     EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
@@ -169,6 +170,7 @@ impl RunConfig {
             kept: None,
             budget_bytes,
             precision: arithmetic.name(),
+            optimizer_state: self.train.optimizer_state.moments().name(),
             smaller_batch_note: "",
         }
     }
