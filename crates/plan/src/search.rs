@@ -262,6 +262,7 @@ struct Field<'a> {
     build: Build<'a>,
     target: &'a dyn Target,
     precision: &'static str,
+    optimizer_state: &'static str,
     entries: Vec<Entry>,
     layout: Option<(Choice, Layout)>,
 }
@@ -298,6 +299,7 @@ impl<'a> Field<'a> {
             build,
             target,
             precision: request.precision,
+            optimizer_state: request.optimizer_state,
             entries,
             layout: None,
         }
@@ -320,7 +322,7 @@ impl<'a> Field<'a> {
             choice, seconds, ..
         } = self.entries[index];
         let (kept, accumulation) = (choice.kept_micro_batches, choice.gradient_accumulation);
-        let precision = self.precision;
+        let (precision, optimizer_state) = (self.precision, self.optimizer_state);
         let layout = self.layout(&choice);
         let arena_bytes = layout.arena_bytes(kept, accumulation);
         let lifetimes = layout.lifetimes();
@@ -328,7 +330,7 @@ impl<'a> Field<'a> {
             choice,
             is_coupled: lifetimes.is_coupled(),
             precision,
-            optimizer_state: "f32",
+            optimizer_state,
             arena_bytes,
             process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
             host_bytes: lifetimes.outliving.host_bytes,

@@ -66,6 +66,7 @@ pub mod step_graph;
 pub mod task;
 pub mod tasks;
 pub mod trainer;
+mod update_graph;
 pub mod verify;
 
 pub use error::TrainError;

@@ -12,11 +12,9 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io;
 
 use holdall_device::{Device, DeviceError, Machine};
 use holdall_graph::{Graph, Parameter, Role, Section, ValueId};
-use holdall_models::folder::Values as StoredValues;
 use holdall_plan::{Place, Run, Stage, StepPlan};
 
 use crate::batch::{Batch, IGNORED, MicroBatch, Scope, Values};
@@ -29,8 +27,11 @@ use crate::step_graph::{StepConfig, endpoints};
 use crate::task::Task;
 
 mod advance;
+mod averages;
+mod optimizer_state;
 
 pub use advance::{Advance, IsToPause};
+pub use optimizer_state::ElementsMut;
 
 /// A loss as sum and count; whoever wants the mean divides, once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -87,6 +88,8 @@ pub struct Step {
     next_pass: usize,
     /// Inputs that the passes read: a batch must bring each of them.
     inputs: Vec<String>,
+    /// Whether averages are where the weights belong.
+    is_averaged: bool,
 }
 
 /// A tensor that outlives programs, read when it is asked for: from a GPU, that is a copy.
@@ -96,19 +99,9 @@ pub struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Its elements.
+    /// Its elements, of a tensor in f32.
     pub fn read(&self) -> Result<Cow<'a, [f32]>, DeviceError> {
         self.machine.read(&self.place)
-    }
-}
-
-impl StoredValues for Stored<'_> {
-    fn num_values(&self) -> usize {
-        self.place.shape.num_elements()
-    }
-
-    fn values(&self) -> io::Result<Cow<'_, [f32]>> {
-        self.read().map_err(io::Error::other)
     }
 }
 
@@ -136,6 +129,7 @@ impl Step {
             launched: None,
             next_pass: 0,
             inputs,
+            is_averaged: false,
         })
     }
 
@@ -276,6 +270,7 @@ impl Step {
     }
 
     fn begin(&mut self, batch: &Batch, loss_scale: f64) {
+        assert!(!self.is_averaged, "steps are from the weights themselves");
         let most = self.batch_size * self.plan.accumulation;
         assert!(
             (1..=most).contains(&batch.num_samples),
@@ -424,34 +419,6 @@ impl Step {
     pub fn forward<'a>(&'a mut self, device: &'a Device) -> Forward<'a> {
         (self.loaded, self.preloaded) = (None, false);
         Forward::new(device, &self.plan, &mut self.machine)
-    }
-
-    /// Every trainable parameter with its first and second moment, not read yet, in the order of the graph.
-    pub fn moments(&self) -> impl Iterator<Item = (&Parameter, [Stored<'_>; 2])> {
-        let trainable = self.parameters().iter().filter(|one| one.trainable);
-        trainable.map(|parameter| {
-            let moments = [0, 1].map(|moment| {
-                let name = endpoints::moment(&parameter.name, moment);
-                self.stored_at(self.place(&name))
-            });
-            (parameter, moments)
-        })
-    }
-
-    /// Fills every parameter's optimizer state: `fill` gets the name, which moment (0 or 1), and the elements.
-    pub fn set_moments<E>(
-        &mut self,
-        mut fill: impl FnMut(&str, usize, &mut [f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let parameters = self.plan.graph.parameters().iter();
-        for parameter in parameters.filter(|parameter| parameter.trainable) {
-            for moment in [0, 1] {
-                let place = place(&self.plan, &endpoints::moment(&parameter.name, moment));
-                self.machine
-                    .write(&place, |values| fill(&parameter.name, moment, values))?;
-            }
-        }
-        Ok(())
     }
 
     /// Brings what the whole step reads into place: columns of the effective batch, weights of rows, seeds.

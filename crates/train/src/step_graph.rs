@@ -17,17 +17,17 @@ use holdall_device::Arithmetic;
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::collective::Exchange;
 use holdall_graph::ops::fill::Fill;
-use holdall_graph::ops::update::GradientNorm;
 use holdall_graph::{
-    Copies, DType, Graph, Node, NodeId, Op, Output, Role, Section, StorageId, ValueId, Write,
-    backward, backward_into, needs_gradients,
+    Copies, DType, Graph, Node, NodeId, Op, Role, Section, StorageId, ValueId, Write, backward,
+    backward_into, needs_gradients,
 };
 use holdall_plan::StepShape;
 
 use crate::config::matches;
 use crate::frozen::Frozen;
-use crate::optimizer::{FIXED_RATES, OptimizerConfig, SCHEDULE_START};
+use crate::optimizer::{FIXED_RATES, OptimizerConfig};
 use crate::task::Task;
+use crate::update_graph::write_update;
 
 /// What to train, and how.
 #[derive(Clone)]
@@ -54,6 +54,8 @@ impl fmt::Debug for StepConfig {
             .field("rate_patterns", &self.rate_patterns)
             .field("evaluation_batch", &self.evaluation_batch)
             .field("arithmetic", &self.arithmetic)
+            .field("moments", &self.optimizer.moments)
+            .field("averaging", &self.optimizer.averaging)
             .finish_non_exhaustive()
     }
 }
@@ -89,11 +91,6 @@ pub(crate) mod endpoints {
     pub const SCHEDULE: &str = "schedule";
     /// Gradient norm, and whether it is finite.
     pub const NORM: &str = "gradient norm";
-
-    /// Optimizer state of a parameter: first (0) or second (1) moment.
-    pub fn moment(parameter: &str, moment: usize) -> String {
-        format!("{parameter}.{}", ["m", "v"][moment])
-    }
 }
 
 /// Rows of the feature storage, at least: products of fewer rows than this take another path with another order of
@@ -227,7 +224,7 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     let mut graph = Graph::with_copies(config.arithmetic.compute(), copies);
     let g = &mut graph;
     let seeds = g.input(endpoints::SEEDS, &[num_losses], DType::F32);
-    let num_scalars = SCHEDULE_START + config.num_rates();
+    let num_scalars = config.optimizer.num_scalars(config.num_rates());
     g.input(endpoints::SCHEDULE, &[num_scalars], DType::F32);
     let sums = g.output(endpoints::SUMS, &[num_losses]);
     g.output(endpoints::NORM, &[2]);
@@ -375,39 +372,4 @@ fn zero_gradients(g: &mut Graph) {
         let all = g.add_value(holdall_graph::Value::whole(gradient, shape));
         g.push_new(Fill { value: 0.0 }, Vec::new(), &[all]);
     }
-}
-
-fn write_update(g: &mut Graph, optimizer: &OptimizerConfig, schedule: ValueId, norm: ValueId) {
-    let parameters: Vec<_> = g
-        .parameters()
-        .iter()
-        .filter(|parameter| parameter.trainable)
-        .cloned()
-        .collect();
-    let mut gradients = Vec::new();
-    let mut outputs = Vec::new();
-    for parameter in &parameters {
-        let gradient = g
-            .parameter_gradient(parameter)
-            .expect("every trainable parameter has a gradient");
-        gradients.push(g.add_value(gradient));
-        let shape = g.shape(parameter.value);
-        let state = [0, 1].map(|moment| {
-            let name = endpoints::moment(&parameter.name, moment);
-            let value = g.tensor(name.as_str(), shape.dims(), DType::F32, Role::Optimizer);
-            g.name_endpoint(&name, value);
-            value
-        });
-        outputs.push(Output::overwrite(parameter.value));
-        outputs.extend(state.map(Output::overwrite));
-        if let Some(copy) = g.parameter_copy(parameter) {
-            outputs.push(Output::overwrite(g.add_value(copy)));
-        }
-    }
-    g.collective(Exchange::AllReduce, 1, &gradients);
-    g.push_new(GradientNorm {}, gradients.clone(), &[norm]);
-    let mut inputs = vec![schedule, norm];
-    inputs.extend(&gradients);
-    let operation = optimizer.operation(g);
-    g.push(operation, inputs, outputs);
 }

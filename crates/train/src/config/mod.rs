@@ -35,7 +35,8 @@ use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
+    ClassWeights, Count, EvalEvery, OptimizerState, Precision, RecomputeChoice, SaveEvery,
+    Schedule, Subset, Warmup,
 };
 pub use self::freeze::{Freeze, FrozenShare, covers};
 pub use self::generation_section::{
@@ -173,6 +174,7 @@ impl RunConfig {
             host_bytes: None,
             host_state: None,
             precision: arithmetic.name(),
+            optimizer_state: self.train.optimizer_state.moments().name(),
             smaller_batch_note: "",
         }
     }

@@ -279,6 +279,30 @@ pub static BROUGHT: &[Brought] = &[
     },
     Brought {
         keys: &[
+            "use_8bit_adam",
+            "adamw_8bit",
+            "adam8bit",
+            "optim_bits",
+            "use_8bit_optimizer",
+        ],
+        answer: "`train: {optimizer_state: 8bit}`",
+    },
+    Brought {
+        keys: &[
+            "use_ema",
+            "ema_decay",
+            "model_ema",
+            "model_ema_decay",
+            "ema_rate",
+        ],
+        answer: "`train: {ema: 0.999}` evaluates and exports a running average of the weights",
+    },
+    Brought {
+        keys: &["wise_ft", "wiseft_alpha", "alpha_interpolation"],
+        answer: "`train: {interpolate: 0.5}` is the share of the trained weights in what is evaluated and exported",
+    },
+    Brought {
+        keys: &[
             "betas",
             "adam_beta1",
             "adam_beta2",

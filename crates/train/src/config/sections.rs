@@ -3,11 +3,13 @@
 use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
-use super::choices::{EvalEvery, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup};
+use super::choices::{
+    EvalEvery, OptimizerState, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
+};
 use super::freeze::Freeze;
 use super::rates::RatesByName;
 use super::word_or_number::{count_or_none, real_or_none};
-use crate::optimizer::OptimizerConfig;
+use crate::optimizer::{Averaging, OptimizerConfig};
 
 /// The `train` section: batch, rates, and what happens when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,14 @@ pub struct TrainSection {
     pub clip_norm: Option<f64>,
     /// The optimizer's fixed numbers.
     pub optimizer: OptimizerSection,
+    /// Number format of the optimizer's moments.
+    pub optimizer_state: OptimizerState,
+    /// Decay of an average of the weights over the steps, which is evaluated and exported.
+    #[serde(with = "real_or_none")]
+    pub ema: Option<f64>,
+    /// Share of the trained weights in what is evaluated and exported; the rest is the weights that the run began with.
+    #[serde(with = "real_or_none")]
+    pub interpolate: Option<f64>,
     /// Share of the numbers that are dropped of what a classifier's blocks add.
     pub dropout: f64,
     /// Share of the samples for which a classifier's last block adds nothing; fewer for those before it.
@@ -81,6 +91,9 @@ impl Default for TrainSection {
             lr_end: 0.0,
             clip_norm: Some(1.0),
             optimizer: OptimizerSection::default(),
+            optimizer_state: OptimizerState::F32,
+            ema: None,
+            interpolate: None,
             dropout: 0.0,
             stochastic_depth: 0.0,
             sampling: Sampling::Shuffle,
@@ -103,6 +116,12 @@ impl TrainSection {
             eps: self.optimizer.eps,
             weight_decay: self.optimizer.weight_decay,
             clip_norm: self.clip_norm,
+            moments: self.optimizer_state.moments(),
+            averaging: match (self.ema, self.interpolate) {
+                (Some(decay), _) => Averaging::OverSteps { decay },
+                (None, Some(share)) => Averaging::WithStart { share },
+                (None, None) => Averaging::None,
+            },
         }
     }
 }
