@@ -21,6 +21,7 @@ use crate::recorder::Recorder;
 use crate::site::Site;
 use crate::skipped::SkippedFile;
 use crate::step::Step;
+use crate::step_graph::count_parameters;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
 #[derive(Serialize)]
@@ -39,6 +40,10 @@ pub struct PlanReport<'a> {
     pub suggestion: Option<&'a Candidate>,
     /// Bytes that no layout can do without.
     pub bound_bytes: u64,
+    /// Numbers that the model has.
+    pub parameters: u64,
+    /// Those of them that are trained.
+    pub trained_parameters: u64,
 }
 
 impl<'a> PlanReport<'a> {
@@ -48,6 +53,7 @@ impl<'a> PlanReport<'a> {
         site: impl Into<Site<'s>>,
         budget_bytes: Option<u64>,
     ) -> PlanReport<'a> {
+        let [parameters, trained_parameters] = count_parameters(&plan.step.graph);
         PlanReport {
             device: site.into().kind(),
             budget_bytes,
@@ -56,6 +62,8 @@ impl<'a> PlanReport<'a> {
             alternatives: &plan.alternatives,
             suggestion: plan.suggestion.as_ref(),
             bound_bytes: plan.step.bound_bytes,
+            parameters,
+            trained_parameters,
         }
     }
 }

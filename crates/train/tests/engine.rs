@@ -18,6 +18,8 @@ mod export;
 mod golden;
 #[path = "engine/layout.rs"]
 mod layout;
+#[path = "engine/lora.rs"]
+mod lora;
 #[path = "engine/memory_map.rs"]
 mod memory_map;
 #[path = "engine/segment_golden.rs"]

@@ -419,6 +419,23 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`video_text: {pooling: temporal, temporal_layers: 2}`, or mean, attention",
     },
     Brought {
+        keys: &[
+            "peft",
+            "peft_config",
+            "lora_config",
+            "use_lora",
+            "use_peft",
+            "r",
+            "lora_r",
+            "lora_rank",
+            "lora_alpha",
+            "lora_dropout",
+            "target_modules",
+            "modules_to_save",
+        ],
+        answer: "`train: {lora: {rank: 16, alpha: 32, targets: [q_proj, v_proj], dropout: 0.05}}`; heads are trained along",
+    },
+    Brought {
         keys: &["video_freeze_ratio", "text_freeze_ratio"],
         answer: "`train: {lr_by: {\"vision_model.*\": 0}}` holds a tower still",
     },

@@ -4,6 +4,7 @@ use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{EvalEvery, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup};
+use super::lora_section::LoraSection;
 use super::rates::RatesByName;
 use super::word_or_number::{count_or_none, real_or_none};
 use crate::optimizer::OptimizerConfig;
@@ -44,6 +45,8 @@ pub struct TrainSection {
     pub dropout: f64,
     /// Share of the samples for which a classifier's last block adds nothing; fewer for those before it.
     pub stochastic_depth: f64,
+    /// Low-rank adapters instead of whole weights.
+    pub lora: Option<LoraSection>,
     /// In which order an epoch draws its samples.
     pub sampling: Sampling,
     /// When to evaluate.
@@ -79,6 +82,7 @@ impl Default for TrainSection {
             optimizer: OptimizerSection::default(),
             dropout: 0.0,
             stochastic_depth: 0.0,
+            lora: None,
             sampling: Sampling::Shuffle,
             eval_every: EvalEvery::Epoch,
             eval_on: vec![Subset::Validation],
