@@ -22,6 +22,7 @@ use crate::recorder::Recorder;
 use crate::site::Site;
 use crate::skipped::SkippedFile;
 use crate::step::Step;
+use crate::step_graph::count_parameters;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
 #[derive(Serialize)]
@@ -44,6 +45,10 @@ pub struct PlanReport<'a> {
     pub knee_bytes: Option<u64>,
     /// Bytes that no layout can do without.
     pub bound_bytes: u64,
+    /// Numbers that the model has.
+    pub parameters: u64,
+    /// Those of them that are trained.
+    pub trained_parameters: u64,
 }
 
 impl<'a> PlanReport<'a> {
@@ -53,6 +58,7 @@ impl<'a> PlanReport<'a> {
         site: impl Into<Site<'s>>,
         budget_bytes: Option<u64>,
     ) -> PlanReport<'a> {
+        let [parameters, trained_parameters] = count_parameters(&plan.step.graph);
         PlanReport {
             device: site.into().kind(),
             budget_bytes,
@@ -63,6 +69,8 @@ impl<'a> PlanReport<'a> {
             curve: &plan.curve,
             knee_bytes: knee(&plan.curve).map(|index| plan.curve[index].process_bytes),
             bound_bytes: plan.step.bound_bytes,
+            parameters,
+            trained_parameters,
         }
     }
 }

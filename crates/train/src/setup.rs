@@ -16,10 +16,11 @@ use crate::budget::{Memory, show_bytes};
 use crate::config::{Freeze, Precision, RunConfig, matches};
 use crate::error::TrainError;
 use crate::frozen::{self, ParameterCount};
+use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, write_step};
+use crate::step_graph::{StepConfig, write_forward_of_one, write_step};
 use crate::task::Task;
 use crate::tasks;
 
@@ -95,7 +96,7 @@ impl Setup {
             notes.push(parameters.describe());
         }
         let patterns = config.train.lr_by.0.iter();
-        let step = StepConfig {
+        let mut step = StepConfig {
             optimizer: config.train.optimizer_config(),
             rate_patterns: patterns.map(|(pattern, _)| pattern.clone()).collect(),
             frozen,
@@ -103,6 +104,11 @@ impl Setup {
             arithmetic,
             ..StepConfig::new(task)
         };
+        if let Some(section) = &config.train.lora {
+            let lora = Lora::resolve(section, &step, &config.model, config.seed)?;
+            step.lora = Some(lora.clone());
+            notes.push(lora.describe(&write_forward_of_one(&step)));
+        }
         check_patterns(&step)?;
         let mut request = config.request(budget_bytes, arithmetic);
         request.smaller_batch_note = step.task.smaller_batch_note();
@@ -284,7 +290,7 @@ impl Setup {
 
     /// Fills the weights of a step: from the folder, or drawn.
     pub fn fill(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
-        let fill = self.step.task.weights(self.seed)?;
+        let fill = self.step.weights(self.seed)?;
         step.set_weights(device, fill)
     }
 }
@@ -323,7 +329,9 @@ fn rounded(bytes: u64) -> u64 {
 
 /// A pattern that matches nothing is a misspelling, not a wish.
 fn check_patterns(step: &StepConfig) -> Result<(), TrainError> {
-    let names = step.task.parameter_names();
+    let mut names = step.task.parameter_names();
+    let adapted = step.lora.iter().flat_map(|lora| &lora.modules);
+    names.extend(adapted.flat_map(|module| lora::names(module)));
     for pattern in &step.rate_patterns {
         if !names.iter().any(|name| matches(pattern, name)) {
             return Err(TrainError::Config(format!(

@@ -14,12 +14,14 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use holdall_device::{Device, DeviceError, Machine};
+use holdall_graph::adapters::module_of_weight;
 use holdall_graph::{Graph, Parameter, Role, Section, ValueId};
 use holdall_plan::{Place, Run, Stage, StepPlan};
 
 use crate::batch::{Batch, IGNORED, MicroBatch, Scope, Values};
 use crate::error::TrainError;
 use crate::forward::Forward;
+use crate::lora;
 use crate::operations::Times;
 use crate::optimizer::StepScalars;
 use crate::scaler::Gradients;
@@ -96,12 +98,29 @@ pub struct Step {
 pub struct Stored<'a> {
     machine: &'a Machine,
     place: Place,
+    adapter: Option<StoredAdapter>,
+}
+
+/// The adapter that a weight is merged with when it is read: where its matrices are.
+struct StoredAdapter {
+    matrices: [Place; 2],
+    rank: usize,
+    scale: f64,
 }
 
 impl<'a> Stored<'a> {
     /// Its elements, of a tensor in f32.
     pub fn read(&self) -> Result<Cow<'a, [f32]>, DeviceError> {
-        self.machine.read(&self.place)
+        let stored = self.machine.read(&self.place)?;
+        let Some(adapter) = &self.adapter else {
+            return Ok(stored);
+        };
+        let [a, b] = adapter
+            .matrices
+            .map(|place| self.machine.read::<f32>(&place));
+        let mut merged = stored.into_owned();
+        lora::merge(&mut merged, [&a?, &b?], adapter.rank, adapter.scale);
+        Ok(Cow::Owned(merged))
     }
 }
 
@@ -172,6 +191,31 @@ impl Step {
         self.stored_at(self.plan.place(parameter.value))
     }
 
+    /// A parameter as a saved model has it: merged with its adapter, where it has one. Not read yet.
+    pub fn exported_weight(&self, parameter: &Parameter) -> Stored<'_> {
+        let adapter = self.config.lora.as_ref().and_then(|lora| {
+            let module = module_of_weight(&parameter.name)?;
+            if !lora.modules.contains(module) {
+                return None;
+            }
+            let matrices = lora::names(module).map(|name| {
+                let mut parameters = self.parameters().iter();
+                let matrix = parameters.find(|one| one.name == name);
+                let matrix = matrix.expect("a layer with an adapter has both matrices");
+                self.plan.place(matrix.value)
+            });
+            Some(StoredAdapter {
+                matrices,
+                rank: lora.rank,
+                scale: lora.scale(),
+            })
+        });
+        Stored {
+            adapter,
+            ..self.stored_weight(parameter)
+        }
+    }
+
     /// A parameter's gradient, as the last [`Step::gradients`] left it; `None` where it is frozen.
     pub fn gradient(&self, parameter: &Parameter) -> Result<Option<Cow<'_, [f32]>>, DeviceError> {
         let value = self.plan.graph.parameter_gradient(parameter);
@@ -196,6 +240,7 @@ impl Step {
         Stored {
             machine: &self.machine,
             place,
+            adapter: None,
         }
     }
 

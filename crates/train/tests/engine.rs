@@ -22,6 +22,8 @@ mod golden;
 mod in_parts;
 #[path = "engine/layout.rs"]
 mod layout;
+#[path = "engine/lora.rs"]
+mod lora;
 #[path = "engine/memory_map.rs"]
 mod memory_map;
 #[path = "engine/parts_case.rs"]

@@ -228,9 +228,15 @@ pub(super) fn own_scratch(
 /// The products of a node, as rows, outputs and inner sizes.
 fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
     match &node.node.op {
-        Op::Linear(_) => {
+        Op::Linear(op) => {
             let (x, weight) = (node.input(0), node.input(1));
-            vec![[x.rows(), weight.rows(), x.width()]]
+            let terms = op.low_rank_terms().map(|(columns, h)| {
+                let h = node.input(h);
+                [h.rows(), columns.len(), h.width()]
+            });
+            let mut products = vec![[x.rows(), weight.rows(), x.width()]];
+            products.extend(terms);
+            products
         }
         Op::LinearInputGrad(_) => {
             let (dz, weight) = (node.input(0), node.input(1));
@@ -570,8 +576,8 @@ impl Target for CudaTarget {
         match &node.node.op {
             // Neighbouring gradients are cleared together, and nothing is exchanged.
             Op::Fill(_) | Op::Collective(_) => 0,
+            Op::Linear(op) => (1 + op.low_rank_terms().count() as u64) * REPLAY_BYTES,
             plain_operations!()
-            | Op::Linear(_)
             | Op::LinearInputGrad(_)
             | Op::LinearWeightGrad(_)
             | Op::LayerNormGrad(_)

@@ -62,7 +62,7 @@ fn transformer_block(s: &mut Sketch) -> Vec<ValueId> {
     let (weight, bias) = (s.parameter(&[24, d]), s.parameter(&[24]));
     let gelu = Activation::Gelu;
     let inner = s.graph.linear_activated("inner", x_btd, weight, bias, gelu);
-    let weight = s.parameter(&[d, 24]);
+    let weight = s.adapted("fc2", 1, [d, 24], 4);
     let y_btd = s.graph.linear("y", inner, weight, None, Some(x_btd));
     vec![s.graph.activate("a", y_btd, Activation::QuickGelu)]
 }

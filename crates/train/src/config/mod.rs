@@ -13,6 +13,7 @@ mod layers;
 #[cfg(test)]
 mod layers_tests;
 mod located_value;
+mod lora_section;
 mod multitask_file;
 mod paths;
 mod pytorch_keys;
@@ -43,6 +44,7 @@ pub use self::generation_section::{
     EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
 };
 pub use self::layers::lay_batch_numbers;
+pub use self::lora_section::{LoraSection, LoraTargets};
 pub use self::rates::{RatesByName, matches};
 pub use self::sections::{OptimizerSection, TrainSection};
 pub use self::unet_section::UnetSection;

@@ -486,6 +486,23 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`train: {freeze: {vision_model: all but 2}}` trains the last two blocks; `freeze: [NAME, \"*.bias\"]` goes by name",
     },
     Brought {
+        keys: &[
+            "peft",
+            "peft_config",
+            "lora_config",
+            "use_lora",
+            "use_peft",
+            "r",
+            "lora_r",
+            "lora_rank",
+            "lora_alpha",
+            "lora_dropout",
+            "target_modules",
+            "modules_to_save",
+        ],
+        answer: "`train: {lora: {rank: 16, alpha: 32, targets: [q_proj, v_proj], dropout: 0.05}}`; heads are trained along",
+    },
+    Brought {
         keys: &["video_freeze_ratio", "text_freeze_ratio"],
         answer: "`train: {freeze: {vision_model: all but 4}}` trains the last four blocks of a tower; `all` freezes it",
     },

@@ -7,6 +7,7 @@ use super::choices::{
     EvalEvery, OptimizerState, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
 };
 use super::freeze::Freeze;
+use super::lora_section::LoraSection;
 use super::rates::RatesByName;
 use super::word_or_number::{count_or_none, real_or_none};
 use crate::optimizer::{Averaging, OptimizerConfig};
@@ -57,6 +58,8 @@ pub struct TrainSection {
     pub dropout: f64,
     /// Share of the samples for which a classifier's last block adds nothing; fewer for those before it.
     pub stochastic_depth: f64,
+    /// Low-rank adapters instead of whole weights.
+    pub lora: Option<LoraSection>,
     /// In which order an epoch draws its samples.
     pub sampling: Sampling,
     /// When to evaluate.
@@ -96,6 +99,7 @@ impl Default for TrainSection {
             interpolate: None,
             dropout: 0.0,
             stochastic_depth: 0.0,
+            lora: None,
             sampling: Sampling::Shuffle,
             eval_every: EvalEvery::Epoch,
             eval_on: vec![Subset::Validation],
