@@ -51,8 +51,6 @@ impl Weights {
 pub struct Setup {
     /// What to train.
     pub step: StepConfig,
-    /// How many numbers the model has, and how many of them are trained.
-    pub parameters: ParameterCount,
     /// What pictures go through, and what is saved with the model.
     pub processor: ImageProcessor,
     /// What rows of the loader hold.
@@ -91,10 +89,7 @@ impl Setup {
         let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
         let budget_bytes = resolve_budget(config.memory, site)?;
         notes.extend(notes_on_memory(site, budget_bytes));
-        let (frozen, parameters) = frozen::resolve(&config.train.freeze, &task)?;
-        if config.train.freeze != Freeze::Nothing {
-            notes.push(parameters.describe());
-        }
+        let frozen = frozen::resolve(&config.train.freeze, &task)?;
         let patterns = config.train.lr_by.0.iter();
         let mut step = StepConfig {
             optimizer: config.train.optimizer_config(),
@@ -106,8 +101,11 @@ impl Setup {
         };
         if let Some(section) = &config.train.lora {
             let lora = Lora::resolve(section, &step, &config.model, config.seed)?;
-            step.lora = Some(lora.clone());
-            notes.push(lora.describe(&write_forward_of_one(&step)));
+            notes.push(lora.describe());
+            step.lora = Some(lora);
+        }
+        if config.train.freeze != Freeze::Nothing || step.lora.is_some() {
+            notes.push(ParameterCount::of(&write_forward_of_one(&step)).describe());
         }
         check_patterns(&step)?;
         let mut request = config.request(budget_bytes, arithmetic);
@@ -129,7 +127,6 @@ impl Setup {
                 augment: config.data.augment,
                 decode: config.data.decode,
             }),
-            parameters,
             processor,
             request,
             asked,

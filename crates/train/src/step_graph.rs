@@ -240,16 +240,6 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     graph
 }
 
-/// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
-pub(crate) fn write_parameters(task: &Arc<dyn Task>) -> Graph {
-    let shape = StepShape {
-        batch_size: 1,
-        gradient_accumulation: 1,
-        copies: Copies::Resident,
-    };
-    write_passes(&StepConfig::new(Arc::clone(task)), &shape, None)
-}
-
 /// Writes what a step does up to its update.
 fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -> Graph {
     let &StepShape {
@@ -353,18 +343,6 @@ pub(crate) fn write_forward_of_one(config: &StepConfig) -> Graph {
         copies: Copies::default(),
     };
     write_passes(config, &shape, None)
-}
-
-/// Numbers that a model has, and how many of them are trained.
-pub fn count_parameters(graph: &Graph) -> [u64; 2] {
-    let count = |trained: bool| {
-        let parameters = graph.parameters().iter();
-        let counted = parameters.filter(|parameter| parameter.trainable || !trained);
-        counted
-            .map(|parameter| graph.shape(parameter.value).num_elements() as u64)
-            .sum()
-    };
-    [count(false), count(true)]
 }
 
 /// Which parameters are trained, and at which rate.
