@@ -396,8 +396,12 @@ fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
 }
 
 fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
+    let on_host = match chosen.host_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of state in host memory", show_bytes(bytes)),
+    };
     format!(
-        "Memory: {} for the process, of which the arena is {}\n",
+        "Memory: {} for the process, of which the arena is {}{on_host}\n",
         show_budget(chosen.process_bytes, setup.budget_bytes),
         show_bytes(chosen.arena_bytes)
     )
