@@ -1,5 +1,6 @@
 //! From a config to a planned step.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
@@ -95,7 +96,7 @@ impl Setup {
             ..StepConfig::new(task)
         };
         if let Some(section) = &config.train.lora {
-            let lora = Lora::resolve(section, &step, &config.model, config.seed)?;
+            let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
             step.lora = Some(lora.clone());
             notes.push(lora.describe(&write_forward_of_one(&step)));
         }
@@ -222,6 +223,16 @@ impl Setup {
         let fill = self.step.weights(self.seed)?;
         step.set_weights(device, fill)
     }
+}
+
+/// A model's folder from any folder, or its name.
+fn full_name(model: &str) -> String {
+    let path = Path::new(model);
+    let absolute = path
+        .is_dir()
+        .then(|| std::path::absolute(path).ok())
+        .flatten();
+    absolute.map_or(model.to_owned(), |path| path.display().to_string())
 }
 
 /// Counts bytes that the process holds and nobody foresaw.
