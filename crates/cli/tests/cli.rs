@@ -36,6 +36,8 @@ mod evaluating;
 mod folders;
 #[path = "cli/forecast.rs"]
 mod forecast;
+#[path = "cli/freeze.rs"]
+mod freeze;
 #[cfg(unix)]
 #[path = "cli/full_disk.rs"]
 mod full_disk;

@@ -35,5 +35,6 @@ macro_rules! plain_operations {
             | ::holdall_graph::Op::AddInto(_)
             | ::holdall_graph::Op::Cast(_)
             | ::holdall_graph::Op::AdamW(_)
+            | ::holdall_graph::Op::WeightAverages(_)
     };
 }

@@ -671,6 +671,22 @@ impl Graph {
         Some(Value { storage, ..value })
     }
 
+    /// Weight storages whose rows tokens are, or get added: token, position and class embeddings.
+    pub fn embeddings(&self) -> HashSet<StorageId> {
+        let is_of_embedding = |node: &&Node| {
+            matches!(
+                node.op,
+                Op::Embedding(_) | Op::AddPositions(_) | Op::ClassToken(_)
+            )
+        };
+        let nodes = self.nodes.iter().filter(is_of_embedding);
+        let read = nodes.flat_map(|node| &node.inputs);
+        let storages = read.map(|&input| self.original(self.values[input.0]).storage);
+        storages
+            .filter(|&storage| self.storage(storage).role == Role::Weight)
+            .collect()
+    }
+
     /// Whether a node only brings a weight into the compute format: it is recomputed for every use.
     pub fn is_weight_copy(&self, node: &Node) -> bool {
         let reads_weight =

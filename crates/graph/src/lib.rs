@@ -29,7 +29,7 @@ mod op;
 pub mod ops;
 mod value;
 
-pub use backward::{Backward, backward, backward_into};
+pub use backward::{Backward, backward, backward_into, needs_gradients};
 pub use cost::{Cost, NodeView};
 pub use graph::{
     BlockId, Copies, Decay, Graph, Node, NodeId, Output, Parameter, ParameterId, Section, Write,

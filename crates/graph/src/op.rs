@@ -178,4 +178,5 @@ operations! {
     Collective in collective,
     GradientNorm in update,
     AdamW in update,
+    WeightAverages in update,
 }

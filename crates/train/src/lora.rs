@@ -65,10 +65,7 @@ impl Lora {
         let trained_in_full: BTreeSet<String> = step.task.new_parameters().into_iter().collect();
         let is_adaptable = |module: &String| {
             let weight = format!("{module}.weight");
-            let is_frozen = step
-                .frozen
-                .iter()
-                .any(|prefix| weight.starts_with(prefix.as_str()));
+            let is_frozen = step.frozen.contains(&weight);
             !trained_in_full.contains(&weight) && !is_frozen && !module.contains(CONVOLUTION)
         };
         let every_linear = graph.linear_modules();

@@ -14,21 +14,23 @@ use std::fmt;
 use std::sync::Arc;
 
 use holdall_device::Arithmetic;
+use holdall_graph::adapters::adapted_module;
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::collective::Exchange;
 use holdall_graph::ops::fill::Fill;
-use holdall_graph::ops::update::GradientNorm;
 use holdall_graph::{
-    Copies, DType, Graph, Node, NodeId, Op, Output, Role, Section, StorageId, ValueId, Write,
-    backward, backward_into,
+    Copies, DType, Graph, Node, NodeId, Op, Role, Section, StorageId, ValueId, Write, backward,
+    backward_into, needs_gradients,
 };
 use holdall_plan::StepShape;
 
 use crate::config::matches;
 use crate::error::TrainError;
+use crate::frozen::Frozen;
 use crate::lora::Lora;
-use crate::optimizer::{FIXED_RATES, OptimizerConfig, SCHEDULE_START};
+use crate::optimizer::{FIXED_RATES, OptimizerConfig};
 use crate::task::{FillWeights, Task};
+use crate::update_graph::write_update;
 
 /// What to train, and how.
 #[derive(Clone)]
@@ -37,8 +39,8 @@ pub struct StepConfig {
     pub task: Arc<dyn Task>,
     /// The optimizer's fixed numbers.
     pub optimizer: OptimizerConfig,
-    /// Parameters whose name starts with one of these are not trained.
-    pub frozen: Vec<String>,
+    /// Names of the parameters that are not trained.
+    pub frozen: Frozen,
     /// Parameters with a learning rate of their own: the first pattern that matches counts.
     pub rate_patterns: Vec<String>,
     /// Samples that forward programs take at a time; as many as a micro-batch by default.
@@ -57,6 +59,8 @@ impl fmt::Debug for StepConfig {
             .field("rate_patterns", &self.rate_patterns)
             .field("evaluation_batch", &self.evaluation_batch)
             .field("arithmetic", &self.arithmetic)
+            .field("moments", &self.optimizer.moments)
+            .field("averaging", &self.optimizer.averaging)
             .field("lora", &self.lora)
             .finish_non_exhaustive()
     }
@@ -68,7 +72,7 @@ impl StepConfig {
         StepConfig {
             task,
             optimizer: OptimizerConfig::default(),
-            frozen: Vec::new(),
+            frozen: Frozen::default(),
             rate_patterns: Vec::new(),
             evaluation_batch: None,
             arithmetic: Arithmetic::F32,
@@ -109,11 +113,6 @@ pub(crate) mod endpoints {
     pub const SCHEDULE: &str = "schedule";
     /// Gradient norm, and whether it is finite.
     pub const NORM: &str = "gradient norm";
-
-    /// Optimizer state of a parameter: first (0) or second (1) moment.
-    pub fn moment(parameter: &str, moment: usize) -> String {
-        format!("{parameter}.{}", ["m", "v"][moment])
-    }
 }
 
 /// Inputs that random masks are a function of: numbers of the samples in the data set; seed and epoch.
@@ -242,6 +241,16 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     graph
 }
 
+/// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
+pub(crate) fn write_parameters(task: &Arc<dyn Task>) -> Graph {
+    let shape = StepShape {
+        batch_size: 1,
+        gradient_accumulation: 1,
+        copies: Copies::Resident,
+    };
+    write_passes(&StepConfig::new(Arc::clone(task)), &shape, None)
+}
+
 /// Writes what a step does up to its update.
 fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -> Graph {
     let &StepShape {
@@ -254,7 +263,7 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     let mut graph = Graph::with_copies(config.arithmetic.compute(), copies);
     let g = &mut graph;
     let seeds = g.input(endpoints::SEEDS, &[num_losses], DType::F32);
-    let num_scalars = SCHEDULE_START + config.num_rates();
+    let num_scalars = config.optimizer.num_scalars(config.num_rates());
     g.input(endpoints::SCHEDULE, &[num_scalars], DType::F32);
     let sums = g.output(endpoints::SUMS, &[num_losses]);
     g.output(endpoints::NORM, &[2]);
@@ -303,10 +312,14 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     if step.features.is_empty() {
         return Vec::new();
     }
-    let features = step.features.clone();
+    let mut features = step.features.clone();
     let whole: Vec<ValueId> = features.iter().map(|&(_, whole)| whole).collect();
     step.graph.collective(Exchange::AllGather, 1, &whole);
     task.write_coupled_losses(step);
+    // The gradient of what nothing trained leads to has nobody to read it.
+    let needs = needs_gradients(step.graph, Section::Forward);
+    features.retain(|&(own, _)| needs[step.graph.value(own).storage.0]);
+    let whole: Vec<ValueId> = features.iter().map(|&(_, whole)| whole).collect();
     let gradients: Vec<ValueId> = whole
         .iter()
         .map(|&value| {
@@ -358,8 +371,10 @@ pub fn count_parameters(graph: &Graph) -> [u64; 2] {
 /// Which parameters are trained, and at which rate.
 fn configure_parameters(g: &mut Graph, config: &StepConfig) {
     g.configure_parameters(|parameter| {
-        let mut frozen = config.frozen.iter();
-        parameter.trainable &= !frozen.any(|prefix| parameter.name.starts_with(prefix.as_str()));
+        // An adapter is frozen with its layer.
+        let adapted = adapted_module(&parameter.name).map(|module| format!("{module}.weight"));
+        let name = adapted.as_deref().unwrap_or(&parameter.name);
+        parameter.trainable &= !config.frozen.contains(name);
         let lora = config.lora.as_ref();
         parameter.trainable &= lora.is_none_or(|lora| lora.trains(&parameter.name));
         let patterns = &mut config.rate_patterns.iter();
@@ -427,39 +442,4 @@ fn zero_gradients(g: &mut Graph) {
         let all = g.add_value(holdall_graph::Value::whole(gradient, shape));
         g.push_new(Fill { value: 0.0 }, Vec::new(), &[all]);
     }
-}
-
-fn write_update(g: &mut Graph, optimizer: &OptimizerConfig, schedule: ValueId, norm: ValueId) {
-    let parameters: Vec<_> = g
-        .parameters()
-        .iter()
-        .filter(|parameter| parameter.trainable)
-        .cloned()
-        .collect();
-    let mut gradients = Vec::new();
-    let mut outputs = Vec::new();
-    for parameter in &parameters {
-        let gradient = g
-            .parameter_gradient(parameter)
-            .expect("every trainable parameter has a gradient");
-        gradients.push(g.add_value(gradient));
-        let shape = g.shape(parameter.value);
-        let state = [0, 1].map(|moment| {
-            let name = endpoints::moment(&parameter.name, moment);
-            let value = g.tensor(name.as_str(), shape.dims(), DType::F32, Role::Optimizer);
-            g.name_endpoint(&name, value);
-            value
-        });
-        outputs.push(Output::overwrite(parameter.value));
-        outputs.extend(state.map(Output::overwrite));
-        if let Some(copy) = g.parameter_copy(parameter) {
-            outputs.push(Output::overwrite(g.add_value(copy)));
-        }
-    }
-    g.collective(Exchange::AllReduce, 1, &gradients);
-    g.push_new(GradientNorm {}, gradients.clone(), &[norm]);
-    let mut inputs = vec![schedule, norm];
-    inputs.extend(&gradients);
-    let operation = optimizer.operation(g);
-    g.push(operation, inputs, outputs);
 }

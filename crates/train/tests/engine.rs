@@ -14,14 +14,20 @@ mod contrastive;
 mod evaluation;
 #[path = "engine/export.rs"]
 mod export;
+#[path = "engine/freeze.rs"]
+mod freeze;
 #[path = "engine/golden.rs"]
 mod golden;
+#[path = "engine/in_parts.rs"]
+mod in_parts;
 #[path = "engine/layout.rs"]
 mod layout;
 #[path = "engine/lora.rs"]
 mod lora;
 #[path = "engine/memory_map.rs"]
 mod memory_map;
+#[path = "engine/parts_case.rs"]
+mod parts_case;
 #[path = "engine/segment_golden.rs"]
 mod segment_golden;
 #[path = "engine/segment_splits.rs"]

@@ -210,5 +210,6 @@ fn execute_as<T: Real>(instruction: &Instruction, o: &Operands<'_>) {
         Op::Collective(op) => assert_eq!(op.num_processes, 1, "the CPU runs one process"),
         Op::GradientNorm(_) => update::gradient_norm::<T>(o),
         Op::AdamW(op) => update::adamw::<T>(op, o),
+        Op::WeightAverages(op) => update::weight_averages::<T>(op.action, o),
     }
 }

@@ -669,6 +669,10 @@ pub fn get(machine: &Machine, place: &Place) -> Vec<f64> {
         }
         DType::F16 => bits(|bits| f16::from_bits(bits).to_f64()),
         DType::Bf16 => bits(|bits| bf16::from_bits(bits).to_f64()),
-        other => panic!("results are floating-point numbers, not {other:?}"),
+        DType::U8 => {
+            let codes = machine.read::<u8>(place).unwrap();
+            codes.iter().map(|&code| f64::from(code)).collect()
+        }
+        other => panic!("results are numbers or codes, not {other:?}"),
     }
 }

@@ -6,6 +6,7 @@
 
 mod choices;
 mod explain;
+mod freeze;
 mod generation_section;
 mod keys;
 mod layers;
@@ -35,8 +36,10 @@ use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
+    ClassWeights, Count, EvalEvery, OptimizerState, Precision, RecomputeChoice, SaveEvery,
+    Schedule, Subset, Warmup,
 };
+pub use self::freeze::{Freeze, FrozenShare, covers};
 pub use self::generation_section::{
     EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
 };
@@ -170,7 +173,10 @@ impl RunConfig {
             recompute: self.train.recompute.policy(),
             kept: None,
             budget_bytes,
+            host_bytes: None,
+            host_state: None,
             precision: arithmetic.name(),
+            optimizer_state: self.train.optimizer_state.moments().name(),
             smaller_batch_note: "",
         }
     }

@@ -398,7 +398,12 @@ fn targets_are_names_ends_of_names_and_patterns() {
             (count, first_target)
         );
         // What is frozen by name has no adapter.
-        config.frozen = vec!["vision_model.".to_owned()];
+        let names_of_vision = task.parameter_names().into_iter();
+        config.frozen = std::sync::Arc::new(
+            names_of_vision
+                .filter(|name| name.starts_with("vision_model."))
+                .collect(),
+        );
         if let Ok(lora) = Lora::resolve(&targets(names), &config, "base", 0) {
             assert!(
                 lora.modules
