@@ -12,7 +12,6 @@ use std::path::PathBuf;
 
 use holdall_data::loader::Loaded;
 use holdall_device::HostRow;
-use holdall_files::thousands;
 use holdall_graph::adapters::{AdapterDropout, Adapters, adapted_module, name_of_a, name_of_b};
 use holdall_graph::{Graph, ValueId};
 use holdall_models::init::Start;
@@ -21,7 +20,7 @@ use crate::adapter_files::{self, SavedAdapter};
 use crate::batch::{Batch, Scope};
 use crate::config::{LoraSection, LoraTargets, matches};
 use crate::error::TrainError;
-use crate::step_graph::{SAMPLE_IDS, STREAM, StepConfig, count_parameters, write_forward_of_one};
+use crate::step_graph::{SAMPLE_IDS, STREAM, StepConfig, write_forward_of_one};
 
 /// Layers that have adapters where nobody says which: query and value projections under the names that CLIP, BERT, ViT
 /// and decoders have for them. The choice of LoRA's authors, and of peft for all of these but CLIP, for which it has none.
@@ -191,17 +190,14 @@ impl Lora {
         last_parts(&self.modules)
     }
 
-    /// For the log: how many parameters are trained, of how many.
-    pub fn describe(&self, graph: &Graph) -> String {
-        let [all, trained] = count_parameters(graph);
+    /// For the log.
+    pub fn describe(&self) -> String {
         format!(
-            "LoRA: rank {}, alpha {} on {} layers ({}): {} of {} parameters are trained",
+            "LoRA: rank {}, alpha {} on {} layers ({})",
             self.rank,
             self.alpha,
             self.modules.len(),
             self.short_names().join(", "),
-            thousands(trained),
-            thousands(all),
         )
     }
 }

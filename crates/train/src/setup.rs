@@ -21,7 +21,7 @@ use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, write_forward_of_one, write_step};
+use crate::step_graph::{StepConfig, count_parameters, write_forward_of_one, write_step};
 use crate::task::Task;
 use crate::tasks;
 
@@ -92,7 +92,7 @@ impl Setup {
         let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
         let budget_bytes = resolve_budget(config.memory, site)?;
         notes.extend(notes_on_memory(site, budget_bytes));
-        let (frozen, parameters) = frozen::resolve(&config.train.freeze, &task)?;
+        let (frozen, mut parameters) = frozen::resolve(&config.train.freeze, &task)?;
         if config.train.freeze != Freeze::Nothing {
             notes.push(parameters.describe());
         }
@@ -108,7 +108,9 @@ impl Setup {
         if let Some(section) = &config.train.lora {
             let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
             step.lora = Some(lora.clone());
-            notes.push(lora.describe(&write_forward_of_one(&step)));
+            let [all, trained] = count_parameters(&write_forward_of_one(&step));
+            parameters = ParameterCount { trained, all };
+            notes.push(format!("{}. {}", lora.describe(), parameters.describe()));
         }
         check_patterns(&step)?;
         let mut request = config.request(budget_bytes, arithmetic);

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use holdall_device::cuda::cards::{self, CARDS, Card};
-use holdall_files::thousands;
 use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies, knee};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
@@ -16,7 +15,6 @@ use holdall_train::planned_run::{PlanReport, PlannedRun};
 use holdall_train::prepare::Prepared;
 use holdall_train::setup::{Setup, show_budget};
 use holdall_train::site::Site;
-use holdall_train::step_graph::count_parameters;
 
 use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
@@ -227,8 +225,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
     text.push_str(&format!("{model} {place}, {budget}\n"));
     text.push_str(&batch_lines(setup, plan, false));
     if setup.step.lora.is_some() {
-        let [all, trained] = count_parameters(&plan.step.graph).map(thousands);
-        text.push_str(&format!("Trained: {trained} of {all} parameters\n"));
+        text.push_str(&format!("{}\n", setup.parameters.describe()));
     }
     text.push_str(&format!("\nChosen: {}\n", sentence(chosen)));
     text.push_str(&memory_line(setup, chosen));

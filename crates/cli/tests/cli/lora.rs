@@ -85,7 +85,7 @@ fn adapters_are_trained_written_and_gone_on_with() {
     let trained = train(&home, "run", &format!("{LORA} --epochs 2")).exits(DONE);
     let note = "LoRA: rank 4, alpha 6 on ";
     assert!(
-        trained.stderr.contains(note) && trained.stderr.contains("(q_proj, v_proj): "),
+        trained.stderr.contains(note) && trained.stderr.contains("(q_proj, v_proj). Trains "),
         "{}",
         trained.stderr
     );
@@ -175,7 +175,7 @@ fn a_plan_says_what_is_trained_and_targets_that_match_nothing_are_refused() {
         assert!(adapted * 10 < whole, "{key}: {adapted} {whole}");
     }
     let shown = plan("--set train.lora.rank=4").exits(DONE).stdout;
-    assert!(shown.contains("\nTrained: "), "{shown}");
+    assert!(shown.contains("\nTrains "), "{shown}");
 
     for (set, parts) in [
         (
