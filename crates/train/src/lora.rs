@@ -8,14 +8,15 @@
 //! `logit_scale` too, as peft has it.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use holdall_data::loader::Loaded;
 use holdall_device::HostRow;
-use holdall_files::thousands;
 use holdall_graph::adapters::{AdapterDropout, Adapters, adapted_module, name_of_a, name_of_b};
 use holdall_graph::{Graph, ValueId};
 use holdall_models::init::Start;
 
+use crate::adapter_files::{self, SavedAdapter};
 use crate::batch::{Batch, Scope};
 use crate::config::{LoraSection, LoraTargets, matches};
 use crate::error::TrainError;
@@ -47,6 +48,8 @@ pub struct Lora {
     pub base_model: String,
     /// Seed of the masks.
     pub seed: u64,
+    /// The folder of the adapter that training goes on with.
+    pub adapter: Option<PathBuf>,
 }
 
 impl Lora {
@@ -77,17 +80,34 @@ impl Lora {
                 step.task.name()
             )));
         }
-        let modules = match &section.targets {
-            None => {
+        let saved = section
+            .adapter
+            .as_deref()
+            .map(adapter_files::read)
+            .transpose()?;
+        let modules = match (&section.targets, &saved) {
+            (None, None) => {
                 let usual = DEFAULT_TARGETS.iter();
                 usual.flat_map(|target| targeted(target, &linear)).collect()
             }
-            Some(targets) => named(targets, &linear)?,
+            (Some(targets), _) => named(targets, &linear)?,
+            (None, Some(saved)) => {
+                let modules = saved.tensors.keys().filter_map(|name| adapted_module(name));
+                modules.map(str::to_owned).collect()
+            }
         };
         check_rank(section.rank, &modules, &graph)?;
+        if let Some(saved) = &saved {
+            check_saved(section, saved, &modules, &linear, &graph)?;
+        }
+        let alpha = match (&saved, section.alpha) {
+            (Some(saved), None) => saved.alpha,
+            _ => section.alpha(),
+        };
         Ok(Lora {
             rank: section.rank,
-            alpha: section.alpha(),
+            alpha,
+            adapter: section.adapter.clone(),
             dropout: section.dropout,
             target_modules: target_modules(&modules, &every_linear),
             modules,
@@ -121,11 +141,27 @@ impl Lora {
         adapted_module(parameter).is_some() || self.trained_in_full.contains(parameter)
     }
 
-    /// Fills a matrix of an adapter, and tells whether it was one.
-    pub(crate) fn fill(&self, seed: u64, name: &str, values: &mut [f32]) -> bool {
+    /// The adapter that training goes on with, read.
+    pub(crate) fn read_start(&self) -> Result<Option<SavedAdapter>, TrainError> {
+        self.adapter.as_deref().map(adapter_files::read).transpose()
+    }
+
+    /// Fills a matrix of an adapter from the one that training goes on with, or draws it; tells whether it was one.
+    pub(crate) fn fill(
+        &self,
+        start: Option<&SavedAdapter>,
+        seed: u64,
+        name: &str,
+        values: &mut [f32],
+    ) -> bool {
         let Some(module) = adapted_module(name) else {
             return false;
         };
+        if let Some(start) = start {
+            // Their number was checked when the adapter was resolved.
+            values.copy_from_slice(&start.tensors[name].1);
+            return true;
+        }
         if name == name_of_a(module) {
             // Kaiming's uniform numbers with a = sqrt 5, which is 1 / sqrt(inputs).
             let inputs = values.len() / self.rank;
@@ -223,6 +259,62 @@ fn named(targets: &LoraTargets, linear: &BTreeSet<String>) -> Result<BTreeSet<St
         modules.extend(found);
     }
     Ok(modules)
+}
+
+/// What is gone on with has the rank and the layers that are asked for, in the shapes of the model.
+fn check_saved(
+    section: &LoraSection,
+    saved: &SavedAdapter,
+    modules: &BTreeSet<String>,
+    linear: &BTreeSet<String>,
+    graph: &Graph,
+) -> Result<(), TrainError> {
+    if saved.rank != section.rank {
+        return Err(TrainError::Config(format!(
+            "train.lora.rank: {}, expected {}, that of the adapter\nhint: `lora: {{adapter: FOLDER, rank: {}}}`",
+            section.rank, saved.rank, saved.rank
+        )));
+    }
+    let refused = |what: String| {
+        let hint =
+            "leave `targets` out for the adapter's own layers; the adapter must be of this model";
+        TrainError::Config(format!("train.lora.adapter: {what}\nhint: {hint}"))
+    };
+    if let Some(unknown) = modules.difference(linear).next() {
+        return Err(refused(format!(
+            "it has `{unknown}`, which is no linear layer of this model"
+        )));
+    }
+    let shape_of = |module: &str| {
+        let weight = format!("{module}.weight");
+        let parameter = graph.parameters().iter().find(|one| one.name == weight);
+        parameter.map(|one| graph.shape(one.value))
+    };
+    for module in modules {
+        let Some(shape) = shape_of(module) else {
+            continue;
+        };
+        let expected = [
+            vec![section.rank, shape.width()],
+            vec![shape.rows(), section.rank],
+        ];
+        for (name, expected) in names(module).into_iter().zip(expected) {
+            let found = saved.tensors.get(&name).map(|(shape, _)| shape);
+            if found != Some(&expected) {
+                return Err(refused(format!(
+                    "{name}, expected {expected:?}, found {found:?}"
+                )));
+            }
+        }
+    }
+    if saved.tensors.len() != 2 * modules.len() {
+        return Err(refused(format!(
+            "it has {} layers, and {} are asked for",
+            saved.tensors.len() / 2,
+            modules.len()
+        )));
+    }
+    Ok(())
 }
 
 /// An adapter as large as its matrix would be no adapter.

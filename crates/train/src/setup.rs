@@ -1,5 +1,6 @@
 //! From a config to a planned step.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
@@ -20,7 +21,7 @@ use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, write_forward_of_one, write_step};
+use crate::step_graph::{StepConfig, count_parameters, write_forward_of_one, write_step};
 use crate::task::Task;
 use crate::tasks;
 
@@ -100,7 +101,7 @@ impl Setup {
             ..StepConfig::new(task)
         };
         if let Some(section) = &config.train.lora {
-            let lora = Lora::resolve(section, &step, &config.model, config.seed)?;
+            let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
             notes.push(lora.describe());
             step.lora = Some(lora);
         }
@@ -290,6 +291,16 @@ impl Setup {
         let fill = self.step.weights(self.seed)?;
         step.set_weights(device, fill)
     }
+}
+
+/// A model's folder from any folder, or its name.
+fn full_name(model: &str) -> String {
+    let path = Path::new(model);
+    let absolute = path
+        .is_dir()
+        .then(|| std::path::absolute(path).ok())
+        .flatten();
+    absolute.map_or(model.to_owned(), |path| path.display().to_string())
 }
 
 /// Counts bytes that the process holds and nobody foresaw.

@@ -86,8 +86,9 @@ impl StepConfig {
         let Some(lora) = &self.lora else {
             return Ok(fill);
         };
+        let start = lora.read_start()?;
         Ok(Box::new(move |name, values| {
-            match lora.fill(seed, name, values) {
+            match lora.fill(start.as_ref(), seed, name, values) {
                 true => Ok(()),
                 false => fill(name, values),
             }

@@ -85,7 +85,7 @@ fn adapters_are_trained_written_and_gone_on_with() {
     let trained = train(&home, "run", &format!("{LORA} --epochs 2")).exits(DONE);
     let note = "LoRA: rank 4, alpha 6 on ";
     assert!(
-        trained.stderr.contains(note) && trained.stderr.contains("(q_proj, v_proj): "),
+        trained.stderr.contains(note) && trained.stderr.contains("(q_proj, v_proj). Trains "),
         "{}",
         trained.stderr
     );
@@ -127,6 +127,39 @@ fn adapters_are_trained_written_and_gone_on_with() {
     assert!(again == at_once, "adapters differ");
 }
 
+/// Training goes on with an adapter beside the model that it belongs to: the first loss is the trained one's, not the base's.
+#[test]
+fn an_adapter_is_gone_on_with() {
+    let home = home();
+    train(&home, "run", &format!("{LORA} --epochs 3")).exits(DONE);
+    let adapter = home.path("run/model/adapter");
+    let set = format!("--set train.lora.adapter={}", adapter.display());
+    let refused = train(
+        &home,
+        "no",
+        &format!("{LORA} {set} --set train.lora.rank=8"),
+    );
+    let refused = refused.exits(BAD_INPUT).stderr;
+    assert!(
+        refused.contains("train.lora.rank: 8, expected 4, that of the adapter"),
+        "{refused}"
+    );
+
+    let still = "--epochs 1 --lr 1e-12 --set train.lr_head=1e-12 --set train.lora.dropout=0";
+    train(&home, "again", &format!("{LORA} {set} {still}")).exits(DONE);
+    let [run, again] = ["run", "again"].map(|name| home.run_named(name));
+    let [before, after] =
+        [&run, &again].map(|run| tensors(&run.file("model/adapter/adapter_model.safetensors")));
+    assert_eq!(before.len(), after.len());
+    for (name, (_, before)) in before {
+        let near = before
+            .iter()
+            .zip(&after[&name].1)
+            .all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(near, "{name}");
+    }
+}
+
 #[test]
 fn a_plan_says_what_is_trained_and_targets_that_match_nothing_are_refused() {
     let plan = |options: &str| holdall(&format!("plan small --effective-batch 16 {options}"));
@@ -142,7 +175,7 @@ fn a_plan_says_what_is_trained_and_targets_that_match_nothing_are_refused() {
         assert!(adapted * 10 < whole, "{key}: {adapted} {whole}");
     }
     let shown = plan("--set train.lora.rank=4").exits(DONE).stdout;
-    assert!(shown.contains("\nTrained: "), "{shown}");
+    assert!(shown.contains("\nTrains "), "{shown}");
 
     for (set, parts) in [
         (
