@@ -91,6 +91,7 @@ impl Setup {
             rate_patterns: patterns.map(|(pattern, _)| pattern.clone()).collect(),
             evaluation_batch: config.train.eval_batch_size,
             arithmetic,
+            gradients: config.train.gradients,
             ..StepConfig::new(task)
         };
         check_patterns(&step)?;

@@ -23,7 +23,7 @@ use holdall_graph::{
 };
 use holdall_plan::StepShape;
 
-use crate::config::matches;
+use crate::config::{GradientFormat, matches};
 use crate::optimizer::{FIXED_RATES, OptimizerConfig};
 use crate::task::Task;
 use crate::update_graph::write_update;
@@ -43,6 +43,8 @@ pub struct StepConfig {
     pub evaluation_batch: Option<usize>,
     /// Number formats of the arithmetic.
     pub arithmetic: Arithmetic,
+    /// Number format of accumulated weight gradients.
+    pub gradients: GradientFormat,
 }
 
 impl fmt::Debug for StepConfig {
@@ -53,6 +55,7 @@ impl fmt::Debug for StepConfig {
             .field("rate_patterns", &self.rate_patterns)
             .field("evaluation_batch", &self.evaluation_batch)
             .field("arithmetic", &self.arithmetic)
+            .field("gradients", &self.gradients)
             .field("moments", &self.optimizer.moments)
             .field("averaging", &self.optimizer.averaging)
             .finish_non_exhaustive()
@@ -69,6 +72,7 @@ impl StepConfig {
             rate_patterns: Vec::new(),
             evaluation_batch: None,
             arithmetic: Arithmetic::F32,
+            gradients: GradientFormat::F32,
         }
     }
 
@@ -248,6 +252,9 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     backward(g, Section::Forward, Section::Backward, &seeds_back, &[]);
     if accumulation == 1 {
         replace_instead_of_adding(g);
+    }
+    if config.gradients == GradientFormat::Bf16 {
+        g.round_gradients();
     }
     graph
 }

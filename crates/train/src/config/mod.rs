@@ -34,8 +34,8 @@ use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, OptimizerState, Precision, RecomputeChoice, SaveEvery,
-    Schedule, Subset, Warmup,
+    ClassWeights, Count, EvalEvery, GradientFormat, OptimizerState, Precision, RecomputeChoice,
+    SaveEvery, Schedule, Subset, Warmup,
 };
 pub use self::generation_section::{
     EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
