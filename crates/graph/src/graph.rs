@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::adapters::Adapters;
 use crate::cost::NodeView;
 use crate::ops::add::AddRounded;
 use crate::ops::cast::Cast;
@@ -156,6 +157,8 @@ pub struct Graph {
     left_by_first_pass: HashSet<StorageId>,
     /// The same step over shorter texts, by their length.
     shorter: Arc<Vec<(usize, Graph)>>,
+    /// Which linear layers have low-rank adapters.
+    adapters: Option<Arc<Adapters>>,
 }
 
 impl Graph {
@@ -175,6 +178,7 @@ impl Graph {
             endpoints: BTreeMap::new(),
             left_by_first_pass: HashSet::new(),
             shorter: Arc::default(),
+            adapters: None,
             storages: Vec::new(),
             values: Vec::new(),
             nodes: Vec::new(),
@@ -186,6 +190,16 @@ impl Graph {
             lane: None,
             weight_gradients: HashMap::new(),
         }
+    }
+
+    /// Linear layers that are written from here on have these adapters.
+    pub fn adapt(&mut self, adapters: Adapters) {
+        self.adapters = Some(Arc::new(adapters));
+    }
+
+    /// Which linear layers have adapters.
+    pub(crate) fn adapters(&self) -> Option<Arc<Adapters>> {
+        self.adapters.clone()
     }
 
     /// Number format of activations.

@@ -33,7 +33,7 @@ use find::{file_exists, open_weights, read_json, refuse_other_than_folder};
 pub use stored::{StoredTensor, StoredType};
 use stored::{convert, stored_type};
 use weights_file::WeightsFile;
-pub use write::{ElementFormat, Elements, NamedTensor, Values, write_folder};
+pub use write::{ElementFormat, Elements, NamedTensor, Values, write_folder, write_tensors};
 
 const CONFIG_FILE: &str = "config.json";
 const SINGLE_FILE: &str = "model.safetensors";

@@ -252,6 +252,9 @@ pub(crate) const SCHEDULE_START: usize = 3;
 /// Learning rates that are always there: the backbone's and the heads'.
 pub const FIXED_RATES: usize = 2;
 
+/// The heads' place among the learning rates.
+pub const HEAD_RATE: usize = 1;
+
 /// What changes from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepScalars<'a> {

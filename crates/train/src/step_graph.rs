@@ -14,18 +14,22 @@ use std::fmt;
 use std::sync::Arc;
 
 use holdall_device::Arithmetic;
+use holdall_graph::adapters::adapted_module;
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::collective::Exchange;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{
-    DType, Graph, Node, NodeId, Op, Role, Section, StorageId, ValueId, Write, backward,
-    backward_into,
+    Copies, DType, Graph, Node, NodeId, Op, Role, Section, StorageId, ValueId, Write, backward,
+    backward_into, needs_gradients,
 };
 use holdall_plan::StepShape;
 
 use crate::config::{GradientFormat, matches};
+use crate::error::TrainError;
+use crate::frozen::Frozen;
+use crate::lora::Lora;
 use crate::optimizer::{FIXED_RATES, OptimizerConfig};
-use crate::task::Task;
+use crate::task::{FillWeights, Task};
 use crate::update_graph::write_update;
 
 /// What to train, and how.
@@ -35,8 +39,8 @@ pub struct StepConfig {
     pub task: Arc<dyn Task>,
     /// The optimizer's fixed numbers.
     pub optimizer: OptimizerConfig,
-    /// Parameters whose name starts with one of these are not trained.
-    pub frozen: Vec<String>,
+    /// Names of the parameters that are not trained.
+    pub frozen: Frozen,
     /// Parameters with a learning rate of their own: the first pattern that matches counts.
     pub rate_patterns: Vec<String>,
     /// Samples that forward programs take at a time; as many as a micro-batch by default.
@@ -45,6 +49,8 @@ pub struct StepConfig {
     pub arithmetic: Arithmetic,
     /// Number format of accumulated weight gradients.
     pub gradients: GradientFormat,
+    /// Low-rank adapters, which freeze what is pretrained.
+    pub lora: Option<Lora>,
 }
 
 impl fmt::Debug for StepConfig {
@@ -58,6 +64,7 @@ impl fmt::Debug for StepConfig {
             .field("gradients", &self.gradients)
             .field("moments", &self.optimizer.moments)
             .field("averaging", &self.optimizer.averaging)
+            .field("lora", &self.lora)
             .finish_non_exhaustive()
     }
 }
@@ -68,12 +75,27 @@ impl StepConfig {
         StepConfig {
             task,
             optimizer: OptimizerConfig::default(),
-            frozen: Vec::new(),
+            frozen: Frozen::default(),
             rate_patterns: Vec::new(),
             evaluation_batch: None,
             arithmetic: Arithmetic::F32,
             gradients: GradientFormat::F32,
+            lora: None,
         }
+    }
+
+    /// What fills the weights: the task's, and those of adapters.
+    pub fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
+        let mut fill = self.task.weights(seed)?;
+        let Some(lora) = &self.lora else {
+            return Ok(fill);
+        };
+        Ok(Box::new(move |name, values| {
+            match lora.fill(seed, name, values) {
+                true => Ok(()),
+                false => fill(name, values),
+            }
+        }))
     }
 
     /// Learning rates that a step takes.
@@ -95,6 +117,11 @@ pub(crate) mod endpoints {
     /// Gradient norm, and whether it is finite.
     pub const NORM: &str = "gradient norm";
 }
+
+/// Inputs that random masks are a function of: numbers of the samples in the data set; seed and epoch.
+pub const SAMPLE_IDS: &str = "sample ids";
+/// See [`SAMPLE_IDS`].
+pub const STREAM: &str = "stream";
 
 /// Rows of the feature storage, at least: products of fewer rows than this take another path with another order of
 /// summation, and the loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
@@ -123,6 +150,18 @@ impl StepWriter<'_> {
     pub fn input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
         let batch = self.batch;
         self.graph.input(name, &with_rows(batch, dims), dtype)
+    }
+
+    /// What random masks are a function of: [`SAMPLE_IDS`] and [`STREAM`].
+    pub fn mask_inputs(&mut self) -> [ValueId; 2] {
+        let known = [SAMPLE_IDS, STREAM].map(|name| self.graph.endpoint(name));
+        match known {
+            [Some(ids), Some(stream)] => [ids, stream],
+            _ => [
+                self.input(SAMPLE_IDS, &[], DType::I64),
+                self.graph.input(STREAM, &[2], DType::I64),
+            ],
+        }
     }
 
     /// An input of the whole effective batch, of which each micro-batch sees its rows; `dims` are those of a sample.
@@ -205,6 +244,16 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     graph
 }
 
+/// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
+pub(crate) fn write_parameters(task: &Arc<dyn Task>) -> Graph {
+    let shape = StepShape {
+        batch_size: 1,
+        gradient_accumulation: 1,
+        copies: Copies::Resident,
+    };
+    write_passes(&StepConfig::new(Arc::clone(task)), &shape, None)
+}
+
 /// Writes what a step does up to its update.
 fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -> Graph {
     let &StepShape {
@@ -238,6 +287,10 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
         separable: Vec::new(),
         coupled: Vec::new(),
     };
+    if let Some(lora) = &config.lora {
+        let masks = (lora.dropout > 0.0).then(|| step.mask_inputs());
+        step.graph.adapt(lora.adapters(masks));
+    }
     task.write_forward(&mut step);
     configure_parameters(step.graph, config);
 
@@ -265,10 +318,14 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     if step.features.is_empty() {
         return Vec::new();
     }
-    let features = step.features.clone();
+    let mut features = step.features.clone();
     let whole: Vec<ValueId> = features.iter().map(|&(_, whole)| whole).collect();
     step.graph.collective(Exchange::AllGather, 1, &whole);
     task.write_coupled_losses(step);
+    // The gradient of what nothing trained leads to has nobody to read it.
+    let needs = needs_gradients(step.graph, Section::Forward);
+    features.retain(|&(own, _)| needs[step.graph.value(own).storage.0]);
+    let whole: Vec<ValueId> = features.iter().map(|&(_, whole)| whole).collect();
     let gradients: Vec<ValueId> = whole
         .iter()
         .map(|&value| {
@@ -295,11 +352,37 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     seeds_back
 }
 
+/// The passes over one sample: what a model consists of.
+pub(crate) fn write_forward_of_one(config: &StepConfig) -> Graph {
+    let shape = StepShape {
+        batch_size: 1,
+        gradient_accumulation: 1,
+        copies: Copies::default(),
+    };
+    write_passes(config, &shape, None)
+}
+
+/// Numbers that a model has, and how many of them are trained.
+pub fn count_parameters(graph: &Graph) -> [u64; 2] {
+    let count = |trained: bool| {
+        let parameters = graph.parameters().iter();
+        let counted = parameters.filter(|parameter| parameter.trainable || !trained);
+        counted
+            .map(|parameter| graph.shape(parameter.value).num_elements() as u64)
+            .sum()
+    };
+    [count(false), count(true)]
+}
+
 /// Which parameters are trained, and at which rate.
 fn configure_parameters(g: &mut Graph, config: &StepConfig) {
     g.configure_parameters(|parameter| {
-        let mut frozen = config.frozen.iter();
-        parameter.trainable &= !frozen.any(|prefix| parameter.name.starts_with(prefix.as_str()));
+        // An adapter is frozen with its layer.
+        let adapted = adapted_module(&parameter.name).map(|module| format!("{module}.weight"));
+        let name = adapted.as_deref().unwrap_or(&parameter.name);
+        parameter.trainable &= !config.frozen.contains(name);
+        let lora = config.lora.as_ref();
+        parameter.trainable &= lora.is_none_or(|lora| lora.trains(&parameter.name));
         let patterns = &mut config.rate_patterns.iter();
         if let Some(index) = patterns.position(|pattern| matches(pattern, &parameter.name)) {
             parameter.rate = FIXED_RATES + index;

@@ -16,8 +16,14 @@ mod classify;
 mod evaluation;
 #[path = "gpu/forecast.rs"]
 mod forecast;
+#[path = "gpu/host_state.rs"]
+mod host_state;
+#[path = "gpu/in_parts.rs"]
+mod in_parts;
 #[path = "gpu/overflow.rs"]
 mod overflow;
+#[path = "engine/parts_case.rs"]
+mod parts_case;
 #[path = "gpu/restored.rs"]
 mod restored;
 #[path = "gpu/segment.rs"]

@@ -310,7 +310,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
     let host_bytes = task.batch_bytes(samples);
     let plan = setup.plan(&device, host_bytes, Choosing::Measured(&mut say))?;
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
-    let batch = task.random_batch(samples, setup.seed);
+    let batch = setup.step.random_batch(samples, setup.seed);
     let (mut step, chosen) = setup.start(&device, plan, &mut say)?;
     let mut scaler = LossScaler::suiting(setup.step.arithmetic);
     let steps = bench.timing.steps as usize;

@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use holdall_graph::ops::activation::Activation;
-use holdall_graph::{DType, Op, Write};
+use holdall_graph::{DType, MemorySpace, Op, Write};
 use holdall_plan::{Instruction, Place, Program, ProgramId, StepPlan};
 
 use super::driver::{Argument, Buffer, Event, Stream};
@@ -109,6 +109,8 @@ pub(super) struct Issuer<'a> {
     pub beside: &'a [Stream],
     pub base: u64,
     pub bytes: u64,
+    /// First address and size of the pinned host memory.
+    pub host: (u64, u64),
     pub tables: &'a Tables,
     pub arithmetic: Arithmetic,
     pub pass: Pass,
@@ -345,7 +347,11 @@ impl<'a> Issuer<'a> {
     }
 
     fn matrix(&self, place: &Place) -> Matrix {
-        let address = self.base + place.offset + self.slot as u64 * place.slot_stride;
+        let (base, within) = match place.space {
+            MemorySpace::Device => (self.base, self.bytes),
+            MemorySpace::PinnedHost => self.host,
+        };
+        let address = base + place.offset + self.slot as u64 * place.slot_stride;
         let stride = place
             .shape
             .row_stride(&place.strides)
@@ -357,8 +363,8 @@ impl<'a> Issuer<'a> {
         };
         let bytes = place.dtype.bytes();
         assert!(
-            address - self.base + (elements * bytes) as u64 <= self.bytes,
-            "operand within the arena"
+            address - base + (elements * bytes) as u64 <= within,
+            "operand within its memory"
         );
         Matrix {
             address,

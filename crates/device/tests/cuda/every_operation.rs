@@ -24,7 +24,9 @@ use holdall_graph::ops::update::{
     AdamW, AdamWParameter, AverageAction, GradientNorm, MomentFormat, WeightAverages,
 };
 use holdall_graph::ops::upsample2d::Upsampling;
-use holdall_graph::{Copies, DType, NodeView, Op, Output, Role, Section, Shape, ValueId};
+use holdall_graph::{
+    Copies, DType, MemorySpace, NodeView, Op, Output, Role, Section, Shape, ValueId,
+};
 use holdall_plan::{Instruction, Place, Program, Stage, Target, lifetimes_of};
 
 use super::harness::{ALL, Case, F32, Gpu, Settings, Sketch, cpu};
@@ -61,7 +63,7 @@ fn transformer_block(s: &mut Sketch) -> Vec<ValueId> {
     let (weight, bias) = (s.parameter(&[24, d]), s.parameter(&[24]));
     let gelu = Activation::Gelu;
     let inner = s.graph.linear_activated("inner", x_btd, weight, bias, gelu);
-    let weight = s.parameter(&[d, 24]);
+    let weight = s.adapted("fc2", 1, [d, 24], 4);
     let y_btd = s.graph.linear("y", inner, weight, None, Some(x_btd));
     vec![s.graph.activate("a", y_btd, Activation::QuickGelu)]
 }
@@ -578,6 +580,7 @@ fn every_operation_keeps_to_its_results_and_its_scratch() {
 fn whole(bytes: u64) -> Place {
     let shape = Shape::new(&[bytes as usize]);
     Place {
+        space: MemorySpace::Device,
         offset: 0,
         micro_stride: 0,
         slot_stride: 0,

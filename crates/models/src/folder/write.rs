@@ -275,6 +275,12 @@ fn num_bytes<V: Values>((_, _, values): &NamedTensor<V>) -> u64 {
     (values.num_values() * values.format().bytes()) as u64
 }
 
+/// Writes tensors to a file that is whole or not there.
+pub fn write_tensors<V: Values>(path: &Path, tensors: &[NamedTensor<V>]) -> Result<(), ModelError> {
+    let write = |file: &mut File| write_safetensors(file, tensors, &[]).map(drop);
+    holdall_files::write_whole_file(path, write).map_err(failed(path, "write it"))
+}
+
 /// Writes a safetensors file: a header without checksums first, the tensors behind it, then the header again with their checksums.
 pub(crate) fn write_safetensors<V: Values>(
     file: &mut File,

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::choices::{
     EvalEvery, GradientFormat, OptimizerState, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
 };
+use super::freeze::Freeze;
+use super::lora_section::LoraSection;
 use super::rates::RatesByName;
 use super::word_or_number::{count_or_none, real_or_none};
 use crate::optimizer::{Averaging, OptimizerConfig};
@@ -31,6 +33,8 @@ pub struct TrainSection {
     pub lr_head: f64,
     /// Learning rates of parameters by name, instead of `lr` and `lr_head`; 0 holds them still.
     pub lr_by: RatesByName,
+    /// What is not trained.
+    pub freeze: Freeze,
     /// How the learning rate moves after the warmup.
     pub schedule: Schedule,
     /// How long the learning rate rises at the start.
@@ -56,6 +60,8 @@ pub struct TrainSection {
     pub dropout: f64,
     /// Share of the samples for which a classifier's last block adds nothing; fewer for those before it.
     pub stochastic_depth: f64,
+    /// Low-rank adapters instead of whole weights.
+    pub lora: Option<LoraSection>,
     /// In which order an epoch draws its samples.
     pub sampling: Sampling,
     /// When to evaluate.
@@ -84,6 +90,7 @@ impl Default for TrainSection {
             lr: 2e-5,
             lr_head: 1e-3,
             lr_by: RatesByName::default(),
+            freeze: Freeze::default(),
             schedule: Schedule::Cosine,
             warmup: Warmup::default(),
             lr_end: 0.0,
@@ -95,6 +102,7 @@ impl Default for TrainSection {
             interpolate: None,
             dropout: 0.0,
             stochastic_depth: 0.0,
+            lora: None,
             sampling: Sampling::Shuffle,
             eval_every: EvalEvery::Epoch,
             eval_on: vec![Subset::Validation],

@@ -343,6 +343,22 @@ fn numbers_that_make_no_sense_are_refused() {
             "train: {optimizer: {weight_decay: -1}}",
             "train.optimizer.weight_decay: -1, expected a number of at least 0",
         ),
+        (
+            "train: {lora: {rank: 0}}",
+            "train.lora.rank: 0, expected at least 1",
+        ),
+        (
+            "train: {lora: {alpha: 0}}",
+            "train.lora.alpha: 0, expected a number above 0",
+        ),
+        (
+            "train: {lora: {dropout: 1}}",
+            "train.lora.dropout: 1, expected at least 0 and less than 1",
+        ),
+        (
+            "train: {lora: {targets: []}}",
+            "train.lora.targets: an empty list, expected names of layers",
+        ),
         ("train: {epochs: 0}", "train.epochs: 0, expected at least 1"),
         (
             "train: {eval_batch_size: 0}",

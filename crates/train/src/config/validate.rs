@@ -73,6 +73,9 @@ pub(super) fn check_numbers(config: &RunConfig) -> Result<(), Wrong> {
     config.generation.check_numbers()?;
     check_rates(&config.train)?;
     check_moments(&config.train)?;
+    if let Some(lora) = &config.train.lora {
+        lora.check_numbers()?;
+    }
     check_data(&config.data)
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use holdall_device::{Arithmetic, Device, DeviceChoice, cuda};
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::Elements;
-use holdall_plan::Recompute;
+use holdall_plan::{HostState, Recompute};
 use holdall_train::batch::Batch;
 use holdall_train::config::RunConfig;
 use holdall_train::optimizer::StepScalars;
@@ -172,7 +172,18 @@ pub fn assert_same_bits(found: &Bits, expected: &Bits, what: &str) {
 impl<'a> Run<'a> {
     /// Weights drawn, nothing done yet; `total` steps are what the learning rates are for.
     pub fn begin(device: &'a Device, config: &StepConfig, total: usize) -> Run<'a> {
-        let mut step = support::step(device, config, EFFECTIVE_BATCH, EIGHT_BY_FOUR);
+        Run::with_host_state(device, config, total, HostState::Nothing)
+    }
+
+    /// The same with some of its state in host memory.
+    pub fn with_host_state(
+        device: &'a Device,
+        config: &StepConfig,
+        total: usize,
+        host_state: HostState,
+    ) -> Run<'a> {
+        let (batch, split) = (EFFECTIVE_BATCH, EIGHT_BY_FOUR);
+        let mut step = support::step_with_host_state(device, config, batch, split, host_state);
         let task = small_task(device);
         draw_weights(device, &mut step, &task.model, 5);
         let mut run = RunConfig::default();

@@ -9,7 +9,7 @@ use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, Run, assert_same_bits, small};
 const NUM_STEPS: usize = 20;
 const SAVED_AFTER: usize = 4;
 
-fn state(run: &Run<'_>) -> State {
+pub fn state(run: &Run<'_>) -> State {
     let split = SplitOfBatch {
         effective_batch: 32,
         batch_size: EIGHT_BY_FOUR.batch_size,
