@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::adapters::Adapters;
 use crate::cost::NodeView;
+use crate::ops::add::AddRounded;
 use crate::ops::cast::Cast;
 use crate::value::{DType, MemorySpace, Role, Shape, Storage, StorageId, Value, ValueId};
 use crate::{Cost, Op};
@@ -777,6 +778,53 @@ impl Graph {
     ) -> NodeId {
         let outputs = outputs.iter().copied().map(Output::overwrite).collect();
         self.push(op, inputs, outputs)
+    }
+
+    /// Stores the gradients of matrices in bf16. Each product leaves its share in f32, from where it is added and rounded. A gradient
+    /// that anything but whole products writes stays in f32.
+    pub fn round_gradients(&mut self) {
+        let is_product = |node: &Node| matches!(&node.op, Op::LinearWeightGrad(op) if op.weight);
+        // Clearing and exchanging work on any format.
+        let is_plain = |node: &Node| matches!(node.op, Op::Fill(_) | Op::Collective(_));
+        let mut of_products: HashMap<StorageId, bool> = HashMap::new();
+        for node in self.nodes.iter().filter(|node| !is_plain(node)) {
+            for (index, output) in node.outputs.iter().enumerate() {
+                let value = self.values[output.value.0];
+                let storage = &self.storages[value.storage.0];
+                if storage.role == Role::Gradient {
+                    let is_whole =
+                        value.is_contiguous() && value.shape.num_elements() == storage.num_elements;
+                    let is_share = is_product(node) && index == 0 && is_whole;
+                    *of_products.entry(value.storage).or_insert(true) &= is_share;
+                }
+            }
+        }
+        of_products.retain(|_, is_product| *is_product);
+        for storage in of_products.keys() {
+            self.storages[storage.0].dtype = DType::Bf16;
+        }
+        for mut node in std::mem::take(&mut self.nodes) {
+            let gradient = node.outputs.first().copied();
+            let gradient = gradient.filter(|output| {
+                let storage = self.values[output.value.0].storage;
+                is_product(&node) && of_products.contains_key(&storage)
+            });
+            let Some(gradient) = gradient else {
+                self.nodes.push(node);
+                continue;
+            };
+            let value = self.values[gradient.value.0];
+            let name = format!("{} of a micro-batch", self.storages[value.storage.0].name);
+            let share = self.statistic(&name, value.shape.dims());
+            node.outputs[0] = Output::overwrite(share);
+            let added = Node {
+                op: AddRounded {}.into(),
+                inputs: vec![share],
+                outputs: vec![gradient],
+                ..node.clone()
+            };
+            self.nodes.extend([node, added]);
+        }
     }
 
     /// For rewriting passes: takes nodes out, by their place.

@@ -174,6 +174,7 @@ operations! {
     Fill in fill,
     Add in add,
     AddInto in add,
+    AddRounded in add,
     Cast in cast,
     Collective in collective,
     GradientNorm in update,

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 pub use holdall_graph::ops::update::MomentFormat;
 use holdall_graph::ops::update::{AdamW, AdamWParameter};
-use holdall_graph::{Decay, Graph, Parameter, StorageId};
+use holdall_graph::{Decay, Graph, Parameter, Role, Storage, StorageId};
 
 /// Which weights are evaluated and exported.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -105,14 +105,43 @@ impl StatePart {
 /// Tensors of fewer elements keep their moments in f32: they are biases and norms, where an error weighs most and bytes least.
 const LEAST_EIGHT_BIT: usize = 4096;
 
-/// Formats of moments that would take fewer bytes than those of a step have, with the bytes that each would save.
-pub fn moment_savings(graph: &Graph, now: MomentFormat) -> Vec<(MomentFormat, u64)> {
-    let bytes = moment_bytes(graph, now);
-    let others = [MomentFormat::EightBit, MomentFormat::Bf16].into_iter();
-    others
-        .map(|format| (format, bytes.saturating_sub(moment_bytes(graph, format))))
-        .filter(|&(_, saved)| saved > 0)
-        .collect()
+/// What a setting that changes numbers would save.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saving {
+    /// For people.
+    pub what: &'static str,
+    /// The key and the value to write in a config.
+    pub setting: [&'static str; 2],
+    /// Bytes of the arena, all else equal.
+    pub bytes: u64,
+}
+
+/// What state and gradients in fewer bits would save in a step with moments of a format, largest first.
+pub fn savings(graph: &Graph, moments: MomentFormat) -> Vec<Saving> {
+    let state_bytes = moment_bytes(graph, moments);
+    let state = |what, format: MomentFormat| Saving {
+        what,
+        setting: ["train.optimizer_state", format.name()],
+        bytes: state_bytes.saturating_sub(moment_bytes(graph, format)),
+    };
+    let gradient_bytes = |graph: &Graph| -> u64 {
+        let storages = graph.storages().iter();
+        let gradients = storages.filter(|storage| storage.role == Role::Gradient);
+        gradients.map(Storage::bytes).sum()
+    };
+    let mut rounded = graph.clone();
+    rounded.round_gradients();
+    let mut savings = vec![
+        state("8-bit optimizer state", MomentFormat::EightBit),
+        state("bf16 optimizer state", MomentFormat::Bf16),
+        Saving {
+            what: "bf16 gradients",
+            setting: ["train.gradients", "bf16"],
+            bytes: gradient_bytes(graph) - gradient_bytes(&rounded),
+        },
+    ];
+    savings.retain(|saving| saving.bytes > 0);
+    savings
 }
 
 /// How the moments of a parameter lie in memory where `asked` was asked for.

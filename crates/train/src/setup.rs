@@ -21,7 +21,7 @@ use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, count_parameters, write_forward_of_one, write_step};
+use crate::step_graph::{StepConfig, write_forward_of_one, write_step};
 use crate::task::Task;
 use crate::tasks;
 
@@ -98,6 +98,7 @@ impl Setup {
             frozen,
             evaluation_batch: config.train.eval_batch_size,
             arithmetic,
+            gradients: config.train.gradients,
             ..StepConfig::new(task)
         };
         if let Some(section) = &config.train.lora {

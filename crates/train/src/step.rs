@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 use holdall_device::{Device, DeviceError, Machine};
 use holdall_graph::adapters::module_of_weight;
-use holdall_graph::{Graph, Parameter, Role, Section, ValueId};
+use holdall_graph::{DType, Graph, Parameter, Role, Section, ValueId};
 use holdall_plan::{Place, Run, Stage, StepPlan};
 
 use crate::batch::{Batch, IGNORED, MicroBatch, Scope, Values};
@@ -218,10 +218,20 @@ impl Step {
 
     /// A parameter's gradient, as the last [`Step::gradients`] left it; `None` where it is frozen.
     pub fn gradient(&self, parameter: &Parameter) -> Result<Option<Cow<'_, [f32]>>, DeviceError> {
-        let value = self.plan.graph.parameter_gradient(parameter);
-        value
-            .map(|value| self.machine.read(&self.plan.place_of(&value)))
-            .transpose()
+        let Some(value) = self.plan.graph.parameter_gradient(parameter) else {
+            return Ok(None);
+        };
+        let place = self.plan.place_of(&value);
+        Ok(Some(match place.dtype {
+            DType::Bf16 => {
+                let bits = self.machine.read::<u16>(&place)?;
+                let numbers = bits
+                    .iter()
+                    .map(|&bits| f32::from_bits(u32::from(bits) << 16));
+                Cow::Owned(numbers.collect())
+            }
+            _ => self.machine.read(&place)?,
+        }))
     }
 
     /// An endpoint that outlives programs, as the last step left it.

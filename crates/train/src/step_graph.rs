@@ -24,7 +24,7 @@ use holdall_graph::{
 };
 use holdall_plan::StepShape;
 
-use crate::config::matches;
+use crate::config::{GradientFormat, matches};
 use crate::error::TrainError;
 use crate::frozen::Frozen;
 use crate::lora::Lora;
@@ -47,6 +47,8 @@ pub struct StepConfig {
     pub evaluation_batch: Option<usize>,
     /// Number formats of the arithmetic.
     pub arithmetic: Arithmetic,
+    /// Number format of accumulated weight gradients.
+    pub gradients: GradientFormat,
     /// Low-rank adapters, which freeze what is pretrained.
     pub lora: Option<Lora>,
 }
@@ -59,6 +61,7 @@ impl fmt::Debug for StepConfig {
             .field("rate_patterns", &self.rate_patterns)
             .field("evaluation_batch", &self.evaluation_batch)
             .field("arithmetic", &self.arithmetic)
+            .field("gradients", &self.gradients)
             .field("moments", &self.optimizer.moments)
             .field("averaging", &self.optimizer.averaging)
             .field("lora", &self.lora)
@@ -76,6 +79,7 @@ impl StepConfig {
             rate_patterns: Vec::new(),
             evaluation_batch: None,
             arithmetic: Arithmetic::F32,
+            gradients: GradientFormat::F32,
             lora: None,
         }
     }
@@ -292,6 +296,9 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     backward(g, Section::Forward, Section::Backward, &seeds_back, &[]);
     if accumulation == 1 {
         replace_instead_of_adding(g);
+    }
+    if config.gradients == GradientFormat::Bf16 {
+        g.round_gradients();
     }
     graph
 }

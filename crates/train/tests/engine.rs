@@ -14,6 +14,8 @@ mod contrastive;
 mod evaluation;
 #[path = "engine/export.rs"]
 mod export;
+#[path = "engine/fewer_bits.rs"]
+mod fewer_bits;
 #[path = "engine/freeze.rs"]
 mod freeze;
 #[path = "engine/golden.rs"]

@@ -10,7 +10,7 @@ use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
 use holdall_train::frozen::ParameterCount;
-use holdall_train::optimizer::{MomentFormat, moment_savings};
+use holdall_train::optimizer::savings;
 use holdall_train::plan_race::Choosing;
 use holdall_train::planned_run::{PlanReport, PlannedRun};
 use holdall_train::prepare::Prepared;
@@ -185,13 +185,13 @@ fn tell_plan(
         if let (Some(report), false) = (report.as_object_mut(), sizes.is_empty()) {
             report.insert("sizes".to_owned(), sizes.into());
         }
-        let savings = moment_savings(&plan.step.graph, setup.step.optimizer.moments);
+        let savings = savings(&plan.step.graph, setup.step.optimizer.moments);
         if let (Some(report), false) = (report.as_object_mut(), savings.is_empty()) {
             let savings: Vec<_> = savings
-                .into_iter()
-                .map(|(format, saved_bytes)| {
-                    let key = "train.optimizer_state";
-                    serde_json::json!({"key": key, "value": format.name(), "saved_bytes": saved_bytes})
+                .iter()
+                .map(|saving| {
+                    let [key, value] = saving.setting;
+                    serde_json::json!({"key": key, "value": value, "saved_bytes": saving.bytes})
                 })
                 .collect();
             report.insert("savings".to_owned(), savings.into());
@@ -257,20 +257,17 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
             "\n  recompute: cheap recomputes norms and activations, blocks 2/8 the first two of eight blocks whole\n",
         );
     }
-    let savings = moment_savings(&plan.step.graph, setup.step.optimizer.moments);
+    let savings = savings(&plan.step.graph, setup.step.optimizer.moments);
     if !savings.is_empty() {
-        text.push_str("\nWhat would change numbers, and is yours to name:\n");
-        for (format, saved_bytes) in savings {
-            let name = match format {
-                MomentFormat::EightBit => "8-bit",
-                format => format.name(),
-            };
-            text.push_str(&format!(
-                "  {name} optimizer state would save {} (train.optimizer_state: {})\n",
-                show_bytes(saved_bytes),
-                format.name()
-            ));
-        }
+        text.push_str("\nWhat changes numbers, and is taken only if you name it:\n");
+    }
+    for saving in savings {
+        let [key, value] = saving.setting;
+        text.push_str(&format!(
+            "  {} would save {} ({key}: {value})\n",
+            saving.what,
+            show_bytes(saving.bytes)
+        ));
     }
     let sizes = setup.plan_other_sizes(site);
     if !sizes.is_empty() {

@@ -1,5 +1,6 @@
 //! Gradient norm, AdamW, and averages of weights.
 
+use holdall_graph::DType;
 use holdall_graph::ops::update::{
     AdamW, AverageAction, MOMENT_BLOCK, MomentFormat, rounding_bits, rounding_key,
 };
@@ -24,17 +25,61 @@ fn sum_of_squares<T: Real>(x: &[T]) -> f64 {
     super::real::fold(lanes)
 }
 
+/// A gradient as it lies in memory.
+#[derive(Clone, Copy)]
+enum Gradient<T> {
+    Full(Rows<T>),
+    Bf16(Rows<u16>),
+}
+
+impl<T: Real> Gradient<T> {
+    fn new(o: &Operands<'_>, input: usize) -> Gradient<T> {
+        match o.input_place(input).dtype {
+            DType::Bf16 => Gradient::Bf16(o.input(input).flat()),
+            _ => Gradient::Full(o.input(input).flat()),
+        }
+    }
+
+    fn width(&self) -> usize {
+        match self {
+            Gradient::Full(rows) => rows.width,
+            Gradient::Bf16(rows) => rows.width,
+        }
+    }
+
+    /// Calls `each` with the place of the first, and numbers: all of `start..end`, or a block after the other.
+    #[inline(always)]
+    fn for_numbers(&self, start: usize, end: usize, mut each: impl FnMut(usize, &[T])) {
+        match self {
+            Gradient::Full(rows) => each(start, &rows.row(0)[start..end]),
+            Gradient::Bf16(rows) => {
+                let mut numbers = [T::ZERO; MOMENT_BLOCK];
+                for (block, bits) in rows.row(0)[start..end].chunks(MOMENT_BLOCK).enumerate() {
+                    for (number, &bits) in numbers.iter_mut().zip(bits) {
+                        *number = T::of(f64::from(f32::from_bits(u32::from(bits) << 16)));
+                    }
+                    each(start + block * MOMENT_BLOCK, &numbers[..bits.len()]);
+                }
+            }
+        }
+    }
+}
+
 pub(super) fn gradient_norm<T: Real>(o: &Operands<'_>) {
     let (out, _) = o.result::<T>(0);
     let parts = o.workspace::<f64>(1);
     let mut total = 0.0;
     for input in 0..o.num_inputs() {
-        let gradient = o.input::<T>(input).flat();
-        let chunks = gradient.width.div_ceil(TASK_ELEMENTS);
+        let gradient = Gradient::<T>::new(o, input);
+        let chunks = gradient.width().div_ceil(TASK_ELEMENTS);
         (0..chunks).into_par_iter().for_each(|chunk| {
             let start = chunk * TASK_ELEMENTS;
-            let end = (start + TASK_ELEMENTS).min(gradient.width);
-            parts.row_mut(chunk)[0] = vectorised(|| sum_of_squares(&gradient.row(0)[start..end]));
+            let end = (start + TASK_ELEMENTS).min(gradient.width());
+            let mut sum = 0.0;
+            gradient.for_numbers(start, end, |_, numbers| {
+                sum += vectorised(|| sum_of_squares(numbers));
+            });
+            parts.row_mut(chunk)[0] = sum;
         });
         total += (0..chunks).map(|chunk| parts.row(chunk)[0]).sum::<f64>();
     }
@@ -108,7 +153,7 @@ pub(super) fn adamw<T: Real>(op: &AdamW, o: &Operands<'_>) {
             keep: T::of(1.0 - rate * parameter.weight_decay),
             maximum: parameter.maximum.map(T::of),
         };
-        let gradient = o.input::<T>(2 + index).flat();
+        let gradient = Gradient::<T>::new(o, 2 + index);
         let mut tensors = Tensors {
             o,
             next: op.first_output(index),
@@ -139,14 +184,14 @@ pub(super) fn adamw<T: Real>(op: &AdamW, o: &Operands<'_>) {
             average,
             numbers,
         };
-        run_pieces(gradient.width.div_ceil(TASK_ELEMENTS), &update);
+        run_pieces(gradient.width().div_ceil(TASK_ELEMENTS), &update);
     });
 }
 
 /// The update of one parameter.
 struct Update<T> {
     weight: Rows<T>,
-    gradient: Rows<T>,
+    gradient: Gradient<T>,
     moments: Moments<T>,
     /// With the share of the weight in it.
     average: Option<(Rows<T>, T)>,
@@ -157,14 +202,16 @@ impl<T: Real> Pieces for Update<T> {
     #[inline(always)]
     fn piece(&self, number: usize) {
         let start = number * TASK_ELEMENTS;
-        let width = TASK_ELEMENTS.min(self.gradient.width - start);
-        let weight = self.weight.columns(start, width);
-        let gradient = self.gradient.columns(start, width);
-        let (weight, gradient) = (weight.row_mut(0), gradient.row(0));
-        update_part(weight, gradient, self.moments, start, self.numbers);
-        if let Some((average, share)) = self.average {
-            follow(average.columns(start, width).row_mut(0), weight, share);
-        }
+        let end = (start + TASK_ELEMENTS).min(self.gradient.width());
+        self.gradient.for_numbers(start, end, |start, gradient| {
+            let weight = self.weight.columns(start, gradient.len());
+            let weight = weight.row_mut(0);
+            update_part(weight, gradient, self.moments, start, self.numbers);
+            if let Some((average, share)) = self.average {
+                let average = average.columns(start, gradient.len());
+                follow(average.row_mut(0), weight, share);
+            }
+        });
     }
 }
 

@@ -322,6 +322,7 @@ impl<'a> Issuer<'a> {
             Op::Fill(op) => self.fill(op.value, &o),
             Op::Add(_) => self.add(&o),
             Op::AddInto(_) => self.add_into(&o),
+            Op::AddRounded(_) => update::add_rounded(&o),
             Op::Cast(_) => self.cast(&o),
             // One process: what it would exchange is in place already.
             Op::Collective(op) => {

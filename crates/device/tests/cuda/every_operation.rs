@@ -12,6 +12,7 @@ use holdall_device::cpu::{Arena, CpuTarget};
 use holdall_device::cuda::CudaTarget;
 use holdall_device::cuda::cards::CARDS;
 use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::add::AddRounded;
 use holdall_graph::ops::collective::{Collective, Exchange};
 use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::ops::fill::Fill;
@@ -463,6 +464,13 @@ fn update(s: &mut Sketch) -> Vec<ValueId> {
     ] {
         g.push_new(WeightAverages { action }, Vec::new(), &[weight, average]);
     }
+    let rounded = g.tensor("rounded", &[10, 7], DType::Bf16, Role::Feature);
+    g.push_new(AddRounded {}, vec![gradient], &[rounded]);
+    g.push(
+        AddRounded {},
+        vec![gradient],
+        vec![Output::accumulate(rounded)],
+    );
     g.enter(Section::Forward);
     s.seen = [&state[..], &halves, &codes, &scales, &[norm]].concat();
     Vec::new()

@@ -77,6 +77,18 @@ impl OptimizerState {
     }
 }
 
+/// Number format of accumulated weight gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GradientFormat {
+    /// 32-bit floats.
+    #[default]
+    #[serde(rename = "f32", alias = "fp32", alias = "float32")]
+    F32,
+    /// 16-bit brain floats for matrices, 32-bit floats for the rest.
+    #[serde(rename = "bf16", alias = "bfloat16")]
+    Bf16,
+}
+
 /// What to keep for the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

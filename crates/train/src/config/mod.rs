@@ -36,8 +36,8 @@ use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, OptimizerState, Precision, RecomputeChoice, SaveEvery,
-    Schedule, Subset, Warmup,
+    ClassWeights, Count, EvalEvery, GradientFormat, OptimizerState, Precision, RecomputeChoice,
+    SaveEvery, Schedule, Subset, Warmup,
 };
 pub use self::freeze::{Freeze, FrozenShare, covers};
 pub use self::generation_section::{

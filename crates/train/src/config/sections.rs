@@ -4,7 +4,7 @@ use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    EvalEvery, OptimizerState, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
+    EvalEvery, GradientFormat, OptimizerState, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
 };
 use super::freeze::Freeze;
 use super::lora_section::LoraSection;
@@ -48,6 +48,8 @@ pub struct TrainSection {
     pub optimizer: OptimizerSection,
     /// Number format of the optimizer's moments.
     pub optimizer_state: OptimizerState,
+    /// Number format of accumulated weight gradients.
+    pub gradients: GradientFormat,
     /// Decay of an average of the weights over the steps, which is evaluated and exported.
     #[serde(with = "real_or_none")]
     pub ema: Option<f64>,
@@ -95,6 +97,7 @@ impl Default for TrainSection {
             clip_norm: Some(1.0),
             optimizer: OptimizerSection::default(),
             optimizer_state: OptimizerState::F32,
+            gradients: GradientFormat::F32,
             ema: None,
             interpolate: None,
             dropout: 0.0,

@@ -169,6 +169,11 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
             "by default it is `eval_on: [validation]`",
         ),
         (
+            "train: {optimizer_state: 4bit}",
+            "line 1: train.optimizer_state: `4bit`, expected one of 8-bit, 8bit, int8, f32, float32, fp32, bf16, bfloat16: found `train: {optimizer_state: 4bit}`",
+            "did you mean `8bit`?",
+        ),
+        (
             "precision: fp61",
             "line 1: precision: `fp61`, expected one of auto, f32, float32, fp32, float16, fp16, bf16, bfloat16, tf32: found `precision: fp61`",
             "did you mean `fp16`?",
@@ -297,6 +302,18 @@ fn numbers_that_make_no_sense_are_refused() {
         (
             "train: {lr_by: {head.*: -1}}",
             "train.lr_by.head.*: -1, expected a number of at least 0",
+        ),
+        (
+            "train: {ema: 1}",
+            "train.ema: 1, expected a decay above 0 and below 1, or none",
+        ),
+        (
+            "train: {interpolate: 1.5}",
+            "train.interpolate: 1.5, expected a share above 0 and below 1, or none",
+        ),
+        (
+            "train: {interpolate: 0.5, ema: 0.9}",
+            "train.interpolate: 0.5, expected no `ema` beside it: one kind of average is evaluated and exported",
         ),
         (
             "train: {lr_end: 2}",

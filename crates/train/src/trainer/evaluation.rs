@@ -57,7 +57,7 @@ impl Trainer {
             Averaging::OverSteps { .. } => {}
             Averaging::WithStart { .. } => {
                 let setup = &self.planned.prepared.setup;
-                let start = setup.step.task.weights(setup.seed)?;
+                let start = setup.step.weights(setup.seed)?;
                 let checksum = self.step.interpolate(device, start)?;
                 if self.state.starting_weights.as_ref() != Some(&checksum) {
                     return Err(other_start(&self.planned.config.model));

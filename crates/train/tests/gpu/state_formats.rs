@@ -1,5 +1,6 @@
 //! Moments in fewer bits and averages of weights on a GPU: near f32, the same bits twice, and places exchanged without a trace.
 
+use holdall_train::config::GradientFormat;
 use holdall_train::optimizer::{Averaging, MomentFormat};
 
 use crate::card::{ALL, Gpu, Run, assert_same_bits, bits, small, small_task};
@@ -16,23 +17,32 @@ fn mean(losses: &[f64]) -> f64 {
 fn losses_stay_near_those_with_moments_in_f32_and_are_the_same_twice() {
     let Some(gpu) = Gpu::open() else { return };
     for arithmetic in gpu.supported(ALL) {
-        let losses = |moments| {
+        let losses = |moments, gradients| {
             let mut config = small(gpu.device, arithmetic);
-            config.optimizer.moments = moments;
+            (config.optimizer.moments, config.gradients) = (moments, gradients);
             let mut run = Run::begin(gpu.device, &config, NUM_STEPS);
             (run.losses(NUM_STEPS), run.state())
         };
-        let (expected, _) = losses(MomentFormat::F32);
-        for moments in [MomentFormat::Bf16, MomentFormat::EightBit] {
-            let what = format!("{}, moments in {}", arithmetic.name(), moments.name());
-            let (found, state) = losses(moments);
+        let (expected, _) = losses(MomentFormat::F32, GradientFormat::F32);
+        for (moments, gradients) in [
+            (MomentFormat::Bf16, GradientFormat::F32),
+            (MomentFormat::EightBit, GradientFormat::F32),
+            (MomentFormat::F32, GradientFormat::Bf16),
+            (MomentFormat::EightBit, GradientFormat::Bf16),
+        ] {
+            let what = format!(
+                "{}, moments in {}, gradients in {gradients:?}",
+                arithmetic.name(),
+                moments.name()
+            );
+            let (found, state) = losses(moments, gradients);
             assert_eq!(found[0], expected[0], "{what}: before any update");
             let pairs = found.chunks(TOGETHER).zip(expected.chunks(TOGETHER));
             let off = pairs.map(|(found, expected)| (mean(found) / mean(expected) - 1.0).abs());
             let off = off.fold(0.0, f64::max);
             println!("{what}: means of {TOGETHER} losses are off by {off:.1e}");
             assert!(off < 5e-2, "{what}: {found:?}, expected {expected:?}");
-            let (again, state_again) = losses(moments);
+            let (again, state_again) = losses(moments, gradients);
             assert_eq!(again, found, "{what}");
             assert_same_bits(&state_again, &state, &what);
         }

@@ -9,7 +9,7 @@
 // Tensors are sorted by first_chunk; all pointers are 16-byte aligned.
 struct Tensor {
     float *weight;
-    const float *gradient;
+    const void *gradient; // floats, or bf16
     void *m; // floats, bf16 or codes
     void *v;
     float *m_scales; // of blocks of codes
@@ -22,8 +22,20 @@ struct Tensor {
     int rate;
     float maximum; // infinity where there is none
     u32 number;    // of the parameter
+    int gradient_is_bf16;
+    int pad;
+
+    // Four gradients; `at` is a multiple of four.
+    __device__ __forceinline__ float4 gradients(i64 at) const {
+        if (!gradient_is_bf16) return *reinterpret_cast<const float4 *>((const float *)gradient + at);
+        ushort4 bits = *reinterpret_cast<const ushort4 *>((const u16 *)gradient + at);
+        return make_float4(bf16_to_float(bits.x), bf16_to_float(bits.y), bf16_to_float(bits.z), bf16_to_float(bits.w));
+    }
+    __device__ __forceinline__ float one_gradient(i64 at) const {
+        return gradient_is_bf16 ? bf16_to_float(((const u16 *)gradient)[at]) : ((const float *)gradient)[at];
+    }
 };
-static_assert(sizeof(Tensor) == 96, "as the launcher lays it out");
+static_assert(sizeof(Tensor) == 104, "as the launcher lays it out");
 
 // The last tensor that begins at or before this block's chunk. The table stays in the cache.
 __device__ __forceinline__ int tensor_of_block(const Tensor *tensors, int num_tensors) {
@@ -53,10 +65,9 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     follow();
     const Tensor &tensor = tensors[tensor_of_block(tensors, num_tensors)];
     i64 start = ((i64)blockIdx.x - tensor.first_chunk) * UPDATE_CHUNK, rest = tensor.n - start;
-    const float *gradient = tensor.gradient + start;
     float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     auto add = [&](int at) {
-        float4 g = *reinterpret_cast<const float4 *>(gradient + at);
+        float4 g = tensor.gradients(start + at);
         sums.x += g.x * g.x, sums.y += g.y * g.y, sums.z += g.z * g.z, sums.w += g.w * g.w;
     };
     if (rest >= UPDATE_CHUNK) {
@@ -65,7 +76,10 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     } else {
         int packed = (int)rest / 4 * 4;
         for (int at = 4 * threadIdx.x; at < packed; at += 4 * UPDATE_THREADS) add(at);
-        if (threadIdx.x < rest - packed) sums.x += gradient[packed + threadIdx.x] * gradient[packed + threadIdx.x];
+        if (threadIdx.x < rest - packed) {
+            float g = tensor.one_gradient(start + packed + threadIdx.x);
+            sums.x += g * g;
+        }
     }
     double sum = block_sum((sums.x + sums.y) + (sums.z + sums.w));
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
@@ -153,11 +167,11 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     i64 start = ((i64)blockIdx.x - tensor.first_chunk) * UPDATE_CHUNK;
     int count = (int)min(tensor.n - start, (i64)UPDATE_CHUNK), packed = count / 4 * 4;
     float *m = (float *)tensor.m + start, *v = (float *)tensor.v + start;
-    const float *weight = tensor.weight + start, *gradient = tensor.gradient + start;
+    const float *weight = tensor.weight + start;
 #pragma unroll 2
     for (int at = 4 * threadIdx.x; at < packed; at += 4 * UPDATE_THREADS) {
         float4 w4 = *reinterpret_cast<const float4 *>(weight + at), m4 = *reinterpret_cast<float4 *>(m + at);
-        float4 v4 = *reinterpret_cast<float4 *>(v + at), g4 = *reinterpret_cast<const float4 *>(gradient + at);
+        float4 v4 = *reinterpret_cast<float4 *>(v + at), g4 = tensor.gradients(start + at);
         numbers.step(w4.x, m4.x, v4.x, g4.x);
         numbers.step(w4.y, m4.y, v4.y, g4.y);
         numbers.step(w4.z, m4.z, v4.z, g4.z);
@@ -169,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     int at = packed + threadIdx.x;
     if (at >= count) return;
     float w = weight[at];
-    numbers.step(w, m[at], v[at], gradient[at]);
+    numbers.step(w, m[at], v[at], tensor.one_gradient(start + at));
     store_weight(tensor, start + at, w, average_share);
 }
 
@@ -190,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     i64 start = ((i64)blockIdx.x - tensor.first_chunk) * UPDATE_CHUNK;
     int count = (int)min(tensor.n - start, (i64)UPDATE_CHUNK), packed = count / 4 * 4;
     u16 *m = (u16 *)tensor.m + start, *v = (u16 *)tensor.v + start;
-    const float *weight = tensor.weight + start, *gradient = tensor.gradient + start;
+    const float *weight = tensor.weight + start;
     auto step = [&](float &w, u16 &m_bits, u16 &v_bits, float g, int at) {
         float m = bf16_to_float(m_bits), v = bf16_to_float(v_bits);
         numbers.step(w, m, v, g);
@@ -200,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
 #pragma unroll 2
     for (int at = 4 * threadIdx.x; at < packed; at += 4 * UPDATE_THREADS) {
         float4 w4 = *reinterpret_cast<const float4 *>(weight + at);
-        float4 g4 = *reinterpret_cast<const float4 *>(gradient + at);
+        float4 g4 = tensor.gradients(start + at);
         ushort4 m4 = *reinterpret_cast<ushort4 *>(m + at), v4 = *reinterpret_cast<ushort4 *>(v + at);
         step(w4.x, m4.x, v4.x, g4.x, at);
         step(w4.y, m4.y, v4.y, g4.y, at + 1);
@@ -213,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     int at = packed + threadIdx.x;
     if (at >= count) return;
     float w = weight[at];
-    step(w, m[at], v[at], gradient[at], at);
+    step(w, m[at], v[at], tensor.one_gradient(start + at), at);
     store_weight(tensor, start + at, w, average_share);
 }
 
@@ -272,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
             u8 m_code[4], v_code[4];
             if (at + 4 <= end) {
                 float4 w4 = *reinterpret_cast<const float4 *>(tensor.weight + at);
-                float4 g4 = *reinterpret_cast<const float4 *>(tensor.gradient + at);
+                float4 g4 = tensor.gradients(at);
                 uchar4 mc = *reinterpret_cast<const uchar4 *>(m_codes + at);
                 uchar4 vc = *reinterpret_cast<const uchar4 *>(v_codes + at);
                 w[4 * half] = w4.x, w[4 * half + 1] = w4.y, w[4 * half + 2] = w4.z, w[4 * half + 3] = w4.w;
@@ -285,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
                 for (int i = 0; i < 4; i++) {
                     bool there = at + i < end;
                     w[4 * half + i] = there ? tensor.weight[at + i] : 0.0f;
-                    g[i] = there ? tensor.gradient[at + i] : 0.0f;
+                    g[i] = there ? tensor.one_gradient(at + i) : 0.0f;
                     m_code[i] = there ? m_codes[at + i] : SIGNED_ZERO;
                     v_code[i] = there ? v_codes[at + i] : 0;
                 }
@@ -328,6 +342,24 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
             }
         }
     }
+}
+
+// y = bf16(y + x), rounded to the nearest. Both are 8-byte aligned at multiples of four.
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) add_rounded(u16 *y, const float *x, i64 n, int accumulate) {
+    follow();
+    i64 at = 4 * ((i64)blockIdx.x * UPDATE_THREADS + threadIdx.x);
+    if (at + 4 <= n) {
+        float4 sum = *reinterpret_cast<const float4 *>(x + at);
+        if (accumulate) {
+            ushort4 old = *reinterpret_cast<const ushort4 *>(y + at);
+            sum.x += bf16_to_float(old.x), sum.y += bf16_to_float(old.y);
+            sum.z += bf16_to_float(old.z), sum.w += bf16_to_float(old.w);
+        }
+        *reinterpret_cast<ushort4 *>(y + at) =
+            make_ushort4(float_to_bf16(sum.x), float_to_bf16(sum.y), float_to_bf16(sum.z), float_to_bf16(sum.w));
+        return;
+    }
+    for (; at < n; at++) y[at] = float_to_bf16(x[at] + (accumulate ? bf16_to_float(y[at]) : 0.0f));
 }
 
 #define EXCHANGE 0

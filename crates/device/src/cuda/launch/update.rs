@@ -2,7 +2,7 @@
 //! format of moments.
 
 use holdall_graph::ops::update::{AdamW, AverageAction, MomentFormat};
-use holdall_graph::{Graph, Op};
+use holdall_graph::{DType, Graph, Op, Write};
 
 use super::super::driver::Argument;
 use super::super::target::UPDATE_CHUNK;
@@ -11,7 +11,7 @@ use crate::DeviceError;
 use crate::dynamic_map::{DynamicMap, NUM_PARTS, SIGNED, UNSIGNED};
 
 /// Bytes of an entry of the table, as `kernels/update.cu` declares it.
-const TENSOR_BYTES: usize = 96;
+const TENSOR_BYTES: usize = 104;
 
 /// Bytes of both dynamic maps there.
 const MAPS_BYTES: usize = 2 * (2 * 256 * 4 + NUM_PARTS);
@@ -47,6 +47,7 @@ struct Tensor {
     rate: i32,
     maximum: f32,
     number: u32,
+    gradient_is_bf16: bool,
 }
 
 /// The table as bytes, and how many chunks all tensors have together.
@@ -66,8 +67,12 @@ fn table(tensors: &[Tensor]) -> (Vec<u8>, usize) {
             tensor.elements as u64,
             chunks as u64,
         ];
-        for address in words[..4].iter().chain([&tensor.average]) {
-            assert!(address % 16 == 0, "tensors of an update are aligned");
+        for (place, address) in words[..4].iter().chain([&tensor.average]).enumerate() {
+            let alignment = match (place, tensor.gradient_is_bf16) {
+                (1, true) => 8,
+                _ => 16,
+            };
+            assert!(address % alignment == 0, "tensors of an update are aligned");
         }
         for word in words {
             bytes.extend(word.to_le_bytes());
@@ -76,6 +81,8 @@ fn table(tensors: &[Tensor]) -> (Vec<u8>, usize) {
         bytes.extend(tensor.rate.to_le_bytes());
         bytes.extend(tensor.maximum.to_le_bytes());
         bytes.extend(tensor.number.to_le_bytes());
+        bytes.extend(i32::from(tensor.gradient_is_bf16).to_le_bytes());
+        bytes.extend(0i32.to_le_bytes());
         chunks += tensor.elements.div_ceil(UPDATE_CHUNK);
     }
     debug_assert_eq!(bytes.len(), tensors.len() * TENSOR_BYTES);
@@ -106,6 +113,7 @@ pub(super) fn gradient_norm(index: usize, o: &Operands<'_, '_>) -> Result<(), De
             Tensor {
                 gradient,
                 elements,
+                gradient_is_bf16: o.input(input).dtype == DType::Bf16,
                 ..Tensor::default()
             }
         })
@@ -155,6 +163,7 @@ pub(super) fn adamw(op: &AdamW, index: usize, o: &Operands<'_, '_>) -> Result<()
             rate: parameter.rate as i32,
             maximum: parameter.maximum.unwrap_or(f64::INFINITY) as f32,
             number: number as u32,
+            gradient_is_bf16: o.input(2 + number).dtype == DType::Bf16,
         };
         let place = FORMATS.iter().position(|&one| one == parameter.moments);
         by_format[place.expect("every format is listed")].push(tensor);
@@ -277,5 +286,16 @@ pub(super) fn weight_averages(
         [chunks, 1, 1],
         256,
         arguments![table, tensors.len() as i32, action, share as f32],
+    )
+}
+
+pub(super) fn add_rounded(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (x, (y, mode)) = (o.input(0), o.result(0));
+    let ((x, elements), (y, _)) = (flat(x), flat(y));
+    o.issuer.launch(
+        "add_rounded",
+        [elements.div_ceil(4 * 256), 1, 1],
+        256,
+        arguments![y, x, elements as i64, i32::from(mode == Write::Accumulate)],
     )
 }
