@@ -36,6 +36,8 @@ mod evaluating;
 mod folders;
 #[path = "cli/forecast.rs"]
 mod forecast;
+#[path = "cli/freeze.rs"]
+mod freeze;
 #[cfg(unix)]
 #[path = "cli/full_disk.rs"]
 mod full_disk;
@@ -55,6 +57,8 @@ mod large_pictures;
 #[cfg(target_os = "linux")]
 #[path = "cli/limits.rs"]
 mod limits;
+#[path = "cli/lora.rs"]
+mod lora;
 #[path = "cli/memory.rs"]
 mod memory;
 #[path = "cli/monitor.rs"]

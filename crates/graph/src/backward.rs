@@ -71,9 +71,7 @@ impl<'g> Backward<'g> {
         wanted: &[ValueId],
         targets: &[(ValueId, ValueId)],
     ) -> Backward<'g> {
-        let forward: Vec<usize> = (0..graph.nodes().len())
-            .filter(|&index| graph.nodes()[index].section == of)
-            .collect();
+        let forward = nodes_of(graph, of);
         let needs = what_needs_gradients(graph, &forward, wanted);
         let reads = views_on_the_way(graph, &forward, seeds);
         let mut gradients = HashMap::new();
@@ -190,6 +188,18 @@ impl Backward<'_> {
         Output { value, mode }
     }
 
+    /// The same for a node that adds, and must leave something even where the parameter is frozen: scratch under this name.
+    pub fn target_or_scrap(&mut self, parameter: ValueId, scrap: &str) -> Output {
+        if self.wants(parameter) {
+            return self.target(parameter);
+        }
+        let shape = self.graph.shape(parameter);
+        let scrap = self.graph.statistic(scrap, shape.dims());
+        let zero = Fill { value: 0.0 };
+        self.graph.push_new(zero, Vec::new(), &[scrap]);
+        Output::accumulate(scrap)
+    }
+
     /// The same for a node that can only add: what is there before it is zero, or other contributions.
     pub fn added(&mut self, value: ValueId) -> Output {
         let target = self.target(value);
@@ -277,8 +287,8 @@ impl Backward<'_> {
         let view = *self.graph.value(gradient);
         let last = self.graph.nodes().len() - 1;
         let node = &self.graph.nodes()[last];
+        // Whether it replaced or added: this was the last contribution.
         let fusable = matches!(&node.op, Op::LinearInputGrad(op) if op.activation.is_none())
-            && node.outputs[0].mode == Write::Overwrite
             && self.graph.value(node.outputs[0].value).storage == view.storage
             && self.graph.value(node.outputs[0].value).shape.num_elements()
                 == view.shape.num_elements();
@@ -301,6 +311,17 @@ impl Backward<'_> {
     pub fn reached(&mut self, node: &Node, output: usize) -> Option<ValueId> {
         self.upstream(node.outputs[output].value)
     }
+}
+
+/// By storage: does what the section's nodes write there depend on a trainable parameter?
+pub fn needs_gradients(graph: &Graph, section: Section) -> Vec<bool> {
+    what_needs_gradients(graph, &nodes_of(graph, section), &[])
+}
+
+fn nodes_of(graph: &Graph, section: Section) -> Vec<usize> {
+    (0..graph.nodes().len())
+        .filter(|&index| graph.nodes()[index].section == section)
+        .collect()
 }
 
 /// By storage: does it depend on a trainable parameter or a wanted value?

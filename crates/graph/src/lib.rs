@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapters;
 mod backward;
 mod cost;
 mod graph;
@@ -28,7 +29,7 @@ mod op;
 pub mod ops;
 mod value;
 
-pub use backward::{Backward, backward, backward_into};
+pub use backward::{Backward, backward, backward_into, needs_gradients};
 pub use cost::{Cost, NodeView};
 pub use graph::{
     BlockId, Copies, Decay, Graph, Node, NodeId, Output, Parameter, ParameterId, Section, Write,

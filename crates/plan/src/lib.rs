@@ -45,7 +45,9 @@ pub use lifetimes::{Lifetimes, lifetimes_of};
 pub use memory_map::{MappedOperation, MappedProgram, MemoryMap, PlacedBox, Tenant};
 pub use pack::{Item, Packing, liveness_peak, pack};
 pub use program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
-pub use recompute::{LaneOrder, Recompute, RecomputePolicy, Rewritten, rewrite};
+pub use recompute::{
+    LaneOrder, Recompute, RecomputePolicy, Rewritten, num_trained_blocks, rewrite,
+};
 pub use request::Request;
 pub use search::{
     Build, Candidate, Choice, Plan, StepShape, WeightCopies, contenders, plan, plan_of, search,

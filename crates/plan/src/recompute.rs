@@ -3,11 +3,15 @@
 //! A value of the forward pass that a policy does not keep is recomputed right before the first backward
 //! node that reads it, from values that are kept. The same nodes on the same operands give the same bits, so
 //! recomputation changes no value.
+//!
+//! What only frozen parameters lead to is never recomputed: its last values are all that a backward pass reads, and they are as
+//! large as what they would be recomputed from. Its blocks do not count among those that a policy speaks of.
 
 use std::collections::{HashMap, HashSet};
 
 use holdall_graph::{
     BlockId, Graph, Node, Output, RecomputeRule, Role, Section, StorageId, Value, ValueId, Write,
+    needs_gradients,
 };
 use serde::{Deserialize, Serialize};
 
@@ -127,6 +131,8 @@ pub struct Rewritten {
     pub first_pass: Vec<Node>,
     /// Forward, complete.
     pub forward: Vec<Node>,
+    /// Forward of a micro-batch whose first pass has run: without what only the first pass needed of frozen layers.
+    pub second_pass: Vec<Node>,
     /// Backward, with what it recomputes.
     pub backward: Vec<Node>,
     /// Activations that the forward pass leaves for the backward pass.
@@ -152,7 +158,8 @@ impl Rewritten {
             Stage::Loss => section(Section::Loss),
             Stage::KeptBackward => self.backward.iter().collect(),
             Stage::ForwardBackward => {
-                let forward = self.forward.iter().filter(|node| !self.is_added_once(node));
+                let forward = self.second_pass.iter();
+                let forward = forward.filter(|node| !self.is_added_once(node));
                 forward.chain(&self.backward).collect()
             }
             Stage::Update => section(Section::Update),
@@ -197,14 +204,15 @@ pub fn rewrite(graph: &Graph, policy: &RecomputePolicy) -> Rewritten {
         .map(|output| graph.value(output.value).storage)
         .filter(|&storage| graph.storage(storage).role == Role::Activation)
         .collect();
-    let kept = backward
+    let read: HashSet<StorageId> = backward
         .iter()
         .flat_map(|node| &node.inputs)
         .map(|&input| graph.value(input).storage)
-        .filter(|storage| produced.contains(storage))
         .collect();
+    let kept = read.intersection(&produced).copied().collect();
     Rewritten {
         first_pass: first_pass(&graph, &forward),
+        second_pass: second_pass(&graph, &forward, read),
         forward,
         backward,
         kept,
@@ -230,6 +238,81 @@ fn first_pass(graph: &Graph, forward: &[Node]) -> Vec<Node> {
     nodes
 }
 
+/// The forward nodes without those of frozen layers that neither the backward pass, which reads `needed`, nor a loss of the
+/// micro-batch depends on: the first pass has left their results.
+fn second_pass(graph: &Graph, forward: &[Node], mut needed: HashSet<StorageId>) -> Vec<Node> {
+    let is_trained = needs_gradients(graph, Section::Forward);
+    let mut nodes = Vec::new();
+    for node in forward.iter().rev() {
+        let wanted = node.outputs.iter().any(|output| {
+            let id = graph.value(output.value).storage;
+            let is_result = graph.storage(id).role != Role::Activation;
+            is_trained[id.0]
+                || needed.contains(&id)
+                || (is_result && !graph.is_left_by_first_pass(id))
+        });
+        if wanted {
+            needed.extend(node.inputs.iter().map(|&input| graph.value(input).storage));
+            nodes.push(node.clone());
+        }
+    }
+    nodes.reverse();
+    nodes
+}
+
+/// By block: its place among those that have a backward pass, or `None` where all of it is frozen. A block of no forward node counts:
+/// policies speak of it as ever.
+fn places_of_blocks(graph: &Graph) -> Vec<Option<usize>> {
+    let mut is_forward = vec![false; graph.blocks().len()];
+    let mut is_backward = is_forward.clone();
+    for node in graph.nodes() {
+        match (node.section, node.block) {
+            (Section::Forward, Some(BlockId(block))) => is_forward[block] = true,
+            (Section::Backward, Some(BlockId(block))) => is_backward[block] = true,
+            _ => {}
+        }
+    }
+    let mut place = 0;
+    let places = is_forward.into_iter().zip(is_backward);
+    places
+        .map(|(is_forward, is_backward)| {
+            let counts = is_backward || !is_forward;
+            place += usize::from(counts);
+            counts.then(|| place - 1)
+        })
+        .collect()
+}
+
+/// Blocks that policies speak of: all but those that are frozen.
+pub fn num_trained_blocks(graph: &Graph) -> usize {
+    places_of_blocks(graph).into_iter().flatten().count()
+}
+
+/// By storage: is it computed from frozen parameters alone, trained ones having no part in it?
+fn frozen_storages(graph: &Graph, forward: &[Node]) -> Vec<bool> {
+    let is_trained = needs_gradients(graph, Section::Forward);
+    let mut of_parameters: Vec<bool> = graph
+        .storages()
+        .iter()
+        .map(|storage| storage.role == Role::Weight)
+        .collect();
+    for node in forward {
+        let storage = |value: ValueId| graph.value(value).storage.0;
+        if node
+            .inputs
+            .iter()
+            .any(|&input| of_parameters[storage(input)])
+        {
+            for output in &node.outputs {
+                of_parameters[storage(output.value)] = true;
+            }
+        }
+    }
+    let both = of_parameters.into_iter().zip(is_trained);
+    both.map(|(of_parameters, is_trained)| of_parameters && !is_trained)
+        .collect()
+}
+
 /// Index of a forward node, and which of its outputs.
 type Producer = (usize, usize);
 
@@ -241,6 +324,10 @@ struct Rewriter<'p> {
     forward: Vec<Node>,
     /// Activations that leave their block: what enters the next one is always kept.
     leaving: HashSet<StorageId>,
+    /// By storage: computed by frozen layers alone.
+    frozen: Vec<bool>,
+    /// By block: which of the blocks that policies speak of it is.
+    places: Vec<Option<usize>>,
     /// Activation -> the storage that holds it when recomputed.
     recomputed: HashMap<StorageId, StorageId>,
     /// The same for the columns of a join, once for each block that reads them: a part of a join is read again when the backward
@@ -255,12 +342,15 @@ impl<'p> Rewriter<'p> {
     fn new(graph: Graph, forward: &[Node], policy: &'p RecomputePolicy) -> Rewriter<'p> {
         let mut producers: HashMap<StorageId, Vec<Producer>> = HashMap::new();
         let mut leaving = HashSet::new();
+        let places = places_of_blocks(&graph);
+        let place = |block: Option<BlockId>| place_of(&places, block);
         for (index, node) in forward.iter().enumerate() {
             for &input in &node.inputs {
                 let storage = graph.value(input).storage;
                 for &(producer, _) in producers.get(&storage).into_iter().flatten() {
                     let producer: &Node = &forward[producer];
-                    if policy.group_of(producer.block) != policy.group_of(node.block) {
+                    if policy.group_of(place(producer.block)) != policy.group_of(place(node.block))
+                    {
                         leaving.insert(storage);
                     }
                 }
@@ -274,6 +364,8 @@ impl<'p> Rewriter<'p> {
             }
         }
         Rewriter {
+            frozen: frozen_storages(&graph, forward),
+            places,
             graph,
             policy,
             producers,
@@ -305,7 +397,8 @@ impl<'p> Rewriter<'p> {
                 self.recompute(&node, reader, nodes);
                 self.recomputed[&value.storage]
             }
-            None => match (self.policy.of(node.block), node.op.rules().recompute()) {
+            None if self.frozen[value.storage.0] && !self.is_from_inputs(&node) => return id,
+            None => match (self.policy_of(&node), node.op.rules().recompute()) {
                 (Recompute::None, _) | (Recompute::Cheap, None) => return id,
                 (Recompute::Blocks, _) if self.leaving.contains(&value.storage) => return id,
                 (Recompute::Blocks, _) | (Recompute::Cheap, Some(RecomputeRule::SameNode)) => {
@@ -334,6 +427,19 @@ impl<'p> Rewriter<'p> {
             },
         };
         self.graph.add_value(Value { storage, ..value })
+    }
+
+    fn policy_of(&self, node: &Node) -> Recompute {
+        self.policy.of(place_of(&self.places, node.block))
+    }
+
+    /// Whether a node reads inputs and weights alone: recomputed, it needs nothing else to be kept.
+    fn is_from_inputs(&self, node: &Node) -> bool {
+        let mut inputs = node.inputs.iter();
+        inputs.all(|&input| {
+            let storage = self.graph.value(input).storage;
+            self.graph.storage(storage).role != Role::Activation
+        })
     }
 
     fn recompute(&mut self, node: &Node, reader: Option<BlockId>, nodes: &mut Vec<Node>) {
@@ -371,7 +477,7 @@ impl<'p> Rewriter<'p> {
             let node = &self.forward[producer];
             let again = node.op.rules().recompute() == Some(RecomputeRule::SameNode)
                 && node.outputs.len() == 1;
-            match self.policy.of(node.block) {
+            match self.policy_of(node) {
                 Recompute::None => true,
                 Recompute::Cheap => !again,
                 Recompute::Blocks => self.leaving.contains(&value.storage) || !again,
@@ -441,6 +547,10 @@ impl<'p> Rewriter<'p> {
         self.recomputed.insert(value.storage, storage);
         self.graph.add_value(Value { storage, ..value })
     }
+}
+
+fn place_of(places: &[Option<usize>], block: Option<BlockId>) -> Option<BlockId> {
+    block.and_then(|BlockId(block)| places[block]).map(BlockId)
 }
 
 /// The work of a forward node within the backward pass.

@@ -25,6 +25,8 @@ pub struct Request {
     pub host_state: Option<HostState>,
     /// What the arithmetic is called.
     pub precision: &'static str,
+    /// What the format of the optimizer's state is called.
+    pub optimizer_state: &'static str,
     /// What a smaller effective batch costs, as a message ends: `: fewer negatives`, or nothing.
     pub smaller_batch_note: &'static str,
 }

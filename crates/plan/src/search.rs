@@ -17,7 +17,7 @@ use crate::error::PlanError;
 use crate::host_state::{HostState, OnHost};
 use crate::layout::{Breakdown, Layout, StepPlan};
 use crate::lifetimes::{lifetimes_of, lifetimes_of_rewritten};
-use crate::recompute::{RecomputePolicy, Rewritten, rewrite};
+use crate::recompute::{RecomputePolicy, Rewritten, num_trained_blocks, rewrite};
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 
@@ -205,7 +205,7 @@ fn entries_of(
         (true, Copies::Resident) => WeightCopies::Resident,
         (true, Copies::PerUse) => WeightCopies::PerUse,
     };
-    let num_blocks = graph.blocks().len();
+    let num_blocks = num_trained_blocks(&graph);
     let host_states = host_states(request, &graph, target);
     let all = policies(request, num_blocks, batch_size, target.has_lanes());
     // Whether lanes take turns or not, nodes are the same: those policies follow each other, and share them.
@@ -282,6 +282,7 @@ struct Field<'a> {
     build: Build<'a>,
     target: &'a dyn Target,
     precision: &'static str,
+    optimizer_state: &'static str,
     entries: Vec<Entry>,
     layout: Option<(Choice, Layout)>,
 }
@@ -318,6 +319,7 @@ impl<'a> Field<'a> {
             build,
             target,
             precision: request.precision,
+            optimizer_state: request.optimizer_state,
             entries,
             layout: None,
         }
@@ -340,7 +342,7 @@ impl<'a> Field<'a> {
             choice, seconds, ..
         } = self.entries[index];
         let (kept, accumulation) = (choice.kept_micro_batches, choice.gradient_accumulation);
-        let precision = self.precision;
+        let (precision, optimizer_state) = (self.precision, self.optimizer_state);
         let layout = self.layout(&choice);
         let arena_bytes = layout.arena_bytes(kept, accumulation);
         let lifetimes = layout.lifetimes();
@@ -348,7 +350,7 @@ impl<'a> Field<'a> {
             choice,
             is_coupled: lifetimes.is_coupled(),
             precision,
-            optimizer_state: "f32",
+            optimizer_state,
             arena_bytes,
             process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
             host_bytes: lifetimes.outliving.host_bytes,

@@ -18,10 +18,11 @@
 //! scale. Beside it: [`forward`] runs forward programs alone, [`generation`] decodes captions token by token, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`]
 //! keep what must survive a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] and
 //! [`scores`] are what a run says, [`requests`] what it is asked meanwhile, [`recorder`] what its memory did, [`failure_file`] how
-//! it failed, [`export`] writes a model folder, [`verify`] certifies that the split changed nothing.
+//! it failed, [`export`] writes a model folder, [`lora`] says which layers have low-rank adapters, [`adapter_files`] writes those, [`verify`] certifies that the split changed nothing.
 
 #![forbid(unsafe_code)]
 
+pub mod adapter_files;
 pub mod appended_file;
 pub mod batch;
 pub mod budget;
@@ -34,9 +35,11 @@ pub mod export;
 pub mod failure_file;
 mod feed;
 pub mod forward;
+pub mod frozen;
 pub mod generation;
 pub mod journal;
 pub mod loader_budget;
+pub mod lora;
 mod operations;
 pub mod optimizer;
 mod picture_changes;
@@ -65,6 +68,7 @@ pub mod step_graph;
 pub mod task;
 pub mod tasks;
 pub mod trainer;
+mod update_graph;
 pub mod verify;
 
 pub use error::TrainError;

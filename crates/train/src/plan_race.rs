@@ -96,7 +96,7 @@ pub(crate) fn choose(
         return Ok(plans.remove(0));
     }
     let samples = plans[0].effective_batch.min(MOST_SAMPLES);
-    let batch = setup.step.task.random_batch(samples, setup.seed);
+    let batch = setup.step.random_batch(samples, setup.seed);
     let began = Instant::now();
     let timings = race(
         &plans,

@@ -15,6 +15,7 @@ use crate::checkpoint::{Checkpoint, SplitOfBatch};
 use crate::config::{RunConfig, TaskName};
 use crate::error::TrainError;
 use crate::feed::Feed;
+use crate::frozen::ParameterCount;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
 use crate::plan_race::Choosing;
 use crate::prepare::Prepared;
@@ -44,6 +45,10 @@ pub struct PlanReport<'a> {
     pub knee_bytes: Option<u64>,
     /// Bytes that no layout can do without.
     pub bound_bytes: u64,
+    /// Numbers that the model has.
+    pub parameters: u64,
+    /// Those of them that are trained.
+    pub trained_parameters: u64,
 }
 
 impl<'a> PlanReport<'a> {
@@ -53,6 +58,7 @@ impl<'a> PlanReport<'a> {
         site: impl Into<Site<'s>>,
         budget_bytes: Option<u64>,
     ) -> PlanReport<'a> {
+        let count = ParameterCount::of(&plan.step.graph);
         PlanReport {
             device: site.into().kind(),
             budget_bytes,
@@ -63,6 +69,8 @@ impl<'a> PlanReport<'a> {
             curve: &plan.curve,
             knee_bytes: knee(&plan.curve).map(|index| plan.curve[index].process_bytes),
             bound_bytes: plan.step.bound_bytes,
+            parameters: count.all,
+            trained_parameters: count.trained,
         }
     }
 }

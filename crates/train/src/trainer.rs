@@ -27,7 +27,7 @@ use crate::diverged::{self, StepNorm};
 use crate::error::TrainError;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
-use crate::optimizer::StepScalars;
+use crate::optimizer::{Averaging, StepScalars};
 use crate::picture_changes::{compare_pictures, record_pictures};
 use crate::planned_run::{PlanReport, PlannedRun};
 use crate::progress::Passes;
@@ -153,6 +153,13 @@ impl Trainer {
                 let scaler = LossScaler::suiting(step.config().arithmetic);
                 let mut state = State::new(scaler, planned.split, digest);
                 state.algorithms = planned.device.algorithms();
+                match step.averaging() {
+                    Averaging::None => {}
+                    Averaging::OverSteps { .. } => step.restart_averages(&planned.device)?,
+                    Averaging::WithStart { .. } => {
+                        state.starting_weights = Some(step.checksum_of_weights()?);
+                    }
+                }
                 state
             }
         };

@@ -30,6 +30,8 @@ mod restored;
 mod segment;
 #[path = "gpu/splits.rs"]
 mod splits;
+#[path = "gpu/state_formats.rs"]
+mod state_formats;
 #[path = "engine/support.rs"]
 #[allow(dead_code)] // what reads golden files is for the CPU's tests
 mod support;

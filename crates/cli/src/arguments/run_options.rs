@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_train::budget::Memory;
-use holdall_train::config::{Precision, RecomputeChoice, RunConfig, TaskName, lay_batch_numbers};
+use holdall_train::config::{
+    Freeze, Precision, RecomputeChoice, RunConfig, TaskName, lay_batch_numbers,
+};
 
 use super::{ComputeOptions, OutputOptions, seed};
 
@@ -31,6 +33,9 @@ pub struct RunOptions {
     /// What to recompute in the backward pass instead of keeping it
     #[arg(long, value_name = "POLICY")]
     pub recompute: Option<RecomputeArgument>,
+    /// What is not trained: names up to a dot, or `*` patterns, with commas between them; `all but heads`; none
+    #[arg(long, value_name = "NAMES")]
+    pub freeze: Option<Freeze>,
     /// Number format; the CPU computes in f32
     #[arg(long, aliases = ["dtype"], value_name = "FORMAT")]
     pub precision: Option<PrecisionArgument>,
@@ -165,6 +170,7 @@ impl RunOptions {
                 RecomputeArgument::Blocks => RecomputeChoice::Blocks,
             }),
         );
+        set(&mut batch.freeze, self.freeze.clone());
         set(&mut config.memory, self.memory);
         set(&mut config.precision, self.precision.map(Precision::from));
         set(&mut config.seed, self.seed);

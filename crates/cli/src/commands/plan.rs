@@ -9,6 +9,8 @@ use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies, 
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
+use holdall_train::frozen::ParameterCount;
+use holdall_train::optimizer::savings;
 use holdall_train::plan_race::Choosing;
 use holdall_train::planned_run::{PlanReport, PlannedRun};
 use holdall_train::prepare::Prepared;
@@ -183,6 +185,17 @@ fn tell_plan(
         if let (Some(report), false) = (report.as_object_mut(), sizes.is_empty()) {
             report.insert("sizes".to_owned(), sizes.into());
         }
+        let savings = savings(&plan.step.graph, setup.step.optimizer.moments);
+        if let (Some(report), false) = (report.as_object_mut(), savings.is_empty()) {
+            let savings: Vec<_> = savings
+                .iter()
+                .map(|saving| {
+                    let [key, value] = saving.setting;
+                    serde_json::json!({"key": key, "value": value, "saved_bytes": saving.bytes})
+                })
+                .collect();
+            report.insert("savings".to_owned(), savings.into());
+        }
         print_json(&report)?;
     } else {
         print(&teach(model, setup, plan, site))?;
@@ -212,6 +225,10 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
     };
     text.push_str(&format!("{model} {place}, {budget}\n"));
     text.push_str(&batch_lines(setup, plan, false));
+    if setup.step.lora.is_some() || !setup.step.frozen.is_empty() {
+        let count = ParameterCount::of(&plan.step.graph);
+        text.push_str(&format!("{}\n", count.describe()));
+    }
     text.push_str(&format!("\nChosen: {}\n", sentence(chosen)));
     text.push_str(&memory_line(setup, chosen));
     text.push('\n');
@@ -240,6 +257,18 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
             "\n  recompute: cheap recomputes norms and activations, blocks 2/8 the first two of eight blocks whole\n",
         );
     }
+    let savings = savings(&plan.step.graph, setup.step.optimizer.moments);
+    if !savings.is_empty() {
+        text.push_str("\nWhat changes numbers, and is taken only if you name it:\n");
+    }
+    for saving in savings {
+        let [key, value] = saving.setting;
+        text.push_str(&format!(
+            "  {} would save {} ({key}: {value})\n",
+            saving.what,
+            show_bytes(saving.bytes)
+        ));
+    }
     let sizes = setup.plan_other_sizes(site);
     if !sizes.is_empty() {
         text.push_str("\nWhat pictures of other sizes cost:\n");
@@ -250,26 +279,6 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
         text.push_str(&faster(chosen, better));
     }
     text
-}
-
-/// What each budget buys, as a chart as wide as the terminal; nothing where one plan is all there is.
-fn memory_against_speed(plan: &Plan, budget_bytes: Option<u64>) -> String {
-    let points = plan.curve.iter().map(|one| Point {
-        bytes: one.process_bytes,
-        step_ms: one.step_ms,
-        is_measured: one.measured,
-    });
-    let points: Vec<Point> = points.collect();
-    let chosen = plan.curve.iter();
-    let chart = Chart {
-        chosen: chosen
-            .clone()
-            .position(|one| one.choice == plan.chosen.choice),
-        knee: knee(&plan.curve),
-        points: &points,
-        budget_bytes,
-    };
-    chart.draw(columns()).unwrap_or_default()
 }
 
 /// What lies in host memory, and what keeping it on the card would take instead.
@@ -294,6 +303,26 @@ fn host_line(chosen: &Candidate, alternatives: &[Candidate]) -> String {
         show_bytes(chosen.host_bytes),
         chosen.choice.host_state.name()
     )
+}
+
+/// What each budget buys, as a chart as wide as the terminal; nothing where one plan is all there is.
+fn memory_against_speed(plan: &Plan, budget_bytes: Option<u64>) -> String {
+    let points = plan.curve.iter().map(|one| Point {
+        bytes: one.process_bytes,
+        step_ms: one.step_ms,
+        is_measured: one.measured,
+    });
+    let points: Vec<Point> = points.collect();
+    let chosen = plan.curve.iter();
+    let chart = Chart {
+        chosen: chosen
+            .clone()
+            .position(|one| one.choice == plan.chosen.choice),
+        knee: knee(&plan.curve),
+        points: &points,
+        budget_bytes,
+    };
+    chart.draw(columns()).unwrap_or_default()
 }
 
 /// A plan for each size, or why there is none.
@@ -364,8 +393,12 @@ fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
 }
 
 fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
+    let on_host = match chosen.host_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of state in host memory", show_bytes(bytes)),
+    };
     format!(
-        "Memory: {} for the process, of which the arena is {}\n",
+        "Memory: {} for the process, of which the arena is {}{on_host}\n",
         show_budget(chosen.process_bytes, setup.budget_bytes),
         show_bytes(chosen.arena_bytes)
     )

@@ -57,8 +57,7 @@ type Placed = (u64, HashMap<(ProgramId, usize), u64>);
 
 impl Tables {
     pub fn new(plan: &StepPlan) -> Result<Tables, DeviceError> {
-        let parameters = plan.graph.parameters().len() as u64;
-        let bytes = 256 + 2 * (parameters * update::TENSOR_BYTES as u64 + 256);
+        let bytes = 256 + update::table_bytes(&plan.graph);
         Ok(Tables {
             memory: Buffer::new(bytes)?,
             placed: Mutex::new((256, HashMap::new())),
@@ -323,6 +322,7 @@ impl<'a> Issuer<'a> {
             Op::Fill(op) => self.fill(op.value, &o),
             Op::Add(_) => self.add(&o),
             Op::AddInto(_) => self.add_into(&o),
+            Op::AddRounded(_) => update::add_rounded(&o),
             Op::Cast(_) => self.cast(&o),
             // One process: what it would exchange is in place already.
             Op::Collective(op) => {
@@ -331,6 +331,7 @@ impl<'a> Issuer<'a> {
             }
             Op::GradientNorm(_) => update::gradient_norm(index, &o),
             Op::AdamW(op) => update::adamw(op, index, &o),
+            Op::WeightAverages(op) => update::weight_averages(op.action, index, &o),
         }
     }
 
@@ -730,6 +731,10 @@ struct Operands<'i, 'a> {
 impl Operands<'_, '_> {
     fn num_inputs(&self) -> usize {
         self.instruction.inputs.len()
+    }
+
+    fn num_outputs(&self) -> usize {
+        self.instruction.outputs.len()
     }
 
     fn input_place(&self, index: usize) -> &Place {

@@ -55,6 +55,7 @@ impl Profile {
             left: factor(0),
             right: factor(1),
             inputs: format,
+            scale: 1.0,
             y: (at(2), SIDE),
             output: format,
             bias: None,

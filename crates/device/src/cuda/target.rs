@@ -44,8 +44,9 @@ pub(super) fn cudnn_bytes(arithmetic: Arithmetic, is_open: bool) -> u64 {
     }
 }
 
-/// Bytes of pinned host memory for each byte that the card's page tables take for it: 6 MiB were taken for 1,716 MiB on an H200.
-const PINNED_PER_BYTE: u64 = 286;
+/// Bytes of pinned host memory for each byte that the card's page tables take for it: eight bytes for a page of 4 KiB. On an H200 2 MiB,
+/// a page of the card's, were taken for each of three pieces of 572 MiB.
+const PINNED_PER_BYTE: u64 = 512;
 
 /// Share of the rate of copies to the card at which the update reads host memory while it writes as much back: 39.3 of 51.7 GiB/s on an
 /// H200.
@@ -227,9 +228,15 @@ pub(super) fn own_scratch(
 /// The products of a node, as rows, outputs and inner sizes.
 fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
     match &node.node.op {
-        Op::Linear(_) => {
+        Op::Linear(op) => {
             let (x, weight) = (node.input(0), node.input(1));
-            vec![[x.rows(), weight.rows(), x.width()]]
+            let terms = op.low_rank_terms().map(|(columns, h)| {
+                let h = node.input(h);
+                [h.rows(), columns.len(), h.width()]
+            });
+            let mut products = vec![[x.rows(), weight.rows(), x.width()]];
+            products.extend(terms);
+            products
         }
         Op::LinearInputGrad(_) => {
             let (dz, weight) = (node.input(0), node.input(1));
@@ -537,7 +544,7 @@ impl Target for CudaTarget {
     }
 
     fn pinned_bytes(&self, host_bytes: u64) -> u64 {
-        (host_bytes / PINNED_PER_BYTE).next_multiple_of(PAGE_BYTES)
+        host_bytes / PINNED_PER_BYTE
     }
 
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
@@ -569,8 +576,8 @@ impl Target for CudaTarget {
         match &node.node.op {
             // Neighbouring gradients are cleared together, and nothing is exchanged.
             Op::Fill(_) | Op::Collective(_) => 0,
+            Op::Linear(op) => (1 + op.low_rank_terms().count() as u64) * REPLAY_BYTES,
             plain_operations!()
-            | Op::Linear(_)
             | Op::LinearInputGrad(_)
             | Op::LinearWeightGrad(_)
             | Op::LayerNormGrad(_)

@@ -15,7 +15,7 @@ pub struct ClassToken {}
 pub struct ClassTokenGrad {
     /// Tokens before the patches.
     pub num_prefix: usize,
-    /// Whether class token and positions are trained.
+    /// Whether class token or positions are trained.
     pub parameters: bool,
 }
 
@@ -62,16 +62,12 @@ impl Operation for ClassToken {
         let Some(dx_btd) = pass.reached(node, 0) else {
             return;
         };
-        let parameters = pass.wants(node.inputs[1]);
-        assert_eq!(
-            parameters,
-            pass.wants(node.inputs[2]),
-            "class token and positions are frozen together"
-        );
+        let [class_kd, positions_td] = [node.inputs[1], node.inputs[2]];
+        let parameters = pass.wants(class_kd) || pass.wants(positions_td);
         let mut outputs: Vec<Output> = vec![pass.target(node.inputs[0])];
         if parameters {
-            outputs.push(pass.target(node.inputs[1]));
-            outputs.push(pass.target(node.inputs[2]));
+            outputs.push(pass.target_or_scrap(class_kd, "frozen class token.grad"));
+            outputs.push(pass.target_or_scrap(positions_td, "frozen positions.grad"));
         }
         let [class, x] = [node.inputs[1], dx_btd].map(|id| pass.graph().shape(id));
         let op = ClassTokenGrad {

@@ -2,6 +2,7 @@
 //!
 //! Backward: `dtable[id] += dx[b, t]` for every place where the id stands, `dpositions[t] += sum over b`.
 
+use super::add_positions::AddPositionsGrad;
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
@@ -57,12 +58,18 @@ impl Operation for Embedding {
         let Some(dx_btd) = pass.reached(node, 0) else {
             return;
         };
-        assert_eq!(
-            pass.wants(node.inputs[1]),
-            pass.wants(node.inputs[2]),
-            "token and position embeddings are frozen together"
-        );
-        let outputs = vec![pass.target(node.inputs[1]), pass.target(node.inputs[2])];
+        let [table_vd, positions_td] = [node.inputs[1], node.inputs[2]];
+        if !pass.wants(table_vd) {
+            // No row of the table is looked up again: positions alone are a sum over samples.
+            let dpositions_td = pass.added(positions_td);
+            let op = AddPositionsGrad { repeat: 1 };
+            pass.graph().push(op, vec![dx_btd], vec![dpositions_td]);
+            return;
+        }
+        let outputs = vec![
+            pass.target(table_vd),
+            pass.target_or_scrap(positions_td, "frozen positions.grad"),
+        ];
         let mut inputs = vec![dx_btd, node.inputs[0]];
         inputs.extend(self.order_bt);
         pass.graph().push(EmbeddingGrad {}, inputs, outputs);

@@ -111,13 +111,8 @@ impl Config {
             ("max_position_embeddings", tokens) => {
                 self.say("video_text.decoder.tokens", tokens.clone());
             }
-            // The share of parameters that is trained, from the top: none of them is what can be said.
-            ("video_freeze_ratio", share) if share.as_f64() == Some(0.0) => {
-                self.say("train.lr_by.\"vision_model.*\"", 0.into());
-            }
-            ("text_freeze_ratio", share) if share.as_f64() == Some(0.0) => {
-                self.say("train.lr_by.\"text_model.*\"", 0.into());
-            }
+            ("video_freeze_ratio", share) => return self.freeze("vision_model", share),
+            ("text_freeze_ratio", share) => return self.freeze("text_model", share),
             ("weight_decay" | "video_weight_decay", decay) => {
                 self.say("train.optimizer.weight_decay", decay.clone());
             }
@@ -153,6 +148,21 @@ impl Config {
             }
             _ => return false,
         }
+        true
+    }
+
+    /// Such a ratio is the share of a tower's tensors that is trained, from the top: here a number of blocks of twelve.
+    fn freeze(&mut self, tower: &str, share: &Value) -> bool {
+        let Some(share) = share.as_f64().filter(|share| (0.0..=1.0).contains(share)) else {
+            return false;
+        };
+        let blocks = (share * 12.0).round() as usize;
+        let frozen = match blocks {
+            0 => "all".to_owned(),
+            12 => return true,
+            blocks => format!("all but {blocks}"),
+        };
+        self.say(&format!("train.freeze.{tower}"), frozen.into());
         true
     }
 
@@ -215,7 +225,7 @@ fn flow(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{parse, refusal};
-    use super::super::{GenerationMethod, TaskName};
+    use super::super::{Freeze, FrozenShare, GenerationMethod, TaskName};
 
     const FILE: &str = "data_filename: !!str data/reports.csv\nroot: \"/data\"\ntarget_label: Report\n\
         datapoint_loc_label: FileName\nframes: !!int 16\nstride: !!int 2\nmulti_video: true\nnum_videos: !!int 4\n\
@@ -231,7 +241,7 @@ mod tests {
     fn a_whole_file_is_answered_with_a_config_that_is_accepted() {
         let found = refusal(FILE);
         let (_, lines) = found.split_once("write instead\n").unwrap();
-        let left_out = "# without a line here: shuffle_videos, model_name, video_freeze_ratio, dropout, recall_k";
+        let left_out = "# without a line here: shuffle_videos, model_name, dropout, recall_k";
         assert!(lines.ends_with(left_out), "{lines}");
         let lines: Vec<&str> = lines.lines().map(str::trim).collect();
         let config = parse(&lines.join("\n")).unwrap();
@@ -245,6 +255,16 @@ mod tests {
         assert_eq!(config.losses.caption_smoothing, 0.079);
         assert_eq!(config.generation.method, GenerationMethod::Sample);
         assert_eq!(config.train.lr_by.0.len(), 2);
+        let frozen = [
+            ("vision_model", FrozenShare::AllBut(10)),
+            ("text_model", FrozenShare::All),
+        ];
+        let Freeze::Names(names) = &config.train.freeze else {
+            panic!("{:?}", config.train.freeze);
+        };
+        for (name, share) in frozen {
+            assert!(names.contains(&(name.to_owned(), share)), "{names:?}");
+        }
         assert_eq!(config.video_text.temporal_layers, Some(2));
     }
 

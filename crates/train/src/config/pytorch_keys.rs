@@ -279,6 +279,30 @@ pub static BROUGHT: &[Brought] = &[
     },
     Brought {
         keys: &[
+            "use_8bit_adam",
+            "adamw_8bit",
+            "adam8bit",
+            "optim_bits",
+            "use_8bit_optimizer",
+        ],
+        answer: "`train: {optimizer_state: 8bit}`",
+    },
+    Brought {
+        keys: &[
+            "use_ema",
+            "ema_decay",
+            "model_ema",
+            "model_ema_decay",
+            "ema_rate",
+        ],
+        answer: "`train: {ema: 0.999}` evaluates and exports a running average of the weights",
+    },
+    Brought {
+        keys: &["wise_ft", "wiseft_alpha", "alpha_interpolation"],
+        answer: "`train: {interpolate: 0.5}` is the share of the trained weights in what is evaluated and exported",
+    },
+    Brought {
+        keys: &[
             "betas",
             "adam_beta1",
             "adam_beta2",
@@ -419,8 +443,68 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`video_text: {pooling: temporal, temporal_layers: 2}`, or mean, attention",
     },
     Brought {
+        keys: &[
+            "freeze_backbone",
+            "freeze_encoder",
+            "freeze_base_model",
+            "linear_probe",
+            "linear_probing",
+        ],
+        answer: "`train: {freeze: all but heads}`, or names: `freeze: [encoder]`",
+    },
+    Brought {
+        keys: &[
+            "freeze_vision",
+            "freeze_vision_model",
+            "freeze_vision_tower",
+            "freeze_image_encoder",
+            "lock_image",
+        ],
+        answer: "`train: {freeze: [vision_model]}`",
+    },
+    Brought {
+        keys: &[
+            "freeze_text",
+            "freeze_text_model",
+            "freeze_text_encoder",
+            "lock_text",
+        ],
+        answer: "`train: {freeze: [text_model]}`",
+    },
+    Brought {
+        keys: &[
+            "freeze_layers",
+            "frozen_layers",
+            "unfreeze_layers",
+            "trainable_layers",
+            "unlocked_groups",
+            "lock_image_unlocked_groups",
+            "lock_text_unlocked_layers",
+            "unlock",
+            "requires_grad",
+        ],
+        answer: "`train: {freeze: {vision_model: all but 2}}` trains the last two blocks; `freeze: [NAME, \"*.bias\"]` goes by name",
+    },
+    Brought {
+        keys: &[
+            "peft",
+            "peft_config",
+            "lora_config",
+            "use_lora",
+            "use_peft",
+            "r",
+            "lora_r",
+            "lora_rank",
+            "lora_alpha",
+            "lora_dropout",
+            "target_modules",
+            "modules_to_save",
+        ],
+        answer: "`train: {lora: {rank: 16, alpha: 32, targets: [q_proj, v_proj], dropout: 0.05}}`; heads are trained along",
+    },
+    Brought {
         keys: &["video_freeze_ratio", "text_freeze_ratio"],
-        answer: "`train: {lr_by: {\"vision_model.*\": 0}}` holds a tower still",
+        answer: "`train: {freeze: {vision_model: all but 4}}` trains the last four blocks of a tower; `all` freezes it",
     },
     Brought {
         keys: &[

@@ -13,6 +13,8 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{Count, EvalEvery, RunConfig};
 use crate::plan_race::Choosing;
 
+mod state_formats;
+
 /// Three steps an epoch.
 fn trainer(folder: &std::path::Path, out: &str, change: impl Fn(&mut RunConfig)) -> Trainer {
     let run = RunFolder::create(&folder.join(out)).unwrap();

@@ -30,7 +30,7 @@ fn state(step: &Step) -> Vec<Vec<u32>> {
     let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
     let parameters = step.parameters().iter();
     let weights = parameters.map(|one| bits(&step.weight(one).unwrap()));
-    let moments = step.moments().flat_map(|(_, moments)| moments);
+    let moments = step.optimizer_state().map(|(_, _, values)| values);
     weights
         .chain(moments.map(|moment| bits(&moment.read().unwrap())))
         .collect()

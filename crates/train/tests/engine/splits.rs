@@ -8,7 +8,6 @@ use holdall_plan::Recompute;
 use holdall_train::batch::Batch;
 use holdall_train::config::RunConfig;
 use holdall_train::setup::Setup;
-use holdall_train::step_graph::StepConfig;
 use holdall_train::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use holdall_train::verify::{Split, usual_splits, verify};
@@ -17,7 +16,7 @@ use proptest::prelude::*;
 use crate::support::{self, on_cpu};
 
 /// A model that trains in milliseconds.
-fn tiny(activation: Activation) -> ClipConfig {
+pub fn tiny(activation: Activation) -> ClipConfig {
     let mut config = ClipConfig::preset("small").unwrap();
     config.vision.image_size = 16;
     config.vision.hidden_size = 32;
@@ -104,39 +103,6 @@ fn a_single_sample_has_no_negatives_and_no_gradient_to_disagree_on() {
     )
     .unwrap();
     assert!(certificate.exact, "{certificate:?}");
-}
-
-#[test]
-fn a_frozen_tower_costs_no_memory_and_changes_no_other_gradient() {
-    let device = on_cpu(2);
-    let model = tiny(Activation::QuickGelu);
-    let task = ClipTask::new(model.clone(), Some(4));
-    let mut config = support::config_of(&task);
-    let batch = task.random_batch(7, 3);
-    let split = support::Split {
-        batch_size: 4,
-        kept: 1,
-        recompute: Recompute::None,
-    };
-    let run = |config: &StepConfig| {
-        let mut step = support::step(&device, config, 7, split);
-        support::draw_weights(&device, &mut step, &model, 2);
-        step.gradients(&device, &batch, 1.0).unwrap();
-        step
-    };
-    let whole = run(&config);
-    config.frozen = vec!["vision_model.".to_owned()];
-    let frozen = run(&config);
-    assert!(frozen.arena_bytes() < whole.arena_bytes());
-    for (parameter, frozen_parameter) in whole.parameters().iter().zip(frozen.parameters()) {
-        let name = &parameter.name;
-        match frozen.gradient(frozen_parameter).unwrap() {
-            Some(gradient) => {
-                assert_eq!(Some(gradient), whole.gradient(parameter).unwrap(), "{name}")
-            }
-            None => assert!(name.starts_with("vision_model."), "{name}"),
-        }
-    }
 }
 
 /// Products take the same path whatever the number of rows, so a sample's features do not know their neighbours.

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use holdall_device::{Arithmetic, Device, DeviceChoice, cuda};
 use holdall_models::config::ClipConfig;
+use holdall_models::folder::Elements;
 use holdall_plan::{HostState, Recompute};
 use holdall_train::batch::Batch;
 use holdall_train::config::RunConfig;
@@ -242,13 +243,18 @@ impl<'a> Run<'a> {
         let parameters = self.step.parameters().iter();
         let weights =
             parameters.map(|one| (one.name.clone(), bits(&self.step.weight(one).unwrap())));
-        let moments = self.step.moments().flat_map(|(parameter, pair)| {
-            let mut which = ["first moment", "second moment"].into_iter();
-            pair.map(|stored| {
-                let name = format!("{} of {}", which.next().unwrap(), parameter.name);
-                (name, bits(&stored.read().unwrap()))
-            })
-        });
+        let moments = self
+            .step
+            .optimizer_state()
+            .map(|(parameter, part, stored)| {
+                let name = format!("{part:?} of {}", parameter.name);
+                let bits = match stored.elements().unwrap() {
+                    Elements::F32(values) => bits(&values),
+                    Elements::Bf16(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
+                    Elements::U8(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
+                };
+                (name, bits)
+            });
         weights.chain(moments).collect()
     }
 }
