@@ -305,6 +305,13 @@ fn check_together(config: &RunConfig) -> Result<(), Wrong> {
         "leave one of the two out",
     )?;
     check(
+        config.train.interpolate.is_none() || config.train.lora.is_none(),
+        "train.interpolate",
+        config.train.interpolate.unwrap_or_default(),
+        "no `lora` beside it: weights with half of both matrices of an adapter are not half way",
+        "leave `interpolate` out; adapters with a smaller `alpha` are nearer to the starting weights",
+    )?;
+    check(
         config.train.early_stop.is_none() || config.train.eval_every != EvalEvery::Never,
         "train.early_stop",
         config.train.early_stop.unwrap_or_default(),
