@@ -12,7 +12,7 @@ use holdall_graph::{Graph, StorageId};
 use crate::config::{Freeze, FrozenShare, covers};
 use crate::error::TrainError;
 use crate::optimizer::HEAD_RATE;
-use crate::step_graph::write_parameters;
+use crate::step_graph::{StepConfig, write_parameters};
 use crate::task::Task;
 
 /// Names of the parameters that are not trained.
@@ -47,7 +47,7 @@ pub fn resolve(
     freeze: &Freeze,
     task: &Arc<dyn Task>,
 ) -> Result<(Frozen, ParameterCount), TrainError> {
-    let graph = write_parameters(task);
+    let graph = write_parameters(&StepConfig::new(Arc::clone(task)));
     let frozen = match freeze {
         Freeze::Nothing => BTreeSet::new(),
         Freeze::AllButHeads => all_but_heads(&graph, task)?,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn blocks_of(prefix: &str) -> usize {
-        let graph = write_parameters(&task(None));
+        let graph = write_parameters(&StepConfig::new(task(None)));
         let parameters = graph.parameters().iter();
         let blocks = parameters.filter(|one| covers(prefix, &one.name));
         let blocks = blocks.filter_map(|one| block_of(&one.name, prefix.len()));

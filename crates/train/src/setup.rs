@@ -21,7 +21,7 @@ use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, count_parameters, write_forward_of_one, write_step};
+use crate::step_graph::{StepConfig, count_parameters, write_parameters, write_step};
 use crate::task::Task;
 use crate::tasks;
 
@@ -108,7 +108,7 @@ impl Setup {
         if let Some(section) = &config.train.lora {
             let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
             step.lora = Some(lora.clone());
-            let [all, trained] = count_parameters(&write_forward_of_one(&step));
+            let [all, trained] = count_parameters(&write_parameters(&step));
             parameters = ParameterCount { trained, all };
             notes.push(format!("{}. {}", lora.describe(), parameters.describe()));
         }

@@ -242,13 +242,13 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
 }
 
 /// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
-pub(crate) fn write_parameters(task: &Arc<dyn Task>) -> Graph {
+pub(crate) fn write_parameters(config: &StepConfig) -> Graph {
     let shape = StepShape {
         batch_size: 1,
         gradient_accumulation: 1,
         copies: Copies::Resident,
     };
-    write_passes(&StepConfig::new(Arc::clone(task)), &shape, None)
+    write_passes(config, &shape, None)
 }
 
 /// Writes what a step does up to its update.
@@ -344,16 +344,6 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
         seeds_back.push((own, own_gradient));
     }
     seeds_back
-}
-
-/// The passes over one sample: what a model consists of.
-pub(crate) fn write_forward_of_one(config: &StepConfig) -> Graph {
-    let shape = StepShape {
-        batch_size: 1,
-        gradient_accumulation: 1,
-        copies: Copies::default(),
-    };
-    write_passes(config, &shape, None)
 }
 
 /// Numbers that a model has, and how many of them are trained.
