@@ -22,7 +22,7 @@ use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, write_forward_of_one, write_step};
+use crate::step_graph::{StepConfig, write_parameters, write_step};
 use crate::task::Task;
 use crate::tasks;
 
@@ -110,7 +110,7 @@ impl Setup {
             step.lora = Some(lora);
         }
         if config.train.freeze != Freeze::Nothing || step.lora.is_some() {
-            notes.push(ParameterCount::of(&write_forward_of_one(&step)).describe());
+            notes.push(ParameterCount::of(&write_parameters(&step)).describe());
         }
         check_patterns(&step)?;
         let mut request = config.request(budget_bytes, arithmetic);
