@@ -288,6 +288,16 @@ impl ModelFolder {
     }
 }
 
+/// Every tensor of a safetensors file: shape and values, by name.
+pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, (Vec<usize>, Vec<f32>)>, ModelError> {
+    let file = WeightsFile::open(path)?;
+    let read = |(name, info): &(String, TensorInfo)| {
+        let values = read_all(&file, name, info)?;
+        Ok((name.clone(), (info.shape.clone(), values)))
+    };
+    file.tensors().iter().map(read).collect()
+}
+
 /// How tensors differ from those of a configuration.
 fn compare<'a>(
     config: &ModelConfig,

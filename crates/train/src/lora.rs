@@ -8,21 +8,22 @@
 //! `logit_scale` too, as peft has it.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use holdall_data::loader::Loaded;
 use holdall_device::HostRow;
-use holdall_files::thousands;
 use holdall_graph::adapters::{AdapterDropout, Adapters, adapted_module, name_of_a, name_of_b};
 use holdall_graph::{Graph, ValueId};
 use holdall_models::init::Start;
 
+use crate::adapter_files::{self, SavedAdapter};
 use crate::batch::{Batch, Scope};
 use crate::config::{LoraSection, LoraTargets, matches};
 use crate::error::TrainError;
-use crate::step_graph::{SAMPLE_IDS, STREAM, StepConfig, count_parameters, write_forward_of_one};
+use crate::step_graph::{SAMPLE_IDS, STREAM, StepConfig, write_parameters};
 
 /// Layers that have adapters where nobody says which: query and value projections under the names that CLIP, BERT, ViT
-/// and decoders have for them. The choice of LoRA's authors, and of peft for all of these but CLIP, for which it has none.
+/// and decoders have for them. The choice of LoRA's authors, and of peft for BERT and most decoders; for CLIP and ViT it has none.
 const DEFAULT_TARGETS: [&str; 4] = ["q_proj", "v_proj", "query", "value"];
 
 /// In the names of what is a convolution in other frameworks: adapters of its shape could not be exchanged.
@@ -47,6 +48,8 @@ pub struct Lora {
     pub base_model: String,
     /// Seed of the masks.
     pub seed: u64,
+    /// The folder of the adapter that training goes on with.
+    pub adapter: Option<PathBuf>,
 }
 
 impl Lora {
@@ -57,7 +60,7 @@ impl Lora {
         base_model: &str,
         seed: u64,
     ) -> Result<Lora, TrainError> {
-        let graph = write_forward_of_one(step);
+        let graph = write_parameters(step);
         let trained_in_full: BTreeSet<String> = step.task.new_parameters().into_iter().collect();
         let is_adaptable = |module: &String| {
             let weight = format!("{module}.weight");
@@ -77,17 +80,42 @@ impl Lora {
                 step.task.name()
             )));
         }
-        let modules = match &section.targets {
-            None => {
+        let saved = section
+            .adapter
+            .as_deref()
+            .map(adapter_files::read)
+            .transpose()?;
+        let modules: BTreeSet<String> = match (&section.targets, &saved) {
+            (None, None) => {
                 let usual = DEFAULT_TARGETS.iter();
                 usual.flat_map(|target| targeted(target, &linear)).collect()
             }
-            Some(targets) => named(targets, &linear)?,
+            (Some(targets), _) => named(targets, &linear)?,
+            (None, Some(saved)) => {
+                let modules = saved.tensors.keys().filter_map(|name| adapted_module(name));
+                modules.map(str::to_owned).collect()
+            }
         };
+        if modules.is_empty() {
+            return Err(TrainError::Config(format!(
+                "train.lora.targets: expected layers called {}, found none that is not frozen\n\
+                 hint: `targets: all`, or some of {}",
+                DEFAULT_TARGETS.join(", "),
+                last_parts(&linear).join(", ")
+            )));
+        }
         check_rank(section.rank, &modules, &graph)?;
+        if let Some(saved) = &saved {
+            check_saved(section, saved, &modules, &linear, &graph)?;
+        }
+        let alpha = match (&saved, section.alpha) {
+            (Some(saved), None) => saved.alpha,
+            _ => section.alpha(),
+        };
         Ok(Lora {
             rank: section.rank,
-            alpha: section.alpha(),
+            alpha,
+            adapter: section.adapter.clone(),
             dropout: section.dropout,
             target_modules: target_modules(&modules, &every_linear),
             modules,
@@ -121,11 +149,27 @@ impl Lora {
         adapted_module(parameter).is_some() || self.trained_in_full.contains(parameter)
     }
 
-    /// Fills a matrix of an adapter, and tells whether it was one.
-    pub(crate) fn fill(&self, seed: u64, name: &str, values: &mut [f32]) -> bool {
+    /// The adapter that training goes on with, read.
+    pub(crate) fn read_start(&self) -> Result<Option<SavedAdapter>, TrainError> {
+        self.adapter.as_deref().map(adapter_files::read).transpose()
+    }
+
+    /// Fills a matrix of an adapter from the one that training goes on with, or draws it; tells whether it was one.
+    pub(crate) fn fill(
+        &self,
+        start: Option<&SavedAdapter>,
+        seed: u64,
+        name: &str,
+        values: &mut [f32],
+    ) -> bool {
         let Some(module) = adapted_module(name) else {
             return false;
         };
+        if let Some(start) = start {
+            // Their number was checked when the adapter was resolved.
+            values.copy_from_slice(&start.tensors[name].1);
+            return true;
+        }
         if name == name_of_a(module) {
             // Kaiming's uniform numbers with a = sqrt 5, which is 1 / sqrt(inputs).
             let inputs = values.len() / self.rank;
@@ -154,17 +198,14 @@ impl Lora {
         last_parts(&self.modules)
     }
 
-    /// For the log: how many parameters are trained, of how many.
-    pub fn describe(&self, graph: &Graph) -> String {
-        let [all, trained] = count_parameters(graph);
+    /// For the log.
+    pub fn describe(&self) -> String {
         format!(
-            "LoRA: rank {}, alpha {} on {} layers ({}): {} of {} parameters are trained",
+            "LoRA: rank {}, alpha {} on {} layers ({})",
             self.rank,
             self.alpha,
             self.modules.len(),
             self.short_names().join(", "),
-            thousands(trained),
-            thousands(all),
         )
     }
 }
@@ -226,6 +267,62 @@ fn named(targets: &LoraTargets, linear: &BTreeSet<String>) -> Result<BTreeSet<St
         modules.extend(found);
     }
     Ok(modules)
+}
+
+/// What is gone on with has the rank and the layers that are asked for, in the shapes of the model.
+fn check_saved(
+    section: &LoraSection,
+    saved: &SavedAdapter,
+    modules: &BTreeSet<String>,
+    linear: &BTreeSet<String>,
+    graph: &Graph,
+) -> Result<(), TrainError> {
+    if saved.rank != section.rank {
+        return Err(TrainError::Config(format!(
+            "train.lora.rank: {}, expected {}, that of the adapter\nhint: `lora: {{adapter: FOLDER, rank: {}}}`",
+            section.rank, saved.rank, saved.rank
+        )));
+    }
+    let refused = |what: String| {
+        let hint =
+            "leave `targets` out for the adapter's own layers; the adapter must be of this model";
+        TrainError::Config(format!("train.lora.adapter: {what}\nhint: {hint}"))
+    };
+    if let Some(unknown) = modules.difference(linear).next() {
+        return Err(refused(format!(
+            "it has `{unknown}`, which is no linear layer of this model"
+        )));
+    }
+    let shape_of = |module: &str| {
+        let weight = format!("{module}.weight");
+        let parameter = graph.parameters().iter().find(|one| one.name == weight);
+        parameter.map(|one| graph.shape(one.value))
+    };
+    for module in modules {
+        let Some(shape) = shape_of(module) else {
+            continue;
+        };
+        let expected = [
+            vec![section.rank, shape.width()],
+            vec![shape.rows(), section.rank],
+        ];
+        for (name, expected) in names(module).into_iter().zip(expected) {
+            let found = saved.tensors.get(&name).map(|(shape, _)| shape);
+            if found != Some(&expected) {
+                return Err(refused(format!(
+                    "{name}, expected {expected:?}, found {found:?}"
+                )));
+            }
+        }
+    }
+    if saved.tensors.len() != 2 * modules.len() {
+        return Err(refused(format!(
+            "it has {} layers, and {} are asked for",
+            saved.tensors.len() / 2,
+            modules.len()
+        )));
+    }
+    Ok(())
 }
 
 /// An adapter as large as its matrix would be no adapter.

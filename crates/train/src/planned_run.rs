@@ -15,6 +15,7 @@ use crate::checkpoint::{Checkpoint, SplitOfBatch};
 use crate::config::{RunConfig, TaskName};
 use crate::error::TrainError;
 use crate::feed::Feed;
+use crate::frozen::ParameterCount;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
 use crate::plan_race::Choosing;
 use crate::prepare::Prepared;
@@ -22,7 +23,6 @@ use crate::recorder::Recorder;
 use crate::site::Site;
 use crate::skipped::SkippedFile;
 use crate::step::Step;
-use crate::step_graph::count_parameters;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
 #[derive(Serialize)]
@@ -58,7 +58,7 @@ impl<'a> PlanReport<'a> {
         site: impl Into<Site<'s>>,
         budget_bytes: Option<u64>,
     ) -> PlanReport<'a> {
-        let [parameters, trained_parameters] = count_parameters(&plan.step.graph);
+        let count = ParameterCount::of(&plan.step.graph);
         PlanReport {
             device: site.into().kind(),
             budget_bytes,
@@ -69,8 +69,8 @@ impl<'a> PlanReport<'a> {
             curve: &plan.curve,
             knee_bytes: knee(&plan.curve).map(|index| plan.curve[index].process_bytes),
             bound_bytes: plan.step.bound_bytes,
-            parameters,
-            trained_parameters,
+            parameters: count.all,
+            trained_parameters: count.trained,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! From a config to a planned step.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
@@ -7,20 +8,21 @@ use holdall_data::loader::{PictureFormat, RowFormat};
 use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
 use holdall_graph::Graph;
+use holdall_graph::ops::update::MomentFormat;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::{
     Candidate, Plan, PlanError, Request, StepShape, Variant, plan, search, variants_that_fit,
 };
 
 use crate::budget::{Memory, show_bytes};
-use crate::config::{Freeze, Precision, RunConfig, matches};
+use crate::config::{Freeze, LoraSection, Precision, RunConfig, matches};
 use crate::error::TrainError;
 use crate::frozen::{self, ParameterCount};
 use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, write_forward_of_one, write_step};
+use crate::step_graph::{StepConfig, write_parameters, write_step};
 use crate::task::Task;
 use crate::tasks;
 
@@ -51,8 +53,6 @@ impl Weights {
 pub struct Setup {
     /// What to train.
     pub step: StepConfig,
-    /// How many numbers the model has, and how many of them are trained.
-    pub parameters: ParameterCount,
     /// What pictures go through, and what is saved with the model.
     pub processor: ImageProcessor,
     /// What rows of the loader hold.
@@ -65,6 +65,8 @@ pub struct Setup {
     pub budget_bytes: Option<u64>,
     /// Seed of everything random.
     pub seed: u64,
+    /// Whether adapters could be trained instead: the config has none, and nothing that excludes them.
+    is_lora_open: bool,
     /// Things to say: what was asked for and cannot be had.
     pub notes: Vec<String>,
 }
@@ -91,10 +93,7 @@ impl Setup {
         let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
         let budget_bytes = resolve_budget(config.memory, site)?;
         notes.extend(notes_on_memory(site, budget_bytes));
-        let (frozen, parameters) = frozen::resolve(&config.train.freeze, &task)?;
-        if config.train.freeze != Freeze::Nothing {
-            notes.push(parameters.describe());
-        }
+        let frozen = frozen::resolve(&config.train.freeze, &task)?;
         let patterns = config.train.lr_by.0.iter();
         let mut step = StepConfig {
             optimizer: config.train.optimizer_config(),
@@ -106,9 +105,12 @@ impl Setup {
             ..StepConfig::new(task)
         };
         if let Some(section) = &config.train.lora {
-            let lora = Lora::resolve(section, &step, &config.model, config.seed)?;
-            step.lora = Some(lora.clone());
-            notes.push(lora.describe(&write_forward_of_one(&step)));
+            let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
+            notes.push(lora.describe());
+            step.lora = Some(lora);
+        }
+        if config.train.freeze != Freeze::Nothing || step.lora.is_some() {
+            notes.push(ParameterCount::of(&write_parameters(&step)).describe());
         }
         check_patterns(&step)?;
         let mut request = config.request(budget_bytes, arithmetic);
@@ -130,12 +132,12 @@ impl Setup {
                 augment: config.data.augment,
                 decode: config.data.decode,
             }),
-            parameters,
             processor,
             request,
             asked,
             budget_bytes,
             seed: config.seed,
+            is_lora_open: is_lora_open(config),
             notes,
         })
     }
@@ -167,7 +169,23 @@ impl Setup {
     /// The same run with other numbers and less memory, as far as it does not use that yet: what to type, how its numbers
     /// differ, and its step. A refusal offers those that fit.
     fn variants(&self) -> Vec<(&'static str, &'static str, StepConfig)> {
-        Vec::new()
+        let mut found = Vec::new();
+        if self.step.optimizer.moments == MomentFormat::F32 {
+            let mut step = self.step.clone();
+            step.optimizer.moments = MomentFormat::EightBit;
+            let note = "other numbers: the optimizer's moments are rounded to 8 bits";
+            found.push(("--set train.optimizer_state=8bit", note, step));
+        }
+        let adapters = || Lora::resolve(&LoraSection::default(), &self.step, "", self.seed).ok();
+        if let Some(lora) = self.is_lora_open.then(adapters).flatten() {
+            let step = StepConfig {
+                lora: Some(lora),
+                ..self.step.clone()
+            };
+            let note = "other numbers: adapters of rank 16 are trained, not the weights";
+            found.push(("--set train.lora.rank=16", note, step));
+        }
+        found
     }
 
     /// A refusal, with the variants that would fit.
@@ -294,6 +312,22 @@ impl Setup {
         let fill = self.step.weights(self.seed)?;
         step.set_weights(device, fill)
     }
+}
+
+/// A model's folder from any folder, or its name.
+fn full_name(model: &str) -> String {
+    let path = Path::new(model);
+    let absolute = path
+        .is_dir()
+        .then(|| std::path::absolute(path).ok())
+        .flatten();
+    absolute.map_or(model.to_owned(), |path| path.display().to_string())
+}
+
+fn is_lora_open(config: &RunConfig) -> bool {
+    let mut adapted = config.clone();
+    let asked = adapted.train.lora.replace(LoraSection::default());
+    asked.is_none() && adapted.validate().is_ok()
 }
 
 /// Counts bytes that the process holds and nobody foresaw.

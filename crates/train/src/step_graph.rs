@@ -90,8 +90,9 @@ impl StepConfig {
         let Some(lora) = &self.lora else {
             return Ok(fill);
         };
+        let start = lora.read_start()?;
         Ok(Box::new(move |name, values| {
-            match lora.fill(seed, name, values) {
+            match lora.fill(start.as_ref(), seed, name, values) {
                 true => Ok(()),
                 false => fill(name, values),
             }
@@ -244,16 +245,6 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     graph
 }
 
-/// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
-pub(crate) fn write_parameters(task: &Arc<dyn Task>) -> Graph {
-    let shape = StepShape {
-        batch_size: 1,
-        gradient_accumulation: 1,
-        copies: Copies::Resident,
-    };
-    write_passes(&StepConfig::new(Arc::clone(task)), &shape, None)
-}
-
 /// Writes what a step does up to its update.
 fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -> Graph {
     let &StepShape {
@@ -352,26 +343,14 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     seeds_back
 }
 
-/// The passes over one sample: what a model consists of.
-pub(crate) fn write_forward_of_one(config: &StepConfig) -> Graph {
+/// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
+pub(crate) fn write_parameters(config: &StepConfig) -> Graph {
     let shape = StepShape {
         batch_size: 1,
         gradient_accumulation: 1,
         copies: Copies::default(),
     };
     write_passes(config, &shape, None)
-}
-
-/// Numbers that a model has, and how many of them are trained.
-pub fn count_parameters(graph: &Graph) -> [u64; 2] {
-    let count = |trained: bool| {
-        let parameters = graph.parameters().iter();
-        let counted = parameters.filter(|parameter| parameter.trainable || !trained);
-        counted
-            .map(|parameter| graph.shape(parameter.value).num_elements() as u64)
-            .sum()
-    };
-    [count(false), count(true)]
 }
 
 /// Which parameters are trained, and at which rate.

@@ -5,18 +5,17 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use holdall_device::cuda::cards::{self, CARDS, Card};
-use holdall_files::thousands;
 use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies, knee};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
+use holdall_train::frozen::ParameterCount;
 use holdall_train::optimizer::savings;
 use holdall_train::plan_race::Choosing;
 use holdall_train::planned_run::{PlanReport, PlannedRun};
 use holdall_train::prepare::Prepared;
 use holdall_train::setup::{Setup, show_budget};
 use holdall_train::site::Site;
-use holdall_train::step_graph::count_parameters;
 
 use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
@@ -226,9 +225,9 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
     };
     text.push_str(&format!("{model} {place}, {budget}\n"));
     text.push_str(&batch_lines(setup, plan, false));
-    if setup.step.lora.is_some() {
-        let [all, trained] = count_parameters(&plan.step.graph).map(thousands);
-        text.push_str(&format!("Trained: {trained} of {all} parameters\n"));
+    if setup.step.lora.is_some() || !setup.step.frozen.is_empty() {
+        let count = ParameterCount::of(&plan.step.graph);
+        text.push_str(&format!("{}\n", count.describe()));
     }
     text.push_str(&format!("\nChosen: {}\n", sentence(chosen)));
     text.push_str(&memory_line(setup, chosen));
@@ -394,8 +393,12 @@ fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
 }
 
 fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
+    let on_host = match chosen.host_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of state in host memory", show_bytes(bytes)),
+    };
     format!(
-        "Memory: {} for the process, of which the arena is {}\n",
+        "Memory: {} for the process, of which the arena is {}{on_host}\n",
         show_budget(chosen.process_bytes, setup.budget_bytes),
         show_bytes(chosen.arena_bytes)
     )

@@ -1,5 +1,7 @@
 //! `train: lora:`: low-rank adapters beside frozen matrices.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::validate::{Wrong, check};
@@ -16,6 +18,8 @@ pub struct LoraSection {
     pub targets: Option<LoraTargets>,
     /// Share of the numbers that are dropped of what adapters read.
     pub dropout: f64,
+    /// The folder of an adapter to go on with, as peft or a run wrote it.
+    pub adapter: Option<PathBuf>,
 }
 
 /// Which linear layers have adapters.
@@ -48,6 +52,7 @@ impl Default for LoraSection {
             alpha: None,
             targets: None,
             dropout: 0.0,
+            adapter: None,
         }
     }
 }

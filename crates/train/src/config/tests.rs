@@ -395,6 +395,10 @@ fn numbers_that_make_no_sense_are_refused() {
             "losses: contrastive 0, label 0, expected contrastive, label or both above 0",
         ),
         (
+            "train: {interpolate: 0.5, lora: {}}",
+            "train.interpolate: 0.5, expected no `lora` beside it: the middle between two adapters is not that of two models",
+        ),
+        (
             "train: {early_stop: 2, eval_every: none}",
             "train.early_stop: 2, expected evaluations to judge by, but `eval_every` is none",
         ),

@@ -308,8 +308,8 @@ fn check_together(config: &RunConfig) -> Result<(), Wrong> {
         config.train.interpolate.is_none() || config.train.lora.is_none(),
         "train.interpolate",
         config.train.interpolate.unwrap_or_default(),
-        "no `lora` beside it: weights with half of both matrices of an adapter are not half way",
-        "leave `interpolate` out; adapters with a smaller `alpha` are nearer to the starting weights",
+        "no `lora` beside it: the middle between two adapters is not that of two models",
+        "leave `interpolate` out; a smaller `alpha` in adapter_config.json merges less of an adapter",
     )?;
     check(
         config.train.early_stop.is_none() || config.train.eval_every != EvalEvery::Never,

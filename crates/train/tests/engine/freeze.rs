@@ -35,7 +35,7 @@ fn frozen(task: &Arc<dyn Task>, freeze: &str) -> Frozen {
         true => serde_json::from_str(freeze).unwrap(),
         false => freeze.parse().unwrap(),
     };
-    frozen::resolve(&freeze, task).unwrap().0
+    frozen::resolve(&freeze, task).unwrap()
 }
 
 fn clip() -> (ClipConfig, Arc<dyn Task>) {

@@ -28,7 +28,7 @@ fn golden_sections() -> [(&'static str, LoraSection); 2] {
         rank,
         alpha: Some(6.0),
         targets,
-        dropout: 0.0,
+        ..LoraSection::default()
     };
     [
         ("query_value", section(4, None)),
@@ -212,7 +212,7 @@ fn tasks() -> Vec<(StepConfig, Batch)> {
     let clip = ClipTask::new(folder.clip_config().unwrap().clone(), Some(5));
     let clip_batch = clip.random_batch(7, 3);
     let mut all = vec![(Arc::new(clip) as Arc<dyn Task>, clip_batch)];
-    for preset in ["vit-demo", "facebook/dinov2-small"] {
+    for preset in ["vit-demo", "dinov2-small-patch14-224"] {
         let task = mixed_task(tiny_vit(preset), 2);
         let batch = mixed_batch(&task, 7, 4);
         all.push((Arc::new(task), batch));
