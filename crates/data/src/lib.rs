@@ -27,6 +27,7 @@ pub mod samples;
 pub mod segmentation;
 pub mod source;
 pub mod split;
+pub mod stored_rows;
 pub mod table;
 pub mod target;
 pub mod template;

@@ -16,6 +16,8 @@ mod classify;
 mod evaluation;
 #[path = "gpu/forecast.rs"]
 mod forecast;
+#[path = "gpu/freeze.rs"]
+mod freeze;
 #[path = "gpu/overflow.rs"]
 mod overflow;
 #[path = "gpu/restored.rs"]

@@ -41,6 +41,10 @@ pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
     {
         start(model);
     }
+    let section = layer.get_mut("video_text");
+    if let Some(value) = section.and_then(|section| section.get_mut("cache_folder")) {
+        start(value);
+    }
     for key in ["text_model", "tokenizer"] {
         let value = layer
             .get_mut("video_text")
@@ -75,6 +79,7 @@ pub(super) fn absolute(config: &RunConfig) -> RunConfig {
         full(path);
     }
     let section = &mut config.video_text;
+    section.cache_folder.as_mut().map(full);
     let named = [&mut section.text_model, &mut section.tokenizer];
     let of_section = named.into_iter().flatten().map(|name| (name, false));
     for (name, is_model) in of_section.chain([(&mut config.model, true)]) {

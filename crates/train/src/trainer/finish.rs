@@ -107,6 +107,8 @@ impl Trainer {
             planned_arena_bytes: self.planned_bytes[1],
             arena_bytes: self.step.arena_bytes(),
             weights: self.step.config().task.describe_weights(),
+            parameters: self.planned.prepared.setup.parameters.all,
+            trained_parameters: self.planned.prepared.setup.parameters.trained,
             best: self.state.best.clone(),
             metrics: self.state.last_scores.clone(),
             found: self.state.last_scores.first().map(|metrics| {
