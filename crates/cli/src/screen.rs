@@ -31,6 +31,15 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// Columns of the terminal that stdout is; 80 where it is none.
+pub fn columns() -> usize {
+    let size = match std::io::stdout().is_terminal() {
+        true => ratatui::crossterm::terminal::size().ok(),
+        false => None,
+    };
+    size.map_or(80, |(columns, _)| usize::from(columns))
+}
+
 /// A bar on stderr; silent where stderr is not a terminal.
 pub fn progress(length: u64, what: &'static str) -> ProgressBar {
     bar(length, what, "{pos}/{len}")

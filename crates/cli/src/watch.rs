@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdall_files::show_bytes;
+use holdall_files::{show_bytes, thousands};
+use holdall_train::budget::show_time;
 use holdall_train::config::Subset;
+use holdall_train::progress::StepProgress;
 use holdall_train::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary,
 };
@@ -20,6 +22,13 @@ use crate::screen::tell;
 /// Without a terminal, steps are told this often.
 const BETWEEN_LINES: Duration = Duration::from_secs(20);
 
+/// A first step that takes longer than this has a line before its end, and those that will, as they begin.
+const FIRST_LINE_SECONDS: f64 = 2.0;
+
+/// The bar between steps, and within a step that takes a while.
+const STEPS: &str = "{bar:24} {pos}/{len} steps  {msg}  {elapsed} done, {eta} left";
+const WITHIN_STEP: &str = "{bar:12} {pos}/{len} steps  {wide_msg}";
+
 /// Pictures that are left out with a line each.
 const TOLD_ONE_BY_ONE: usize = 10;
 
@@ -30,6 +39,8 @@ pub struct Watcher {
     last_line: Instant,
     total: u64,
     has_told_losses: bool,
+    has_told_progress: bool,
+    is_within_step: bool,
     peak_bytes: Option<u64>,
     /// Whose it is.
     memory: &'static str,
@@ -44,11 +55,7 @@ impl Watcher {
     pub fn new(trainer: &Trainer) -> Watcher {
         let total = trainer.planned().total_steps();
         let bar = if std::io::stderr().is_terminal() {
-            let style = ProgressStyle::with_template(
-                "{bar:24} {pos}/{len} steps  {msg}  {elapsed} done, {eta} left",
-            )
-            .expect("the template is a constant");
-            ProgressBar::new(total).with_style(style.progress_chars("=> "))
+            ProgressBar::new(total).with_style(style(STEPS))
         } else {
             ProgressBar::hidden()
         };
@@ -60,6 +67,8 @@ impl Watcher {
             last_line: Instant::now(),
             total,
             has_told_losses: false,
+            has_told_progress: false,
+            is_within_step: false,
             peak_bytes: None,
             memory: match trainer.planned().device.is_gpu() {
                 true => "GPU memory",
@@ -74,6 +83,7 @@ impl Watcher {
     pub fn tell(&mut self, event: Event<'_>) {
         match event {
             Event::Step(line) => self.tell_step(line),
+            Event::InStep(progress) => self.tell_progress(progress),
             Event::Memory(memory) => {
                 self.peak_bytes = memory.peak_bytes;
                 self.line(&show_memory(self.memory, &memory));
@@ -110,7 +120,28 @@ impl Watcher {
         self.bar.finish_and_clear();
     }
 
+    /// On a terminal always; in a log before the first step is done, then as rarely as steps are told.
+    fn tell_progress(&mut self, progress: &StepProgress) {
+        let text = show_progress(progress);
+        if !self.bar.is_hidden() {
+            if !std::mem::replace(&mut self.is_within_step, true) {
+                self.bar.set_style(style(WITHIN_STEP));
+            }
+            self.bar.set_message(text);
+            return;
+        }
+        let is_slow = progress.step_seconds.max(progress.elapsed) > FIRST_LINE_SECONDS;
+        let is_first = !self.has_told_progress && !self.has_told_losses && is_slow;
+        if is_first || self.last_line.elapsed() > BETWEEN_LINES {
+            self.has_told_progress = true;
+            self.line(&format!("Step {}/{}: {text}", progress.step, self.total));
+        }
+    }
+
     fn tell_step(&mut self, line: &StepLine) {
+        if std::mem::take(&mut self.is_within_step) {
+            self.bar.set_style(style(STEPS));
+        }
         let speed = line.samples as f64 / line.seconds;
         let smooth = self
             .samples_per_s
@@ -162,6 +193,28 @@ impl Watcher {
             self.bar.println(text);
         }
     }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    let style = ProgressStyle::with_template(template).expect("the templates are constants");
+    style.progress_chars("=> ")
+}
+
+/// `first pass, 312 of 4,096 micro-batches, 61 samples/s; left: 8 min of the step, 3 h of the epoch`.
+fn show_progress(progress: &StepProgress) -> String {
+    let pass = match (progress.passes, progress.pass) {
+        (1, _) => "",
+        (_, 1) => "first pass, ",
+        _ => "second pass, ",
+    };
+    format!(
+        "{pass}{} of {} micro-batches, {:.0} samples/s; left: {} of the step, {} of the epoch",
+        thousands(progress.done),
+        thousands(progress.total),
+        progress.samples_per_s,
+        show_time(1e3 * progress.step_seconds_left()),
+        show_time(1e3 * progress.epoch_seconds_left),
+    )
 }
 
 fn name(on: Subset) -> &'static str {

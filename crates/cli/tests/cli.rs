@@ -59,6 +59,8 @@ mod large_pictures;
 #[cfg(target_os = "linux")]
 #[path = "cli/limits.rs"]
 mod limits;
+#[path = "cli/lora.rs"]
+mod lora;
 #[path = "cli/memory.rs"]
 mod memory;
 #[path = "cli/monitor.rs"]

@@ -8,6 +8,7 @@ mod plain_operations;
 
 pub mod cpu;
 pub mod cuda;
+mod dynamic_map;
 pub mod gauge;
 mod machine;
 mod rows;

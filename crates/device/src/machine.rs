@@ -380,6 +380,22 @@ impl Machine {
         }
     }
 
+    /// Keeps the host at most [`Machine::most_ahead`] calls of this ahead of the device: waits until what was launched before
+    /// the call that many calls ago is done.
+    pub fn keep_pace(&mut self) {
+        if let Backend::Cuda(machine) = &mut self.kind {
+            machine.keep_pace();
+        }
+    }
+
+    /// Programs that may still run when [`Machine::keep_pace`] returns.
+    pub fn most_ahead(&self) -> usize {
+        match &self.kind {
+            Backend::Cpu(_) => 0,
+            Backend::Cuda(_) => cuda::MOST_AHEAD,
+        }
+    }
+
     /// Runs a program and tells how long each instruction took.
     pub fn profile(
         &mut self,

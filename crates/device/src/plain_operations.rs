@@ -33,7 +33,9 @@ macro_rules! plain_operations {
             | ::holdall_graph::Op::OverlapSumsGrad(_)
             | ::holdall_graph::Op::Add(_)
             | ::holdall_graph::Op::AddInto(_)
+            | ::holdall_graph::Op::AddRounded(_)
             | ::holdall_graph::Op::Cast(_)
             | ::holdall_graph::Op::AdamW(_)
+            | ::holdall_graph::Op::WeightAverages(_)
     };
 }

@@ -29,6 +29,8 @@ mod gradients_of_graphs;
 mod gradients_of_images;
 #[path = "cpu/gradients_of_operations.rs"]
 mod gradients_of_operations;
+#[path = "cpu/moment_formats.rs"]
+mod moment_formats;
 #[path = "cpu/optimizer.rs"]
 mod optimizer;
 #[path = "cpu/placement.rs"]

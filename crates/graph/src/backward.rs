@@ -287,8 +287,8 @@ impl Backward<'_> {
         let view = *self.graph.value(gradient);
         let last = self.graph.nodes().len() - 1;
         let node = &self.graph.nodes()[last];
+        // Whether it replaced or added: this was the last contribution.
         let fusable = matches!(&node.op, Op::LinearInputGrad(op) if op.activation.is_none())
-            && node.outputs[0].mode == Write::Overwrite
             && self.graph.value(node.outputs[0].value).storage == view.storage
             && self.graph.value(node.outputs[0].value).shape.num_elements()
                 == view.shape.num_elements();

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::adapters::Adapters;
 use crate::cost::NodeView;
+use crate::ops::add::AddRounded;
 use crate::ops::cast::Cast;
 use crate::value::{DType, MemorySpace, Role, Shape, Storage, StorageId, Value, ValueId};
 use crate::{Cost, Op};
@@ -155,6 +157,8 @@ pub struct Graph {
     left_by_first_pass: HashSet<StorageId>,
     /// The same step over shorter texts, by their length.
     shorter: Arc<Vec<(usize, Graph)>>,
+    /// Which linear layers have low-rank adapters.
+    adapters: Option<Arc<Adapters>>,
 }
 
 impl Graph {
@@ -174,6 +178,7 @@ impl Graph {
             endpoints: BTreeMap::new(),
             left_by_first_pass: HashSet::new(),
             shorter: Arc::default(),
+            adapters: None,
             storages: Vec::new(),
             values: Vec::new(),
             nodes: Vec::new(),
@@ -185,6 +190,16 @@ impl Graph {
             lane: None,
             weight_gradients: HashMap::new(),
         }
+    }
+
+    /// Linear layers that are written from here on have these adapters.
+    pub fn adapt(&mut self, adapters: Adapters) {
+        self.adapters = Some(Arc::new(adapters));
+    }
+
+    /// Which linear layers have adapters.
+    pub(crate) fn adapters(&self) -> Option<Arc<Adapters>> {
+        self.adapters.clone()
     }
 
     /// Number format of activations.
@@ -657,6 +672,22 @@ impl Graph {
         Some(Value { storage, ..value })
     }
 
+    /// Weight storages whose rows tokens are, or get added: token, position and class embeddings.
+    pub fn embeddings(&self) -> HashSet<StorageId> {
+        let is_of_embedding = |node: &&Node| {
+            matches!(
+                node.op,
+                Op::Embedding(_) | Op::AddPositions(_) | Op::ClassToken(_)
+            )
+        };
+        let nodes = self.nodes.iter().filter(is_of_embedding);
+        let read = nodes.flat_map(|node| &node.inputs);
+        let storages = read.map(|&input| self.original(self.values[input.0]).storage);
+        storages
+            .filter(|&storage| self.storage(storage).role == Role::Weight)
+            .collect()
+    }
+
     /// Whether a node only brings a weight into the compute format: it is recomputed for every use.
     pub fn is_weight_copy(&self, node: &Node) -> bool {
         let reads_weight =
@@ -747,6 +778,53 @@ impl Graph {
     ) -> NodeId {
         let outputs = outputs.iter().copied().map(Output::overwrite).collect();
         self.push(op, inputs, outputs)
+    }
+
+    /// Stores the gradients of matrices in bf16. Each product leaves its share in f32, from where it is added and rounded. A gradient
+    /// that anything but whole products writes stays in f32.
+    pub fn round_gradients(&mut self) {
+        let is_product = |node: &Node| matches!(&node.op, Op::LinearWeightGrad(op) if op.weight);
+        // Clearing and exchanging work on any format.
+        let is_plain = |node: &Node| matches!(node.op, Op::Fill(_) | Op::Collective(_));
+        let mut of_products: HashMap<StorageId, bool> = HashMap::new();
+        for node in self.nodes.iter().filter(|node| !is_plain(node)) {
+            for (index, output) in node.outputs.iter().enumerate() {
+                let value = self.values[output.value.0];
+                let storage = &self.storages[value.storage.0];
+                if storage.role == Role::Gradient {
+                    let is_whole =
+                        value.is_contiguous() && value.shape.num_elements() == storage.num_elements;
+                    let is_share = is_product(node) && index == 0 && is_whole;
+                    *of_products.entry(value.storage).or_insert(true) &= is_share;
+                }
+            }
+        }
+        of_products.retain(|_, is_product| *is_product);
+        for storage in of_products.keys() {
+            self.storages[storage.0].dtype = DType::Bf16;
+        }
+        for mut node in std::mem::take(&mut self.nodes) {
+            let gradient = node.outputs.first().copied();
+            let gradient = gradient.filter(|output| {
+                let storage = self.values[output.value.0].storage;
+                is_product(&node) && of_products.contains_key(&storage)
+            });
+            let Some(gradient) = gradient else {
+                self.nodes.push(node);
+                continue;
+            };
+            let value = self.values[gradient.value.0];
+            let name = format!("{} of a micro-batch", self.storages[value.storage.0].name);
+            let share = self.statistic(&name, value.shape.dims());
+            node.outputs[0] = Output::overwrite(share);
+            let added = Node {
+                op: AddRounded {}.into(),
+                inputs: vec![share],
+                outputs: vec![gradient],
+                ..node.clone()
+            };
+            self.nodes.extend([node, added]);
+        }
     }
 
     /// For rewriting passes: takes nodes out, by their place.

@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapters;
 mod backward;
 mod cost;
 mod graph;

@@ -174,8 +174,10 @@ operations! {
     Fill in fill,
     Add in add,
     AddInto in add,
+    AddRounded in add,
     Cast in cast,
     Collective in collective,
     GradientNorm in update,
     AdamW in update,
+    WeightAverages in update,
 }

@@ -33,7 +33,7 @@ use find::{file_exists, open_weights, read_json, refuse_other_than_folder};
 pub use stored::{StoredTensor, StoredType};
 use stored::{convert, stored_type};
 use weights_file::WeightsFile;
-pub use write::{NamedTensor, Values, write_folder};
+pub use write::{ElementFormat, Elements, NamedTensor, Values, write_folder, write_tensors};
 
 const CONFIG_FILE: &str = "config.json";
 const SINGLE_FILE: &str = "model.safetensors";
@@ -286,6 +286,16 @@ impl ModelFolder {
             },
         })
     }
+}
+
+/// Every tensor of a safetensors file: shape and values, by name.
+pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, (Vec<usize>, Vec<f32>)>, ModelError> {
+    let file = WeightsFile::open(path)?;
+    let read = |(name, info): &(String, TensorInfo)| {
+        let values = read_all(&file, name, info)?;
+        Ok((name.clone(), (info.shape.clone(), values)))
+    };
+    file.tensors().iter().map(read).collect()
 }
 
 /// How tensors differ from those of a configuration.

@@ -13,7 +13,7 @@ use holdall_files::{Checksum, write_whole_file};
 
 use crate::error::ModelError;
 use crate::folder::weights_file::WeightsFile;
-use crate::folder::write::{NamedTensor, Values, failed, write_safetensors};
+use crate::folder::write::{ElementFormat, NamedTensor, Values, failed, write_safetensors};
 
 const STATE: &str = "holdall.state";
 /// Values that are read at a time.
@@ -55,8 +55,8 @@ impl StateFile {
         self.file.verify()
     }
 
-    /// Copies a tensor, which has the length of `values`, and compares it with its checksum.
-    pub fn read(&self, name: &str, values: &mut [f32]) -> Result<(), ModelError> {
+    /// Copies a tensor, which has the format and the length of `values`, and compares it with its checksum.
+    pub fn read<T: StateElement>(&self, name: &str, values: &mut [T]) -> Result<(), ModelError> {
         let tensors = self.file.tensors();
         let known = tensors.iter().find(|(known, _)| known == name);
         let Some((_, info)) = known else {
@@ -66,22 +66,64 @@ impl StateFile {
                 num_found: tensors.len(),
             });
         };
+        if info.dtype != T::FORMAT.dtype() {
+            return Err(ModelError::Json {
+                file: self.file.path().into(),
+                expected: "the state of a run with the same train.optimizer_state",
+                found: format!("`{name}` as {}", info.dtype),
+            });
+        }
         let num_bytes = self.file.bytes(info).len();
         if num_bytes != size_of_val(values) {
             return Err(ModelError::ValueCount {
                 tensor: name.into(),
-                expected: num_bytes / size_of::<f32>(),
+                expected: num_bytes / size_of::<T>(),
                 found: values.len(),
             });
         }
         let mut pieces = values.chunks_mut(PIECE);
-        self.file
-            .read(name, info, PIECE * size_of::<f32>(), |bytes| {
-                let values = pieces.next().expect("as many pieces as of bytes");
-                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
-                    *value = f32::from_le_bytes(*bytes);
-                }
-            })
+        self.file.read(name, info, PIECE * size_of::<T>(), |bytes| {
+            let values = pieces.next().expect("as many pieces as of bytes");
+            T::copy_from(bytes, values);
+        })
+    }
+}
+
+/// What tensors of a state consist of.
+pub trait StateElement: Copy {
+    /// Its number format.
+    const FORMAT: ElementFormat;
+
+    /// Elements from their bytes.
+    fn copy_from(bytes: &[u8], values: &mut [Self]);
+}
+
+impl StateElement for f32 {
+    const FORMAT: ElementFormat = ElementFormat::F32;
+
+    fn copy_from(bytes: &[u8], values: &mut [f32]) {
+        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+    }
+}
+
+/// The bits of a 16-bit brain float.
+impl StateElement for u16 {
+    const FORMAT: ElementFormat = ElementFormat::Bf16;
+
+    fn copy_from(bytes: &[u8], values: &mut [u16]) {
+        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+            *value = u16::from_le_bytes(*bytes);
+        }
+    }
+}
+
+impl StateElement for u8 {
+    const FORMAT: ElementFormat = ElementFormat::U8;
+
+    fn copy_from(bytes: &[u8], values: &mut [u8]) {
+        values.copy_from_slice(bytes);
     }
 }
 
@@ -105,9 +147,11 @@ pub fn write_state<V: Values>(
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
     use std::fs::{self, File};
 
     use super::*;
+    use crate::folder::Elements;
 
     const NOTHING: &[NamedTensor<&[f32]>] = &[];
 
@@ -124,11 +168,68 @@ mod tests {
         state.read("a", &mut read).unwrap();
         assert_eq!(read.map(f32::to_bits), values.map(f32::to_bits));
         assert!(state.read("b", &mut read).is_err());
-        assert!(state.read("a", &mut [0.0; 2]).is_err());
+        assert!(state.read("a", &mut [0.0f32; 2]).is_err());
         // A folder has the name of the partial file: the write fails, the state stays.
         fs::create_dir(path.with_added_extension("partial")).unwrap();
         assert!(write_state(&path, "{}", NOTHING, || Ok(())).is_err());
         assert_eq!(StateFile::open(&path).unwrap().text(), "{\"step\": 1}");
+    }
+
+    /// Tensors of one, two and four bytes an element in one file.
+    #[test]
+    fn codes_and_halves_read_back_in_their_own_format_only() {
+        struct All(Elements<'static>);
+
+        impl Values for All {
+            fn num_values(&self) -> usize {
+                3
+            }
+
+            fn values(&self) -> io::Result<Cow<'_, [f32]>> {
+                unreachable!("asked for as they are")
+            }
+
+            fn format(&self) -> ElementFormat {
+                match self.0 {
+                    Elements::F32(_) => ElementFormat::F32,
+                    Elements::Bf16(_) => ElementFormat::Bf16,
+                    Elements::U8(_) => ElementFormat::U8,
+                }
+            }
+
+            fn elements(&self) -> io::Result<Elements<'_>> {
+                Ok(self.0.clone())
+            }
+        }
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last.safetensors");
+        let tensors = [
+            ("codes", Elements::U8(vec![0, 127, 255].into())),
+            ("numbers", Elements::F32(vec![1.5, -0.0, 2.0].into())),
+            ("halves", Elements::Bf16(vec![0, 0x3f80, 0xffff].into())),
+        ];
+        let tensors = tensors.map(|(name, elements)| (name.to_owned(), vec![3], All(elements)));
+        write_state(&path, "{}", &tensors, || Ok(())).unwrap();
+        let state = StateFile::open(&path).unwrap();
+        state.verify().unwrap();
+        let (mut codes, mut halves, mut numbers) = ([0u8; 3], [0u16; 3], [0f32; 3]);
+        state.read("codes", &mut codes).unwrap();
+        state.read("halves", &mut halves).unwrap();
+        state.read("numbers", &mut numbers).unwrap();
+        assert_eq!(codes, [0, 127, 255]);
+        assert_eq!(halves, [0, 0x3f80, 0xffff]);
+        assert_eq!(
+            numbers.map(f32::to_bits),
+            [1.5, -0.0, 2.0].map(f32::to_bits)
+        );
+        for error in [
+            state.read("codes", &mut numbers).unwrap_err(),
+            state.read("numbers", &mut codes).unwrap_err(),
+            state.read("halves", &mut codes).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("optimizer_state"), "{error}");
+        }
     }
 
     #[test]

@@ -18,6 +18,33 @@ pub struct Change {
     pub step_ms: f64,
 }
 
+/// The same run with other numbers: what changes them is the user's to name, so it is shown and never taken.
+pub struct Variant<'a> {
+    /// What to type.
+    pub change: &'a str,
+    /// How its numbers are others, as a message ends.
+    pub note: &'a str,
+    /// Writes its graph.
+    pub build: Build<'a>,
+}
+
+/// Which of the variants fit a budget that the run does not, with what they would hold and take.
+pub fn variants_that_fit(
+    request: &Request,
+    variants: &[Variant<'_>],
+    target: &dyn Target,
+) -> Vec<Change> {
+    let of = |variant: &Variant<'_>| {
+        let candidate = search(request, variant.build, target).ok()?;
+        Some(Change {
+            change: format!("{} ({})", variant.change, variant.note),
+            process_bytes: candidate.process_bytes,
+            step_ms: candidate.step_ms,
+        })
+    };
+    variants.iter().filter_map(of).collect()
+}
+
 /// A batch size that would be at least 5% faster in the same budget. Shown, never taken.
 pub(crate) fn suggestion(
     request: &Request,

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use holdall_graph::{Graph, Role, StorageId, Value, ValueId};
+use holdall_graph::{Graph, MemorySpace, Role, StorageId, Value, ValueId};
 use serde::Serialize;
 
 use crate::lifetimes::{CACHES, FIRST_PROGRAM, GRADIENTS, Lifetimes, SLOTS};
@@ -72,6 +72,8 @@ pub struct StepPlan {
     pub process_bytes: u64,
     /// No layout of these lifetimes could be smaller than this.
     pub bound_bytes: u64,
+    /// Pinned host memory beside it: state that a step does not keep on the device.
+    pub host_bytes: u64,
     /// Where inputs are, in bytes of the arena.
     pub inputs: Range<u64>,
     /// Where inputs arrive while a program runs, laid out as `inputs` is.
@@ -86,8 +88,11 @@ pub struct StepPlan {
     pub packing_bytes: u64,
     /// What lies where, and when, for people.
     pub memory_map: MemoryMap,
-    persistent: HashMap<StorageId, u64>,
+    persistent: Placed,
 }
+
+/// First byte of what outlives programs, and in which memory.
+type Placed = HashMap<StorageId, (u64, MemorySpace)>;
 
 impl Layout {
     /// All slots, and beyond the last one what its programs need beside it. Slots fill from the first to the
@@ -123,12 +128,19 @@ impl Layout {
 
     /// Size of the arena with `kept` slots.
     pub fn arena_bytes(&self, kept: usize, accumulation: usize) -> u64 {
-        self.lifetimes.persistent_bytes + self.regions(kept, accumulation).peak_bytes
+        self.lifetimes.outliving.persistent_bytes + self.regions(kept, accumulation).peak_bytes
     }
 
     /// The arena by purpose.
     pub fn breakdown(&self, kept: usize, accumulation: usize) -> Breakdown {
-        let role = |role| self.lifetimes.by_role.get(&role).copied().unwrap_or(0);
+        let role = |role| {
+            self.lifetimes
+                .outliving
+                .by_role
+                .get(&role)
+                .copied()
+                .unwrap_or(0)
+        };
         let mut breakdown = Breakdown {
             weights: role(Role::Weight),
             gradients: role(Role::Gradient),
@@ -151,16 +163,23 @@ impl Layout {
     pub fn plan(&self, kept: usize, accumulation: usize) -> StepPlan {
         let lifetimes = &self.lifetimes;
         let regions = self.regions(kept, accumulation);
-        let base = |index: usize| lifetimes.persistent_bytes + regions.offsets[index];
-        let mut placed = lifetimes.persistent.clone();
+        let base = |index: usize| lifetimes.outliving.persistent_bytes + regions.offsets[index];
+        let on_device = |offset: u64| (offset, MemorySpace::Device);
+        let persistent = lifetimes.outliving.persistent.iter();
+        let mut placed: Placed = persistent
+            .map(|(&storage, &offset)| (storage, on_device(offset)))
+            .collect();
+        let on_host = lifetimes.outliving.on_host.iter();
+        placed.extend(on_host.map(|(&id, &offset)| (id, (offset, MemorySpace::PinnedHost))));
         placed.extend(
             lifetimes
+                .outliving
                 .gradients
                 .iter()
-                .map(|(&storage, offset)| (storage, base(GRADIENTS) + offset)),
+                .map(|(&storage, offset)| (storage, on_device(base(GRADIENTS) + offset))),
         );
-        let caches = lifetimes.caches.iter();
-        placed.extend(caches.map(|(&storage, offset)| (storage, base(CACHES) + offset)));
+        let caches = lifetimes.outliving.caches.iter();
+        placed.extend(caches.map(|(&id, offset)| (id, on_device(base(CACHES) + offset))));
         let graph = &lifetimes.rewritten.graph;
         let instructions = |stage: Stage, of: Nodes<'_>| {
             let (local_base, slot_stride) = match stage.has_slot() {
@@ -208,8 +227,9 @@ impl Layout {
             breakdown: self.breakdown(kept, accumulation),
             process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
             bound_bytes: lifetimes.bound_bytes(kept, accumulation),
-            inputs: lifetimes.inputs.clone(),
-            landing: lifetimes.landing,
+            host_bytes: lifetimes.outliving.host_bytes,
+            inputs: lifetimes.outliving.inputs.clone(),
+            landing: lifetimes.outliving.landing,
             accumulation,
             kept,
             coupled: lifetimes.coupled,
@@ -228,7 +248,7 @@ impl Layout {
         &self,
         stage: Stage,
         of: Nodes<'_>,
-        placed: &HashMap<StorageId, u64>,
+        placed: &Placed,
         local_base: u64,
         local_stride: u64,
     ) -> Vec<Instruction> {
@@ -248,12 +268,14 @@ impl Layout {
             let storage = of
                 .twins
                 .map_or(value.storage, |twins| twins[&value.storage]);
-            let (offset, slot_stride) = if let Some(&offset) = placed.get(&storage) {
-                (offset, 0)
-            } else {
-                (local_base + local.get(&storage)?, local_stride)
+            let (place, slot_stride) = match placed.get(&storage) {
+                Some(&place) => (place, 0),
+                None => {
+                    let offset = local_base + local.get(&storage)?;
+                    ((offset, MemorySpace::Device), local_stride)
+                }
             };
-            Some(address(graph, &value, offset, slot_stride))
+            Some(address(graph, &value, place, slot_stride))
         };
         let nodes = of.rewritten.nodes(stage);
         nodes
@@ -295,10 +317,16 @@ struct Nodes<'a> {
     twins: Option<&'a HashMap<StorageId, StorageId>>,
 }
 
-fn address(graph: &Graph, value: &Value, offset: u64, slot_stride: u64) -> Place {
+fn address(
+    graph: &Graph,
+    value: &Value,
+    (offset, space): (u64, MemorySpace),
+    slot_stride: u64,
+) -> Place {
     let dtype = graph.storage(value.storage).dtype;
     let bytes = dtype.bytes() as u64;
     Place {
+        space,
         offset: offset + value.offset as u64 * bytes,
         micro_stride: value.micro_stride as u64 * bytes,
         slot_stride,

@@ -21,7 +21,9 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod curve;
 mod error;
+mod host_state;
 mod lanes;
 mod layout;
 mod lifetimes;
@@ -34,8 +36,10 @@ mod search;
 mod shorter;
 mod target;
 
-pub use advice::Change;
+pub use advice::{Change, Variant, variants_that_fit};
+pub use curve::{knee, without_dominated};
 pub use error::PlanError;
+pub use host_state::HostState;
 pub use layout::{Breakdown, Layout, StepPlan};
 pub use lifetimes::{Lifetimes, lifetimes_of};
 pub use memory_map::{MappedOperation, MappedProgram, MemoryMap, PlacedBox, Tenant};

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use holdall_graph::{Graph, Node, NodeView, Role, StorageId};
 
+use crate::host_state::{HostState, OnHost};
 use crate::lanes::{Bundle, Lanes, pack_bundled};
 use crate::layout::Layout;
 use crate::pack::{Item, align, liveness_peak};
@@ -41,6 +42,22 @@ pub(crate) struct Locals {
 pub struct Lifetimes {
     pub(crate) rewritten: Rewritten,
     pub(crate) locals: Vec<Locals>,
+    pub(crate) outliving: Outliving,
+    pub(crate) has_landing: bool,
+    pub(crate) slot: HashMap<StorageId, u64>,
+    pub(crate) slot_bytes: u64,
+    pub(crate) alignment: u64,
+    pub(crate) overhead_bytes: u64,
+    pub(crate) page_bytes: u64,
+    pub(crate) coupled: bool,
+    pub(crate) policy: RecomputePolicy,
+    /// The same over shorter texts, where [`Lifetimes::with_shorter`] was asked for them.
+    pub(crate) shorter: Vec<Shorter>,
+}
+
+/// Where what outlives programs lies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outliving {
     pub(crate) persistent: HashMap<StorageId, u64>,
     pub(crate) persistent_bytes: u64,
     pub(crate) inputs: Range<u64>,
@@ -49,16 +66,55 @@ pub struct Lifetimes {
     pub(crate) gradient_bytes: u64,
     pub(crate) caches: HashMap<StorageId, u64>,
     pub(crate) cache_bytes: u64,
-    pub(crate) slot: HashMap<StorageId, u64>,
-    pub(crate) slot_bytes: u64,
+    /// In pinned host memory, from its start.
+    pub(crate) on_host: HashMap<StorageId, u64>,
+    pub(crate) host_bytes: u64,
+    /// On the device.
     pub(crate) by_role: HashMap<Role, u64>,
-    pub(crate) alignment: u64,
-    pub(crate) overhead_bytes: u64,
-    pub(crate) page_bytes: u64,
-    pub(crate) coupled: bool,
-    pub(crate) policy: RecomputePolicy,
-    /// The same over shorter texts, where [`Lifetimes::with_shorter`] was asked for them.
-    pub(crate) shorter: Vec<Shorter>,
+}
+
+impl Outliving {
+    fn new(graph: &Graph, alignment: u64, has_landing: bool, on_host: &OnHost) -> Outliving {
+        let mut places = Outliving::default();
+        let on_host: HashSet<StorageId> = on_host.storages.iter().copied().collect();
+        // Inputs last and side by side: they arrive together.
+        for role in [
+            Role::Gradient,
+            Role::Cache,
+            Role::Weight,
+            Role::Optimizer,
+            Role::Feature,
+            Role::Input,
+        ] {
+            places.inputs = places.persistent_bytes..places.persistent_bytes;
+            for (index, storage) in graph.storages().iter().enumerate() {
+                if storage.role != role {
+                    continue;
+                }
+                let id = StorageId(index);
+                let bytes = align(storage.bytes(), alignment);
+                let (offsets, total) = match role {
+                    _ if on_host.contains(&id) => (&mut places.on_host, &mut places.host_bytes),
+                    Role::Gradient => (&mut places.gradients, &mut places.gradient_bytes),
+                    Role::Cache => (&mut places.caches, &mut places.cache_bytes),
+                    _ => (&mut places.persistent, &mut places.persistent_bytes),
+                };
+                offsets.insert(id, *total);
+                *total += bytes;
+                if !on_host.contains(&id) {
+                    *places.by_role.entry(role).or_default() += bytes;
+                }
+            }
+        }
+        places.inputs.end = places.persistent_bytes;
+        if has_landing {
+            places.landing = Some(places.persistent_bytes);
+            let bytes = places.inputs.end - places.inputs.start;
+            places.persistent_bytes += bytes;
+            *places.by_role.entry(Role::Input).or_default() += bytes;
+        }
+        places
+    }
 }
 
 /// Places among the regions: gradients, slots, caches, then one for each stage.
@@ -71,44 +127,8 @@ pub(crate) const FIRST_PROGRAM: usize = 3;
 pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target) -> Lifetimes {
     let rewritten = rewrite(graph, policy);
     let alignment = target.alignment();
-    let mut persistent = HashMap::new();
-    let mut gradients = HashMap::new();
-    let mut by_role: HashMap<Role, u64> = HashMap::new();
-    let mut caches = HashMap::new();
-    let (mut persistent_bytes, mut gradient_bytes, mut cache_bytes) = (0, 0, 0);
-    let mut inputs = 0..0;
-    // Inputs last and side by side: they arrive together.
-    for role in [
-        Role::Gradient,
-        Role::Cache,
-        Role::Weight,
-        Role::Optimizer,
-        Role::Feature,
-        Role::Input,
-    ] {
-        inputs = persistent_bytes..persistent_bytes;
-        for (index, storage) in rewritten.graph.storages().iter().enumerate() {
-            if storage.role != role {
-                continue;
-            }
-            let bytes = align(storage.bytes(), alignment);
-            let (offsets, total) = match role {
-                Role::Gradient => (&mut gradients, &mut gradient_bytes),
-                Role::Cache => (&mut caches, &mut cache_bytes),
-                _ => (&mut persistent, &mut persistent_bytes),
-            };
-            offsets.insert(StorageId(index), *total);
-            *total += bytes;
-            *by_role.entry(role).or_default() += bytes;
-        }
-    }
-    inputs.end = persistent_bytes;
-    let landing = target.has_landing().then_some(persistent_bytes);
-    if landing.is_some() {
-        let bytes = inputs.end - inputs.start;
-        persistent_bytes += bytes;
-        *by_role.entry(Role::Input).or_default() += bytes;
-    }
+    let has_landing = target.has_landing();
+    let outliving = Outliving::new(&rewritten.graph, alignment, has_landing, &OnHost::default());
     let mut slot = HashMap::new();
     let mut slot_bytes = 0;
     let mut kept: Vec<StorageId> = rewritten.kept.iter().copied().collect();
@@ -140,17 +160,10 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
         shorter: Vec::new(),
         rewritten,
         locals,
-        persistent,
-        persistent_bytes,
-        inputs,
-        landing,
-        gradients,
-        gradient_bytes,
-        caches,
-        cache_bytes,
+        outliving,
+        has_landing,
         slot,
         slot_bytes,
-        by_role,
         alignment,
         overhead_bytes: target.overhead_bytes(packing_bytes)
             + target.shorter_bytes(graph.shorter().len()),
@@ -270,6 +283,15 @@ impl Lifetimes {
         stage.is_beside_step() || self.runs(stage, kept, accumulation) > 0
     }
 
+    /// The same with some state in host memory.
+    pub fn with_host_state(mut self, state: HostState, target: &dyn Target) -> Lifetimes {
+        let graph = &self.rewritten.graph;
+        let on_host = OnHost::new(graph, state, self.alignment);
+        self.overhead_bytes += target.pinned_bytes(on_host.bytes);
+        self.outliving = Outliving::new(graph, self.alignment, self.has_landing, &on_host);
+        self
+    }
+
     /// The same with the programs over shorter texts, which choosing among plans does not need.
     pub(crate) fn with_shorter(mut self, target: &dyn Target) -> Lifetimes {
         let graphs = self.rewritten.graph.shorter().iter();
@@ -303,9 +325,9 @@ impl Lifetimes {
         let last_forward = self.rewritten.graph.forward_programs().len().max(1) - 1;
         let forward = [Stage::Forward(0), Stage::Forward(last_forward)];
         let mut items = vec![
-            from_to(self.gradient_bytes, Stage::Loss, Stage::Update),
+            from_to(self.outliving.gradient_bytes, Stage::Loss, Stage::Update),
             from_to(slots_bytes, Stage::KeptForward, Stage::KeptBackward),
-            from_to(self.cache_bytes, forward[0], forward[1]),
+            from_to(self.outliving.cache_bytes, forward[0], forward[1]),
         ];
         items.extend(self.rewritten.stages().map(|stage| {
             let bytes = match self.present(stage, kept, accumulation) {
@@ -330,7 +352,7 @@ impl Lifetimes {
             },
             others,
         );
-        self.persistent_bytes + liveness_peak(&items, self.alignment)
+        self.outliving.persistent_bytes + liveness_peak(&items, self.alignment)
     }
 
     /// Whether features of the whole effective batch are needed before the backward pass.

@@ -101,7 +101,7 @@ impl Layout {
         regions: &Packing,
     ) -> MemoryMap {
         let lifetimes = &self.lifetimes;
-        let base = |index: usize| lifetimes.persistent_bytes + regions.offsets[index];
+        let base = |index: usize| lifetimes.outliving.persistent_bytes + regions.offsets[index];
         let mut map = MemoryMap::default();
         for stage in lifetimes.rewritten.stages() {
             if lifetimes.present(stage, kept, accumulation) {
@@ -215,15 +215,15 @@ impl Layout {
         for (index, storage) in lifetimes.rewritten.graph.storages().iter().enumerate() {
             let id = StorageId(index);
             let (offset, (first, last)) = match storage.role {
-                Role::Gradient => match lifetimes.gradients.get(&id) {
+                Role::Gradient => match lifetimes.outliving.gradients.get(&id) {
                     Some(offset) => (gradients_base + offset, from_loss),
                     None => continue,
                 },
-                Role::Cache => match lifetimes.caches.get(&id) {
+                Role::Cache => match lifetimes.outliving.caches.get(&id) {
                     Some(offset) => (caches_base + offset, from_first_forward),
                     None => continue,
                 },
-                _ => match lifetimes.persistent.get(&id) {
+                _ => match lifetimes.outliving.persistent.get(&id) {
                     Some(&offset) => (offset, whole),
                     None => continue,
                 },
@@ -236,11 +236,11 @@ impl Layout {
                 last,
             });
         }
-        if let Some(offset) = lifetimes.landing {
+        if let Some(offset) = lifetimes.outliving.landing {
             map.boxes.push(PlacedBox {
                 tenant: Tenant::Landing,
                 offset,
-                bytes: lifetimes.inputs.end - lifetimes.inputs.start,
+                bytes: lifetimes.outliving.inputs.end - lifetimes.outliving.inputs.start,
                 first: whole.0,
                 last: whole.1,
             });

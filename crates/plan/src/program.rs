@@ -1,13 +1,15 @@
 //! A planned program: operations with addresses. A device replays it and decides nothing.
 
-use holdall_graph::{DType, Op, Shape, Write};
+use holdall_graph::{DType, MemorySpace, Op, Shape, Write};
 
-/// Where an operand is, in bytes from the start of the arena.
+/// Where an operand is, in bytes from the start of the arena, or of the pinned host memory beside it.
 ///
 /// Two things move between runs of one program: the rows of the features that belong to the micro-batch, and
 /// the slot in which it keeps its activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place {
+    /// In which memory.
+    pub space: MemorySpace,
     /// First byte.
     pub offset: u64,
     /// Added once per micro-batch index.

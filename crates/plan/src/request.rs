@@ -1,6 +1,7 @@
 //! What the user said, and which numbers it leaves open.
 
 use crate::error::PlanError;
+use crate::host_state::HostState;
 use crate::recompute::{LaneOrder, Recompute, RecomputePolicy};
 
 /// What the user said; `None` is left open.
@@ -18,8 +19,14 @@ pub struct Request {
     pub kept: Option<usize>,
     /// What the process may hold.
     pub budget_bytes: Option<u64>,
+    /// What state may take of host memory; nothing is put there where that is not known.
+    pub host_bytes: Option<u64>,
+    /// What lies in host memory; open except in tests.
+    pub host_state: Option<HostState>,
     /// What the arithmetic is called.
     pub precision: &'static str,
+    /// What the format of the optimizer's state is called.
+    pub optimizer_state: &'static str,
     /// What a smaller effective batch costs, as a message ends: `: fewer negatives`, or nothing.
     pub smaller_batch_note: &'static str,
 }

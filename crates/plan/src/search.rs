@@ -1,7 +1,7 @@
 //! The fastest plan that fits.
 //!
-//! The candidates do not depend on the budget: micro-batch x recomputation x number of kept micro-batches, within what
-//! the user left open. They are sorted by predicted time and the first that fits is taken, so a larger
+//! The candidates do not depend on the budget: micro-batch x recomputation x number of kept micro-batches x copies of weights x
+//! state in host memory, within what the user left open. They are sorted by predicted time and the first that fits is taken, so a larger
 //! budget never has a slower plan. Offsets are only worked out for candidates whose lower bound fits.
 
 use holdall_graph::{Copies, Graph};
@@ -9,7 +9,9 @@ use serde::ser::{SerializeStruct, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::advice::{changes, suggestion};
+use crate::curve::{levels, without_dominated};
 use crate::error::PlanError;
+use crate::host_state::{HostState, OnHost};
 use crate::layout::{Breakdown, Layout, StepPlan};
 use crate::lifetimes::lifetimes_of;
 use crate::recompute::{RecomputePolicy, num_trained_blocks};
@@ -44,6 +46,8 @@ pub struct Choice {
     pub recompute: RecomputePolicy,
     /// Where products find weights in a narrower format.
     pub weight_copies: WeightCopies,
+    /// What state lies in host memory.
+    pub host_state: HostState,
 }
 
 /// Where products find weights in the format of the arithmetic.
@@ -84,11 +88,19 @@ impl Choice {
         }
     }
 
-    /// Of its kind: with any number of kept micro-batches.
-    fn kind(&self) -> Choice {
+    /// With any number of kept micro-batches: they share a layout.
+    fn layout(&self) -> Choice {
         Choice {
             kept_micro_batches: 0,
             ..*self
+        }
+    }
+
+    /// Of its kind: with any number of kept micro-batches, and its state anywhere.
+    fn kind(&self) -> Choice {
+        Choice {
+            host_state: HostState::Nothing,
+            ..self.layout()
         }
     }
 }
@@ -108,6 +120,8 @@ pub struct Candidate {
     pub arena_bytes: u64,
     /// The whole process.
     pub process_bytes: u64,
+    /// State in pinned host memory.
+    pub host_bytes: u64,
     /// The arena by purpose.
     pub breakdown: Breakdown,
     /// Time of a step: predicted, or measured.
@@ -120,17 +134,19 @@ impl Serialize for Candidate {
     /// Flat, with the words that people read.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let choice = &self.choice;
-        let mut fields = serializer.serialize_struct("Candidate", 13)?;
+        let mut fields = serializer.serialize_struct("Candidate", 15)?;
         fields.serialize_field("batch_size", &choice.batch_size)?;
         fields.serialize_field("gradient_accumulation", &choice.gradient_accumulation)?;
         fields.serialize_field("recompute", &choice.recompute.label())?;
         fields.serialize_field("kept_micro_batches", &choice.kept_micro_batches)?;
         fields.serialize_field("lanes", &choice.recompute.lanes)?;
         fields.serialize_field("weight_copies", &choice.weight_copies)?;
+        fields.serialize_field("host_state", &choice.host_state)?;
         fields.serialize_field("precision", self.precision)?;
         fields.serialize_field("optimizer_state", self.optimizer_state)?;
         fields.serialize_field("arena_bytes", &self.arena_bytes)?;
         fields.serialize_field("process_bytes", &self.process_bytes)?;
+        fields.serialize_field("host_bytes", &self.host_bytes)?;
         fields.serialize_field("breakdown", &self.breakdown)?;
         fields.serialize_field("step_ms", &self.step_ms)?;
         fields.serialize_field("measured", &self.measured)?;
@@ -151,6 +167,9 @@ pub struct Plan {
     pub alternatives: Vec<Candidate>,
     /// A faster batch size within the same budget, where the user fixed a slower one.
     pub suggestion: Option<Candidate>,
+    /// Memory against time: the fastest for budgets from the smallest that would do on, ascending in memory and descending in
+    /// time. The choice is one of them.
+    pub curve: Vec<Candidate>,
 }
 
 /// A choice with its predicted time and the least that it takes; offsets are not worked out for it.
@@ -178,10 +197,16 @@ fn entries_of(
         });
         let narrow = graph.compute() != graph.full();
         let num_blocks = num_trained_blocks(&graph);
+        let host_states = host_states(request, &graph, target);
         for recompute in policies(request, num_blocks, batch_size, target.has_lanes()) {
             let lifetimes = lifetimes_of(&graph, &recompute, target);
-            let entry = |kept| {
-                let bound = lifetimes.bound_bytes(kept, gradient_accumulation);
+            let entry = |kept, bound: u64, &(host_state, ref on_host): &(HostState, OnHost)| {
+                let arena = bound - on_host.bytes;
+                let process = lifetimes.process_bytes(arena, kept, gradient_accumulation);
+                let moving = match target.host_bytes_per_second() {
+                    Some(rate) => on_host.moved_bytes as f64 / rate,
+                    None => 0.0,
+                };
                 Entry {
                     choice: Choice {
                         batch_size,
@@ -193,13 +218,16 @@ fn entries_of(
                             (true, Copies::Resident) => WeightCopies::Resident,
                             (true, Copies::PerUse) => WeightCopies::PerUse,
                         },
+                        host_state,
                     },
-                    seconds: lifetimes.seconds(kept, gradient_accumulation),
-                    bound_process: lifetimes.process_bytes(bound, kept, gradient_accumulation),
+                    seconds: lifetimes.seconds(kept, gradient_accumulation) + moving,
+                    bound_process: process + target.pinned_bytes(on_host.bytes),
                 }
             };
-            let counts = kept_counts(request, gradient_accumulation, lifetimes.is_coupled());
-            entries.extend(counts.into_iter().map(entry));
+            for kept in kept_counts(request, gradient_accumulation, lifetimes.is_coupled()) {
+                let bound = lifetimes.bound_bytes(kept, gradient_accumulation);
+                entries.extend(host_states.iter().map(|state| entry(kept, bound, state)));
+            }
         }
         if !narrow {
             break;
@@ -208,12 +236,33 @@ fn entries_of(
     entries
 }
 
+/// What may lie in host memory: nothing, and what differs from it and from each other.
+fn host_states(request: &Request, graph: &Graph, target: &dyn Target) -> Vec<(HostState, OnHost)> {
+    let mut found: Vec<(HostState, OnHost)> = vec![(HostState::Nothing, OnHost::default())];
+    let room = match target.host_bytes_per_second() {
+        Some(_) => request.host_bytes.unwrap_or(0),
+        None => 0,
+    };
+    if let Some(state) = request.host_state {
+        return vec![(state, OnHost::new(graph, state, target.alignment()))];
+    }
+    for state in HostState::ALL {
+        let on_host = OnHost::new(graph, state, target.alignment());
+        let is_new = found.iter().all(|(_, other)| other.bytes != on_host.bytes);
+        if is_new && on_host.bytes <= room {
+            found.push((state, on_host));
+        }
+    }
+    found
+}
+
 /// All candidates of a request, fastest first. Offsets are worked out on demand and only the last ones are kept: a
 /// planner that holds every layout would itself need the memory that it plans.
 struct Field<'a> {
     build: Build<'a>,
     target: &'a dyn Target,
     precision: &'static str,
+    optimizer_state: &'static str,
     entries: Vec<Entry>,
     layout: Option<(Choice, Layout)>,
 }
@@ -250,18 +299,20 @@ impl<'a> Field<'a> {
             build,
             target,
             precision: request.precision,
+            optimizer_state: request.optimizer_state,
             entries,
             layout: None,
         }
     }
 
     fn layout(&mut self, choice: &Choice) -> &Layout {
-        let kind = choice.kind();
-        if self.layout.as_ref().is_none_or(|(of, _)| *of != kind) {
+        let shared = choice.layout();
+        if self.layout.as_ref().is_none_or(|(of, _)| *of != shared) {
             let graph = (self.build)(&choice.shape());
             let lifetimes = lifetimes_of(&graph, &choice.recompute, self.target);
+            let lifetimes = lifetimes.with_host_state(choice.host_state, self.target);
             let lifetimes = lifetimes.with_shorter(self.target);
-            self.layout = Some((kind, lifetimes.pack()));
+            self.layout = Some((shared, lifetimes.pack()));
         }
         &self.layout.as_ref().expect("made above").1
     }
@@ -271,7 +322,7 @@ impl<'a> Field<'a> {
             choice, seconds, ..
         } = self.entries[index];
         let (kept, accumulation) = (choice.kept_micro_batches, choice.gradient_accumulation);
-        let precision = self.precision;
+        let (precision, optimizer_state) = (self.precision, self.optimizer_state);
         let layout = self.layout(&choice);
         let arena_bytes = layout.arena_bytes(kept, accumulation);
         let lifetimes = layout.lifetimes();
@@ -279,9 +330,10 @@ impl<'a> Field<'a> {
             choice,
             is_coupled: lifetimes.is_coupled(),
             precision,
-            optimizer_state: "f32",
+            optimizer_state,
             arena_bytes,
             process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
+            host_bytes: lifetimes.outliving.host_bytes,
             breakdown: layout.breakdown(kept, accumulation),
             step_ms: seconds * 1e3,
             measured: false,
@@ -359,11 +411,48 @@ impl<'a> Field<'a> {
                 alternatives.push(fastest);
             }
         }
+        self.keep_on_device(chosen_candidate, &mut alternatives);
         alternatives
+    }
+
+    /// Beside state in host memory, the same plan with all of it on the device.
+    fn keep_on_device(&mut self, chosen: &Candidate, alternatives: &mut Vec<Candidate>) {
+        let on_device = Choice {
+            host_state: HostState::Nothing,
+            ..chosen.choice
+        };
+        let is_listed = alternatives.iter().any(|other| other.choice == on_device);
+        let index = self
+            .entries
+            .iter()
+            .position(|entry| entry.choice == on_device);
+        if let Some(index) = index
+            && chosen.choice.host_state.costs_time()
+            && !is_listed
+        {
+            alternatives.push(self.candidate(index));
+        }
     }
 
     fn kind(&self, index: usize) -> Choice {
         self.entries[index].choice.kind()
+    }
+
+    /// The fastest by budget, the chosen one among them. Which they are is told by their bounds, offsets are worked out for
+    /// those alone.
+    fn curve(&mut self, chosen: &Candidate, budget_bytes: u64) -> Vec<Candidate> {
+        let points = self.entries.iter();
+        let points = points.map(|entry| (entry.bound_process, entry.seconds));
+        let mut indices = levels(&points.collect::<Vec<_>>(), budget_bytes);
+        // Of a kind one after the other: they share a layout.
+        indices.sort_by_cached_key(|&index| format!("{:?}", self.kind(index)));
+        let mut curve = vec![chosen.clone()];
+        for index in indices {
+            if self.entries[index].choice != chosen.choice {
+                curve.push(self.candidate(index));
+            }
+        }
+        without_dominated(curve, &chosen.choice)
     }
 
     /// The fastest candidates that fit, one of each kind, none slower than [`CONTENDERS_WITHIN`] allows.
@@ -446,6 +535,7 @@ pub fn contenders(
         });
     };
     let mut alternatives = field.alternatives(*first, fastest, budget_bytes);
+    let mut curve = field.curve(fastest, budget_bytes);
     let mut suggestion = suggestion(request, effective_batch, fastest, build, target);
     let plans = found.into_iter().map(|(index, chosen)| Plan {
         effective_batch,
@@ -453,6 +543,7 @@ pub fn contenders(
         step: field.step(index),
         alternatives: std::mem::take(&mut alternatives),
         suggestion: suggestion.take(),
+        curve: std::mem::take(&mut curve),
     });
     Ok(plans.collect())
 }
@@ -483,6 +574,7 @@ pub fn plan_of(
         effective_batch,
         alternatives: field.alternatives(index, &chosen, budget_bytes),
         suggestion: suggestion(request, effective_batch, &chosen, build, target),
+        curve: field.curve(&chosen, budget_bytes),
         step: field.step(index),
         chosen,
     }))

@@ -28,6 +28,17 @@ pub trait Target: Sync {
     /// Predicted time of one run of the node.
     fn seconds(&self, node: NodeView<'_>) -> f64;
 
+    /// Bytes a second that operations move from pinned host memory and back to it at the same time, each; `None` where there is no
+    /// other memory than the device's.
+    fn host_bytes_per_second(&self) -> Option<f64> {
+        None
+    }
+
+    /// What reaching so many bytes of pinned host memory takes on the device.
+    fn pinned_bytes(&self, _host_bytes: u64) -> u64 {
+        0
+    }
+
     /// What the process holds beside the arena: code, context, the product library's own buffers.
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64;
 

@@ -29,7 +29,7 @@ use crate::error::{TrainError, without_hint};
 use crate::report::SummaryMetrics;
 use crate::run_folder::{RunFolder, failed};
 use crate::scaler::LossScaler;
-use crate::step::{Step, Stored};
+use crate::step::{ElementsMut, Step, Stored};
 
 /// What a run does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +145,9 @@ pub struct State {
     /// What the device chose to compute with, in its own words: other algorithms would round otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithms: Option<String>,
+    /// Checksum of the weights that the run began with, where they are needed again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starting_weights: Option<String>,
 }
 
 /// Changes when [`State`] does. Format 1 had neither checksums nor versions of the best model; it is still read.
@@ -169,6 +172,7 @@ impl State {
             data_digest,
             cursor: None,
             algorithms: None,
+            starting_weights: None,
         }
     }
 }
@@ -288,8 +292,10 @@ impl Checkpoint {
     pub fn restore(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
         step.set_weights(device, |name, values| self.file.read(name, values))
             .and_then(|()| {
-                step.set_moments(|name, moment, values| {
-                    self.file.read(&moment_name(name, moment), values)
+                step.set_optimizer_state(|name, elements| match elements {
+                    ElementsMut::F32(values) => self.file.read(name, values),
+                    ElementsMut::Bf16(values) => self.file.read(name, values),
+                    ElementsMut::U8(values) => self.file.read(name, values),
                 })
             })
             .map_err(|cause| match cause {
@@ -411,16 +417,15 @@ impl Checkpoints {
 
     /// Writes a checkpoint and keeps the one before. Where that fails, the two from before are still there.
     pub fn save(&mut self, state: &State, step: &Step) -> Result<(), TrainError> {
+        assert!(!step.is_averaged(), "training goes on from the weights");
         let mut tensors: Vec<NamedTensor<Stored<'_>>> = Vec::new();
         for parameter in step.parameters() {
             let values = step.stored_weight(parameter);
             tensors.push((parameter.name.clone(), vec![values.num_values()], values));
         }
-        for (parameter, pair) in step.moments() {
-            for (moment, values) in pair.into_iter().enumerate() {
-                let name = moment_name(&parameter.name, moment);
-                tensors.push((name, vec![values.num_values()], values));
-            }
+        for (parameter, part, values) in step.optimizer_state() {
+            let name = part.checkpoint_name(&parameter.name);
+            tensors.push((name, vec![values.num_values()], values));
         }
         let text = serde_json::to_string(state).expect("a state is plain data");
         let [last, previous] =
@@ -470,8 +475,4 @@ impl Checkpoints {
             }
         }
     }
-}
-
-fn moment_name(parameter: &str, moment: usize) -> String {
-    format!("optimizer.{}.{parameter}", ["m", "v"][moment])
 }

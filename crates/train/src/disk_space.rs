@@ -1,7 +1,7 @@
 //! What a run will need on disk, known before its first step.
 //!
 //! ```text
-//! a checkpoint   weights and two moments     the newest two, and one that is being written
+//! a checkpoint   weights and optimizer state the newest two, and one that is being written
 //! a model        weights                     the best ones that the two name, one that is being written, and model/
 //! ```
 
@@ -10,6 +10,7 @@ use std::path::Path;
 use crate::budget::show_bytes;
 use crate::config::EvalEvery;
 use crate::error::TrainError;
+use crate::optimizer::{Averaging, moment_bytes};
 use crate::planned_run::PlannedRun;
 
 /// A line of `metrics.jsonl`, with its share of what else grows.
@@ -40,8 +41,14 @@ impl DiskSpace {
             let elements = counted.map(|one| graph.value(one.value).shape.num_elements() as u64);
             elements.sum::<u64>() * size_of::<f32>() as u64
         };
+        let optimizer = &planned.prepared.setup.step.optimizer;
+        let average_bytes = match optimizer.averaging {
+            Averaging::OverSteps { .. } => bytes(true),
+            // Made anew from the starting weights for each evaluation.
+            Averaging::None | Averaging::WithStart { .. } => 0,
+        };
         DiskSpace {
-            checkpoint_bytes: bytes(false) + 2 * bytes(true),
+            checkpoint_bytes: bytes(false) + moment_bytes(graph, optimizer.moments) + average_bytes,
             model_bytes: bytes(false) + planned.prepared.setup.step.task.part_bytes(),
             other_bytes: SMALL_FILES_BYTES + LINE_BYTES * planned.total_steps(),
             has_best: planned.config.train.eval_every != EvalEvery::Never,

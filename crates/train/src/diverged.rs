@@ -3,8 +3,10 @@
 use std::fmt;
 
 use holdall_device::DeviceError;
+use holdall_models::folder::Elements;
 use serde::Serialize;
 
+use crate::optimizer::StatePart;
 use crate::scaler::{Gradients, LossScaler};
 use crate::step::{LossSum, Step, StepReport};
 use crate::task::Loss;
@@ -91,22 +93,40 @@ pub(crate) fn in_state(step: &Step) -> Result<Option<String>, DeviceError> {
             )));
         }
     }
-    for (parameter, pair) in step.moments() {
-        for moment in pair {
-            if let Some(found) = first_bad(&moment.read()?) {
-                return Ok(Some(format!(
-                    "the optimizer state of weight {found} of `{}` after it",
-                    parameter.name
-                )));
+    for (parameter, part, stored) in step.optimizer_state() {
+        let found = match stored.elements()? {
+            Elements::F32(values) => first_bad(&values),
+            Elements::Bf16(bits) => {
+                let numbers = bits
+                    .iter()
+                    .map(|&bits| f32::from_bits(u32::from(bits) << 16));
+                first_bad_of(numbers)
             }
+            // Codes are finite; what they are relative to is looked at by itself.
+            Elements::U8(_) => None,
+        };
+        if let Some(found) = found {
+            let of = match part {
+                StatePart::FirstMoment | StatePart::SecondMoment => "state of weight",
+                StatePart::FirstScales | StatePart::SecondScales => "state of block",
+                StatePart::Average => "average of weight",
+            };
+            return Ok(Some(format!(
+                "the optimizer {of} {found} of `{}` after it",
+                parameter.name
+            )));
         }
     }
     Ok(None)
 }
 
 fn first_bad(values: &[f32]) -> Option<String> {
-    let at = values.iter().position(|value| !value.is_finite())?;
-    Some(format!("{at} is {}", name(f64::from(values[at]))))
+    first_bad_of(values.iter().copied())
+}
+
+fn first_bad_of(values: impl Iterator<Item = f32>) -> Option<String> {
+    let (at, value) = values.enumerate().find(|(_, value)| !value.is_finite())?;
+    Some(format!("{at} is {}", name(f64::from(value))))
 }
 
 fn name(value: f64) -> &'static str {

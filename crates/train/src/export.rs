@@ -6,6 +6,7 @@ use std::path::Path;
 use holdall_files::{Checksum, write_whole_folder};
 use holdall_models::folder::seal_folder;
 
+use crate::adapter_files;
 use crate::error::{TrainError, without_hint};
 use crate::run_folder::{FREE_SPACE, failed};
 use crate::step::Step;
@@ -17,6 +18,9 @@ pub(crate) const SHARD_BYTES: u64 = 5_000_000_000;
 pub fn save_model(step: &Step, folder: &Path) -> Result<Checksum, TrainError> {
     let fill = |folder: &Path| {
         step.config().task.save(step, folder)?;
+        if let Some(lora) = &step.config().lora {
+            adapter_files::save(step, lora, folder)?;
+        }
         seal_folder(folder).map_err(|cause| unsaved(&cause))
     };
     write_whole_folder(folder, fill, |cause| failed(folder, "written")(cause))

@@ -237,8 +237,7 @@ impl Feed {
             return false;
         }
         self.cursor = loaded.end;
-        let task = &prepared.setup.step.task;
-        task.fill_batch(batch, loaded, start.epoch);
+        prepared.setup.step.fill_batch(batch, loaded, start.epoch);
         true
     }
 

@@ -12,7 +12,7 @@ use holdall_graph::{Graph, StorageId};
 use crate::config::{Freeze, FrozenShare, covers};
 use crate::error::TrainError;
 use crate::optimizer::HEAD_RATE;
-use crate::step_graph::write_parameters;
+use crate::step_graph::{StepConfig, write_forward_of_one};
 use crate::task::Task;
 
 /// Names of the parameters that are not trained.
@@ -28,6 +28,21 @@ pub struct ParameterCount {
 }
 
 impl ParameterCount {
+    /// Of a step.
+    pub fn of(graph: &Graph) -> ParameterCount {
+        let count = |trained_only: bool| -> u64 {
+            let parameters = graph.parameters().iter();
+            let counted = parameters.filter(|one| one.trainable || !trained_only);
+            counted
+                .map(|one| graph.shape(one.value).num_elements() as u64)
+                .sum()
+        };
+        ParameterCount {
+            trained: count(true),
+            all: count(false),
+        }
+    }
+
     /// For the log and for `plan`.
     pub fn describe(&self) -> String {
         let (trained, all) = (show(self.trained), show(self.all));
@@ -42,39 +57,28 @@ fn show(count: u64) -> String {
     }
 }
 
-/// What is frozen of a task's parameters, and how many numbers are left to train.
-pub fn resolve(
-    freeze: &Freeze,
-    task: &Arc<dyn Task>,
-) -> Result<(Frozen, ParameterCount), TrainError> {
-    let graph = write_parameters(task);
+/// What is frozen of a task's parameters.
+pub fn resolve(freeze: &Freeze, task: &Arc<dyn Task>) -> Result<Frozen, TrainError> {
+    let graph = write_forward_of_one(&StepConfig::new(Arc::clone(task)));
     let frozen = match freeze {
         Freeze::Nothing => BTreeSet::new(),
         Freeze::AllButHeads => all_but_heads(&graph, task)?,
         Freeze::Names(names) => named(names, &graph)?,
     };
     check_shared(&graph, &frozen)?;
-    let count = |trained_only: bool| -> u64 {
-        let parameters = graph.parameters().iter();
-        let counted = parameters
-            .filter(|one| !trained_only || (one.trainable && !frozen.contains(&one.name)));
-        counted
-            .map(|one| graph.shape(one.value).num_elements() as u64)
-            .sum()
-    };
-    let count = ParameterCount {
-        trained: count(true),
-        all: count(false),
-    };
-    if count.trained == 0 {
+    let parameters = graph.parameters().iter();
+    if parameters
+        .filter(|one| one.trainable)
+        .all(|one| frozen.contains(&one.name))
+    {
         return Err(TrainError::Config(format!(
             "train.freeze: all {} parameters would be frozen, expected some to train\n\
              hint: `freeze: {{vision_model: all but 2}}` leaves the last two blocks trained; to use a model as it is, \
              `holdall eval` and `holdall predict`",
-            show(count.all)
+            show(ParameterCount::of(&graph).all)
         )));
     }
-    Ok((Arc::new(frozen), count))
+    Ok(Arc::new(frozen))
 }
 
 fn all_but_heads(graph: &Graph, task: &Arc<dyn Task>) -> Result<BTreeSet<String>, TrainError> {
@@ -227,13 +231,13 @@ mod tests {
         Arc::new(ClipTask::new(ClipConfig::preset("small").unwrap(), labels))
     }
 
-    fn found(freeze: &str, labels: Option<usize>) -> Result<(Frozen, ParameterCount), String> {
+    fn found(freeze: &str, labels: Option<usize>) -> Result<Frozen, String> {
         let freeze: Freeze = serde_saphyr::from_str(freeze).unwrap();
         resolve(&freeze, &task(labels)).map_err(|error| error.to_string())
     }
 
     fn blocks_of(prefix: &str) -> usize {
-        let graph = write_parameters(&task(None));
+        let graph = write_forward_of_one(&StepConfig::new(task(None)));
         let parameters = graph.parameters().iter();
         let blocks = parameters.filter(|one| covers(prefix, &one.name));
         let blocks = blocks.filter_map(|one| block_of(&one.name, prefix.len()));
@@ -242,7 +246,7 @@ mod tests {
 
     #[test]
     fn all_but_the_last_blocks_leaves_what_follows_them() {
-        let (frozen, count) = found("{vision_model: all but 1}", None).unwrap();
+        let frozen = found("{vision_model: all but 1}", None).unwrap();
         let last = blocks_of("vision_model") - 1;
         assert!(last >= 1);
         let trained = |name: &str| !frozen.iter().any(|frozen| frozen.starts_with(name));
@@ -250,16 +254,20 @@ mod tests {
         assert!(frozen.contains("vision_model.encoder.layers.0.layer_norm1.weight"));
         assert!(trained(&format!("vision_model.encoder.layers.{last}.")));
         assert!(trained("vision_model.post_layernorm") && trained("text_model"));
-        assert!(count.trained < count.all);
-        let (all, _) = found("[vision_model]", None).unwrap();
+        let all = found("[vision_model]", None).unwrap();
         assert!(all.is_superset(&frozen) && all.contains("vision_model.post_layernorm.weight"));
     }
 
     #[test]
     fn heads_are_what_has_their_rate() {
-        let (frozen, count) = found("all but heads", Some(3)).unwrap();
+        let frozen = found("all but heads", Some(3)).unwrap();
         assert!(frozen.contains("logit_scale") && !frozen.contains("head.bias"));
         let dim = ClipConfig::preset("small").unwrap().projection_dim as u64;
+        let step = StepConfig {
+            frozen,
+            ..StepConfig::new(task(Some(3)))
+        };
+        let count = ParameterCount::of(&write_forward_of_one(&step));
         assert_eq!(count.trained, 3 * (dim + 1));
         let error = found("all but heads", None).unwrap_err();
         assert!(

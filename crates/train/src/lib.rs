@@ -18,10 +18,11 @@
 //! scale. Beside it: [`forward`] runs forward programs alone, [`generation`] decodes captions token by token, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`]
 //! keep what must survive a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] and
 //! [`scores`] are what a run says, [`requests`] what it is asked meanwhile, [`recorder`] what its memory did, [`failure_file`] how
-//! it failed, [`export`] writes a model folder, [`verify`] certifies that the split changed nothing.
+//! it failed, [`export`] writes a model folder, [`lora`] says which layers have low-rank adapters, [`adapter_files`] writes those, [`verify`] certifies that the split changed nothing.
 
 #![forbid(unsafe_code)]
 
+pub mod adapter_files;
 pub mod appended_file;
 pub mod batch;
 pub mod budget;
@@ -38,6 +39,7 @@ pub mod frozen;
 pub mod generation;
 pub mod journal;
 pub mod loader_budget;
+pub mod lora;
 mod operations;
 pub mod optimizer;
 mod picture_changes;
@@ -45,6 +47,7 @@ pub mod picture_costs;
 pub mod plan_race;
 pub mod planned_run;
 pub mod prepare;
+pub mod progress;
 pub mod recorder;
 pub mod report;
 pub mod requests;
@@ -65,6 +68,7 @@ pub mod step_graph;
 pub mod task;
 pub mod tasks;
 pub mod trainer;
+mod update_graph;
 pub mod verify;
 
 pub use error::TrainError;

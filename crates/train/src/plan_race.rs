@@ -1,8 +1,11 @@
 //! Which plan is the fastest: predictions name a few, the card decides.
 //!
 //! ```text
-//! contenders by prediction -> a few steps of each on noise -> the fastest, remembered on disk
+//! contenders by prediction -> a few runs of each one's programs on noise -> the fastest, remembered on disk
 //! ```
+//!
+//! Steps of a few micro-batches are run whole, longer ones are told from a few runs of each program ([`stage_times`]). The
+//! race ends when its time is up: whoever waits for the first step has that in mind, not the last few per cent.
 //!
 //! What was measured is known by a text of everything that it depends on: the next start with the same text takes the
 //! same plan and runs nothing. A file that cannot be read or written is as good as none.
@@ -15,7 +18,9 @@ use std::time::{Duration, Instant};
 use holdall_device::cuda::compile::cache_folder;
 use holdall_device::{Device, DeviceError};
 use holdall_files::SplitMix64;
-use holdall_plan::{Candidate, Choice, Plan, Request, StepShape, contenders, plan, plan_of};
+use holdall_plan::{
+    Candidate, Choice, Plan, Request, StepShape, contenders, plan, plan_of, without_dominated,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
@@ -26,6 +31,10 @@ use crate::setup::{Setup, hold_more};
 use crate::step::Step;
 use crate::step_graph::StepConfig;
 
+mod stage_times;
+
+use stage_times::{MOST_RUNS_OF_A_GROUP, MOST_RUNS_OF_A_WHOLE_STEP, RunsOfStep, step_seconds};
+
 /// How a plan is chosen on a GPU.
 pub enum Choosing<'a> {
     /// By what was measured earlier, else by prediction: nothing runs.
@@ -34,8 +43,11 @@ pub enum Choosing<'a> {
     Measured(&'a mut dyn FnMut(&str)),
 }
 
-/// Plans that are run, at most: each takes a few seconds.
+/// Plans that are run, at most: each takes a second or two.
 const MOST_CONTENDERS: usize = 4;
+
+/// No further plan is run if it would end later than this, going by those before it.
+const TIME_OF_RACE: Duration = Duration::from_secs(6);
 
 /// Steps that are not counted: the driver loads code at its first use.
 const WARM_UP_STEPS: usize = 2;
@@ -44,7 +56,7 @@ const WARM_UP_STEPS: usize = 2;
 const COUNTED_STEPS: usize = 3;
 
 /// Long steps are run fewer times, twice at least.
-const LONG_ENOUGH: Duration = Duration::from_secs(4);
+const LONG_ENOUGH: Duration = Duration::from_millis(1500);
 
 /// Samples of the batch that is run. The rest of an effective batch is padding, which costs the card the same and the
 /// host nothing.
@@ -84,10 +96,12 @@ pub(crate) fn choose(
         return Ok(plans.remove(0));
     }
     let samples = plans[0].effective_batch.min(MOST_SAMPLES);
-    let batch = setup.step.task.random_batch(samples, setup.seed);
+    let batch = setup.step.random_batch(samples, setup.seed);
+    let began = Instant::now();
     let timings = race(
         &plans,
         &mut |plan| run_for_real(setup, device, plan, &batch),
+        &|| began.elapsed(),
         tell,
     )?;
     // What they have made the driver load stays loaded, and memory of their captured programs is kept for the next ones.
@@ -103,14 +117,26 @@ pub(crate) fn choose(
     }
 }
 
-/// Runs every contender, and tells the times of those that could be, fastest first. One whose memory is not there is out.
+/// Runs contenders as long as there is time, the first whatever it takes; tells the times of those that could be run, fastest
+/// first. One whose memory is not there is out.
 fn race(
     plans: &[Plan],
     run: &mut dyn FnMut(&Plan) -> Result<f64, TrainError>,
+    elapsed: &dyn Fn() -> Duration,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Vec<Timing>, TrainError> {
     let mut timings = Vec::new();
+    let mut longest = Duration::ZERO;
     for (index, plan) in plans.iter().enumerate() {
+        let began = elapsed();
+        if index > 0 && began + longest > TIME_OF_RACE {
+            tell(&format!(
+                "Measured {index} of {} plans in {:.1} s: the fastest of them is taken",
+                plans.len(),
+                began.as_secs_f64()
+            ));
+            break;
+        }
         let chosen = &plan.chosen;
         let (result, words) = match run(plan) {
             Ok(step_ms) => (Some(step_ms), format!("{} a step", show_time(step_ms))),
@@ -119,6 +145,7 @@ fn race(
             }
             Err(error) => return Err(error),
         };
+        longest = longest.max(elapsed() - began);
         tell(&format!(
             "Measured plan {} of {}: {} x {}, recompute {}: {words} ({} predicted)",
             index + 1,
@@ -170,6 +197,9 @@ fn winner(
             plan.alternatives = vec![first.chosen];
             plan.alternatives.append(&mut first.alternatives);
             plan.suggestion = first.suggestion;
+            plan.curve = first.curve;
+            plan.curve.retain(|other| other.choice != choice);
+            plan.curve.push(plan.chosen.clone());
             plan
         }
     };
@@ -192,11 +222,14 @@ fn tell_times(plan: &mut Plan, timings: &[Timing]) {
     };
     let scale = step_ms / plan.chosen.step_ms;
     let others = plan.alternatives.iter_mut().chain(&mut plan.suggestion);
+    let others = others.chain(&mut plan.curve);
     for candidate in others.chain([&mut plan.chosen]) {
         let found = measured(candidate);
         candidate.step_ms = found.unwrap_or(scale * candidate.step_ms);
         candidate.measured = found.is_some();
     }
+    let curve = std::mem::take(&mut plan.curve);
+    plan.curve = without_dominated(curve, &plan.chosen.choice);
 }
 
 /// Milliseconds of a step, its memory reserved and given back.
@@ -207,7 +240,18 @@ fn run_for_real(
     batch: &Batch,
 ) -> Result<f64, TrainError> {
     let batch_size = plan.chosen.choice.batch_size;
-    let mut step = Step::new(device, setup.step.clone(), plan.step.clone(), batch_size)?;
+    let mut made = plan.step.clone();
+    let runs = RunsOfStep {
+        kept: made.kept,
+        twice: made.accumulation - made.kept,
+        coupled: made.coupled,
+    };
+    let is_whole = runs.count() <= MOST_RUNS_OF_A_WHOLE_STEP;
+    if !is_whole {
+        // The same places; programs are made ready for the slots that will be used alone.
+        made.kept = made.kept.min(1 + MOST_RUNS_OF_A_GROUP);
+    }
+    let mut step = Step::new(device, setup.step.clone(), made, batch_size)?;
     // Small and never all zero: a card computes faster on zeros, and slower on what is not a number.
     let mut random = SplitMix64(0);
     step.set_weights(device, |_, values| -> Result<(), TrainError> {
@@ -217,16 +261,31 @@ fn run_for_real(
         Ok(())
     })?;
     let rates = vec![1e-6; setup.step.num_rates()];
+    let scalars = |count: usize| StepScalars {
+        step: count as u64,
+        rates: &rates,
+        loss_scale: 1.0,
+    };
+    if is_whole {
+        return whole_steps(&mut step, device, batch, scalars);
+    }
+    step.start(batch, &scalars(1));
+    let seconds = step_seconds(runs, &mut |runs| step.time_runs(device, batch, runs))?;
+    Ok(seconds * 1e3)
+}
+
+/// Milliseconds of a step, told from whole ones.
+fn whole_steps<'a>(
+    step: &mut Step,
+    device: &Device,
+    batch: &Batch,
+    scalars: impl Fn(usize) -> StepScalars<'a>,
+) -> Result<f64, TrainError> {
     let began = Instant::now();
     let mut times = Vec::new();
     for count in 1..=WARM_UP_STEPS + COUNTED_STEPS {
-        let scalars = StepScalars {
-            step: count as u64,
-            rates: &rates,
-            loss_scale: 1.0,
-        };
         let started = Instant::now();
-        step.launch(device, batch, &scalars);
+        step.launch(device, batch, &scalars(count));
         // The next batch travels meanwhile, as it does where it is at hand.
         step.preload(device, batch);
         step.finish()?;

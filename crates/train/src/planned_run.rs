@@ -4,16 +4,18 @@ use std::sync::atomic::AtomicBool;
 
 use holdall_data::loader::Cursor;
 use holdall_device::Device;
-use holdall_plan::Plan;
+use holdall_plan::{Plan, knee};
 use holdall_telemetry::memory_log::Phase;
 use serde::Serialize;
 
 use holdall_plan::Candidate;
 
+use crate::budget::Memory;
 use crate::checkpoint::{Checkpoint, SplitOfBatch};
 use crate::config::{RunConfig, TaskName};
 use crate::error::TrainError;
 use crate::feed::Feed;
+use crate::frozen::ParameterCount;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
 use crate::plan_race::Choosing;
 use crate::prepare::Prepared;
@@ -38,8 +40,16 @@ pub struct PlanReport<'a> {
     pub alternatives: &'a [Candidate],
     /// A faster batch size, where the user fixed a slower one.
     pub suggestion: Option<&'a Candidate>,
+    /// Memory against time: the fastest by budget, ascending in memory.
+    pub curve: &'a [Candidate],
+    /// Memory from which on more of it buys less and less.
+    pub knee_bytes: Option<u64>,
     /// Bytes that no layout can do without.
     pub bound_bytes: u64,
+    /// Numbers that the model has.
+    pub parameters: u64,
+    /// Those of them that are trained.
+    pub trained_parameters: u64,
 }
 
 impl<'a> PlanReport<'a> {
@@ -49,6 +59,7 @@ impl<'a> PlanReport<'a> {
         site: impl Into<Site<'s>>,
         budget_bytes: Option<u64>,
     ) -> PlanReport<'a> {
+        let count = ParameterCount::of(&plan.step.graph);
         PlanReport {
             device: site.into().kind(),
             budget_bytes,
@@ -56,7 +67,11 @@ impl<'a> PlanReport<'a> {
             chosen: &plan.chosen,
             alternatives: &plan.alternatives,
             suggestion: plan.suggestion.as_ref(),
+            curve: &plan.curve,
+            knee_bytes: knee(&plan.curve).map(|index| plan.curve[index].process_bytes),
             bound_bytes: plan.step.bound_bytes,
+            parameters: count.all,
+            trained_parameters: count.trained,
         }
     }
 }
@@ -171,9 +186,19 @@ impl PlannedRun {
         recorder.enter(Phase::Plan);
         let plan = match device.is_gpu() {
             true => {
-                // The card's budget is no bound for the host; `host_memory` is.
-                feed.keep_decoded(u64::MAX);
-                prepared.setup.plan(&device, host_bytes, choosing)?
+                // The card's budget is no bound for the host; `host_memory` is. State comes before decoded samples.
+                let reading = feed.reading();
+                let rows = reading.bytes() + reading.decode_bytes;
+                let room = &mut prepared.setup.request.host_bytes;
+                if config.host_memory != Memory::Auto {
+                    *room = room.map(|bytes| bytes.saturating_sub(rows));
+                }
+                let room = *room;
+                let plan = prepared.setup.plan(&device, host_bytes, choosing)?;
+                let left =
+                    room.map_or(u64::MAX, |bytes| bytes.saturating_sub(plan.step.host_bytes));
+                feed.keep_decoded(left);
+                plan
             }
             false => {
                 feed.rest(stop);
@@ -209,6 +234,9 @@ impl PlannedRun {
                 let more = more + feed.keep_decoded(left);
                 plan.step.process_bytes += more;
                 plan.chosen.process_bytes += more;
+                for one in &mut plan.curve {
+                    one.process_bytes += more;
+                }
                 feed.allow(decode_bytes);
                 plan
             }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::Best;
 use crate::config::Subset;
 use crate::loader_budget::ReadingReport;
+use crate::progress::StepProgress;
 use crate::scores::Scores;
 use crate::skipped::SkippedLine;
 
@@ -122,6 +123,8 @@ pub struct EpochReport {
 pub enum Event<'a> {
     /// A step is done.
     Step(&'a StepLine),
+    /// A step goes on that takes a while: told as it begins, and every now and then.
+    InStep(&'a StepProgress),
     /// After the first batch and after each epoch.
     Memory(MemoryUse),
     /// An evaluation goes on.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-/// Flags that whoever takes signals sets, and the loop looks at between steps and within evaluations.
+/// Flags that whoever takes signals sets, and the loop looks at between micro-batches and within evaluations.
 #[derive(Debug, Default)]
 pub struct Requests {
     /// Save and end.

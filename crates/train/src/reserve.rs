@@ -205,6 +205,11 @@ fn differences(old: &Candidate, new: &Candidate) -> String {
             old.weight_copies.name().to_owned(),
             new.weight_copies.name().to_owned(),
         ),
+        (
+            "state in host memory",
+            old.host_state.name().to_owned(),
+            new.host_state.name().to_owned(),
+        ),
     ] {
         if old != new {
             words.push(format!("{name} {new} instead of {old}"));

@@ -1,5 +1,6 @@
 //! From a config to a planned step.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
@@ -8,16 +9,19 @@ use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
 use holdall_graph::Graph;
 use holdall_models::folder::ModelFolder;
-use holdall_plan::{Candidate, Plan, PlanError, Request, StepShape, plan};
+use holdall_plan::{
+    Candidate, Plan, PlanError, Request, StepShape, Variant, plan, search, variants_that_fit,
+};
 
 use crate::budget::{Memory, show_bytes};
 use crate::config::{Freeze, Precision, RunConfig, matches};
 use crate::error::TrainError;
 use crate::frozen::{self, ParameterCount};
+use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, write_step};
+use crate::step_graph::{StepConfig, write_forward_of_one, write_step};
 use crate::task::Task;
 use crate::tasks;
 
@@ -48,8 +52,6 @@ impl Weights {
 pub struct Setup {
     /// What to train.
     pub step: StepConfig,
-    /// How many numbers the model has, and how many of them are trained.
-    pub parameters: ParameterCount,
     /// What pictures go through, and what is saved with the model.
     pub processor: ImageProcessor,
     /// What rows of the loader hold.
@@ -88,23 +90,35 @@ impl Setup {
         let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
         let budget_bytes = resolve_budget(config.memory, site)?;
         notes.extend(notes_on_memory(site, budget_bytes));
-        let (frozen, parameters) = frozen::resolve(&config.train.freeze, &task)?;
-        if config.train.freeze != Freeze::Nothing {
-            notes.push(parameters.describe());
-        }
+        let frozen = frozen::resolve(&config.train.freeze, &task)?;
         let patterns = config.train.lr_by.0.iter();
-        let step = StepConfig {
+        let mut step = StepConfig {
             optimizer: config.train.optimizer_config(),
             rate_patterns: patterns.map(|(pattern, _)| pattern.clone()).collect(),
             frozen,
             evaluation_batch: config.train.eval_batch_size,
             arithmetic,
+            gradients: config.train.gradients,
             ..StepConfig::new(task)
         };
+        if let Some(section) = &config.train.lora {
+            let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
+            notes.push(lora.describe());
+            step.lora = Some(lora);
+        }
+        if config.train.freeze != Freeze::Nothing || step.lora.is_some() {
+            notes.push(ParameterCount::of(&write_forward_of_one(&step)).describe());
+        }
         check_patterns(&step)?;
         let mut request = config.request(budget_bytes, arithmetic);
         request.smaller_batch_note = step.task.smaller_batch_note();
+        if site.is_gpu() {
+            request.host_bytes = host_room(config.host_memory);
+        }
         let mut asked = request.clone();
+        if config.host_memory == Memory::Auto {
+            asked.host_bytes = request.host_bytes.map(rounded);
+        }
         if config.memory == Memory::Auto {
             asked.budget_bytes = budget_bytes.map(rounded);
         }
@@ -115,7 +129,6 @@ impl Setup {
                 augment: config.data.augment,
                 decode: config.data.decode,
             }),
-            parameters,
             processor,
             request,
             asked,
@@ -134,7 +147,7 @@ impl Setup {
     pub fn plan_other_sizes<'a>(
         &self,
         site: impl Into<Site<'a>>,
-    ) -> Vec<(String, Result<Plan, TrainError>)> {
+    ) -> Vec<(String, Result<Candidate, TrainError>)> {
         let site = site.into();
         let plan_of = |task: Arc<dyn Task>| {
             let step = StepConfig {
@@ -143,10 +156,54 @@ impl Setup {
             };
             let build = |shape: &StepShape| write_step(&step, shape);
             let target = site.target(step.arithmetic, 0)?;
-            Ok(plan(&self.request, &build, &*target)?)
+            Ok(search(&self.request, &build, &*target)?)
         };
         let sizes = self.step.task.other_sizes().into_iter();
         sizes.map(|(size, task)| (size, plan_of(task))).collect()
+    }
+
+    /// The same run with other numbers and less memory, as far as it does not use that yet: what to type, how its numbers
+    /// differ, and its step. A refusal offers those that fit.
+    fn variants(&self) -> Vec<(&'static str, &'static str, StepConfig)> {
+        Vec::new()
+    }
+
+    /// A refusal, with the variants that would fit.
+    fn refusal<'a>(&self, error: TrainError, site: Site<'a>, host_bytes: u64) -> TrainError {
+        let TrainError::Plan(PlanError::DoesNotFit {
+            budget_bytes,
+            smallest_bytes,
+            mut changes,
+        }) = error
+        else {
+            return error;
+        };
+        let steps = self.variants();
+        let builds: Vec<_> = steps
+            .iter()
+            .map(|(_, _, step)| |shape: &StepShape| write_step(step, shape))
+            .collect();
+        let variants = steps.iter().zip(&builds);
+        let variants: Vec<Variant<'_>> = variants
+            .map(|((change, note, _), build)| Variant {
+                change,
+                note,
+                build,
+            })
+            .collect();
+        // What planning leaves in the process counts too, and what differs from start to start.
+        let host_bytes = host_bytes + 2 * START_TO_START_BYTES;
+        if let (false, Ok(target)) = (
+            variants.is_empty(),
+            site.target(self.step.arithmetic, host_bytes),
+        ) {
+            changes.extend(variants_that_fit(&self.request, &variants, &*target));
+        }
+        TrainError::Plan(PlanError::DoesNotFit {
+            budget_bytes,
+            smallest_bytes,
+            changes,
+        })
     }
 
     /// Plans for a device or a card. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
@@ -158,6 +215,16 @@ impl Setup {
         choosing: Choosing<'_>,
     ) -> Result<Plan, TrainError> {
         let site = site.into();
+        let planned = self.plan_what_fits(site, host_bytes, choosing);
+        planned.map_err(|error| self.refusal(error, site, host_bytes))
+    }
+
+    fn plan_what_fits(
+        &self,
+        site: Site<'_>,
+        host_bytes: u64,
+        choosing: Choosing<'_>,
+    ) -> Result<Plan, TrainError> {
         if let Site::Here(device) = site
             && device.is_gpu()
         {
@@ -222,9 +289,19 @@ impl Setup {
 
     /// Fills the weights of a step: from the folder, or drawn.
     pub fn fill(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
-        let fill = self.step.task.weights(self.seed)?;
+        let fill = self.step.weights(self.seed)?;
         step.set_weights(device, fill)
     }
+}
+
+/// A model's folder from any folder, or its name.
+fn full_name(model: &str) -> String {
+    let path = Path::new(model);
+    let absolute = path
+        .is_dir()
+        .then(|| std::path::absolute(path).ok())
+        .flatten();
+    absolute.map_or(model.to_owned(), |path| path.display().to_string())
 }
 
 /// Counts bytes that the process holds and nobody foresaw.
@@ -237,9 +314,20 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     let recount = |bytes: &mut u64| *bytes = *bytes - foreseen_bytes + held_bytes;
     recount(&mut plan.step.process_bytes);
     let others = plan.alternatives.iter_mut().chain(&mut plan.suggestion);
+    let others = others.chain(&mut plan.curve);
     for candidate in others.chain([&mut plan.chosen]) {
         recount(&mut candidate.process_bytes);
     }
+}
+
+/// What state may take of host memory: what the user says, or half of what is free. What the loader reserves is taken off it where there
+/// is one.
+fn host_room(host_memory: Memory) -> Option<u64> {
+    let memory = holdall_device::cpu::host_memory()?;
+    Some(match host_memory {
+        Memory::Auto => memory.available_bytes / 2,
+        said => said.resolve(memory.total_bytes, memory.available_bytes),
+    })
 }
 
 /// In steps of 3 to 6%: what is free differs from start to start, and times that were measured should be found again.
@@ -250,7 +338,9 @@ fn rounded(bytes: u64) -> u64 {
 
 /// A pattern that matches nothing is a misspelling, not a wish.
 fn check_patterns(step: &StepConfig) -> Result<(), TrainError> {
-    let names = step.task.parameter_names();
+    let mut names = step.task.parameter_names();
+    let adapted = step.lora.iter().flat_map(|lora| &lora.modules);
+    names.extend(adapted.flat_map(|module| lora::names(module)));
     for pattern in &step.rate_patterns {
         if !names.iter().any(|name| matches(pattern, name)) {
             return Err(TrainError::Config(format!(

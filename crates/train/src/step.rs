@@ -12,21 +12,28 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io;
 
 use holdall_device::{Device, DeviceError, Machine};
-use holdall_graph::{Graph, Parameter, Role, Section, ValueId};
-use holdall_models::folder::Values as StoredValues;
+use holdall_graph::adapters::module_of_weight;
+use holdall_graph::{DType, Graph, Parameter, Role, Section, ValueId};
 use holdall_plan::{Place, Run, Stage, StepPlan};
 
 use crate::batch::{Batch, IGNORED, MicroBatch, Scope, Values};
 use crate::error::TrainError;
 use crate::forward::Forward;
+use crate::lora;
 use crate::operations::Times;
 use crate::optimizer::StepScalars;
 use crate::scaler::Gradients;
 use crate::step_graph::{StepConfig, endpoints};
 use crate::task::Task;
+
+mod advance;
+mod averages;
+mod optimizer_state;
+
+pub use advance::{Advance, IsToPause};
+pub use optimizer_state::ElementsMut;
 
 /// A loss as sum and count; whoever wants the mean divides, once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -47,6 +54,9 @@ impl LossSum {
         }
     }
 }
+
+/// Runs of each program that tell how long its instructions take.
+const MOST_TIMED_RUNS: usize = 4;
 
 /// What a step tells.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,30 +86,41 @@ pub struct Step {
     preloaded: bool,
     /// The loss scale of a step that was launched and is not finished.
     launched: Option<f64>,
+    /// Runs of programs of that step that were launched.
+    next_pass: usize,
     /// Inputs that the passes read: a batch must bring each of them.
     inputs: Vec<String>,
+    /// Whether averages are where the weights belong.
+    is_averaged: bool,
 }
 
 /// A tensor that outlives programs, read when it is asked for: from a GPU, that is a copy.
 pub struct Stored<'a> {
     machine: &'a Machine,
     place: Place,
+    adapter: Option<StoredAdapter>,
+}
+
+/// The adapter that a weight is merged with when it is read: where its matrices are.
+struct StoredAdapter {
+    matrices: [Place; 2],
+    rank: usize,
+    scale: f64,
 }
 
 impl<'a> Stored<'a> {
-    /// Its elements.
+    /// Its elements, of a tensor in f32.
     pub fn read(&self) -> Result<Cow<'a, [f32]>, DeviceError> {
-        self.machine.read(&self.place)
-    }
-}
-
-impl StoredValues for Stored<'_> {
-    fn num_values(&self) -> usize {
-        self.place.shape.num_elements()
-    }
-
-    fn values(&self) -> io::Result<Cow<'_, [f32]>> {
-        self.read().map_err(io::Error::other)
+        let stored = self.machine.read(&self.place)?;
+        let Some(adapter) = &self.adapter else {
+            return Ok(stored);
+        };
+        let [a, b] = adapter
+            .matrices
+            .map(|place| self.machine.read::<f32>(&place));
+        let mut merged = stored.into_owned();
+        lora::merge(&mut merged, [&a?, &b?], adapter.rank, adapter.scale);
+        Ok(Cow::Owned(merged))
     }
 }
 
@@ -125,7 +146,9 @@ impl Step {
             loaded: None,
             preloaded: false,
             launched: None,
+            next_pass: 0,
             inputs,
+            is_averaged: false,
         })
     }
 
@@ -168,12 +191,47 @@ impl Step {
         self.stored_at(self.plan.place(parameter.value))
     }
 
+    /// A parameter as a saved model has it: merged with its adapter, where it has one. Not read yet.
+    pub fn exported_weight(&self, parameter: &Parameter) -> Stored<'_> {
+        let adapter = self.config.lora.as_ref().and_then(|lora| {
+            let module = module_of_weight(&parameter.name)?;
+            if !lora.modules.contains(module) {
+                return None;
+            }
+            let matrices = lora::names(module).map(|name| {
+                let mut parameters = self.parameters().iter();
+                let matrix = parameters.find(|one| one.name == name);
+                let matrix = matrix.expect("a layer with an adapter has both matrices");
+                self.plan.place(matrix.value)
+            });
+            Some(StoredAdapter {
+                matrices,
+                rank: lora.rank,
+                scale: lora.scale(),
+            })
+        });
+        Stored {
+            adapter,
+            ..self.stored_weight(parameter)
+        }
+    }
+
     /// A parameter's gradient, as the last [`Step::gradients`] left it; `None` where it is frozen.
     pub fn gradient(&self, parameter: &Parameter) -> Result<Option<Cow<'_, [f32]>>, DeviceError> {
-        let value = self.plan.graph.parameter_gradient(parameter);
-        value
-            .map(|value| self.machine.read(&self.plan.place_of(&value)))
-            .transpose()
+        let Some(value) = self.plan.graph.parameter_gradient(parameter) else {
+            return Ok(None);
+        };
+        let place = self.plan.place_of(&value);
+        Ok(Some(match place.dtype {
+            DType::Bf16 => {
+                let bits = self.machine.read::<u16>(&place)?;
+                let numbers = bits
+                    .iter()
+                    .map(|&bits| f32::from_bits(u32::from(bits) << 16));
+                Cow::Owned(numbers.collect())
+            }
+            _ => self.machine.read(&place)?,
+        }))
     }
 
     /// An endpoint that outlives programs, as the last step left it.
@@ -192,6 +250,7 @@ impl Step {
         Stored {
             machine: &self.machine,
             place,
+            adapter: None,
         }
     }
 
@@ -221,16 +280,8 @@ impl Step {
 
     /// Loads `batch` and runs every program; on a GPU, returns before they are done.
     pub fn launch(&mut self, device: &Device, batch: &Batch, scalars: &StepScalars<'_>) {
-        self.begin(batch, scalars.loss_scale);
-        let (place, optimizer) = (self.place(endpoints::SCHEDULE), &self.config.optimizer);
-        self.machine.input(&place, |schedule: &mut [f32]| {
-            optimizer.write_schedule(scalars, schedule);
-        });
-        on_its_threads(device, || {
-            self.run_passes(device, batch);
-            let update = Stage::Update.id();
-            self.machine.run(device, &self.plan, update, 0, 0);
-        });
+        self.start(batch, scalars);
+        self.advance(device, batch, &|| false);
     }
 
     /// Waits for what [`Step::launch`] began, and tells what became of it.
@@ -274,6 +325,7 @@ impl Step {
     }
 
     fn begin(&mut self, batch: &Batch, loss_scale: f64) {
+        assert!(!self.is_averaged, "steps are from the weights themselves");
         let most = self.batch_size * self.plan.accumulation;
         assert!(
             (1..=most).contains(&batch.num_samples),
@@ -359,8 +411,8 @@ impl Step {
         Ok(times)
     }
 
-    /// One step without an update: seconds of every instruction, all runs of its program together. The next step computes
-    /// what it would have.
+    /// One step without an update: seconds of every instruction, all runs of its program together, told from the first few of
+    /// them. The next step computes what it would have.
     pub(crate) fn time_instructions(
         &mut self,
         device: &Device,
@@ -369,7 +421,12 @@ impl Step {
         (self.loaded, self.preloaded) = (None, false);
         self.load_whole(batch, 1.0);
         let mut times = Times::new();
-        for run in self.plan.passes() {
+        let kept = self.plan.kept;
+        let is_timed = |run: &Run| match run.stage.has_slot() {
+            true => run.slot < MOST_TIMED_RUNS,
+            false => run.micro_batch < kept + MOST_TIMED_RUNS,
+        };
+        for run in self.plan.passes().filter(is_timed) {
             let run = self.load(batch, run);
             let instructions = self.plan.program(run.stage).instructions.len();
             let of_program = times
@@ -381,6 +438,11 @@ impl Step {
                     *time += seconds;
                 }
             })?;
+        }
+        for (&stage, seconds) in &mut times {
+            let runs = self.plan.passes().filter(|run| run.stage == stage).count();
+            let scale = runs as f64 / runs.min(MOST_TIMED_RUNS) as f64;
+            seconds.iter_mut().for_each(|seconds| *seconds *= scale);
         }
         Ok(times)
     }
@@ -412,34 +474,6 @@ impl Step {
     pub fn forward<'a>(&'a mut self, device: &'a Device) -> Forward<'a> {
         (self.loaded, self.preloaded) = (None, false);
         Forward::new(device, &self.plan, &mut self.machine)
-    }
-
-    /// Every trainable parameter with its first and second moment, not read yet, in the order of the graph.
-    pub fn moments(&self) -> impl Iterator<Item = (&Parameter, [Stored<'_>; 2])> {
-        let trainable = self.parameters().iter().filter(|one| one.trainable);
-        trainable.map(|parameter| {
-            let moments = [0, 1].map(|moment| {
-                let name = endpoints::moment(&parameter.name, moment);
-                self.stored_at(self.place(&name))
-            });
-            (parameter, moments)
-        })
-    }
-
-    /// Fills every parameter's optimizer state: `fill` gets the name, which moment (0 or 1), and the elements.
-    pub fn set_moments<E>(
-        &mut self,
-        mut fill: impl FnMut(&str, usize, &mut [f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let parameters = self.plan.graph.parameters().iter();
-        for parameter in parameters.filter(|parameter| parameter.trainable) {
-            for moment in [0, 1] {
-                let place = place(&self.plan, &endpoints::moment(&parameter.name, moment));
-                self.machine
-                    .write(&place, |values| fill(&parameter.name, moment, values))?;
-            }
-        }
-        Ok(())
     }
 
     /// Brings what the whole step reads into place: columns of the effective batch, weights of rows, seeds.

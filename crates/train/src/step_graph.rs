@@ -14,20 +14,23 @@ use std::fmt;
 use std::sync::Arc;
 
 use holdall_device::Arithmetic;
+use holdall_graph::adapters::adapted_module;
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::collective::Exchange;
 use holdall_graph::ops::fill::Fill;
-use holdall_graph::ops::update::GradientNorm;
 use holdall_graph::{
-    Copies, DType, Graph, Node, NodeId, Op, Output, Role, Section, StorageId, ValueId, Write,
-    backward, backward_into, needs_gradients,
+    Copies, DType, Graph, Node, NodeId, Op, Role, Section, StorageId, ValueId, Write, backward,
+    backward_into, needs_gradients,
 };
 use holdall_plan::StepShape;
 
-use crate::config::matches;
+use crate::config::{GradientFormat, matches};
+use crate::error::TrainError;
 use crate::frozen::Frozen;
-use crate::optimizer::{FIXED_RATES, OptimizerConfig, SCHEDULE_START};
-use crate::task::Task;
+use crate::lora::Lora;
+use crate::optimizer::{FIXED_RATES, OptimizerConfig};
+use crate::task::{FillWeights, Task};
+use crate::update_graph::write_update;
 
 /// What to train, and how.
 #[derive(Clone)]
@@ -44,6 +47,10 @@ pub struct StepConfig {
     pub evaluation_batch: Option<usize>,
     /// Number formats of the arithmetic.
     pub arithmetic: Arithmetic,
+    /// Number format of accumulated weight gradients.
+    pub gradients: GradientFormat,
+    /// Low-rank adapters, which freeze what is pretrained.
+    pub lora: Option<Lora>,
 }
 
 impl fmt::Debug for StepConfig {
@@ -54,6 +61,10 @@ impl fmt::Debug for StepConfig {
             .field("rate_patterns", &self.rate_patterns)
             .field("evaluation_batch", &self.evaluation_batch)
             .field("arithmetic", &self.arithmetic)
+            .field("gradients", &self.gradients)
+            .field("moments", &self.optimizer.moments)
+            .field("averaging", &self.optimizer.averaging)
+            .field("lora", &self.lora)
             .finish_non_exhaustive()
     }
 }
@@ -68,7 +79,24 @@ impl StepConfig {
             rate_patterns: Vec::new(),
             evaluation_batch: None,
             arithmetic: Arithmetic::F32,
+            gradients: GradientFormat::F32,
+            lora: None,
         }
+    }
+
+    /// What fills the weights: the task's, and those of adapters.
+    pub fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
+        let mut fill = self.task.weights(seed)?;
+        let Some(lora) = &self.lora else {
+            return Ok(fill);
+        };
+        let start = lora.read_start()?;
+        Ok(Box::new(move |name, values| {
+            match lora.fill(start.as_ref(), seed, name, values) {
+                true => Ok(()),
+                false => fill(name, values),
+            }
+        }))
     }
 
     /// Learning rates that a step takes.
@@ -89,12 +117,12 @@ pub(crate) mod endpoints {
     pub const SCHEDULE: &str = "schedule";
     /// Gradient norm, and whether it is finite.
     pub const NORM: &str = "gradient norm";
-
-    /// Optimizer state of a parameter: first (0) or second (1) moment.
-    pub fn moment(parameter: &str, moment: usize) -> String {
-        format!("{parameter}.{}", ["m", "v"][moment])
-    }
 }
+
+/// Inputs that random masks are a function of: numbers of the samples in the data set; seed and epoch.
+pub const SAMPLE_IDS: &str = "sample ids";
+/// See [`SAMPLE_IDS`].
+pub const STREAM: &str = "stream";
 
 /// Rows of the feature storage, at least: products of fewer rows than this take another path with another order of
 /// summation, and the loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
@@ -123,6 +151,18 @@ impl StepWriter<'_> {
     pub fn input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
         let batch = self.batch;
         self.graph.input(name, &with_rows(batch, dims), dtype)
+    }
+
+    /// What random masks are a function of: [`SAMPLE_IDS`] and [`STREAM`].
+    pub fn mask_inputs(&mut self) -> [ValueId; 2] {
+        let known = [SAMPLE_IDS, STREAM].map(|name| self.graph.endpoint(name));
+        match known {
+            [Some(ids), Some(stream)] => [ids, stream],
+            _ => [
+                self.input(SAMPLE_IDS, &[], DType::I64),
+                self.graph.input(STREAM, &[2], DType::I64),
+            ],
+        }
     }
 
     /// An input of the whole effective batch, of which each micro-batch sees its rows; `dims` are those of a sample.
@@ -205,16 +245,6 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     graph
 }
 
-/// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
-pub(crate) fn write_parameters(task: &Arc<dyn Task>) -> Graph {
-    let shape = StepShape {
-        batch_size: 1,
-        gradient_accumulation: 1,
-        copies: Copies::Resident,
-    };
-    write_passes(&StepConfig::new(Arc::clone(task)), &shape, None)
-}
-
 /// Writes what a step does up to its update.
 fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -> Graph {
     let &StepShape {
@@ -227,7 +257,7 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     let mut graph = Graph::with_copies(config.arithmetic.compute(), copies);
     let g = &mut graph;
     let seeds = g.input(endpoints::SEEDS, &[num_losses], DType::F32);
-    let num_scalars = SCHEDULE_START + config.num_rates();
+    let num_scalars = config.optimizer.num_scalars(config.num_rates());
     g.input(endpoints::SCHEDULE, &[num_scalars], DType::F32);
     let sums = g.output(endpoints::SUMS, &[num_losses]);
     g.output(endpoints::NORM, &[2]);
@@ -248,6 +278,10 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
         separable: Vec::new(),
         coupled: Vec::new(),
     };
+    if let Some(lora) = &config.lora {
+        let masks = (lora.dropout > 0.0).then(|| step.mask_inputs());
+        step.graph.adapt(lora.adapters(masks));
+    }
     task.write_forward(&mut step);
     configure_parameters(step.graph, config);
 
@@ -262,6 +296,9 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     backward(g, Section::Forward, Section::Backward, &seeds_back, &[]);
     if accumulation == 1 {
         replace_instead_of_adding(g);
+    }
+    if config.gradients == GradientFormat::Bf16 {
+        g.round_gradients();
     }
     graph
 }
@@ -306,10 +343,25 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     seeds_back
 }
 
+/// The passes over one sample: what a model consists of.
+pub(crate) fn write_forward_of_one(config: &StepConfig) -> Graph {
+    let shape = StepShape {
+        batch_size: 1,
+        gradient_accumulation: 1,
+        copies: Copies::default(),
+    };
+    write_passes(config, &shape, None)
+}
+
 /// Which parameters are trained, and at which rate.
 fn configure_parameters(g: &mut Graph, config: &StepConfig) {
     g.configure_parameters(|parameter| {
-        parameter.trainable &= !config.frozen.contains(&parameter.name);
+        // An adapter is frozen with its layer.
+        let adapted = adapted_module(&parameter.name).map(|module| format!("{module}.weight"));
+        let name = adapted.as_deref().unwrap_or(&parameter.name);
+        parameter.trainable &= !config.frozen.contains(name);
+        let lora = config.lora.as_ref();
+        parameter.trainable &= lora.is_none_or(|lora| lora.trains(&parameter.name));
         let patterns = &mut config.rate_patterns.iter();
         if let Some(index) = patterns.position(|pattern| matches(pattern, &parameter.name)) {
             parameter.rate = FIXED_RATES + index;
@@ -375,39 +427,4 @@ fn zero_gradients(g: &mut Graph) {
         let all = g.add_value(holdall_graph::Value::whole(gradient, shape));
         g.push_new(Fill { value: 0.0 }, Vec::new(), &[all]);
     }
-}
-
-fn write_update(g: &mut Graph, optimizer: &OptimizerConfig, schedule: ValueId, norm: ValueId) {
-    let parameters: Vec<_> = g
-        .parameters()
-        .iter()
-        .filter(|parameter| parameter.trainable)
-        .cloned()
-        .collect();
-    let mut gradients = Vec::new();
-    let mut outputs = Vec::new();
-    for parameter in &parameters {
-        let gradient = g
-            .parameter_gradient(parameter)
-            .expect("every trainable parameter has a gradient");
-        gradients.push(g.add_value(gradient));
-        let shape = g.shape(parameter.value);
-        let state = [0, 1].map(|moment| {
-            let name = endpoints::moment(&parameter.name, moment);
-            let value = g.tensor(name.as_str(), shape.dims(), DType::F32, Role::Optimizer);
-            g.name_endpoint(&name, value);
-            value
-        });
-        outputs.push(Output::overwrite(parameter.value));
-        outputs.extend(state.map(Output::overwrite));
-        if let Some(copy) = g.parameter_copy(parameter) {
-            outputs.push(Output::overwrite(g.add_value(copy)));
-        }
-    }
-    g.collective(Exchange::AllReduce, 1, &gradients);
-    g.push_new(GradientNorm {}, gradients.clone(), &[norm]);
-    let mut inputs = vec![schedule, norm];
-    inputs.extend(&gradients);
-    let operation = optimizer.operation(g);
-    g.push(operation, inputs, outputs);
 }

@@ -88,6 +88,17 @@ pub trait Task: Send + Sync {
     /// Every parameter's name.
     fn parameter_names(&self) -> Vec<String>;
 
+    /// Parameters without pretrained weights: heads, and layers that the model folder lacks. They are trained as they are
+    /// where the others have low-rank adapters.
+    fn new_parameters(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Modules among these that are part of the model that other frameworks load.
+    fn heads_of_model(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// All that the time of a step depends on; numbers that change no time are left out.
     fn timing_key(&self) -> String;
 

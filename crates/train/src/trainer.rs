@@ -12,7 +12,8 @@
 //!
 //! Files first, state after: when a write fails, the state is still that before it, and what was written is written again.
 //!
-//! A stop is heeded between steps and between the batches of an evaluation: the state is saved and the run can go on.
+//! A stop is heeded between the micro-batches of a step and between the batches of an evaluation: the state is saved and the run
+//! can go on. A step that was stopped before its update has not happened, and is done again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,9 +27,10 @@ use crate::diverged::{self, StepNorm};
 use crate::error::TrainError;
 use crate::journal::Journal;
 use crate::operations::{operations_json, tensors_json};
-use crate::optimizer::StepScalars;
+use crate::optimizer::{Averaging, StepScalars};
 use crate::picture_changes::{compare_pictures, record_pictures};
 use crate::planned_run::{PlanReport, PlannedRun};
+use crate::progress::Passes;
 use crate::recorder::{Promise, Sampler};
 use crate::report::{EpochReport, Event, LossLine, MemoryUse, Outcome, StepLine};
 use crate::requests::Requests;
@@ -38,7 +40,7 @@ use crate::schedule::LearningRates;
 use crate::scores::Direction;
 use crate::sealed_config::seal;
 use crate::skipped::{SkippedFile, refused};
-use crate::step::{Step, StepReport};
+use crate::step::{Advance, Step, StepReport};
 use crate::task::{Loss, Unfinished, nothing_readable};
 
 mod digest;
@@ -56,6 +58,11 @@ const TIMED_STEP: u64 = 3;
 /// Timing takes as long as a step does: shorter runs are spared it.
 const LEAST_STEPS_TO_TIME: u64 = 20;
 
+/// How often a step tells where it is.
+const BETWEEN_PROGRESS: Duration = Duration::from_millis(500);
+/// Steps that will take longer than this say so as they begin.
+const LONG_STEP_SECONDS: f64 = 3.0;
+
 /// A run with its memory reserved.
 pub struct Trainer {
     planned: PlannedRun,
@@ -70,6 +77,8 @@ pub struct Trainer {
     skipped: SkippedFile,
     best_metric: (String, Direction),
     losses: Vec<Loss>,
+    /// What a step runs, and how long that takes.
+    passes: Passes,
     /// What the checkpoint on disk holds.
     saved: Option<(u64, Next)>,
     /// Of the last step of this process.
@@ -144,6 +153,13 @@ impl Trainer {
                 let scaler = LossScaler::suiting(step.config().arithmetic);
                 let mut state = State::new(scaler, planned.split, digest);
                 state.algorithms = planned.device.algorithms();
+                match step.averaging() {
+                    Averaging::None => {}
+                    Averaging::OverSteps { .. } => step.restart_averages(&planned.device)?,
+                    Averaging::WithStart { .. } => {
+                        state.starting_weights = Some(step.checksum_of_weights()?);
+                    }
+                }
                 state
             }
         };
@@ -183,6 +199,11 @@ impl Trainer {
             planned.feed.leave_out(samples, broken);
         }
         let rates = LearningRates::new(&planned.config, planned.total_steps() as usize);
+        let passes = Passes::new(
+            &planned.plan.step,
+            &planned.plan.step.memory_map,
+            planned.plan.chosen.step_ms / 1e3,
+        );
         Ok(Trainer {
             planned,
             folder,
@@ -195,6 +216,7 @@ impl Trainer {
             skipped,
             best_metric,
             losses,
+            passes,
             saved,
             last_norm: None,
             process_clock: Clock::default(),
@@ -238,7 +260,7 @@ impl Trainer {
                 if requests.stop.load(Ordering::Relaxed) {
                     return self.interrupted(watch);
                 }
-                let line = match self.one_step(&mut epoch_clock, &requests.stop, watch) {
+                let line = match self.one_step(&mut epoch_clock, requests, watch) {
                     Ok(Some(line)) => line,
                     Ok(None) => return self.interrupted(watch),
                     Err(error) => return Err(self.failed(error, watch)),
@@ -317,12 +339,12 @@ impl Trainer {
     fn one_step(
         &mut self,
         epoch_clock: &mut Clock,
-        stop: &AtomicBool,
+        requests: &Requests,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Option<StepLine>, TrainError> {
         let began = Instant::now();
         let number = self.state.step + 1;
-        if !self.bring_batch(number, stop, watch)? {
+        if !self.bring_batch(number, &requests.stop, watch)? {
             return Ok(None);
         }
         let waited = began.elapsed().as_secs_f64();
@@ -335,8 +357,9 @@ impl Trainer {
         };
         let samples = self.planned.feed.batch().num_samples;
         let timing = self.time_operations(number)?;
-        self.is_between_steps = false;
-        let report = self.compute(number, &scalars)?;
+        let Some(report) = self.compute(number, &scalars, requests, watch)? else {
+            return Ok(None);
+        };
         let mut scaler = self.state.scaler;
         if let Some(found) =
             diverged::in_report(&self.losses, self.step.losses(), &report, &mut scaler)
@@ -444,12 +467,42 @@ impl Trainer {
         self.skipped.check(&prepared.csv, all, &config.data)
     }
 
-    /// Runs a step. Behind a GPU the next one's batch, if it has been read, begins to travel meanwhile.
+    /// Runs a step; `None` where it was stopped before its update, which leaves everything as it was. Behind a GPU the next
+    /// one's batch, if it has been read, begins to travel meanwhile.
     fn compute(
         &mut self,
         number: u64,
         scalars: &StepScalars<'_>,
-    ) -> Result<StepReport, TrainError> {
+        requests: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<StepReport>, TrainError> {
+        let began = Instant::now();
+        self.step.start(self.planned.feed.batch(), scalars);
+        if self.passes.step_seconds() >= LONG_STEP_SECONDS {
+            self.tell_progress(number, began, watch);
+        }
+        loop {
+            let told = Instant::now();
+            let is_to_pause = || {
+                let mut flags = [&requests.stop, &requests.save].into_iter();
+                flags.any(|flag| flag.load(Ordering::Relaxed)) || told.elapsed() >= BETWEEN_PROGRESS
+            };
+            let PlannedRun { feed, device, .. } = &self.planned;
+            match self.step.advance(device, feed.batch(), &is_to_pause) {
+                Advance::Launched => break,
+                Advance::Paused if requests.stop.load(Ordering::Relaxed) => {
+                    self.step.abandon()?;
+                    return Ok(None);
+                }
+                Advance::Paused => {}
+            }
+            // Weights and state are still those of the step before.
+            if self.save_if_asked(requests, watch)? {
+                self.planned.recorder.enter(Phase::Train);
+            }
+            self.tell_progress(number, began, watch);
+        }
+        self.is_between_steps = false;
         let is_last = number == self.planned.total_steps();
         let PlannedRun {
             feed,
@@ -458,14 +511,26 @@ impl Trainer {
             ..
         } = &mut self.planned;
         let step = &mut self.step;
-        step.launch(device, feed.batch(), scalars);
         if device.is_gpu() && !is_last {
             feed.read_ahead(number + 1, prepared);
             if let Some(next) = feed.next_batch().filter(|next| next.num_samples > 0) {
                 step.preload(device, next);
             }
         }
-        Ok(step.finish()?)
+        let report = step.finish()?;
+        self.passes.finished(began.elapsed().as_secs_f64());
+        Ok(Some(report))
+    }
+
+    fn tell_progress(&self, number: u64, began: Instant, watch: &mut dyn FnMut(Event<'_>)) {
+        let per_epoch = self.planned.steps_per_epoch();
+        watch(Event::InStep(&self.passes.progress(
+            number,
+            self.step.passes_done(),
+            began.elapsed().as_secs_f64(),
+            self.planned.feed.batch().num_samples,
+            (per_epoch - number % per_epoch) % per_epoch,
+        )));
     }
 
     /// Times every operation once, for people; says how long that took. A GPU replays whole programs: its operations keep their

@@ -14,6 +14,7 @@ use holdall_plan::{Change, PlanError, Recompute, Request, StepShape, plan};
 use serde::Serialize;
 
 use crate::batch::Batch;
+use crate::config::GradientFormat;
 use crate::error::TrainError;
 use crate::setup::Setup;
 use crate::step::Step;
@@ -239,6 +240,8 @@ pub fn verify(
     let reference = {
         let config = StepConfig {
             task: setup.step.task.as_reference(),
+            // What is certified is the split; that gradients are rounded was asked for.
+            gradients: GradientFormat::F32,
             ..setup.step.clone()
         };
         let whole = Split {
@@ -252,6 +255,7 @@ pub fn verify(
     };
     let config = StepConfig {
         task,
+        gradients: GradientFormat::F32,
         ..setup.step.clone()
     };
     let mut results: Vec<SplitResult> = Vec::new();

@@ -14,14 +14,22 @@ mod contrastive;
 mod evaluation;
 #[path = "engine/export.rs"]
 mod export;
+#[path = "engine/fewer_bits.rs"]
+mod fewer_bits;
 #[path = "engine/freeze.rs"]
 mod freeze;
 #[path = "engine/golden.rs"]
 mod golden;
+#[path = "engine/in_parts.rs"]
+mod in_parts;
 #[path = "engine/layout.rs"]
 mod layout;
+#[path = "engine/lora.rs"]
+mod lora;
 #[path = "engine/memory_map.rs"]
 mod memory_map;
+#[path = "engine/parts_case.rs"]
+mod parts_case;
 #[path = "engine/segment_golden.rs"]
 mod segment_golden;
 #[path = "engine/segment_splits.rs"]

@@ -18,14 +18,22 @@ mod evaluation;
 mod forecast;
 #[path = "gpu/freeze.rs"]
 mod freeze;
+#[path = "gpu/host_state.rs"]
+mod host_state;
+#[path = "gpu/in_parts.rs"]
+mod in_parts;
 #[path = "gpu/overflow.rs"]
 mod overflow;
+#[path = "engine/parts_case.rs"]
+mod parts_case;
 #[path = "gpu/restored.rs"]
 mod restored;
 #[path = "gpu/segment.rs"]
 mod segment;
 #[path = "gpu/splits.rs"]
 mod splits;
+#[path = "gpu/state_formats.rs"]
+mod state_formats;
 #[path = "engine/support.rs"]
 #[allow(dead_code)] // what reads golden files is for the CPU's tests
 mod support;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use holdall_data::config::ImageSize;
+use holdall_plan::HostState;
 use holdall_train::TrainError;
 use holdall_train::config::{DecoderChoice, TaskName};
 use holdall_train::optimizer::StepScalars;
@@ -247,6 +248,10 @@ struct BenchJson<'a> {
     arena_bytes: u64,
     process_bytes: Option<u64>,
     kept_micro_batches: usize,
+    /// What state lies in host memory, and its bytes.
+    host_state: HostState,
+    host_bytes: u64,
+    optimizer_state: &'a str,
     planned_arena_bytes: u64,
     predicted_step_ms: f64,
     /// The prediction is a time that was measured when the plan was chosen.
@@ -310,7 +315,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
     let host_bytes = task.batch_bytes(samples);
     let plan = setup.plan(&device, host_bytes, Choosing::Measured(&mut say))?;
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
-    let batch = task.random_batch(samples, setup.seed);
+    let batch = setup.step.random_batch(samples, setup.seed);
     let (mut step, chosen) = setup.start(&device, plan, &mut say)?;
     let mut scaler = LossScaler::suiting(setup.step.arithmetic);
     let steps = bench.timing.steps as usize;
@@ -363,6 +368,9 @@ fn run(bench: Bench) -> Result<ExitCode> {
         arena_bytes: step.arena_bytes(),
         process_bytes: device.peak_bytes(),
         kept_micro_batches: chosen.choice.kept_micro_batches,
+        host_state: chosen.choice.host_state,
+        host_bytes: chosen.host_bytes,
+        optimizer_state: chosen.optimizer_state,
         planned_arena_bytes: chosen.arena_bytes,
         predicted_step_ms: chosen.step_ms,
         measured: chosen.measured,

@@ -17,6 +17,7 @@ pub mod eval;
 pub mod man;
 pub mod monitor;
 pub mod plan;
+mod plan_chart;
 pub mod predict;
 pub mod report;
 pub mod retrieval;

@@ -5,10 +5,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use holdall_device::cuda::cards::{self, CARDS, Card};
-use holdall_plan::{Candidate, Plan, PlanError, WeightCopies};
+use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies, knee};
 use holdall_train::TrainError;
 use holdall_train::budget::{show_bytes, show_time};
 use holdall_train::config::RunConfig;
+use holdall_train::frozen::ParameterCount;
+use holdall_train::optimizer::savings;
 use holdall_train::plan_race::Choosing;
 use holdall_train::planned_run::{PlanReport, PlannedRun};
 use holdall_train::prepare::Prepared;
@@ -17,8 +19,9 @@ use holdall_train::site::Site;
 
 use crate::arguments::RunOptions;
 use crate::commands::open_device_for;
+use crate::commands::plan_chart::{Chart, Point};
 use crate::failure;
-use crate::screen::{print, print_json, table, tell};
+use crate::screen::{columns, print, print_json, table, tell};
 
 #[derive(Args)]
 #[command(
@@ -182,6 +185,17 @@ fn tell_plan(
         if let (Some(report), false) = (report.as_object_mut(), sizes.is_empty()) {
             report.insert("sizes".to_owned(), sizes.into());
         }
+        let savings = savings(&plan.step.graph, setup.step.optimizer.moments);
+        if let (Some(report), false) = (report.as_object_mut(), savings.is_empty()) {
+            let savings: Vec<_> = savings
+                .iter()
+                .map(|saving| {
+                    let [key, value] = saving.setting;
+                    serde_json::json!({"key": key, "value": value, "saved_bytes": saving.bytes})
+                })
+                .collect();
+            report.insert("savings".to_owned(), savings.into());
+        }
         print_json(&report)?;
     } else {
         print(&teach(model, setup, plan, site))?;
@@ -211,10 +225,16 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
     };
     text.push_str(&format!("{model} {place}, {budget}\n"));
     text.push_str(&batch_lines(setup, plan, false));
+    if setup.step.lora.is_some() || !setup.step.frozen.is_empty() {
+        let count = ParameterCount::of(&plan.step.graph);
+        text.push_str(&format!("{}\n", count.describe()));
+    }
     text.push_str(&format!("\nChosen: {}\n", sentence(chosen)));
     text.push_str(&memory_line(setup, chosen));
     text.push('\n');
     text.push_str(&breakdown(chosen));
+    text.push_str(&host_line(chosen, &plan.alternatives));
+    text.push_str(&memory_against_speed(plan, setup.budget_bytes));
     if !plan.alternatives.is_empty() {
         text.push_str("\nWhat else there is, and what each knob buys:\n");
         text.push_str(&alternatives(plan, setup.budget_bytes));
@@ -229,9 +249,25 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
                 "\n  kept: micro-batches that keep their activations and run forward once; the others run it twice",
             );
         }
+        text.push_str(match site.is_gpu() {
+            true => "\n  on the host: optimizer state and weights that the update alone reads may lie in host memory; the same bits",
+            false => "\n  on the host: nothing; the CPU's memory is the host's, so there is nothing to offload to",
+        });
         text.push_str(
             "\n  recompute: cheap recomputes norms and activations, blocks 2/8 the first two of eight blocks whole\n",
         );
+    }
+    let savings = savings(&plan.step.graph, setup.step.optimizer.moments);
+    if !savings.is_empty() {
+        text.push_str("\nWhat changes numbers, and is taken only if you name it:\n");
+    }
+    for saving in savings {
+        let [key, value] = saving.setting;
+        text.push_str(&format!(
+            "  {} would save {} ({key}: {value})\n",
+            saving.what,
+            show_bytes(saving.bytes)
+        ));
     }
     let sizes = setup.plan_other_sizes(site);
     if !sizes.is_empty() {
@@ -245,8 +281,52 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
     text
 }
 
+/// What lies in host memory, and what keeping it on the card would take instead.
+fn host_line(chosen: &Candidate, alternatives: &[Candidate]) -> String {
+    if chosen.host_bytes == 0 {
+        return String::new();
+    }
+    let on_card = Choice {
+        host_state: HostState::Nothing,
+        ..chosen.choice
+    };
+    let found = alternatives.iter().find(|other| other.choice == on_card);
+    let instead = found.map_or(String::new(), |other| {
+        format!(
+            "; on the card a step would take {} in a process of {}",
+            show_time(other.step_ms),
+            show_bytes(other.process_bytes)
+        )
+    });
+    format!(
+        "\n  in host memory: {} ({}){instead}\n",
+        show_bytes(chosen.host_bytes),
+        chosen.choice.host_state.name()
+    )
+}
+
+/// What each budget buys, as a chart as wide as the terminal; nothing where one plan is all there is.
+fn memory_against_speed(plan: &Plan, budget_bytes: Option<u64>) -> String {
+    let points = plan.curve.iter().map(|one| Point {
+        bytes: one.process_bytes,
+        step_ms: one.step_ms,
+        is_measured: one.measured,
+    });
+    let points: Vec<Point> = points.collect();
+    let chosen = plan.curve.iter();
+    let chart = Chart {
+        chosen: chosen
+            .clone()
+            .position(|one| one.choice == plan.chosen.choice),
+        knee: knee(&plan.curve),
+        points: &points,
+        budget_bytes,
+    };
+    chart.draw(columns()).unwrap_or_default()
+}
+
 /// A plan for each size, or why there is none.
-type Sizes = [(String, Result<Plan, TrainError>)];
+type Sizes = [(String, Result<Candidate, TrainError>)];
 
 fn sizes_table(sizes: &Sizes) -> String {
     let heading = ["size", "batch", "recompute", "process", "step"];
@@ -254,7 +334,7 @@ fn sizes_table(sizes: &Sizes) -> String {
     for (size, plan) in sizes {
         let mut row = vec![size.clone()];
         match plan {
-            Ok(Plan { chosen, .. }) => {
+            Ok(chosen) => {
                 let choice = &chosen.choice;
                 row.extend([
                     format!("{} x {}", choice.batch_size, choice.gradient_accumulation),
@@ -275,8 +355,8 @@ fn sizes_table(sizes: &Sizes) -> String {
 }
 
 fn sizes_json(sizes: &Sizes) -> Vec<serde_json::Value> {
-    let of = |(size, plan): &(String, Result<Plan, TrainError>)| match plan {
-        Ok(Plan { chosen, .. }) => serde_json::json!({
+    let of = |(size, plan): &(String, Result<Candidate, TrainError>)| match plan {
+        Ok(chosen) => serde_json::json!({
             "size": size,
             "batch_size": chosen.choice.batch_size,
             "gradient_accumulation": chosen.choice.gradient_accumulation,
@@ -313,8 +393,12 @@ fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
 }
 
 fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
+    let on_host = match chosen.host_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of state in host memory", show_bytes(bytes)),
+    };
     format!(
-        "Memory: {} for the process, of which the arena is {}\n",
+        "Memory: {} for the process, of which the arena is {}{on_host}\n",
         show_budget(chosen.process_bytes, setup.budget_bytes),
         show_bytes(chosen.arena_bytes)
     )
@@ -421,6 +505,7 @@ fn breakdown(candidate: &Candidate) -> String {
 
 const KEPT_COLUMN: usize = 2;
 const COPIES_COLUMN: usize = 3;
+const HOST_COLUMN: usize = 4;
 
 fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
     let heading = [
@@ -428,6 +513,7 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
         "recompute",
         "kept",
         "copies",
+        "on the host",
         "process",
         "step",
         "against chosen",
@@ -456,12 +542,18 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
             candidate.choice.recompute.label(),
             candidate.choice.kept_micro_batches.to_string(),
             candidate.choice.weight_copies.name().to_owned(),
+            candidate.choice.host_state.name().to_owned(),
             show_bytes(candidate.process_bytes),
             show_time(candidate.step_ms),
             against,
         ]);
     }
+    let mut all = plan.alternatives.iter().chain([&plan.chosen]);
+    let on_host = all.any(|one| one.choice.host_state != HostState::Nothing);
     for row in &mut rows {
+        if !on_host {
+            row.remove(HOST_COLUMN);
+        }
         if plan.chosen.choice.weight_copies == WeightCopies::None {
             row.remove(COPIES_COLUMN);
         }

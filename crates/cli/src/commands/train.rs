@@ -184,7 +184,7 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
     }
     // Until here nothing was written: a signal ends the process at once, whatever it reads or plans.
     let _orderly = stop::orderly(
-        "Saving and stopping after this step; Ctrl-C once more stops at once, without saving",
+        "Saving and stopping at the next micro-batch; Ctrl-C once more stops at once, without saving",
     );
     let folder = match held {
         Some(folder) => folder,

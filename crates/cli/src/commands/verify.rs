@@ -80,7 +80,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         })?,
         false => Arc::clone(task),
     };
-    let batch = task.random_batch(effective_batch, setup.seed);
+    let batch = setup.step.random_batch(effective_batch, setup.seed);
     for note in &setup.notes {
         tell(note);
     }

@@ -74,6 +74,24 @@ fn ctrl_c_saves_and_says_how_to_go_on() {
     }
 }
 
+/// A step of many micro-batches is not waited for: it is dropped, and done again when the run goes on.
+#[test]
+fn ctrl_c_in_a_step_of_many_micro_batches_drops_it() {
+    let home = Home::with_cars(64);
+    let options = "--effective-batch 32 --batch-size 1 --epochs 2 --lr 1e-3";
+    let whole = home.trained("whole", options);
+    let run = home.run();
+    // The first step is done; sixty-four runs of programs follow.
+    let answer = interrupted(home.start("run", options), &run, "INT", |run| {
+        run.num_lines() == 1
+    });
+    let said = "Saving and stopping at the next micro-batch";
+    assert!(answer.stderr.contains(said), "{}", answer.stderr);
+    type_hint(&answer).exits(DONE);
+    assert_same_lines(&run, &whole);
+    assert_same_model(&run, &whole);
+}
+
 /// An evaluation that was interrupted leaves no line, and is the first thing that is done when the run goes on.
 #[test]
 fn ctrl_c_in_an_evaluation_leaves_it_for_later() {

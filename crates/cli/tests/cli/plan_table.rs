@@ -36,6 +36,44 @@ fn what_was_asked_and_what_was_chosen_come_first() {
 }
 
 #[test]
+fn what_state_and_gradients_in_fewer_bits_would_save_is_told_and_not_taken() {
+    let heading = "What changes numbers, and is taken only if you name it:";
+    let text = shown("");
+    let lines = below(&text, heading);
+    assert_eq!(lines.len(), 3, "{text}");
+    for (line, [what, setting]) in lines.iter().zip([
+        ["8-bit optimizer state", "(train.optimizer_state: 8bit)"],
+        ["bf16 optimizer state", "(train.optimizer_state: bf16)"],
+        ["bf16 gradients", "(train.gradients: bf16)"],
+    ]) {
+        let start = format!("{what} would save ");
+        assert!(
+            line.trim_start().starts_with(&start) && line.ends_with(setting),
+            "{line}"
+        );
+    }
+    let taken = shown("--set train.optimizer_state=8bit --set train.gradients=bf16");
+    assert!(!taken.contains(heading), "{taken}");
+    let json = |options: &str| {
+        let answer = holdall(&format!("{PLAN} --batch-size 8 --json {options}")).exits(DONE);
+        serde_json::from_str::<serde_json::Value>(&answer.stdout).unwrap()
+    };
+    let [full, coded] = ["", "--set train.optimizer_state=8bit"].map(json);
+    assert_eq!(full["chosen"]["optimizer_state"], "f32");
+    assert_eq!(coded["chosen"]["optimizer_state"], "8bit");
+    let optimizer =
+        |plan: &serde_json::Value| plan["chosen"]["breakdown"]["optimizer"].as_u64().unwrap();
+    assert_eq!(full["savings"][0]["value"], "8bit");
+    let saved = full["savings"][0]["saved_bytes"].as_u64().unwrap();
+    // Tensors begin at whole lines.
+    let difference = optimizer(&full) - optimizer(&coded);
+    assert!(
+        difference.abs_diff(saved) < 64 << 10,
+        "{difference} {saved}"
+    );
+}
+
+#[test]
 fn a_batch_size_is_shown_as_asked() {
     let text = shown("--batch-size 8");
     assert!(text.contains("\nEffective batch size: 128 (8 x 16)\n"));

@@ -156,6 +156,14 @@ pub(super) fn activate_grad<T: Real>(activation: Activation, o: &Operands<'_>) {
 }
 
 pub(super) fn fill<T: Real>(value: f64, o: &Operands<'_>) {
+    if o.output_place(0)
+        .is_some_and(|place| place.dtype == DType::Bf16)
+    {
+        assert_eq!(value, 0.0, "gradients in bf16 start at zero");
+        let row = o.result::<u16>(0).0.flat();
+        row.row_mut(0).fill(0);
+        return;
+    }
     let (y, _) = o.result::<T>(0);
     let row = y.flat();
     row.row_mut(0)
@@ -185,6 +193,33 @@ pub(super) fn add_into<T: Real>(o: &Operands<'_>) {
             }
         }),
     }
+}
+
+/// The bits of the nearest 16-bit brain float, the even one of two.
+#[inline(always)]
+fn to_bf16(number: f32) -> u16 {
+    let bits = number.to_bits();
+    match number.is_nan() {
+        true => 0x7fc0,
+        false => ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16,
+    }
+}
+
+/// `y = bf16(y + x)`.
+pub(super) fn add_rounded(o: &Operands<'_>) {
+    let (y, mode) = o.result::<u16>(0);
+    let (y, x) = (y.flat(), o.input::<f32>(0).flat());
+    let pairs = y.row_mut(0).par_chunks_mut(TASK_ELEMENTS);
+    let pairs = pairs.zip(x.row(0).par_chunks(TASK_ELEMENTS));
+    pairs.for_each(|(y, x)| {
+        for (y, &x) in y.iter_mut().zip(x) {
+            let sum = match mode {
+                Write::Overwrite => x,
+                Write::Accumulate => f32::from_bits(u32::from(*y) << 16) + x,
+            };
+            *y = to_bf16(sum);
+        }
+    });
 }
 
 pub(super) fn cast(o: &Operands<'_>) {

@@ -1,11 +1,11 @@
-//! `y = activation(x W^T + b) + residual` and its gradients, in strips of rows that stay in the cache between the
+//! `y = activation(x W^T + b + low rank) + residual` and its gradients, in strips of rows that stay in the cache between the
 //! product and what follows it.
 
 use std::ops::Range;
 
-use holdall_graph::Write;
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
+use holdall_graph::{Shape, Write};
 use rayon::prelude::*;
 
 use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve, for_rows};
@@ -39,13 +39,23 @@ fn strips(rows: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
+/// Scratch of the forward products over few rows, in elements.
+pub(super) fn forward_scratch_elements(op: &Linear, input: &dyn Fn(usize) -> Shape) -> usize {
+    let weight = input(1);
+    let terms = op
+        .low_rank_terms()
+        .map(|(columns, h)| row_scratch_elements(input(h).width(), columns.len()));
+    let wide = row_scratch_elements(weight.width(), weight.rows());
+    terms.fold(wide, usize::max)
+}
+
 pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
     let (x, weight) = (o.input::<T>(0), o.input::<T>(1));
     let bias = op.bias.then(|| o.input::<T>(2).flat());
     let residual = op.residual.then(|| o.input::<T>(o.num_inputs() - 1));
     let (y, _) = o.result::<T>(0);
     let z = op.activation.and_then(|_| o.output::<T>(1)).map(|(z, _)| z);
-    let scratch_elements = row_scratch_elements(x.width, y.width);
+    let scratch_elements = forward_scratch_elements(op, &|index| o.input_place(index).shape);
     let scratch = o.workspace::<T>(scratch_elements);
     let packing = o.packing(scratch_elements * size_of::<T>());
     for (start, rows) in strips(y.rows, y.width) {
@@ -58,11 +68,23 @@ pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
         row_product(
             landed,
             Write::Overwrite,
+            1.0,
             x,
             Factor::Transposed(weight),
             scratch,
             packing,
         );
+        for (columns, index) in op.low_rank_terms() {
+            row_product(
+                landed.columns(columns.start, columns.len()),
+                Write::Accumulate,
+                op.low_rank_scale(),
+                o.input::<T>(index).slice(start, rows),
+                Factor::Transposed(o.input::<T>(index + 1)),
+                scratch,
+                packing,
+            );
+        }
         match op.activation {
             Some(activation) => {
                 let bias = bias.expect("an activated product has a bias");
@@ -130,6 +152,7 @@ pub(super) fn input_grad<T: Real>(op: &LinearInputGrad, o: &Operands<'_>) {
         row_product(
             dx,
             mode,
+            op.scale,
             dz.slice(start, rows),
             Factor::Plain(weight),
             scratch,
@@ -162,7 +185,7 @@ pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
         let (dweight, mode) = o.result::<T>(0);
         let (left, right) = (Factor::Transposed(dz), Factor::Plain(x));
         let packing = o.packing(bias_parts_bytes(op.bias, dz.width));
-        product(dweight, mode, 1.0, left, right, packing);
+        product(dweight, mode, op.scale, left, right, packing);
     }
     if op.bias {
         add_column_sums::<T>(o, usize::from(op.weight), &op.inert_bias);

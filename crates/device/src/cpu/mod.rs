@@ -205,10 +205,12 @@ fn execute_as<T: Real>(instruction: &Instruction, o: &Operands<'_>) {
         Op::Fill(op) => elements::fill::<T>(op.value, o),
         Op::Add(_) => elements::add::<T>(o),
         Op::AddInto(_) => elements::add_into::<T>(o),
+        Op::AddRounded(_) => elements::add_rounded(o),
         Op::Cast(_) => elements::cast(o),
         // One process: what it would exchange is in place already.
         Op::Collective(op) => assert_eq!(op.num_processes, 1, "the CPU runs one process"),
         Op::GradientNorm(_) => update::gradient_norm::<T>(o),
         Op::AdamW(op) => update::adamw::<T>(op, o),
+        Op::WeightAverages(op) => update::weight_averages::<T>(op.action, o),
     }
 }

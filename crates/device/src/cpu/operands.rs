@@ -229,6 +229,10 @@ impl<'a> Operands<'a> {
         }
     }
 
+    pub fn num_outputs(&self) -> usize {
+        self.instruction.outputs.len()
+    }
+
     pub fn output_place(&self, index: usize) -> Option<&Place> {
         self.instruction.outputs[index]
             .as_ref()

@@ -81,10 +81,11 @@ pub(super) fn row_scratch_elements(inner: usize, width: usize) -> usize {
     least_rows(width) * (inner + width)
 }
 
-/// `y = left right` (or `y +=`) with few or many rows, each row's bits the same whatever the others are.
+/// `y = alpha * left right` (or `y +=`) with few or many rows, each row's bits the same whatever the others are.
 pub(super) fn row_product<T: Real>(
     y: Rows<T>,
     mode: Write,
+    alpha: f64,
     left: Rows<T>,
     right: Factor<T>,
     scratch: Rows<T>,
@@ -92,7 +93,7 @@ pub(super) fn row_product<T: Real>(
 ) {
     let least = least_rows(y.width);
     if y.rows >= least {
-        return product(y, mode, 1.0, Factor::Plain(left), right, packing);
+        return product(y, mode, alpha, Factor::Plain(left), right, packing);
     }
     let (inner, width) = (left.width, y.width);
     let scratch = scratch.flat();
@@ -108,7 +109,7 @@ pub(super) fn row_product<T: Real>(
         }
     }
     let left = Factor::Plain(padded_left);
-    product(padded_y, mode, 1.0, left, right, packing);
+    product(padded_y, mode, alpha, left, right, packing);
     for row in 0..y.rows {
         y.row_mut(row).copy_from_slice(padded_y.row(row));
     }

@@ -63,10 +63,18 @@ impl CpuTarget {
     /// The products of a node: on how many threads each, which kind, and `m x k` by `k x n`.
     fn products(&self, node: NodeView<'_>, part: Part) -> (Threads, Vec<(Form, [usize; 3])>) {
         let products = match &node.node.op {
-            Op::Linear(_) => {
+            Op::Linear(op) => {
                 let (x, weight) = (node.input(0), node.input(1));
                 let rows = strip_rows(x.rows(), weight.rows(), part);
-                vec![(Form::RightTransposed, [rows, x.width(), weight.rows()])]
+                let terms = op.low_rank_terms().map(|(columns, h)| {
+                    let rows = rows.max(product::least_rows(columns.len()));
+                    (
+                        Form::RightTransposed,
+                        [rows, node.input(h).width(), columns.len()],
+                    )
+                });
+                let wide = (Form::RightTransposed, [rows, x.width(), weight.rows()]);
+                [wide].into_iter().chain(terms).collect()
             }
             Op::LinearInputGrad(_) => {
                 let (dz, weight) = (node.input(0), node.input(1));
@@ -242,9 +250,8 @@ impl Target for CpuTarget {
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {
         let element = node.graph.compute().bytes();
         let bytes = match &node.node.op {
-            Op::Linear(_) => {
-                let weight = node.input(1);
-                product::row_scratch_elements(weight.width(), weight.rows()) * element
+            Op::Linear(op) => {
+                linear::forward_scratch_elements(op, &|index| node.input(index)) * element
             }
             Op::LinearInputGrad(_) => {
                 let weight = node.input(1);

@@ -50,6 +50,22 @@ impl Card {
         160 * MIB + u64::from(self.num_sms) * 5 * MIB / 2
     }
 
+    /// What copies from pinned host memory reach: 0.8 of the slot's rate, as on an H200 (51.7 of 64 GB/s). By the generation of PCI
+    /// Express that cards of its architecture have, 16 lanes wide; the small GeForce cards have 8.
+    pub fn link_bytes_per_second(&self) -> f64 {
+        let lanes = match self.name {
+            "rtx-3050" | "rtx-3050-6gb" | "rtx-4050" | "rtx-4060" | "rtx-4060-ti-8gb"
+            | "rtx-4060-ti-16gb" | "rtx-5060" | "rtx-5060-ti-8gb" | "rtx-5060-ti-16gb" => 8.0,
+            _ => 16.0,
+        };
+        let gigabytes_per_lane = match self.compute_capability.0 {
+            0..=7 => 1.0,
+            8 => 2.0,
+            _ => 4.0,
+        };
+        0.8 * lanes * gigabytes_per_lane * 1e9
+    }
+
     /// The name that the compiler has for it, such as `sm_86`.
     pub fn architecture(&self) -> String {
         format!(

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
 use crate::DeviceError;
+use crate::cpu::Element;
 
 /// Turns a driver's answer into an error that names the call.
 pub(super) fn check(result: CUresult, call: &str) -> Result<(), DeviceError> {
@@ -212,6 +213,32 @@ impl Pinned {
 
     pub fn as_ptr(&self) -> *const u8 {
         self.pointer
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Elements from a byte on. Whoever lets a device write them waits for it first.
+    pub fn elements<T: Element>(&self, offset: u64, count: usize) -> &[T] {
+        let start = self.start_of::<T>(offset, count);
+        // SAFETY: in bounds and aligned, as checked above; every bit pattern of an `Element` is valid, and all were written once.
+        unsafe { std::slice::from_raw_parts(start, count) }
+    }
+
+    /// The same, to be written.
+    pub fn elements_mut<T: Element>(&mut self, offset: u64, count: usize) -> &mut [T] {
+        let start = self.start_of::<T>(offset, count);
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(start.cast_mut(), count) }
+    }
+
+    fn start_of<T>(&self, offset: u64, count: usize) -> *const T {
+        let end = offset as usize + count * size_of::<T>();
+        assert!(end <= self.bytes, "{end} of {} pinned bytes", self.bytes);
+        let start = self.pointer.wrapping_add(offset as usize).cast::<T>();
+        assert!(start.is_aligned());
+        start
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {

@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use holdall_graph::ops::activation::Activation;
-use holdall_graph::{DType, Op, Write};
+use holdall_graph::{DType, MemorySpace, Op, Write};
 use holdall_plan::{Instruction, Place, Program, ProgramId, StepPlan};
 
 use super::driver::{Argument, Buffer, Event, Stream};
@@ -57,8 +57,7 @@ type Placed = (u64, HashMap<(ProgramId, usize), u64>);
 
 impl Tables {
     pub fn new(plan: &StepPlan) -> Result<Tables, DeviceError> {
-        let parameters = plan.graph.parameters().len() as u64;
-        let bytes = 256 + 2 * (parameters * update::TENSOR_BYTES as u64 + 256);
+        let bytes = 256 + update::table_bytes(&plan.graph);
         Ok(Tables {
             memory: Buffer::new(bytes)?,
             placed: Mutex::new((256, HashMap::new())),
@@ -110,6 +109,8 @@ pub(super) struct Issuer<'a> {
     pub beside: &'a [Stream],
     pub base: u64,
     pub bytes: u64,
+    /// First address and size of the pinned host memory.
+    pub host: (u64, u64),
     pub tables: &'a Tables,
     pub arithmetic: Arithmetic,
     pub pass: Pass,
@@ -321,6 +322,7 @@ impl<'a> Issuer<'a> {
             Op::Fill(op) => self.fill(op.value, &o),
             Op::Add(_) => self.add(&o),
             Op::AddInto(_) => self.add_into(&o),
+            Op::AddRounded(_) => update::add_rounded(&o),
             Op::Cast(_) => self.cast(&o),
             // One process: what it would exchange is in place already.
             Op::Collective(op) => {
@@ -329,6 +331,7 @@ impl<'a> Issuer<'a> {
             }
             Op::GradientNorm(_) => update::gradient_norm(index, &o),
             Op::AdamW(op) => update::adamw(op, index, &o),
+            Op::WeightAverages(op) => update::weight_averages(op.action, index, &o),
         }
     }
 
@@ -344,7 +347,11 @@ impl<'a> Issuer<'a> {
     }
 
     fn matrix(&self, place: &Place) -> Matrix {
-        let address = self.base + place.offset + self.slot as u64 * place.slot_stride;
+        let (base, within) = match place.space {
+            MemorySpace::Device => (self.base, self.bytes),
+            MemorySpace::PinnedHost => self.host,
+        };
+        let address = base + place.offset + self.slot as u64 * place.slot_stride;
         let stride = place
             .shape
             .row_stride(&place.strides)
@@ -356,8 +363,8 @@ impl<'a> Issuer<'a> {
         };
         let bytes = place.dtype.bytes();
         assert!(
-            address - self.base + (elements * bytes) as u64 <= self.bytes,
-            "operand within the arena"
+            address - base + (elements * bytes) as u64 <= within,
+            "operand within its memory"
         );
         Matrix {
             address,
@@ -724,6 +731,10 @@ struct Operands<'i, 'a> {
 impl Operands<'_, '_> {
     fn num_inputs(&self) -> usize {
         self.instruction.inputs.len()
+    }
+
+    fn num_outputs(&self) -> usize {
+        self.instruction.outputs.len()
     }
 
     fn input_place(&self, index: usize) -> &Place {

@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use holdall_graph::MemorySpace;
 use holdall_plan::{Place, Program, ProgramId, Stage, StepPlan};
 
 use super::Cuda;
@@ -27,6 +28,10 @@ use crate::{Arithmetic, DeviceError, HostRow};
 
 /// Host mirrors of the inputs: one is filled while the other travels.
 const MIRRORS: usize = 2;
+
+/// Programs of a step that the host may be ahead of the card. What it has launched cannot be taken back: a stop waits for
+/// these. Two mirrors hold it back about as much.
+pub(crate) const MOST_AHEAD: usize = 4;
 
 /// Inputs with no more than padding between them travel as one; a wider gap may hold an input that stays.
 const JOINED_BYTES: u64 = 255;
@@ -43,6 +48,8 @@ struct Mirror {
 pub(crate) struct CudaMachine {
     kernels: Arc<Kernels>,
     arena: Buffer,
+    /// State that the plan keeps on the host; kernels reach it by its address.
+    host: Pinned,
     tables: Tables,
     replays: HashMap<(ProgramId, usize), Replay>,
     /// Programs that run into or out of slots.
@@ -63,6 +70,9 @@ pub(crate) struct CudaMachine {
     landed: Vec<Range<u64>>,
     /// What was in the landing has been taken over.
     taken: Event,
+    /// Where the card was at the last calls of `keep_pace`, in turn.
+    passed: [Event; MOST_AHEAD],
+    next_passed: usize,
     failure: Option<DeviceError>,
 }
 
@@ -75,6 +85,7 @@ impl CudaMachine {
     ) -> Result<CudaMachine, DeviceError> {
         cuda.bind()?;
         let kernels = cuda.kernels(arithmetic)?;
+        let host = pin(plan.host_bytes)?;
         let arena = cuda.reserve(plan.arena_bytes)?;
         let input_bytes = (plan.inputs.end - plan.inputs.start) as usize;
         let mirrors = (0..MIRRORS)
@@ -102,8 +113,11 @@ impl CudaMachine {
             travelling: Vec::new(),
             landed: Vec::new(),
             taken: Event::new()?,
+            passed: [Event::new()?, Event::new()?, Event::new()?, Event::new()?],
+            next_passed: 0,
             failure: None,
             arena,
+            host,
         };
         machine.prepare(cuda, plan, arithmetic)?;
         machine.capture(cuda, plan, arithmetic)?;
@@ -125,6 +139,7 @@ impl CudaMachine {
             beside: &self.beside,
             base: self.arena.address,
             bytes: self.arena.bytes,
+            host: (self.host.as_ptr() as u64, self.host.len() as u64),
             tables: &self.tables,
             arithmetic,
             pass,
@@ -181,20 +196,22 @@ impl CudaMachine {
         self.arena.bytes
     }
 
+    /// Where a tensor is on the card, and how many elements it has.
     fn address<T>(&self, place: &Place) -> (u64, usize) {
-        assert_eq!(
-            place.strides,
-            place.shape.contiguous_strides(),
-            "read and written as a whole"
-        );
-        assert_eq!(size_of::<T>(), place.dtype.bytes(), "{:?}", place.dtype);
-        let elements = place.shape.num_elements();
+        assert_eq!(place.space, MemorySpace::Device, "on the card");
+        let elements = elements_of::<T>(place);
         assert!(place.offset + (elements * size_of::<T>()) as u64 <= self.arena.bytes);
         (self.arena.address + place.offset, elements)
     }
 
-    /// Copies a tensor to the host.
+    /// Copies a tensor to the host, where it is not there already.
     pub fn read<T: Element>(&self, place: &Place) -> Result<Cow<'_, [T]>, DeviceError> {
+        if place.space == MemorySpace::PinnedHost {
+            self.compute.wait()?;
+            return Ok(Cow::Borrowed(
+                self.host.elements(place.offset, elements_of::<T>(place)),
+            ));
+        }
         let (address, elements) = self.address::<T>(place);
         let mut values: Vec<T> = zeros(elements);
         let bytes = elements * size_of::<T>();
@@ -205,6 +222,14 @@ impl CudaMachine {
     }
 
     pub fn write<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
+        if place.space == MemorySpace::PinnedHost {
+            let waited = self.compute.wait();
+            self.note(waited);
+            return fill(
+                self.host
+                    .elements_mut(place.offset, elements_of::<T>(place)),
+            );
+        }
         let (address, elements) = self.address::<T>(place);
         let mut values: Vec<T> = zeros(elements);
         let result = fill(&mut values);
@@ -323,6 +348,16 @@ impl CudaMachine {
         }
     }
 
+    /// Waits until the card has come to where it was sent [`MOST_AHEAD`] calls ago. The queue behind that keeps it busy.
+    pub fn keep_pace(&mut self) {
+        if self.failure.is_none() {
+            let passed = &self.passed[self.next_passed];
+            let kept = passed.wait().and_then(|()| passed.record(&self.compute));
+            self.next_passed = (self.next_passed + 1) % MOST_AHEAD;
+            self.note(kept);
+        }
+    }
+
     fn slot_of(&self, program: ProgramId, slot: usize) -> usize {
         match self.with_slots.contains(&program) {
             true => slot,
@@ -391,6 +426,29 @@ impl Drop for CudaMachine {
         let _ = self.copies.wait();
         let _ = self.compute.wait();
     }
+}
+
+/// Pinned memory for state that a plan keeps on the host.
+fn pin(bytes: u64) -> Result<Pinned, DeviceError> {
+    Pinned::new(bytes as usize).map_err(|cause| DeviceError::Memory {
+        found: format!(
+            "{} of pinned host memory for optimizer state could not be had: {cause}",
+            holdall_files::show_bytes(bytes)
+        ),
+        hint: "free host memory, raise the limit on locked memory (ulimit -l), or give a smaller `host_memory`: more state then stays on the card"
+            .to_owned(),
+    })
+}
+
+/// Elements of a tensor that is read or written as a whole.
+fn elements_of<T>(place: &Place) -> usize {
+    assert_eq!(
+        place.strides,
+        place.shape.contiguous_strides(),
+        "read and written as a whole"
+    );
+    assert_eq!(size_of::<T>(), place.dtype.bytes(), "{:?}", place.dtype);
+    place.shape.num_elements()
 }
 
 fn programs(plan: &StepPlan) -> impl Iterator<Item = (ProgramId, &Program)> {

@@ -42,7 +42,7 @@ pub use driver::allocations;
 pub use progress::on_progress;
 pub use target::CudaTarget;
 
-pub(crate) use machine::CudaMachine;
+pub(crate) use machine::{CudaMachine, MOST_AHEAD};
 
 use holdall_files::show_bytes;
 

@@ -84,7 +84,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// `y = left right + bias + added`.
+/// `y = scale left right + bias + added`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
     pub rows: usize,
@@ -93,6 +93,7 @@ pub(super) struct Product {
     pub left: Factor,
     pub right: Factor,
     pub inputs: Format,
+    pub scale: f32,
     /// Address and distance of rows.
     pub y: (u64, usize),
     pub output: Format,
@@ -524,6 +525,7 @@ impl Products {
             )?;
         }
         let (one, zero) = (1.0f32, 0.0f32);
+        let scale = product.scale;
         let beta = if product.added.is_some() { &one } else { &zero };
         let added = product.added.unwrap_or(product.y).0;
         let pointer = |address: u64| address as *const c_void;
@@ -534,7 +536,7 @@ impl Products {
             sys::cublasLtMatmul(
                 self.handle,
                 made.operation,
-                (&raw const one).cast(),
+                (&raw const scale).cast(),
                 pointer(product.right.address),
                 right,
                 pointer(product.left.address),

@@ -1,6 +1,6 @@
 //! What a card does, measured at first use: the rates that predictions are made from.
 
-use super::driver::{Buffer, Event};
+use super::driver::{Buffer, Event, Pinned};
 use super::product::{Factor, Format, Product};
 use super::target::PRODUCT_BYTES;
 use super::{Arithmetic, Cuda, Stream, format_of};
@@ -15,11 +15,16 @@ pub struct Profile {
     pub bytes_per_second: f64,
     /// From the end of one small kernel of a graph to the end of the next.
     pub seconds_per_kernel: f64,
+    /// From pinned host memory to the card.
+    pub link_bytes_per_second: f64,
 }
 
 /// Rows and columns of the product that is timed.
 const SIDE: usize = 4096;
 const REPEATS: usize = 8;
+
+/// Bytes of the copy from the host that is timed.
+const LINK_BYTES: usize = 16 << 20;
 
 impl Profile {
     /// Takes a tenth of a second.
@@ -50,6 +55,7 @@ impl Profile {
             left: factor(0),
             right: factor(1),
             inputs: format,
+            scale: 1.0,
             y: (at(2), SIDE),
             output: format,
             bias: None,
@@ -70,11 +76,17 @@ impl Profile {
             }
             Ok(())
         })?;
-        let seconds = timed(&stream, &mut || stream.replay(&chain))?;
+        let seconds_of_chain = timed(&stream, &mut || stream.replay(&chain))?;
+        let host = Pinned::new(LINK_BYTES)?;
+        let seconds = timed(&stream, &mut || {
+            stream.upload(matrices.address, host.as_ptr(), LINK_BYTES)
+        })?;
+        let link_bytes_per_second = LINK_BYTES as f64 / seconds;
         Ok(Profile {
+            link_bytes_per_second,
             flops_per_second,
             bytes_per_second,
-            seconds_per_kernel: seconds / KERNELS as f64,
+            seconds_per_kernel: seconds_of_chain / KERNELS as f64,
         })
     }
 }

@@ -95,11 +95,12 @@ pub(super) fn read_profile(cuda: &Cuda, arithmetic: Arithmetic) -> Option<Profil
         .split_whitespace()
         .map(|word| word.parse().ok().filter(|&rate: &f64| rate > 0.0))
         .collect::<Option<_>>()?;
-    let [flops_per_second, bytes_per_second, seconds_per_kernel] = numbers.try_into().ok()?;
+    let [flops, bytes, seconds, link_bytes] = numbers.try_into().ok()?;
     Some(Profile {
-        flops_per_second,
-        bytes_per_second,
-        seconds_per_kernel,
+        flops_per_second: flops,
+        bytes_per_second: bytes,
+        seconds_per_kernel: seconds,
+        link_bytes_per_second: link_bytes,
     })
 }
 
@@ -108,8 +109,11 @@ pub(super) fn write_profile(cuda: &Cuda, arithmetic: Arithmetic, profile: &Profi
         flops_per_second,
         bytes_per_second,
         seconds_per_kernel,
+        link_bytes_per_second,
     } = profile;
-    let text = format!("{flops_per_second:e} {bytes_per_second:e} {seconds_per_kernel:e}\n");
+    let text = format!(
+        "{flops_per_second:e} {bytes_per_second:e} {seconds_per_kernel:e} {link_bytes_per_second:e}\n"
+    );
     write(profile_file(cuda, arithmetic), &text);
 }
 

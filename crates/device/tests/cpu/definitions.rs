@@ -4,10 +4,11 @@
 //!
 //! Legend: `b` samples, `t` queries or tokens, `s` keys, `d` width, `n` rows.
 
+use holdall_graph::adapters::{Adapters, name_of_a, name_of_b};
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::patchify::Normalization;
-use holdall_graph::{DType, Output, Role, ValueId};
+use holdall_graph::{DType, Decay, Output, Role, ValueId};
 use holdall_plan::{Recompute, RecomputePolicy};
 
 use super::gradient_check::{Sketch, cpu};
@@ -111,6 +112,46 @@ fn linear() {
                 let rows = x.chunks(20).flat_map(|x| {
                     let products = weight.chunks(20).zip(bias);
                     products.map(move |(weight, bias)| dot(x, weight) + bias)
+                });
+                rows.map(|z| activation.map_or(z, |activation| activated(activation, z)))
+                    .collect()
+            },
+        );
+    }
+}
+
+#[test]
+fn a_linear_layer_with_an_adapter() {
+    for activation in [None, Some(Activation::QuickGelu)] {
+        compare(
+            |s| {
+                s.graph.adapt(Adapters {
+                    rank: 3,
+                    scale: 1.5,
+                    modules: ["layer".to_owned()].into(),
+                    dropout: None,
+                });
+                let x = s.constant(&[300, 20]);
+                let weight = s.graph.parameter("layer.weight", &[17, 20], Decay::Yes);
+                let bias = s.parameter(&[17]);
+                let y = match activation {
+                    Some(activation) => s.graph.linear_activated("y", x, weight, bias, activation),
+                    None => s.graph.linear("y", x, weight, Some(bias), None),
+                };
+                // Named again, they are the same.
+                let a = s.graph.parameter(&name_of_a("layer"), &[3, 20], Decay::Yes);
+                let b = s.graph.parameter(&name_of_b("layer"), &[17, 3], Decay::Yes);
+                (vec![x, weight, bias, a, b], y)
+            },
+            |known, operands| {
+                let [x, weight, bias, a, b] =
+                    [0, 1, 2, 3, 4].map(|index| known.of(operands[index]));
+                let rows = x.chunks(20).flat_map(|x| {
+                    let h: Vec<f64> = a.chunks(20).map(|a| dot(x, a)).collect();
+                    let products = weight.chunks(20).zip(bias).zip(b.chunks(3));
+                    products
+                        .map(|((weight, bias), b)| dot(x, weight) + bias + 1.5 * dot(&h, b))
+                        .collect::<Vec<f64>>()
                 });
                 rows.map(|z| activation.map_or(z, |activation| activated(activation, z)))
                     .collect()

@@ -2,6 +2,7 @@
 //!
 //! Legend: `b` samples, `t` tokens, `d` width, `n` rows, `i` inputs, `o` outputs.
 
+use holdall_graph::adapters::{AdapterDropout, Adapters};
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::{DType, Decay, Op, Section, ValueId, Write, backward};
@@ -109,7 +110,7 @@ fn the_activation_of_the_layer_before_is_fused_into_the_product() {
 }
 
 #[test]
-fn a_hidden_layer_with_two_readers_is_not_fused() {
+fn a_hidden_layer_with_two_readers_is_fused_into_the_last_product() {
     let graph = check_gradients(|s| {
         let x_ni = s.input(&[5, 4]);
         let (weight, bias) = (s.parameter(&[6, 4]), s.parameter(&[6]));
@@ -123,11 +124,131 @@ fn a_hidden_layer_with_two_readers_is_not_fused() {
         ]
     });
     let nodes = backward_nodes(&graph);
-    assert!(
-        nodes
+    let fused = |op: &Op| matches!(op, Op::LinearInputGrad(op) if op.activation.is_some());
+    let fused = nodes.iter().filter(|node| fused(&node.op));
+    let modes: Vec<Write> = fused.map(|node| node.outputs[0].mode).collect();
+    assert_eq!(modes, [Write::Accumulate]);
+}
+
+/// Adapters beside these layers, of rank 2.
+fn adapt(s: &mut Sketch, modules: &[&str]) {
+    s.graph.adapt(Adapters {
+        rank: 2,
+        scale: 1.5,
+        modules: modules.iter().map(|&module| module.to_owned()).collect(),
+        dropout: None,
+    });
+}
+
+/// A layer's weight and bias, the weight frozen as it is beside an adapter.
+fn frozen_layer(s: &mut Sketch, module: &str, dims: [usize; 2]) -> [ValueId; 2] {
+    let weight = s
+        .graph
+        .parameter(&format!("{module}.weight"), &dims, Decay::Yes);
+    s.freeze(weight);
+    [weight, s.parameter(&[dims[0]])]
+}
+
+#[test]
+fn adapters_beside_a_frozen_and_beside_a_trained_weight() {
+    for frozen in [true, false] {
+        let graph = check_gradients(|s| {
+            adapt(s, &["layer"]);
+            let x_ni = s.input(&[5, 7]);
+            let weight = s.graph.parameter("layer.weight", &[6, 7], Decay::Yes);
+            if frozen {
+                s.freeze(weight);
+            }
+            let (bias, residual) = (s.parameter(&[6]), s.input(&[5, 6]));
+            vec![
+                s.graph
+                    .linear("y", x_ni, weight, Some(bias), Some(residual)),
+            ]
+        });
+        let gradients = backward_nodes(&graph);
+        let of_weights = |op: &Op| matches!(op, Op::LinearWeightGrad(op) if op.weight);
+        let of_weights = gradients.iter().filter(|node| of_weights(&node.op)).count();
+        assert_eq!(of_weights, if frozen { 2 } else { 3 });
+    }
+}
+
+#[test]
+fn adapters_of_an_mlp_are_part_of_its_fused_products() {
+    for activation in ACTIVATIONS {
+        let graph = check_gradients(|s| {
+            adapt(s, &["fc1", "fc2"]);
+            let x_ni = s.input(&[5, 4]);
+            let [weight, bias] = frozen_layer(s, "fc1", [6, 4]);
+            let hidden = s
+                .graph
+                .linear_activated("h", x_ni, weight, bias, activation);
+            let [weight, bias] = frozen_layer(s, "fc2", [4, 6]);
+            vec![s.graph.linear("y", hidden, weight, Some(bias), Some(x_ni))]
+        });
+        let nodes = backward_nodes(&graph);
+        assert!(
+            !nodes
+                .iter()
+                .any(|node| matches!(node.op, Op::ActivateGrad(_)))
+        );
+    }
+}
+
+#[test]
+fn adapters_of_some_parts_of_one_product() {
+    for modules in [&["q", "v"][..], &["k"], &["q", "k", "v"]] {
+        let graph = check_gradients(|s| {
+            adapt(s, modules);
+            let x_ni = s.input(&[5, 6]);
+            let parts = ["q", "k", "v"].map(|part| (format!("{part}.weight"), vec![4, 6]));
+            let weight = s.graph.packed_parameters(&parts, Decay::Yes);
+            s.freeze(weight);
+            let qkv = s.graph.linear("qkv", x_ni, weight, None, None);
+            // The last block of a tower: keys and values of all tokens, the query of one.
+            let (kv, q) = (s.graph.rows(weight, 4, 8), s.graph.rows(weight, 0, 4));
+            let kv = s.graph.linear("kv", x_ni, kv, None, None);
+            let q = s.graph.linear("q", x_ni, q, None, None);
+            vec![qkv, kv, q]
+        });
+        let lora = graph
+            .parameters()
             .iter()
-            .any(|node| matches!(node.op, Op::ActivateGrad(_)))
-    );
+            .filter(|one| one.name.contains("lora"));
+        assert_eq!(lora.count(), 2 * modules.len());
+    }
+}
+
+#[test]
+fn adapters_over_more_rows_than_a_strip_and_of_one_row() {
+    for rows in [1, 2100] {
+        check_gradients(|s| {
+            adapt(s, &["layer"]);
+            let x_ni = s.input(&[rows, 3]);
+            let [weight, bias] = frozen_layer(s, "layer", [2, 3]);
+            vec![s.graph.linear("y", x_ni, weight, Some(bias), None)]
+        });
+    }
+}
+
+#[test]
+fn adapters_that_drop_what_they_read() {
+    check_gradients(|s| {
+        let (ids, stream) = (s.indices(&[3], &[4, 9, 2]), s.indices(&[2], &[5, 1]));
+        s.graph.adapt(Adapters {
+            rank: 2,
+            scale: 0.5,
+            modules: ["layer".to_owned()].into(),
+            dropout: Some(AdapterDropout {
+                rate: 0.3,
+                sample_ids_b: ids,
+                stream_2: stream,
+            }),
+        });
+        // Two frames of each sample.
+        let x_btd = s.input(&[6, 2, 5]);
+        let [weight, bias] = frozen_layer(s, "layer", [4, 5]);
+        vec![s.graph.linear("y", x_btd, weight, Some(bias), None)]
+    });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Gradient norm and AdamW against a few lines of plain arithmetic.
 
 use holdall_device::cpu::Arena;
-use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
+use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm, MomentFormat};
 use holdall_graph::{DType, Decay, Graph, Output, Role, Section, StorageId};
 use holdall_plan::{Recompute, RecomputePolicy, Stage};
 
@@ -82,11 +82,13 @@ fn write_update(case: Case) -> Update {
         beta2: BETA2,
         eps: EPS,
         clip_norm: case.clip_norm,
+        average_decay: None,
         parameters: PARAMETERS
             .map(|(_, weight_decay, rate, maximum)| AdamWParameter {
                 weight_decay,
                 rate,
                 maximum,
+                moments: MomentFormat::F32,
                 copy: false,
             })
             .to_vec(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use holdall_graph::{DType, Role, Shape, StorageId};
+use holdall_graph::{DType, MemorySpace, Role, Shape, StorageId};
 use holdall_plan::{Place, Recompute, RecomputePolicy, Stage, rewrite};
 
 use super::gradient_check::cpu;
@@ -135,6 +135,7 @@ fn nothing_is_read_that_was_not_written() {
             }
             let shape = Shape::new(&[planned.plan.arena_bytes as usize / 4]);
             let all = Place {
+                space: MemorySpace::Device,
                 offset: 0,
                 micro_stride: 0,
                 slot_stride: 0,

@@ -4,7 +4,7 @@
 //! Legend: `b` samples of a micro-batch, `t` tokens, `d` width, `p` projection.
 
 use holdall_graph::ops::activation::Activation;
-use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
+use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm, MomentFormat};
 use holdall_graph::{DType, Decay, Graph, Output, Role, Section, ValueId, backward, backward_into};
 
 use super::step::{Contents, LABEL_SUM, Random, Step, total, zero_gradients};
@@ -152,6 +152,7 @@ impl TwoBranches {
                 weight_decay: 0.1,
                 rate: 0,
                 maximum: None,
+                moments: MomentFormat::F32,
                 copy: false,
             });
         }
@@ -161,6 +162,7 @@ impl TwoBranches {
             beta2: 0.98,
             eps: 1e-6,
             clip_norm: Some(1.0),
+            average_decay: None,
             parameters: each,
         };
         let mut inputs = vec![schedule, norm];

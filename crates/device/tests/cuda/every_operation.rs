@@ -12,6 +12,7 @@ use holdall_device::cpu::{Arena, CpuTarget};
 use holdall_device::cuda::CudaTarget;
 use holdall_device::cuda::cards::CARDS;
 use holdall_graph::ops::activation::Activation;
+use holdall_graph::ops::add::AddRounded;
 use holdall_graph::ops::collective::{Collective, Exchange};
 use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::ops::fill::Fill;
@@ -19,9 +20,13 @@ use holdall_graph::ops::normalize_pixels::PixelDepth;
 use holdall_graph::ops::overlap::{OverlapLoss, Reduction};
 use holdall_graph::ops::pixel_loss::PixelLossKind;
 use holdall_graph::ops::pool2d::Pool;
-use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
+use holdall_graph::ops::update::{
+    AdamW, AdamWParameter, AverageAction, GradientNorm, MomentFormat, WeightAverages,
+};
 use holdall_graph::ops::upsample2d::Upsampling;
-use holdall_graph::{Copies, DType, NodeView, Op, Output, Role, Section, Shape, ValueId};
+use holdall_graph::{
+    Copies, DType, MemorySpace, NodeView, Op, Output, Role, Section, Shape, ValueId,
+};
 use holdall_plan::{Instruction, Place, Program, Stage, Target, lifetimes_of};
 
 use super::harness::{ALL, Case, F32, Gpu, Settings, Sketch, cpu};
@@ -58,7 +63,7 @@ fn transformer_block(s: &mut Sketch) -> Vec<ValueId> {
     let (weight, bias) = (s.parameter(&[24, d]), s.parameter(&[24]));
     let gelu = Activation::Gelu;
     let inner = s.graph.linear_activated("inner", x_btd, weight, bias, gelu);
-    let weight = s.parameter(&[d, 24]);
+    let weight = s.adapted("fc2", 1, [d, 24], 4);
     let y_btd = s.graph.linear("y", inner, weight, None, Some(x_btd));
     vec![s.graph.activate("a", y_btd, Activation::QuickGelu)]
 }
@@ -399,33 +404,75 @@ fn update(s: &mut Sketch) -> Vec<ValueId> {
     s.parameter(&[1]); // tables of the update are as long as there are parameters
     let gradient = s.numbers(70, 1.0);
     let gradient = s.full_constant(&[10, 7], &gradient);
-    let schedule = s.full_constant(&[4], &[1.0, 10.0, 50.0, 0.1]);
+    let schedule = s.full_constant(&[5], &[1.0, 10.0, 50.0, 0.1, 3.0]);
     let g = &mut s.graph;
     let mut tensor = |name: &str, dims: &[usize]| g.tensor(name, dims, DType::F32, Role::Feature);
-    let state = ["weight", "m", "v"].map(|name| tensor(name, &[10, 7]));
+    let state = ["weight", "m", "v", "average"].map(|name| tensor(name, &[10, 7]));
+    let halves = ["halves", "their average"].map(|name| tensor(name, &[10, 7]));
+    let codes = ["coded", "its average"].map(|name| tensor(name, &[10, 7]));
+    let scales = ["m scales", "v scales"].map(|name| tensor(name, &[1]));
     let norm = tensor("norm", &[2]);
+    let mut moments = |name: &str, dtype| {
+        ["m", "v"]
+            .map(|moment| g.tensor(format!("{name} {moment}"), &[10, 7], dtype, Role::Feature))
+    };
+    let (half_moments, coded_moments) = (moments("half", DType::Bf16), moments("coded", DType::U8));
     g.enter(Section::Begin);
-    for value in state {
+    for value in [&state[..], &halves, &codes, &scales].concat() {
         g.push_new(Fill { value: 0.5 }, Vec::new(), &[value]);
     }
     g.enter(Section::Update);
     g.push_new(GradientNorm {}, vec![gradient], &[norm]);
+    let parameter = |moments| AdamWParameter {
+        weight_decay: 0.1,
+        rate: 0,
+        maximum: None,
+        moments,
+        copy: false,
+    };
     let op = AdamW {
         beta1: 0.9,
         beta2: 0.98,
         eps: 1e-6,
         clip_norm: Some(1.0),
-        parameters: vec![AdamWParameter {
-            weight_decay: 0.1,
-            rate: 0,
-            maximum: None,
-            copy: false,
-        }],
+        average_decay: Some(0.75),
+        parameters: [
+            MomentFormat::F32,
+            MomentFormat::Bf16,
+            MomentFormat::EightBit,
+        ]
+        .map(parameter)
+        .to_vec(),
     };
-    let outputs = state.map(Output::overwrite).to_vec();
-    g.push(op, vec![schedule, norm, gradient], outputs);
+    let outputs = [
+        &state[..],
+        &[halves[0], half_moments[0], half_moments[1], halves[1]],
+        &[codes[0], coded_moments[0], coded_moments[1]],
+        &scales,
+        &[codes[1]],
+    ];
+    let outputs = outputs.concat().into_iter().map(Output::overwrite);
+    let inputs = vec![schedule, norm, gradient, gradient, gradient];
+    g.push(op, inputs, outputs.collect());
+    for (action, [weight, average]) in [
+        (AverageAction::Exchange, halves),
+        (AverageAction::Restart, codes),
+        (
+            AverageAction::Interpolate { share: 0.25 },
+            [state[0], state[3]],
+        ),
+    ] {
+        g.push_new(WeightAverages { action }, Vec::new(), &[weight, average]);
+    }
+    let rounded = g.tensor("rounded", &[10, 7], DType::Bf16, Role::Feature);
+    g.push_new(AddRounded {}, vec![gradient], &[rounded]);
+    g.push(
+        AddRounded {},
+        vec![gradient],
+        vec![Output::accumulate(rounded)],
+    );
     g.enter(Section::Forward);
-    s.seen = vec![state[0], state[1], state[2], norm];
+    s.seen = [&state[..], &halves, &codes, &scales, &[norm]].concat();
     Vec::new()
 }
 
@@ -533,6 +580,7 @@ fn every_operation_keeps_to_its_results_and_its_scratch() {
 fn whole(bytes: u64) -> Place {
     let shape = Shape::new(&[bytes as usize]);
     Place {
+        space: MemorySpace::Device,
         offset: 0,
         micro_stride: 0,
         slot_stride: 0,

@@ -2,7 +2,7 @@
 
 use holdall_device::{Arithmetic, Machine, cuda};
 use holdall_graph::ops::activation::Activation;
-use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm};
+use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm, MomentFormat};
 use holdall_graph::{DType, Decay, Output, Role, Section, StorageId, ValueId};
 use holdall_plan::{Recompute, RecomputePolicy, Stage};
 
@@ -141,6 +141,7 @@ fn write_full_step(compute: DType) -> (Step, ValueId) {
             weight_decay: 0.1,
             rate: 0,
             maximum: None,
+            moments: MomentFormat::F32,
             copy: copy.is_some(),
         });
     }
@@ -150,6 +151,7 @@ fn write_full_step(compute: DType) -> (Step, ValueId) {
         beta2: 0.98,
         eps: 1e-6,
         clip_norm: Some(1.0),
+        average_decay: None,
         parameters,
     };
     g.push(operation, operands, outputs);

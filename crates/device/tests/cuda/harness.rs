@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use half::{bf16, f16};
 use holdall_device::cpu::{Cpu, CpuTarget, Element};
 use holdall_device::{Arithmetic, Device, DeviceChoice, Machine};
+use holdall_graph::adapters::{Adapters, name_of_a, name_of_b};
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{
@@ -368,6 +369,41 @@ impl Sketch {
         value
     }
 
+    /// A frozen layer `[outputs, inputs]` whose parts of so many outputs each have adapters; returns its weight.
+    pub fn adapted(
+        &mut self,
+        layer: &str,
+        parts: usize,
+        [outputs, inputs]: [usize; 2],
+        rank: usize,
+    ) -> ValueId {
+        let modules: Vec<String> = (0..parts).map(|part| format!("{layer}{part}")).collect();
+        let names = |name: fn(&str) -> String| -> Vec<String> {
+            modules.iter().map(|module| name(module)).collect()
+        };
+        let mut packed = |names: &[String], dims: [usize; 2]| {
+            let all: Vec<_> = names
+                .iter()
+                .map(|name| (name.as_str(), &dims[..]))
+                .collect();
+            self.packed(&all)
+        };
+        let weights = names(|module| format!("{module}.weight"));
+        let weight = packed(&weights, [outputs, inputs]);
+        packed(&names(name_of_a), [rank, inputs]);
+        for name in names(name_of_b) {
+            packed(&[name], [outputs, rank]);
+        }
+        self.freeze(weight);
+        self.graph.adapt(Adapters {
+            rank,
+            scale: 1.5,
+            modules: modules.into_iter().collect(),
+            dropout: None,
+        });
+        weight
+    }
+
     /// A tensor in the compute format that outlives programs, with numbers in it.
     pub fn cache(&mut self, name: &str, dims: &[usize]) -> ValueId {
         let value = self.graph.cache(name, dims);
@@ -633,6 +669,10 @@ pub fn get(machine: &Machine, place: &Place) -> Vec<f64> {
         }
         DType::F16 => bits(|bits| f16::from_bits(bits).to_f64()),
         DType::Bf16 => bits(|bits| bf16::from_bits(bits).to_f64()),
-        other => panic!("results are floating-point numbers, not {other:?}"),
+        DType::U8 => {
+            let codes = machine.read::<u8>(place).unwrap();
+            codes.iter().map(|&code| f64::from(code)).collect()
+        }
+        other => panic!("results are numbers or codes, not {other:?}"),
     }
 }

@@ -250,3 +250,52 @@ fn copies_for_each_use_give_the_bits_of_copies_that_stay() {
         assert_same_bits(resident, per_use, "copies for each use");
     }
 }
+
+#[test]
+fn adapters_of_one_product_and_of_an_mlp() {
+    let Some(gpu) = Gpu::open() else { return };
+    for n in ROWS {
+        for (parts, rank) in [(1, 16), (3, 16), (3, 8), (2, 4)] {
+            let what = format!("{n} rows, {parts} adapters of rank {rank}");
+            gpu.compare(&what, ALL, |s| {
+                let x_ni = s.input(&[n, 72]);
+                let weight = s.adapted("part", parts, [40, 72], rank);
+                let (bias, residual) = (s.parameter(&[parts * 40]), s.input(&[n, parts * 40]));
+                vec![
+                    s.graph
+                        .linear("y", x_ni, weight, Some(bias), Some(residual)),
+                ]
+            });
+        }
+        for activation in ACTIVATIONS {
+            let what = format!("{activation:?} of {n} rows with an adapter");
+            gpu.compare(&what, ALL, |s| {
+                let x_ni = s.input(&[n, 72]);
+                let weight = s.adapted("fc", 1, [40, 72], 8);
+                let bias = s.parameter(&[40]);
+                let hidden = s
+                    .graph
+                    .linear_activated("h", x_ni, weight, bias, activation);
+                let (weight, bias) = (s.parameter(&[24, 40]), s.parameter(&[24]));
+                vec![s.graph.linear("y", hidden, weight, Some(bias), None)]
+            });
+        }
+    }
+    gpu.compare("adapters of odd sizes", FULL, |s| {
+        let x_ni = s.input(&[17, 37]);
+        let weight = s.adapted("part", 2, [21, 37], 5);
+        vec![s.graph.linear("y", x_ni, weight, None, None)]
+    });
+}
+
+#[test]
+fn adapters_of_small_and_odd_ranks() {
+    let Some(gpu) = Gpu::open() else { return };
+    for rank in [1, 2, 3] {
+        gpu.compare(&format!("adapters of rank {rank}"), ALL, |s| {
+            let x_ni = s.input(&[400, 72]);
+            let weight = s.adapted("part", 3, [40, 72], rank);
+            vec![s.graph.linear("y", x_ni, weight, None, None)]
+        });
+    }
+}

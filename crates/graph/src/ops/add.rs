@@ -11,6 +11,10 @@ pub struct Add {}
 #[derive(Clone, Debug, PartialEq)]
 pub struct AddInto {}
 
+/// Input `x` in f32; output `y` in bf16, overwritten or added to. The sum is rounded once, to the nearest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AddRounded {}
+
 impl Graph {
     /// Sum of two values of one shape. After a product, its residual input saves a pass over memory.
     pub fn add(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
@@ -55,3 +59,5 @@ impl Operation for Add {
 }
 
 undifferentiated!(AddInto, "add into", |_, node| node.element_wise(1));
+
+undifferentiated!(AddRounded, "add rounded", |_, node| node.element_wise(1));

@@ -1,7 +1,10 @@
-//! `y = activation(x W^T + b) + residual`, with `W` stored `[outputs, inputs]` as Hugging Face has it.
+//! `y = activation(x W^T + b + low rank) + residual`, with `W` stored `[outputs, inputs]` as Hugging Face has it.
 //!
 //! Backward, with `dz = dy * activation'(z)`:
 //! `dx = dz W`, `dW += dz^T x`, `db += sum over rows of dz`, `dresidual = dy`.
+//!
+//! Adapters ([`crate::adapters`]) add `scale h B^T` to some of the columns, with `h = x A^T` from a product of its own:
+//! `dh = scale dz B`, `dB += scale dz^T h`, over those columns of `dz`.
 //!
 //! Legend: `n` rows, `i` inputs, `o` outputs.
 
@@ -11,7 +14,7 @@ use crate::op::{RecomputeRule, undifferentiated};
 use crate::ops::activation::{Activate, Activation};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Role, ValueId};
 
-/// Forward. Inputs `x, W, [b], [residual]`; outputs `y` and, with an activation, `z` before it.
+/// Forward. Inputs `x, W, [b], [h, B of each low-rank term], [residual]`; outputs `y` and, with an activation, `z` before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Linear {
     /// Third input is a bias.
@@ -24,16 +27,45 @@ pub struct Linear {
     /// keys leaves a softmax as it is. Computed, it would be rounding, which an optimizer that divides by the
     /// gradient's size blows up.
     pub inert_bias: Range<usize>,
+    /// What adapters add before the activation.
+    pub low_rank: Option<LowRank>,
 }
 
-/// `dx = dz W`, times `activation'(z')` of the layer before where the two are fused. Inputs `dz, W, [z']`.
+/// `scale h B^T`, added to columns of a product; one term for each adapter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LowRank {
+    /// Multiplies every term.
+    pub scale: f64,
+    /// The columns of each term: as many as its `B` has rows.
+    pub columns: Vec<Range<usize>>,
+}
+
+impl Linear {
+    /// Of each low-rank term, its columns and the place of its `h` among the inputs; its `B` is the next.
+    pub fn low_rank_terms(&self) -> impl Iterator<Item = (Range<usize>, usize)> {
+        let columns = self.low_rank.iter().flat_map(|terms| terms.columns.iter());
+        let first = 2 + usize::from(self.bias);
+        columns
+            .enumerate()
+            .map(move |(index, columns)| (columns.clone(), first + 2 * index))
+    }
+
+    /// What multiplies the low-rank terms.
+    pub fn low_rank_scale(&self) -> f64 {
+        self.low_rank.as_ref().map_or(1.0, |terms| terms.scale)
+    }
+}
+
+/// `dx = scale dz W`, times `activation'(z')` of the layer before where the two are fused. Inputs `dz, W, [z']`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearInputGrad {
     /// The activation that produced `x`, when its backward is done here too.
     pub activation: Option<Activation>,
+    /// 1, but for low-rank terms.
+    pub scale: f64,
 }
 
-/// `dW += dz^T x`, `db += sum dz`. Inputs `dz, x`; outputs `[dW], [db]`.
+/// `dW += scale dz^T x`, `db += sum dz`. Inputs `dz, x`; outputs `[dW], [db]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearWeightGrad {
     /// First output is the weight gradient; not where the weight is frozen and the bias is not.
@@ -42,6 +74,8 @@ pub struct LinearWeightGrad {
     pub bias: bool,
     /// Outputs whose bias gradient is zero.
     pub inert_bias: Range<usize>,
+    /// 1, but for low-rank terms.
+    pub scale: f64,
 }
 
 impl Graph {
@@ -77,10 +111,12 @@ impl Graph {
         residual_no: Option<ValueId>,
         inert_bias: Range<usize>,
     ) -> ValueId {
+        let (low_rank, terms) = self.adapt_linear(name, x_ni, weight_oi);
         let y_no = self.linear_output(name, x_ni, weight_oi, bias_o);
         let (weight_oi, bias_o) = self.in_format_of(x_ni, weight_oi, bias_o);
         let mut inputs = vec![x_ni, weight_oi];
         inputs.extend(bias_o);
+        inputs.extend(terms);
         inputs.extend(residual_no);
         if let Some(residual) = residual_no {
             let (found, expected) = (
@@ -94,6 +130,7 @@ impl Graph {
             residual: residual_no.is_some(),
             activation: None,
             inert_bias,
+            low_rank,
         };
         self.push_new(op, inputs, &[y_no]);
         y_no
@@ -107,15 +144,19 @@ impl Graph {
         bias_o: ValueId,
         y_no: ValueId,
     ) {
+        let name = self.storage(self.value(y_no).storage).name.clone();
+        let (low_rank, terms) = self.adapt_linear(&name, x_ni, weight_oi);
         let op = Linear {
             bias: true,
             residual: false,
             activation: None,
             inert_bias: 0..0,
+            low_rank,
         };
         let (weight_oi, bias_o) = self.in_format_of(x_ni, weight_oi, Some(bias_o));
         let mut inputs = vec![x_ni, weight_oi];
         inputs.extend(bias_o);
+        inputs.extend(terms);
         self.push_new(op, inputs, &[y_no]);
     }
 
@@ -140,6 +181,7 @@ impl Graph {
         bias_o: ValueId,
         activation: Activation,
     ) -> ValueId {
+        let (low_rank, terms) = self.adapt_linear(name, x_ni, weight_oi);
         let z_no = self.linear_output(&format!("{name}.z"), x_ni, weight_oi, Some(bias_o));
         let (dims, dtype) = (self.shape(z_no), self.dtype(x_ni));
         let y_no = self.tensor(name, dims.dims(), dtype, Role::Activation);
@@ -148,10 +190,12 @@ impl Graph {
             residual: false,
             activation: Some(activation),
             inert_bias: 0..0,
+            low_rank,
         };
         let (weight_oi, bias_o) = self.in_format_of(x_ni, weight_oi, Some(bias_o));
         let mut inputs = vec![x_ni, weight_oi];
         inputs.extend(bias_o);
+        inputs.extend(terms);
         self.push_new(op, inputs, &[y_no, z_no]);
         y_no
     }
@@ -197,11 +241,13 @@ impl Operation for Linear {
         if let Some(activation) = self.activation {
             pass.through_activation(activation, dy_no, node.outputs[1].value);
         }
+        self.low_rank_backward(node, dy_no, pass);
         let (x_ni, weight_oi) = (node.inputs[0], node.inputs[1]);
         let op = LinearWeightGrad {
             weight: pass.wants(weight_oi),
             bias: self.bias && pass.wants(node.inputs[2]),
             inert_bias: self.inert_bias.clone(),
+            scale: 1.0,
         };
         let mut outputs = Vec::new();
         if op.weight {
@@ -216,7 +262,10 @@ impl Operation for Linear {
         if pass.wants(x_ni) {
             let dx_ni = pass.target(x_ni);
             pass.graph().push(
-                LinearInputGrad { activation: None },
+                LinearInputGrad {
+                    activation: None,
+                    scale: 1.0,
+                },
                 vec![dy_no, weight_oi],
                 vec![dx_ni],
             );
@@ -231,11 +280,20 @@ impl Operation for Linear {
 
     fn cost(&self, node: NodeView<'_>) -> Cost {
         let activation = if self.activation.is_some() { 12 } else { 0 };
-        product(
+        let terms = self.low_rank_terms().map(|(columns, h)| {
+            let h = node.input(h);
+            (h.num_elements() * columns.len(), h.rows() * columns.len())
+        });
+        // Terms are added to what the product left.
+        let (multiply_adds, again) =
+            terms.fold((0, 0), |sum, term| (sum.0 + term.0, sum.1 + term.1));
+        let mut cost = product(
             node,
-            node.input(0).num_elements() * node.input(1).rows(),
+            node.input(0).num_elements() * node.input(1).rows() + multiply_adds,
             activation + 2,
-        )
+        );
+        cost.bytes += 2 * (again * node.graph.compute().bytes()) as u64;
+        cost
     }
 
     fn skippable(&self, output: usize) -> bool {
@@ -248,6 +306,35 @@ impl Operation for Linear {
             from: 1,
             op: Box::new(Activate { activation }.into()),
         })
+    }
+}
+
+impl Linear {
+    /// Before the gradient is handed on to the residual, which may be added to.
+    fn low_rank_backward(&self, node: &Node, dz_no: ValueId, pass: &mut Backward<'_>) {
+        let scale = self.low_rank_scale();
+        for (columns, h) in self.low_rank_terms() {
+            let (h_nr, b_or) = (node.inputs[h], node.inputs[h + 1]);
+            let own = pass.graph().columns(dz_no, columns.start, columns.len());
+            if pass.wants(b_or) {
+                let op = LinearWeightGrad {
+                    weight: true,
+                    bias: false,
+                    inert_bias: 0..0,
+                    scale,
+                };
+                let db_or = pass.target(b_or);
+                pass.graph().push(op, vec![own, h_nr], vec![db_or]);
+            }
+            if pass.wants(h_nr) {
+                let op = LinearInputGrad {
+                    activation: None,
+                    scale,
+                };
+                let dh_nr = pass.target(h_nr);
+                pass.graph().push(op, vec![own, b_or], vec![dh_nr]);
+            }
+        }
     }
 }
 

@@ -35,6 +35,78 @@ pub trait Values {
 
     /// All of them; an error where the device does not give them out.
     fn values(&self) -> io::Result<Cow<'_, [f32]>>;
+
+    /// Their number format.
+    fn format(&self) -> ElementFormat {
+        ElementFormat::F32
+    }
+
+    /// All of them in that format.
+    fn elements(&self) -> io::Result<Elements<'_>> {
+        Ok(Elements::F32(self.values()?))
+    }
+}
+
+/// Number formats that tensors are written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementFormat {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit brain floats.
+    Bf16,
+    /// Bytes.
+    U8,
+}
+
+impl ElementFormat {
+    pub(crate) fn dtype(self) -> Dtype {
+        match self {
+            ElementFormat::F32 => Dtype::F32,
+            ElementFormat::Bf16 => Dtype::BF16,
+            ElementFormat::U8 => Dtype::U8,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            ElementFormat::F32 => 4,
+            ElementFormat::Bf16 => 2,
+            ElementFormat::U8 => 1,
+        }
+    }
+}
+
+/// Elements of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Elements<'a> {
+    /// 32-bit floats.
+    F32(Cow<'a, [f32]>),
+    /// The bits of 16-bit brain floats.
+    Bf16(Cow<'a, [u16]>),
+    /// Bytes.
+    U8(Cow<'a, [u8]>),
+}
+
+impl Elements<'_> {
+    /// Calls `write` with their bytes, piece by piece.
+    fn for_pieces(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        const AT_ONCE: usize = 1 << 18;
+        let mut buffer = Vec::new();
+        let mut write_all = |bytes: &mut dyn Iterator<Item = u8>| {
+            buffer.clear();
+            buffer.extend(bytes);
+            write(&buffer)
+        };
+        match self {
+            Elements::F32(all) => all.chunks(AT_ONCE).try_for_each(|piece| {
+                write_all(&mut piece.iter().flat_map(|value| value.to_le_bytes()))
+            }),
+            Elements::Bf16(all) => all.chunks(AT_ONCE).try_for_each(|piece| {
+                write_all(&mut piece.iter().flat_map(|value| value.to_le_bytes()))
+            }),
+            Elements::U8(all) => all.chunks(AT_ONCE).try_for_each(write),
+        }
+    }
 }
 
 impl Values for &[f32] {
@@ -200,7 +272,13 @@ fn split<V: Values>(
 }
 
 fn num_bytes<V: Values>((_, _, values): &NamedTensor<V>) -> u64 {
-    (values.num_values() * size_of::<f32>()) as u64
+    (values.num_values() * values.format().bytes()) as u64
+}
+
+/// Writes tensors to a file that is whole or not there.
+pub fn write_tensors<V: Values>(path: &Path, tensors: &[NamedTensor<V>]) -> Result<(), ModelError> {
+    let write = |file: &mut File| write_safetensors(file, tensors, &[]).map(drop);
+    holdall_files::write_whole_file(path, write).map_err(failed(path, "write it"))
 }
 
 /// Writes a safetensors file: a header without checksums first, the tensors behind it, then the header again with their checksums.
@@ -211,17 +289,13 @@ pub(crate) fn write_safetensors<V: Values>(
 ) -> io::Result<Checksum> {
     let unknown = vec![Checksum::of(b""); tensors.len()];
     file.write_all(&header(tensors, metadata, &unknown)?.0)?;
-    const VALUES_AT_ONCE: usize = 1 << 18;
-    let mut buffer = Vec::new();
     let mut checksums = Vec::with_capacity(tensors.len());
     for (_, _, values) in tensors {
         let mut checksum = RunningChecksum::default();
-        for values in values.values()?.chunks(VALUES_AT_ONCE) {
-            buffer.clear();
-            buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            checksum.add(&buffer);
-            file.write_all(&buffer)?;
-        }
+        values.elements()?.for_pieces(|piece| {
+            checksum.add(piece);
+            file.write_all(piece)
+        })?;
         checksums.push(checksum.value());
     }
     let (header, checksum) = header(tensors, metadata, &checksums)?;
@@ -258,9 +332,9 @@ fn header<V: Values>(
     let mut end = 0;
     for (name, shape, values) in tensors {
         let start = end;
-        end += values.num_values() * size_of::<f32>();
+        end += values.num_values() * values.format().bytes();
         let info = TensorInfo {
-            dtype: Dtype::F32,
+            dtype: values.format().dtype(),
             shape: shape.clone(),
             data_offsets: (start, end),
         };

@@ -8,9 +8,12 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use holdall_graph::{Copies, Graph, Node, Op, Role, Section, Shape, StorageId, Value, Write};
+use holdall_graph::{
+    Copies, Graph, MemorySpace, Node, Op, Role, Section, Shape, StorageId, Value, Write,
+};
 use holdall_plan::{
-    Instruction, LaneOrder, Place, Recompute, RecomputePolicy, Stage, StepPlan, lifetimes_of,
+    HostState, Instruction, LaneOrder, Place, Recompute, RecomputePolicy, Stage, StepPlan,
+    lifetimes_of,
 };
 use proptest::prelude::*;
 
@@ -207,8 +210,14 @@ impl Arena<'_> {
         }
     }
 
-    fn addresses(place: &Place, micro_batch: usize, slot: usize) -> Vec<u64> {
-        let first = place.offset
+    /// Host memory lies behind the arena.
+    fn addresses(&self, place: &Place, micro_batch: usize, slot: usize) -> Vec<u64> {
+        let base = match place.space {
+            MemorySpace::Device => 0,
+            MemorySpace::PinnedHost => self.plan.arena_bytes,
+        };
+        let first = base
+            + place.offset
             + micro_batch as u64 * place.micro_stride
             + slot as u64 * place.slot_stride;
         let size = place.dtype.bytes() as u64;
@@ -236,7 +245,7 @@ impl Arena<'_> {
             self.scribble(landing, self.plan.inputs.end - self.plan.inputs.start);
         }
         let read = |arena: &Self, place: &Place| -> Vec<Token> {
-            let addresses = Self::addresses(place, micro_batch, slot).into_iter();
+            let addresses = arena.addresses(place, micro_batch, slot).into_iter();
             addresses
                 .map(|byte| arena.read(byte, place.dtype.bytes()))
                 .collect()
@@ -258,10 +267,8 @@ impl Arena<'_> {
                 continue;
             };
             let size = place.dtype.bytes();
-            for (byte, new) in Self::addresses(place, micro_batch, slot)
-                .into_iter()
-                .zip(result)
-            {
+            let addresses = self.addresses(place, micro_batch, slot);
+            for (byte, new) in addresses.into_iter().zip(result) {
                 let new = written(self.read(byte, size), new, *mode);
                 self.write(byte, size, new);
             }
@@ -319,7 +326,7 @@ impl Arena<'_> {
 
     fn fill(&mut self, id: StorageId, tokens: Vec<Token>) {
         let place = self.whole(id);
-        for (byte, token) in Self::addresses(&place, 0, 0).into_iter().zip(tokens) {
+        for (byte, token) in self.addresses(&place, 0, 0).into_iter().zip(tokens) {
             self.write(byte, place.dtype.bytes(), token);
         }
     }
@@ -331,7 +338,7 @@ impl Arena<'_> {
         let different = compared.find(|(index, _)| {
             let id = StorageId(*index);
             let place = self.whole(id);
-            let addresses = Self::addresses(&place, 0, 0).into_iter();
+            let addresses = self.addresses(&place, 0, 0).into_iter();
             let found: Vec<Token> = addresses
                 .map(|byte| self.read(byte, place.dtype.bytes()))
                 .collect();
@@ -361,7 +368,7 @@ fn replay(
         time: 0,
         dice,
     };
-    arena.bytes = (0..plan.arena_bytes)
+    arena.bytes = (0..plan.arena_bytes + plan.host_bytes)
         .map(|byte| garbage(("arena", byte)))
         .collect();
     for (index, storage) in plan.graph.storages().iter().enumerate() {
@@ -425,12 +432,17 @@ fn check(
         false => &[LaneOrder::InTurn],
     };
     for &lanes in orders {
-        for policy in policies(graph.blocks().len(), lanes) {
-            let layout = lifetimes_of(&graph, &policy, device).pack();
-            for kept in 0..=accumulation {
-                let plan = layout.plan(kept, accumulation);
-                replay(&plan, &expected, kept as u64)
-                    .map_err(|error| format!("{policy:?}, {kept} kept: {error}"))?;
+        let policies = policies(graph.blocks().len(), lanes).into_iter();
+        for (index, policy) in policies.enumerate() {
+            let on_host = HostState::ALL[1 + index % (HostState::ALL.len() - 1)];
+            for state in [HostState::Nothing, on_host] {
+                let lifetimes = lifetimes_of(&graph, &policy, device);
+                let layout = lifetimes.with_host_state(state, device).pack();
+                for kept in 0..=accumulation {
+                    let plan = layout.plan(kept, accumulation);
+                    replay(&plan, &expected, kept as u64)
+                        .map_err(|error| format!("{policy:?}, {kept} kept, {state:?}: {error}"))?;
+                }
             }
         }
     }

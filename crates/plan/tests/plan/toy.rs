@@ -322,6 +322,14 @@ impl Target for ToyDevice {
         1e-6 + 1e-9 * (cost.product_flops + cost.element_flops + cost.bytes) as f64
     }
 
+    fn host_bytes_per_second(&self) -> Option<f64> {
+        Some(1e8)
+    }
+
+    fn pinned_bytes(&self, host_bytes: u64) -> u64 {
+        host_bytes / 100
+    }
+
     fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
         1000 + largest_packing_bytes
     }

@@ -7,7 +7,7 @@ use super::run::Run;
 const MARKUP: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// In the order in which they are read.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 10] = [
     include_str!("words.js"),
     include_str!("chart.js"),
     include_str!("arena.js"),
@@ -15,6 +15,7 @@ const SCRIPTS: [&str; 9] = [
     include_str!("confusion.js"),
     include_str!("segmentation.js"),
     include_str!("captions.js"),
+    include_str!("curve.js"),
     include_str!("sections.js"),
     include_str!("page.js"),
 ];

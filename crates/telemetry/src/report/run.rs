@@ -25,6 +25,7 @@ use crate::words::counted;
 const MAX_CONFIG_BYTES: usize = 200_000;
 /// Alternatives that are shown.
 const MAX_ALTERNATIVES: usize = 12;
+const MAX_CURVE: usize = 64;
 /// Evaluations that are shown.
 const MAX_EVALUATIONS: usize = 2000;
 
@@ -80,9 +81,10 @@ impl Run {
         let mut notes = Vec::new();
         let config = config(path, &mut notes);
         let mut plan: Option<Value> = noted(run_files::read_json(path, PLAN_FILE), &mut notes);
-        if let Some(Value::Array(all)) = plan.as_mut().and_then(|plan| plan.get_mut("alternatives"))
-        {
-            all.truncate(MAX_ALTERNATIVES);
+        for (key, most) in [("alternatives", MAX_ALTERNATIVES), ("curve", MAX_CURVE)] {
+            if let Some(Value::Array(all)) = plan.as_mut().and_then(|plan| plan.get_mut(key)) {
+                all.truncate(most);
+            }
         }
         let mut steps = StepCurves::default();
         let mut evaluations: Vec<EvaluationLine> = Vec::new();

@@ -385,7 +385,7 @@ function configuration(view) {
   const parts = [];
   const run = view.runs[view.detail];
   if (view.runs.length > 1) parts.push(differences(view.runs));
-  if (run.plan) parts.push(candidates(run.plan));
+  if (run.plan) parts.push(planCurve(run.plan), candidates(run.plan));
   view.runs.forEach((one, index) => {
     if (one.config) parts.push(h("details", { class: "wide card", open: view.runs.length === 1 }, h("summary", { text: view.runs.length > 1 ? `config.yml of ${one.name}` : "config.yml" }), h("pre", { tabindex: "0", "aria-label": `config.yml of ${one.name}`, text: one.config })));
   });

@@ -1,6 +1,7 @@
 //! Values that are one of a few: what each may be, and how it is written.
 
 use holdall_device::Arithmetic;
+use holdall_graph::ops::update::MomentFormat;
 use holdall_plan::Recompute;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,44 @@ impl Precision {
             Precision::Tf32 => Some(Arithmetic::Tf32),
         }
     }
+}
+
+/// Number format of the optimizer's moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OptimizerState {
+    /// 32-bit floats.
+    #[default]
+    #[serde(rename = "f32", alias = "fp32", alias = "float32")]
+    F32,
+    /// 16-bit brain floats, rounded at random.
+    #[serde(rename = "bf16", alias = "bfloat16")]
+    Bf16,
+    /// One byte, by block-wise dynamic quantisation.
+    #[serde(rename = "8bit", alias = "8-bit", alias = "int8")]
+    EightBit,
+}
+
+impl OptimizerState {
+    /// How moments lie in memory.
+    pub fn moments(self) -> MomentFormat {
+        match self {
+            OptimizerState::F32 => MomentFormat::F32,
+            OptimizerState::Bf16 => MomentFormat::Bf16,
+            OptimizerState::EightBit => MomentFormat::EightBit,
+        }
+    }
+}
+
+/// Number format of accumulated weight gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GradientFormat {
+    /// 32-bit floats.
+    #[default]
+    #[serde(rename = "f32", alias = "fp32", alias = "float32")]
+    F32,
+    /// 16-bit brain floats for matrices, 32-bit floats for the rest.
+    #[serde(rename = "bf16", alias = "bfloat16")]
+    Bf16,
 }
 
 /// What to keep for the backward pass.

@@ -164,6 +164,7 @@ fn hint_for_value(path: Option<&str>) -> String {
             "`freeze: [vision_model]`, `freeze: {vision_model: all but 2}` or `freeze: all but heads`"
                 .to_owned()
         }
+        ("train.lora", _) => "`lora: {rank: 16, alpha: 32, targets: [q_proj, v_proj]}`".to_owned(),
         ("train.lr_by", _) => "`lr_by: {\"vision_model.*\": 1e-6}`".to_owned(),
         (_, Some(Value::Object(_))) => {
             format!("`{path}` is a section: its keys go below it, indented")

@@ -13,6 +13,7 @@ mod layers;
 #[cfg(test)]
 mod layers_tests;
 mod located_value;
+mod lora_section;
 mod multitask_file;
 mod paths;
 mod pytorch_keys;
@@ -35,13 +36,15 @@ use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
-    ClassWeights, Count, EvalEvery, Precision, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
+    ClassWeights, Count, EvalEvery, GradientFormat, OptimizerState, Precision, RecomputeChoice,
+    SaveEvery, Schedule, Subset, Warmup,
 };
 pub use self::freeze::{Freeze, FrozenShare, covers};
 pub use self::generation_section::{
     EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
 };
 pub use self::layers::lay_batch_numbers;
+pub use self::lora_section::{LoraSection, LoraTargets};
 pub use self::rates::{RatesByName, matches};
 pub use self::sections::{OptimizerSection, TrainSection};
 pub use self::unet_section::UnetSection;
@@ -170,7 +173,10 @@ impl RunConfig {
             recompute: self.train.recompute.policy(),
             kept: None,
             budget_bytes,
+            host_bytes: None,
+            host_state: None,
             precision: arithmetic.name(),
+            optimizer_state: self.train.optimizer_state.moments().name(),
             smaller_batch_note: "",
         }
     }

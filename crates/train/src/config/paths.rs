@@ -45,6 +45,12 @@ pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
     if let Some(value) = section.and_then(|section| section.get_mut("cache_folder")) {
         start(value);
     }
+    let lora = layer
+        .get_mut("train")
+        .and_then(|train| train.get_mut("lora"));
+    if let Some(adapter) = lora.and_then(|lora| lora.get_mut("adapter")) {
+        start(adapter);
+    }
     for key in ["text_model", "tokenizer"] {
         let value = layer
             .get_mut("video_text")
@@ -78,6 +84,8 @@ pub(super) fn absolute(config: &RunConfig) -> RunConfig {
     if let TokenizerChoice::File(path) = &mut data.tokenizer {
         full(path);
     }
+    let lora = config.train.lora.as_mut();
+    lora.and_then(|lora| lora.adapter.as_mut()).map(full);
     let section = &mut config.video_text;
     section.cache_folder.as_mut().map(full);
     let named = [&mut section.text_model, &mut section.tokenizer];
@@ -108,6 +116,7 @@ mod tests {
                  data: {train: cars.csv, validation: val.csv, image_root: pictures, tokenizer: t.json,\n  \
                  image: \"2020\", caption: \"a {year}: {make} # yes\", label: \"null\"}\n\
                  train: {effective_batch: 128, lr: 1.7e-5, warmup: 7%, clip_norm: none, early_stop: 2,\n  \
+                 lora: {rank: 4, targets: [\"*.fc1\", q_proj], adapter: before},\n  \
                  lr_by: {\"*\": 3e-7, \"a.*\": 0}, eval_every: 5, save_every: 9, best_metric: mean_r1}\n",
             ),
         ];
@@ -124,7 +133,9 @@ mod tests {
             again.model,
             folder.path().join("clip").display().to_string()
         );
-        assert!(again.out.unwrap().is_absolute());
+        assert!(again.out.as_ref().is_some_and(|out| out.is_absolute()));
+        let adapter = again.train.lora.and_then(|lora| lora.adapter);
+        assert_eq!(adapter, Some(folder.path().join("before")));
         let defaults = RunConfig::default();
         assert_eq!(parse(&defaults.resolved()).unwrap(), defaults);
     }

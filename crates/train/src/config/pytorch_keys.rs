@@ -279,6 +279,30 @@ pub static BROUGHT: &[Brought] = &[
     },
     Brought {
         keys: &[
+            "use_8bit_adam",
+            "adamw_8bit",
+            "adam8bit",
+            "optim_bits",
+            "use_8bit_optimizer",
+        ],
+        answer: "`train: {optimizer_state: 8bit}`",
+    },
+    Brought {
+        keys: &[
+            "use_ema",
+            "ema_decay",
+            "model_ema",
+            "model_ema_decay",
+            "ema_rate",
+        ],
+        answer: "`train: {ema: 0.999}` evaluates and exports a running average of the weights",
+    },
+    Brought {
+        keys: &["wise_ft", "wiseft_alpha", "alpha_interpolation"],
+        answer: "`train: {interpolate: 0.5}` is the share of the trained weights in what is evaluated and exported",
+    },
+    Brought {
+        keys: &[
             "betas",
             "adam_beta1",
             "adam_beta2",
@@ -460,6 +484,23 @@ pub static BROUGHT: &[Brought] = &[
             "requires_grad",
         ],
         answer: "`train: {freeze: {vision_model: all but 2}}` trains the last two blocks; `freeze: [NAME, \"*.bias\"]` goes by name",
+    },
+    Brought {
+        keys: &[
+            "peft",
+            "peft_config",
+            "lora_config",
+            "use_lora",
+            "use_peft",
+            "r",
+            "lora_r",
+            "lora_rank",
+            "lora_alpha",
+            "lora_dropout",
+            "target_modules",
+            "modules_to_save",
+        ],
+        answer: "`train: {lora: {rank: 16, alpha: 32, targets: [q_proj, v_proj], dropout: 0.05}}`; heads are trained along",
     },
     Brought {
         keys: &["video_freeze_ratio", "text_freeze_ratio"],

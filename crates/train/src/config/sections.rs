@@ -3,11 +3,14 @@
 use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
-use super::choices::{EvalEvery, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup};
+use super::choices::{
+    EvalEvery, GradientFormat, OptimizerState, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
+};
 use super::freeze::Freeze;
+use super::lora_section::LoraSection;
 use super::rates::RatesByName;
 use super::word_or_number::{count_or_none, real_or_none};
-use crate::optimizer::OptimizerConfig;
+use crate::optimizer::{Averaging, OptimizerConfig};
 
 /// The `train` section: batch, rates, and what happens when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,10 +46,22 @@ pub struct TrainSection {
     pub clip_norm: Option<f64>,
     /// The optimizer's fixed numbers.
     pub optimizer: OptimizerSection,
+    /// Number format of the optimizer's moments.
+    pub optimizer_state: OptimizerState,
+    /// Number format of accumulated weight gradients.
+    pub gradients: GradientFormat,
+    /// Decay of an average of the weights over the steps, which is evaluated and exported.
+    #[serde(with = "real_or_none")]
+    pub ema: Option<f64>,
+    /// Share of the trained weights in what is evaluated and exported; the rest is the weights that the run began with.
+    #[serde(with = "real_or_none")]
+    pub interpolate: Option<f64>,
     /// Share of the numbers that are dropped of what a classifier's blocks add.
     pub dropout: f64,
     /// Share of the samples for which a classifier's last block adds nothing; fewer for those before it.
     pub stochastic_depth: f64,
+    /// Low-rank adapters instead of whole weights.
+    pub lora: Option<LoraSection>,
     /// In which order an epoch draws its samples.
     pub sampling: Sampling,
     /// When to evaluate.
@@ -81,8 +96,13 @@ impl Default for TrainSection {
             lr_end: 0.0,
             clip_norm: Some(1.0),
             optimizer: OptimizerSection::default(),
+            optimizer_state: OptimizerState::F32,
+            gradients: GradientFormat::F32,
+            ema: None,
+            interpolate: None,
             dropout: 0.0,
             stochastic_depth: 0.0,
+            lora: None,
             sampling: Sampling::Shuffle,
             eval_every: EvalEvery::Epoch,
             eval_on: vec![Subset::Validation],
@@ -103,6 +123,12 @@ impl TrainSection {
             eps: self.optimizer.eps,
             weight_decay: self.optimizer.weight_decay,
             clip_norm: self.clip_norm,
+            moments: self.optimizer_state.moments(),
+            averaging: match (self.ema, self.interpolate) {
+                (Some(decay), _) => Averaging::OverSteps { decay },
+                (None, Some(share)) => Averaging::WithStart { share },
+                (None, None) => Averaging::None,
+            },
         }
     }
 }

@@ -169,6 +169,11 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
             "by default it is `eval_on: [validation]`",
         ),
         (
+            "train: {optimizer_state: 4bit}",
+            "line 1: train.optimizer_state: `4bit`, expected one of 8-bit, 8bit, int8, f32, float32, fp32, bf16, bfloat16: found `train: {optimizer_state: 4bit}`",
+            "did you mean `8bit`?",
+        ),
+        (
             "precision: fp61",
             "line 1: precision: `fp61`, expected one of auto, f32, float32, fp32, float16, fp16, bf16, bfloat16, tf32: found `precision: fp61`",
             "did you mean `fp16`?",
@@ -299,6 +304,18 @@ fn numbers_that_make_no_sense_are_refused() {
             "train.lr_by.head.*: -1, expected a number of at least 0",
         ),
         (
+            "train: {ema: 1}",
+            "train.ema: 1, expected a decay above 0 and below 1, or none",
+        ),
+        (
+            "train: {interpolate: 1.5}",
+            "train.interpolate: 1.5, expected a share above 0 and below 1, or none",
+        ),
+        (
+            "train: {interpolate: 0.5, ema: 0.9}",
+            "train.interpolate: 0.5, expected no `ema` beside it: one kind of average is evaluated and exported",
+        ),
+        (
             "train: {lr_end: 2}",
             "train.lr_end: 2, expected 0 to 1, a share of the learning rate",
         ),
@@ -325,6 +342,22 @@ fn numbers_that_make_no_sense_are_refused() {
         (
             "train: {optimizer: {weight_decay: -1}}",
             "train.optimizer.weight_decay: -1, expected a number of at least 0",
+        ),
+        (
+            "train: {lora: {rank: 0}}",
+            "train.lora.rank: 0, expected at least 1",
+        ),
+        (
+            "train: {lora: {alpha: 0}}",
+            "train.lora.alpha: 0, expected a number above 0",
+        ),
+        (
+            "train: {lora: {dropout: 1}}",
+            "train.lora.dropout: 1, expected at least 0 and less than 1",
+        ),
+        (
+            "train: {lora: {targets: []}}",
+            "train.lora.targets: an empty list, expected names of layers",
         ),
         ("train: {epochs: 0}", "train.epochs: 0, expected at least 1"),
         (
@@ -356,6 +389,10 @@ fn numbers_that_make_no_sense_are_refused() {
         (
             "losses: {contrastive: 0, label: 0}",
             "losses: contrastive 0, label 0, expected contrastive, label or both above 0",
+        ),
+        (
+            "train: {interpolate: 0.5, lora: {}}",
+            "train.interpolate: 0.5, expected no `lora` beside it: the middle between two adapters is not that of two models",
         ),
         (
             "train: {early_stop: 2, eval_every: none}",

@@ -73,6 +73,9 @@ pub(super) fn check_numbers(config: &RunConfig) -> Result<(), Wrong> {
     config.generation.check_numbers()?;
     check_rates(&config.train)?;
     check_moments(&config.train)?;
+    if let Some(lora) = &config.train.lora {
+        lora.check_numbers()?;
+    }
     check_data(&config.data)
 }
 
@@ -168,6 +171,24 @@ fn check_rates(train: &TrainSection) -> Result<(), Wrong> {
             beta,
             "at least 0 and less than 1",
             "`optimizer: {beta1: 0.9, beta2: 0.98}`",
+        )?;
+    }
+    if let Some(decay) = train.ema {
+        check(
+            decay > 0.0 && decay < 1.0,
+            "train.ema",
+            decay,
+            "a decay above 0 and below 1, or none",
+            "`ema: 0.999` averages over about a thousand steps",
+        )?;
+    }
+    if let Some(share) = train.interpolate {
+        check(
+            share > 0.0 && share < 1.0,
+            "train.interpolate",
+            share,
+            "a share above 0 and below 1, or none",
+            "`interpolate: 0.5` evaluates and exports the middle between the starting and the trained weights",
         )?;
     }
     check(
@@ -276,6 +297,20 @@ fn check_data(data: &DataConfig) -> Result<(), Wrong> {
 fn check_together(config: &RunConfig) -> Result<(), Wrong> {
     config.losses.check_together()?;
     config.generation.check_together()?;
+    check(
+        config.train.interpolate.is_none() || config.train.ema.is_none(),
+        "train.interpolate",
+        config.train.interpolate.unwrap_or_default(),
+        "no `ema` beside it: one kind of average is evaluated and exported",
+        "leave one of the two out",
+    )?;
+    check(
+        config.train.interpolate.is_none() || config.train.lora.is_none(),
+        "train.interpolate",
+        config.train.interpolate.unwrap_or_default(),
+        "no `lora` beside it: the middle between two adapters is not that of two models",
+        "leave `interpolate` out; a smaller `alpha` in adapter_config.json merges less of an adapter",
+    )?;
     check(
         config.train.early_stop.is_none() || config.train.eval_every != EvalEvery::Never,
         "train.early_stop",

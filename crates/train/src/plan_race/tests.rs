@@ -111,12 +111,39 @@ fn what_has_no_memory_is_left_out_and_other_failures_are_told() {
             DeviceError::Memory { found, hint }.into()
         })
     };
-    let timings = race(&plans, &mut run, &mut |line| lines.push(line.to_owned())).unwrap();
+    let mut tell = |line: &str| lines.push(line.to_owned());
+    let timings = race(&plans, &mut run, &|| Duration::ZERO, &mut tell).unwrap();
     assert_eq!(timings, [timing(&plans[2], 20.0), timing(&plans[0], 30.0)]);
     assert_eq!(lines.len(), 3);
     assert!(lines[1].contains("its memory is not there"), "{}", lines[1]);
     let mut fails = |_: &Plan| Err(DeviceError::Failed("broken".to_owned()).into());
-    assert!(race(&plans, &mut fails, &mut |_| ()).is_err());
+    assert!(race(&plans, &mut fails, &|| Duration::ZERO, &mut |_| ()).is_err());
+}
+
+#[test]
+fn a_race_ends_when_its_time_is_up() {
+    let plans = up_to(&setup(&cpu()), None, 4).unwrap();
+    assert!(plans.len() >= 3, "there are enough of them");
+    // Seconds that each plan takes to measure -> how many are.
+    for (seconds, measured) in [(0.1, plans.len()), (2.9, 2), (3.1, 1), (60.0, 1)] {
+        let clock = std::cell::Cell::new(0.0);
+        let mut lines = Vec::new();
+        let timings = race(
+            &plans,
+            &mut |_| {
+                clock.set(clock.get() + seconds);
+                Ok(5.0)
+            },
+            &|| Duration::from_secs_f64(clock.get()),
+            &mut |line| lines.push(line.to_owned()),
+        )
+        .unwrap();
+        assert_eq!(timings.len(), measured, "{seconds} s each");
+        let told = format!("Measured {measured} of {} plans", plans.len());
+        let is_cut_short = measured < plans.len();
+        let is_told = lines.iter().any(|line| line.starts_with(&told));
+        assert_eq!(is_told, is_cut_short, "{lines:?}");
+    }
 }
 
 #[test]
@@ -164,6 +191,30 @@ fn a_plan_runs_for_real() {
     let batch = setup.step.task.random_batch(3, 1);
     let step_ms = run_for_real(&setup, &device, &plan, &batch).unwrap();
     assert!(step_ms.is_finite() && step_ms > 0.0, "{step_ms}");
+}
+
+/// A step of hundreds of micro-batches is told from a few of them, in all its kinds of programs.
+#[test]
+fn a_long_step_is_told_from_a_few_micro_batches() {
+    let device = cpu();
+    let mut setup = setup(&device);
+    let batch = setup.step.task.random_batch(3, 1);
+    for kept in [0, 12, 300] {
+        setup.request.effective_batch = Some(300);
+        setup.request.batch_size = Some(1);
+        setup.request.kept = Some(kept);
+        let plan = up_to(&setup, None, 1).unwrap().remove(0);
+        assert_eq!((plan.step.accumulation, plan.step.kept), (300, kept));
+        let began = Instant::now();
+        let step_ms = run_for_real(&setup, &device, &plan, &batch).unwrap();
+        let took_ms = began.elapsed().as_secs_f64() * 1e3;
+        assert!(step_ms.is_finite() && step_ms > 0.0, "{step_ms}");
+        // Reserving and filling included: far less than a step, let alone five.
+        assert!(
+            took_ms < step_ms.max(500.0),
+            "{took_ms} for a step of {step_ms}"
+        );
+    }
 }
 
 #[test]

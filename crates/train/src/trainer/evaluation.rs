@@ -8,6 +8,7 @@ use crate::checkpoint::{Best, Next};
 use crate::config::{EvalEvery, Subset};
 use crate::error::TrainError;
 use crate::export::save_model;
+use crate::optimizer::Averaging;
 use crate::planned_run::PlannedRun;
 use crate::report::{EvaluationLine, Event, SummaryMetrics};
 use crate::requests::Requests;
@@ -35,7 +36,46 @@ impl Trainer {
         wanted.filter(|&subset| self.planned.prepared.samples(subset).is_some())
     }
 
+    /// Evaluates, and saves the model where it is the best: averages of the weights where there are any. However it ends, the weights
+    /// are in their place again.
     pub(super) fn evaluate_all(
+        &mut self,
+        requests: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), Unfinished> {
+        self.enter_averages()?;
+        let evaluated = self.evaluate_subsets(requests, watch);
+        self.leave_averages()?;
+        evaluated
+    }
+
+    /// Puts what is evaluated and exported into the place of the weights.
+    pub(super) fn enter_averages(&mut self) -> Result<(), TrainError> {
+        let device = &self.planned.device;
+        match self.step.averaging() {
+            Averaging::None => return Ok(()),
+            Averaging::OverSteps { .. } => {}
+            Averaging::WithStart { .. } => {
+                let setup = &self.planned.prepared.setup;
+                let start = setup.step.weights(setup.seed)?;
+                let checksum = self.step.interpolate(device, start)?;
+                if self.state.starting_weights.as_ref() != Some(&checksum) {
+                    return Err(other_start(&self.planned.config.model));
+                }
+            }
+        }
+        Ok(self.step.exchange_averages(device)?)
+    }
+
+    /// Puts the weights back.
+    pub(super) fn leave_averages(&mut self) -> Result<(), TrainError> {
+        if self.step.is_averaged() {
+            self.step.exchange_averages(&self.planned.device)?;
+        }
+        Ok(())
+    }
+
+    fn evaluate_subsets(
         &mut self,
         requests: &Requests,
         watch: &mut dyn FnMut(Event<'_>),
@@ -158,6 +198,14 @@ impl Trainer {
             checksum: Some(checksum.to_string()),
         })
     }
+}
+
+/// `train.interpolate` reads the starting weights again before each evaluation.
+fn other_start(model: &str) -> TrainError {
+    TrainError::Config(format!(
+        "{model}: its weights are not those that the run began with, which `train.interpolate` needs again\n\
+         hint: restore the model's files and go on with --resume, or begin a new run"
+    ))
 }
 
 /// The files of the best model that a checkpoint names; those of a later one, which is no part of the run any more, are removed.

@@ -78,8 +78,10 @@ impl Trainer {
             Some(best) => (best.step, self.publish(best)?),
             None => {
                 let model = self.folder.model();
-                let checksum = save_model(&self.step, &model)?;
-                (self.state.step, checksum)
+                self.enter_averages()?;
+                let saved = save_model(&self.step, &model);
+                self.leave_averages()?;
+                (self.state.step, saved?)
             }
         };
         let chosen = &self.planned.plan.chosen;

@@ -13,6 +13,8 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{Count, EvalEvery, RunConfig};
 use crate::plan_race::Choosing;
 
+mod state_formats;
+
 /// Three steps an epoch.
 fn trainer(folder: &std::path::Path, out: &str, change: impl Fn(&mut RunConfig)) -> Trainer {
     let run = RunFolder::create(&folder.join(out)).unwrap();
@@ -76,14 +78,16 @@ fn draw(folder: &std::path::Path) {
 /// Number, samples, which, bits of the loss.
 type Steps = Vec<(u64, usize, String, u64)>;
 
+fn step_of(line: &StepLine) -> (u64, usize, String, u64) {
+    let digest = line.samples_digest.clone();
+    (line.step, line.samples, digest, line.loss.to_bits())
+}
+
 /// What each step was like, how many pictures were left out, and how it ended.
 fn run(trainer: &mut Trainer) -> (Steps, usize, Result<Outcome, TrainError>) {
     let (mut steps, mut skipped) = (Vec::new(), 0);
     let outcome = trainer.run(&Requests::new(), &mut |event| match event {
-        Event::Step(line) => {
-            let digest = line.samples_digest.clone();
-            steps.push((line.step, line.samples, digest, line.loss.to_bits()));
-        }
+        Event::Step(line) => steps.push(step_of(line)),
         Event::Skipped { total, .. } => skipped = total,
         _ => {}
     });
@@ -185,6 +189,83 @@ fn lines(folder: &RunFolder) -> Vec<String> {
     let text = std::fs::read_to_string(folder.journal()).unwrap();
     let untimed = text.lines().map(|line| line.split(",\"seconds\":").next());
     untimed.map(|line| line.unwrap().to_owned()).collect()
+}
+
+/// A step of many micro-batches that is interrupted in the middle, as often as there are steps, leaves no trace: neither in the
+/// same process nor in one that goes on from the checkpoint.
+#[test]
+fn a_step_that_is_stopped_before_its_update_is_done_again_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let single = |config: &mut RunConfig| config.train.batch_size = Some(1);
+    let mut whole = trainer(folder.path(), "whole", single);
+    let (expected, _, outcome) = run(&mut whole);
+    outcome.unwrap();
+    let out = folder.path().join("run");
+    let mut steps = Vec::new();
+    let mut interrupted = trainer(folder.path(), "run", single);
+    loop {
+        // Known to be long: it tells so as it begins.
+        interrupted.passes.finished(60.0);
+        let requests = Requests::new();
+        let mut places = Vec::new();
+        let outcome = interrupted.run(&requests, &mut |event| {
+            if let Event::InStep(progress) = event {
+                places.push((progress.step as usize, progress.done, progress.total));
+                requests.stop.store(true, Ordering::Relaxed);
+            }
+        });
+        assert!(
+            matches!(outcome, Ok(Outcome::Interrupted { step, .. }) if step as usize == steps.len())
+        );
+        assert_eq!(places, [(steps.len() + 1, 0, 8)]);
+        // In the same process, then in another.
+        let requests = Requests::new();
+        let outcome = interrupted.run(&requests, &mut |event| {
+            if let Event::Step(line) = event {
+                steps.push(step_of(line));
+                requests.stop.store(true, Ordering::Relaxed);
+            }
+        });
+        if let Outcome::Finished(_) = outcome.unwrap() {
+            break;
+        }
+        drop(interrupted);
+        interrupted = trainer_in(folder.path(), RunFolder::open(&out).unwrap(), single);
+        assert_eq!(interrupted.steps_done() as usize, steps.len());
+    }
+    assert_eq!(steps, expected);
+    let weights = |of: &Trainer| of.step.named_weights().unwrap();
+    assert_eq!(weights(&interrupted), weights(&whole));
+}
+
+/// SIGUSR1 in a long step: the checkpoint is there before the step is, and the step goes on.
+#[test]
+fn a_checkpoint_that_is_asked_for_in_a_step_does_not_wait_for_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let single = |config: &mut RunConfig| config.train.batch_size = Some(1);
+    let (expected, _, outcome) = run(&mut trainer(folder.path(), "whole", single));
+    outcome.unwrap();
+    let mut trainer = trainer(folder.path(), "run", single);
+    trainer.passes.finished(60.0);
+    let last = trainer.folder.last();
+    let requests = Requests::new();
+    let (mut steps, mut saved) = (Vec::new(), Vec::new());
+    let outcome = trainer.run(&requests, &mut |event| match event {
+        Event::InStep(progress) if progress.step == 1 => {
+            requests.save.store(saved.is_empty(), Ordering::Relaxed);
+        }
+        Event::Saved {
+            step,
+            is_asked: true,
+        } => saved.push((step, last.is_file())),
+        Event::Step(line) => steps.push(step_of(line)),
+        _ => {}
+    });
+    assert!(matches!(outcome, Ok(Outcome::Finished(_))));
+    assert_eq!(saved, [(0, true)]);
+    assert_eq!(steps, expected);
 }
 
 /// Stops after so many steps, and saves.

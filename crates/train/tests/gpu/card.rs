@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use holdall_device::{Arithmetic, Device, DeviceChoice, cuda};
 use holdall_models::config::ClipConfig;
-use holdall_plan::Recompute;
+use holdall_models::folder::Elements;
+use holdall_plan::{HostState, Recompute};
 use holdall_train::batch::Batch;
 use holdall_train::config::RunConfig;
 use holdall_train::optimizer::StepScalars;
@@ -171,7 +172,18 @@ pub fn assert_same_bits(found: &Bits, expected: &Bits, what: &str) {
 impl<'a> Run<'a> {
     /// Weights drawn, nothing done yet; `total` steps are what the learning rates are for.
     pub fn begin(device: &'a Device, config: &StepConfig, total: usize) -> Run<'a> {
-        let mut step = support::step(device, config, EFFECTIVE_BATCH, EIGHT_BY_FOUR);
+        Run::with_host_state(device, config, total, HostState::Nothing)
+    }
+
+    /// The same with some of its state in host memory.
+    pub fn with_host_state(
+        device: &'a Device,
+        config: &StepConfig,
+        total: usize,
+        host_state: HostState,
+    ) -> Run<'a> {
+        let (batch, split) = (EFFECTIVE_BATCH, EIGHT_BY_FOUR);
+        let mut step = support::step_with_host_state(device, config, batch, split, host_state);
         let task = small_task(device);
         draw_weights(device, &mut step, &task.model, 5);
         let mut run = RunConfig::default();
@@ -231,13 +243,18 @@ impl<'a> Run<'a> {
         let parameters = self.step.parameters().iter();
         let weights =
             parameters.map(|one| (one.name.clone(), bits(&self.step.weight(one).unwrap())));
-        let moments = self.step.moments().flat_map(|(parameter, pair)| {
-            let mut which = ["first moment", "second moment"].into_iter();
-            pair.map(|stored| {
-                let name = format!("{} of {}", which.next().unwrap(), parameter.name);
-                (name, bits(&stored.read().unwrap()))
-            })
-        });
+        let moments = self
+            .step
+            .optimizer_state()
+            .map(|(parameter, part, stored)| {
+                let name = format!("{part:?} of {}", parameter.name);
+                let bits = match stored.elements().unwrap() {
+                    Elements::F32(values) => bits(&values),
+                    Elements::Bf16(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
+                    Elements::U8(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
+                };
+                (name, bits)
+            });
         weights.chain(moments).collect()
     }
 }

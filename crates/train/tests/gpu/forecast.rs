@@ -12,7 +12,7 @@ use std::sync::Arc;
 use holdall_device::{Arithmetic, Device, DeviceChoice};
 use holdall_models::config::ClipConfig;
 use holdall_models::unet::config::UnetConfig;
-use holdall_plan::{Plan, Recompute, Request, StepShape, WeightCopies, plan};
+use holdall_plan::{HostState, Plan, Recompute, Request, StepShape, WeightCopies, plan};
 use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
 use holdall_train::step_graph::{StepConfig, write_step};
@@ -26,6 +26,7 @@ use crate::card::{is_there, say, take_turn};
 
 const BASE_32: &str = "openai/clip-vit-base-patch32";
 const VIDEO_TEXT: &str = "video-text";
+const LARGE_14: &str = "openai/clip-vit-large-patch14-336";
 const BASE_16: &str = "openai/clip-vit-base-patch16";
 
 /// Says which case a process is to measure.
@@ -44,10 +45,14 @@ enum Asked {
     Split(usize, Recompute, usize),
     /// The same in one byte less than that takes: weights are narrowed at each use.
     PerUse(usize, Recompute, usize),
+    /// The same with state in host memory.
+    Host(usize, Recompute, usize, HostState),
     /// The planner's choice within so many bytes.
     Budget(u64),
+    /// The same, with room for state in host memory.
+    HostBudget(u64),
 }
-use Asked::{Budget, PerUse, Split};
+use Asked::{Budget, Host, HostBudget, PerUse, Split};
 
 struct Case {
     /// A preset of CLIP or of video-text, or one of U-Nets and the side of its pictures: `unet 512`.
@@ -72,9 +77,10 @@ const fn case(
 }
 
 use Arithmetic::{Bf16, F16, F32, Tf32};
+use HostState::{Moments, MomentsAndWeights, OneQuarter, ThreeQuarters, TwoQuarters};
 use Recompute::{Blocks, Cheap, None as Nothing};
 
-const CASES: [Case; 67] = [
+const CASES: [Case; 97] = [
     case("small", F32, 3, Split(1, Nothing, 3)),
     case("small", Bf16, 4, Split(1, Cheap, 0)),
     case("small", F16, 64, Split(1, Blocks, 64)),
@@ -142,6 +148,41 @@ const CASES: [Case; 67] = [
     case(VIDEO_TEXT, Bf16, 64, Split(64, Cheap, 1)),
     case(VIDEO_TEXT, F16, 16, PerUse(8, Blocks, 1)),
     case(VIDEO_TEXT, Bf16, 128, Budget(8 << 30)),
+    case("small", F32, 8, Host(2, Nothing, 0, Moments)),
+    case("small", Bf16, 8, Host(2, Cheap, 1, MomentsAndWeights)),
+    case("small", F16, 64, Host(16, Blocks, 4, OneQuarter)),
+    case("small", Tf32, 64, Host(64, Nothing, 1, Moments)),
+    case("small", Bf16, 512, Host(128, Cheap, 0, TwoQuarters)),
+    case("small", Bf16, 1000, Host(64, Cheap, 0, ThreeQuarters)),
+    case(BASE_32, Bf16, 16, Host(4, Blocks, 0, MomentsAndWeights)),
+    case(BASE_32, Bf16, 128, Host(16, Blocks, 0, MomentsAndWeights)),
+    case(BASE_32, Bf16, 128, Host(64, Cheap, 2, Moments)),
+    case(BASE_32, Bf16, 128, Host(128, Nothing, 1, TwoQuarters)),
+    case(BASE_32, F16, 64, Host(8, Cheap, 0, MomentsAndWeights)),
+    case(BASE_32, F16, 64, Host(32, Blocks, 1, ThreeQuarters)),
+    case(BASE_32, F32, 32, Host(8, Cheap, 0, Moments)),
+    case(BASE_32, Tf32, 32, Host(16, Blocks, 0, OneQuarter)),
+    case(BASE_32, Bf16, 128, HostBudget(1_700 << 20)),
+    case(BASE_32, Bf16, 128, HostBudget(2 << 30)),
+    case(BASE_32, F16, 256, HostBudget(2_400 << 20)),
+    case(BASE_16, Bf16, 16, Host(4, Blocks, 0, MomentsAndWeights)),
+    case(BASE_16, F16, 32, Host(8, Cheap, 1, Moments)),
+    case(BASE_16, Bf16, 64, HostBudget(2 << 30)),
+    case(BASE_16, F32, 8, Host(2, Blocks, 0, Moments)),
+    case(LARGE_14, Bf16, 16, HostBudget(4 << 30)),
+    case("unet 512", F16, 4, Host(1, Cheap, 0, MomentsAndWeights)),
+    case("unet 1024", Bf16, 4, Host(2, Cheap, 0, Moments)),
+    case("unet-small 256", F32, 4, Host(2, Nothing, 0, Moments)),
+    case("nnunet 512", F16, 4, Host(2, Blocks, 0, TwoQuarters)),
+    case(
+        "video-text-small",
+        Bf16,
+        8,
+        Host(2, Cheap, 0, MomentsAndWeights),
+    ),
+    case("video-text-small", F32, 8, Host(4, Nothing, 1, Moments)),
+    case(VIDEO_TEXT, Bf16, 16, Host(4, Blocks, 0, MomentsAndWeights)),
+    case(VIDEO_TEXT, Bf16, 64, HostBudget(4 << 30)),
 ];
 
 impl Case {
@@ -176,7 +217,17 @@ impl Case {
                 request.recompute = Some(recompute);
                 request.kept = Some(kept);
             }
+            Host(batch_size, recompute, kept, state) => {
+                request.batch_size = Some(batch_size);
+                request.recompute = Some(recompute);
+                request.kept = Some(kept);
+                request.host_state = Some(state);
+            }
             Budget(bytes) => request.budget_bytes = Some(bytes),
+            HostBudget(bytes) => {
+                request.budget_bytes = Some(bytes);
+                request.host_bytes = Some(64 << 30);
+            }
         }
         let target = device.target(self.arithmetic, 0).unwrap();
         let build = |shape: &StepShape| write_step(config, shape);
@@ -236,15 +287,17 @@ impl Case {
         }
         json!({
             "split": format!(
-                "{} x {}, recompute {}, {} kept, copies {}",
+                "{} x {}, recompute {}, {} kept, copies {}, on the host: {}",
                 choice.batch_size,
                 choice.gradient_accumulation,
                 choice.recompute.label(),
                 choice.kept_micro_batches,
-                choice.weight_copies.name()
+                choice.weight_copies.name(),
+                choice.host_state.name()
             ),
             "before_bytes": before_bytes,
             "arena_bytes": arena_bytes,
+            "host_bytes": chosen.host_bytes,
             "captured": by_operation.values().sum::<usize>(),
             "by_operation": by_operation,
             "planned_bytes": planned_bytes,

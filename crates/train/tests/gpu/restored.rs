@@ -1,6 +1,7 @@
 //! From the card to a file and back: as if nothing had happened.
 
 use holdall_train::checkpoint::{Checkpoint, Checkpoints, SplitOfBatch, State};
+use holdall_train::optimizer::{Averaging, MomentFormat};
 use holdall_train::run_folder::RunFolder;
 
 use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, Run, assert_same_bits, small};
@@ -8,7 +9,7 @@ use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, Run, assert_same_bits, small};
 const NUM_STEPS: usize = 20;
 const SAVED_AFTER: usize = 4;
 
-fn state(run: &Run<'_>) -> State {
+pub fn state(run: &Run<'_>) -> State {
     let split = SplitOfBatch {
         effective_batch: 32,
         batch_size: EIGHT_BY_FOUR.batch_size,
@@ -25,9 +26,19 @@ fn state(run: &Run<'_>) -> State {
 fn a_restored_step_goes_on_with_the_same_bits() {
     let Some(gpu) = Gpu::open() else { return };
     let folder = tempfile::tempdir().unwrap();
-    for arithmetic in gpu.supported(ALL) {
-        let name = arithmetic.name();
-        let config = small(gpu.device, arithmetic);
+    let averaging = Averaging::OverSteps { decay: 0.9 };
+    let states = [
+        (MomentFormat::F32, Averaging::None),
+        (MomentFormat::Bf16, averaging),
+        (MomentFormat::EightBit, averaging),
+    ];
+    let arithmetics = gpu.supported(ALL).into_iter();
+    for (arithmetic, (moments, averaging)) in
+        arithmetics.flat_map(|one| states.into_iter().map(move |state| (one, state)))
+    {
+        let name = &format!("{}, moments in {}", arithmetic.name(), moments.name());
+        let mut config = small(gpu.device, arithmetic);
+        (config.optimizer.moments, config.optimizer.averaging) = (moments, averaging);
         let run = RunFolder::create(&folder.path().join(name)).unwrap();
         let mut straight = Run::begin(gpu.device, &config, NUM_STEPS);
         straight.losses(SAVED_AFTER);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use holdall_plan::Recompute;
 use holdall_train::batch::Batch;
-use holdall_train::config::{Precision, RunConfig};
+use holdall_train::config::{LoraSection, LoraTargets, Precision, RunConfig};
 use holdall_train::setup::Setup;
 use holdall_train::verify::{Split, tolerance, usual_splits, verify};
 
@@ -58,6 +58,35 @@ fn usual_splits_are_exact_in_every_number_format() {
             assert_eq!(certificate.tolerance, expected);
             assert!(certificate.exact, "{certificate:#?}");
         }
+    }
+}
+
+/// Adapters on all linear layers, with dropout before them.
+#[test]
+fn usual_splits_of_adapters_are_exact_in_every_number_format() {
+    let Some(gpu) = Gpu::open() else { return };
+    for precision in PRECISIONS {
+        if !gpu.device.supports(precision.arithmetic().unwrap()) {
+            say(&format!("SKIPPED: this card has no {}", precision.name()));
+            continue;
+        }
+        let mut run = RunConfig {
+            model: "small".to_owned(),
+            labels: Some(NUM_LABELS),
+            precision,
+            ..RunConfig::default()
+        };
+        run.train.lora = Some(LoraSection {
+            rank: 8,
+            targets: Some(LoraTargets::One("all".to_owned())),
+            dropout: 0.1,
+            ..LoraSection::default()
+        });
+        let setup = Setup::without_data(&run, gpu.device).unwrap();
+        let batch = setup.step.random_batch(13, 2);
+        let (splits, task) = (usual_splits(13), Arc::clone(&setup.step.task));
+        let certificate = verify(&setup, gpu.device, &batch, &splits, task, |_| ()).unwrap();
+        assert!(certificate.exact, "{}: {certificate:#?}", precision.name());
     }
 }
 

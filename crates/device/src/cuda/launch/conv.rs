@@ -481,6 +481,7 @@ pub(super) fn forward(op: &Conv2d, o: &Operands<'_, '_>) -> Result<(), DeviceErr
             }
             .factor(true),
             inputs: o.issuer.format(x.dtype),
+            scale: 1.0,
             y: y.result(),
             output: o.issuer.format(y.dtype),
             bias: bias.map(|bias| bias.address),
@@ -574,6 +575,7 @@ pub(super) fn input_grad(op: &Conv2dInputGrad, o: &Operands<'_, '_>) -> Result<(
             left: dy.factor(false),
             right: w.factor(false),
             inputs: o.issuer.format(dy.dtype),
+            scale: 1.0,
             y: dx.result(),
             output: o.issuer.format(dx.dtype),
             bias: None,
@@ -638,6 +640,7 @@ pub(super) fn weight_grad(op: &Conv2dWeightGrad, o: &Operands<'_, '_>) -> Result
                 left: dy.factor(true),
                 right: x.factor(false),
                 inputs: o.issuer.format(dy.dtype),
+                scale: 1.0,
                 y: dw.result(),
                 output: o.issuer.format(dw.dtype),
                 bias: None,

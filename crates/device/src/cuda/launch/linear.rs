@@ -1,4 +1,5 @@
-//! `y = activation(x W^T + b) + residual` and its gradients. Bias and residual are added by the product itself.
+//! `y = activation(x W^T + b + low rank) + residual` and its gradients. Bias and residual are added by the product itself,
+//! low-rank terms by products of their own before the activation.
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
@@ -26,11 +27,30 @@ pub(super) fn forward(op: &Linear, o: &Operands<'_, '_>) -> Result<(), DeviceErr
         left: x.factor(false),
         right: weight.factor(true),
         inputs: o.issuer.format(x.dtype),
+        scale: 1.0,
         y: landed.result(),
         output: o.issuer.format(landed.dtype),
         bias,
         added: residual.map(|residual| residual.result()),
     })?;
+    for (columns, index) in op.low_rank_terms() {
+        let (h, b) = (o.input(index), o.input(index + 1));
+        let address = landed.address + (columns.start * landed.dtype.bytes()) as u64;
+        let own = (address, landed.stride);
+        o.product(&Product {
+            rows: h.rows,
+            outputs: columns.len(),
+            inner: h.width,
+            left: h.factor(false),
+            right: b.factor(true),
+            inputs: o.issuer.format(h.dtype),
+            scale: op.low_rank_scale() as f32,
+            y: own,
+            output: o.issuer.format(landed.dtype),
+            bias: None,
+            added: Some(own),
+        })?;
+    }
     match op.activation {
         Some(activation) => o.issuer.activate_into(activation, y, landed),
         None => Ok(()),
@@ -56,6 +76,7 @@ pub(super) fn input_grad(
         left: dz.factor(false),
         right: weight.factor(false),
         inputs: o.issuer.format(dz.dtype),
+        scale: op.scale as f32,
         y: dx.result(),
         output: o.issuer.format(dx.dtype),
         bias: None,
@@ -156,6 +177,7 @@ pub(super) fn weight_grad(
             left: dz.factor(true),
             right: x.factor(false),
             inputs: o.issuer.format(dz.dtype),
+            scale: op.scale as f32,
             y: dweight.result(),
             output: o.issuer.format(dweight.dtype),
             bias: None,

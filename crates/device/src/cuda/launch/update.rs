@@ -1,13 +1,36 @@
-//! Gradient norm and AdamW: all tensors in one launch each, by a table on the card.
+//! Gradient norm, AdamW and averages of weights: all tensors in one launch each, by a table on the card. AdamW has a launch for each
+//! format of moments.
 
-use holdall_graph::ops::update::AdamW;
+use holdall_graph::ops::update::{AdamW, AverageAction, MomentFormat};
+use holdall_graph::{DType, Graph, Op, Write};
 
+use super::super::driver::Argument;
 use super::super::target::UPDATE_CHUNK;
 use super::{Matrix, Operands, Pass};
 use crate::DeviceError;
+use crate::dynamic_map::{DynamicMap, NUM_PARTS, SIGNED, UNSIGNED};
 
 /// Bytes of an entry of the table, as `kernels/update.cu` declares it.
-pub(super) const TENSOR_BYTES: usize = 72;
+const TENSOR_BYTES: usize = 104;
+
+/// Bytes of both dynamic maps there.
+const MAPS_BYTES: usize = 2 * (2 * 256 * 4 + NUM_PARTS);
+
+/// Tables begin at multiples of this.
+const ALIGNMENT: usize = 256;
+
+/// Bytes that the tables of a graph's updates take together.
+pub(super) fn table_bytes(graph: &Graph) -> u64 {
+    let of = |tensors: usize| (tensors * TENSOR_BYTES).next_multiple_of(ALIGNMENT);
+    let nodes = graph.nodes().iter().map(|node| match &node.op {
+        Op::GradientNorm(_) => of(node.inputs.len()),
+        // A table for each format of moments, and the maps.
+        Op::AdamW(op) => of(op.parameters.len()) + 3 * ALIGNMENT + MAPS_BYTES + ALIGNMENT,
+        Op::WeightAverages(_) => of(node.outputs.len() / 2),
+        _ => 0,
+    });
+    nodes.sum::<usize>() as u64
+}
 
 /// One tensor of the table.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,11 +39,15 @@ struct Tensor {
     gradient: u64,
     m: u64,
     v: u64,
+    scales: [u64; 2],
     copy: u64,
+    average: u64,
     elements: usize,
     weight_decay: f32,
     rate: i32,
     maximum: f32,
+    number: u32,
+    gradient_is_bf16: bool,
 }
 
 /// The table as bytes, and how many chunks all tensors have together.
@@ -33,12 +60,19 @@ fn table(tensors: &[Tensor]) -> (Vec<u8>, usize) {
             tensor.gradient,
             tensor.m,
             tensor.v,
+            tensor.scales[0],
+            tensor.scales[1],
             tensor.copy,
+            tensor.average,
             tensor.elements as u64,
             chunks as u64,
         ];
-        for address in &words[..4] {
-            assert!(address % 16 == 0, "tensors of an update are aligned");
+        for (place, address) in words[..4].iter().chain([&tensor.average]).enumerate() {
+            let alignment = match (place, tensor.gradient_is_bf16) {
+                (1, true) => 8,
+                _ => 16,
+            };
+            assert!(address % alignment == 0, "tensors of an update are aligned");
         }
         for word in words {
             bytes.extend(word.to_le_bytes());
@@ -46,7 +80,9 @@ fn table(tensors: &[Tensor]) -> (Vec<u8>, usize) {
         bytes.extend(tensor.weight_decay.to_le_bytes());
         bytes.extend(tensor.rate.to_le_bytes());
         bytes.extend(tensor.maximum.to_le_bytes());
-        bytes.extend(0f32.to_le_bytes());
+        bytes.extend(tensor.number.to_le_bytes());
+        bytes.extend(i32::from(tensor.gradient_is_bf16).to_le_bytes());
+        bytes.extend(0i32.to_le_bytes());
         chunks += tensor.elements.div_ceil(UPDATE_CHUNK);
     }
     debug_assert_eq!(bytes.len(), tensors.len() * TENSOR_BYTES);
@@ -77,6 +113,7 @@ pub(super) fn gradient_norm(index: usize, o: &Operands<'_, '_>) -> Result<(), De
             Tensor {
                 gradient,
                 elements,
+                gradient_is_bf16: o.input(input).dtype == DType::Bf16,
                 ..Tensor::default()
             }
         })
@@ -101,7 +138,7 @@ pub(super) fn gradient_norm(index: usize, o: &Operands<'_, '_>) -> Result<(), De
 pub(super) fn adamw(op: &AdamW, index: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let (schedule, norm) = (o.input(0), o.input(1));
     let mut output = 0;
-    let mut tensors = Vec::with_capacity(op.parameters.len());
+    let mut by_format: [Vec<Tensor>; FORMATS.len()] = Default::default();
     for (number, parameter) in op.parameters.iter().enumerate() {
         let (gradient, elements) = flat(o.input(2 + number));
         let mut next = || {
@@ -109,33 +146,156 @@ pub(super) fn adamw(op: &AdamW, index: usize, o: &Operands<'_, '_>) -> Result<()
             flat(o.result(output - 1).0).0
         };
         let [weight, m, v] = [next(), next(), next()];
-        tensors.push(Tensor {
+        let scales = match parameter.moments {
+            MomentFormat::EightBit => [next(), next()],
+            MomentFormat::F32 | MomentFormat::Bf16 => [0; 2],
+        };
+        let tensor = Tensor {
             weight,
             gradient,
             m,
             v,
+            scales,
             copy: if parameter.copy { next() } else { 0 },
+            average: op.average_decay.map_or(0, |_| next()),
             elements,
             weight_decay: parameter.weight_decay as f32,
             rate: parameter.rate as i32,
             maximum: parameter.maximum.unwrap_or(f64::INFINITY) as f32,
-        });
+            number: number as u32,
+            gradient_is_bf16: o.input(2 + number).dtype == DType::Bf16,
+        };
+        let place = FORMATS.iter().position(|&one| one == parameter.moments);
+        by_format[place.expect("every format is listed")].push(tensor);
     }
+    // One upload: a table for each format, then the maps.
+    let mut bytes = Vec::new();
+    let starts = by_format.each_ref().map(|tensors| {
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        let (start, (table, chunks)) = (bytes.len() as u64, table(tensors));
+        bytes.extend(table);
+        (start, chunks)
+    });
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+    let maps_start = bytes.len() as u64;
+    if op.has(MomentFormat::EightBit) {
+        append_map(&SIGNED, &mut bytes);
+        append_map(&UNSIGNED, &mut bytes);
+        debug_assert_eq!(bytes.len() - maps_start as usize, MAPS_BYTES);
+    }
+    let base = placed(o, index, &bytes)?;
+    let [beta1, beta2, eps] = [op.beta1, op.beta2, op.eps].map(|number| number as f32);
+    let clip_norm = op.clip_norm.unwrap_or(0.0) as f32;
+    let average_share = op.average_decay.map_or(0.0, |decay| 1.0 - decay) as f32;
+    let (length, maps) = (schedule.num_elements() as i32, base + maps_start);
+    let (schedule, norm) = (schedule.address, norm.address);
+    for ((format, tensors), (start, chunks)) in FORMATS.iter().zip(&by_format).zip(starts) {
+        let (table, count) = (base + start, tensors.len() as i32);
+        let (name, arguments): (_, &[Argument]) = match format {
+            _ if tensors.is_empty() => continue,
+            MomentFormat::F32 => (
+                "adamw",
+                arguments![
+                    table,
+                    count,
+                    schedule,
+                    norm,
+                    beta1,
+                    beta2,
+                    eps,
+                    clip_norm,
+                    average_share
+                ],
+            ),
+            MomentFormat::Bf16 => (
+                "adamw_bf16",
+                arguments![
+                    table,
+                    count,
+                    schedule,
+                    length,
+                    norm,
+                    beta1,
+                    beta2,
+                    eps,
+                    clip_norm,
+                    average_share
+                ],
+            ),
+            MomentFormat::EightBit => (
+                "adamw_8bit",
+                arguments![
+                    table,
+                    count,
+                    maps,
+                    schedule,
+                    norm,
+                    beta1,
+                    beta2,
+                    eps,
+                    clip_norm,
+                    average_share
+                ],
+            ),
+        };
+        o.issuer.launch(name, [chunks, 1, 1], 256, arguments)?;
+    }
+    Ok(())
+}
+
+const FORMATS: [MomentFormat; 3] = [
+    MomentFormat::F32,
+    MomentFormat::Bf16,
+    MomentFormat::EightBit,
+];
+
+/// A map as `kernels/update.cu` declares it.
+fn append_map(map: &DynamicMap, bytes: &mut Vec<u8>) {
+    for number in map.numbers.iter().chain(&map.midpoints) {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend(map.first);
+}
+
+pub(super) fn weight_averages(
+    action: AverageAction,
+    index: usize,
+    o: &Operands<'_, '_>,
+) -> Result<(), DeviceError> {
+    let tensors: Vec<Tensor> = (0..o.num_outputs() / 2)
+        .map(|parameter| {
+            let (weight, elements) = flat(o.result(2 * parameter).0);
+            let (average, _) = flat(o.result(2 * parameter + 1).0);
+            Tensor {
+                weight,
+                average,
+                elements,
+                ..Tensor::default()
+            }
+        })
+        .collect();
     let (bytes, chunks) = table(&tensors);
     let table = placed(o, index, &bytes)?;
+    let (action, share) = match action {
+        AverageAction::Exchange => (0, 0.0),
+        AverageAction::Restart => (1, 0.0),
+        AverageAction::Interpolate { share } => (2, share),
+    };
     o.issuer.launch(
-        "adamw",
+        "weight_averages",
         [chunks, 1, 1],
         256,
-        arguments![
-            table,
-            tensors.len() as i32,
-            schedule.address,
-            norm.address,
-            op.beta1 as f32,
-            op.beta2 as f32,
-            op.eps as f32,
-            op.clip_norm.unwrap_or(0.0) as f32,
-        ],
+        arguments![table, tensors.len() as i32, action, share as f32],
+    )
+}
+
+pub(super) fn add_rounded(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (x, (y, mode)) = (o.input(0), o.result(0));
+    let ((x, elements), (y, _)) = (flat(x), flat(y));
+    o.issuer.launch(
+        "add_rounded",
+        [elements.div_ceil(4 * 256), 1, 1],
+        256,
+        arguments![y, x, elements as i64, i32::from(mode == Write::Accumulate)],
     )
 }

@@ -9,6 +9,7 @@ use holdall_models::init::Draw;
 
 use super::{ClassifyTask, Head};
 use crate::batch::{Batch, Column, Scope, Values, random_bytes};
+use crate::step_graph::{SAMPLE_IDS, STREAM};
 use crate::task::Task;
 
 /// Pictures, `[b, height, width, 3]`.
@@ -17,10 +18,6 @@ pub(super) const PIXELS: &str = "pixels";
 pub(super) const PARTNER_PIXELS: &str = "partner pixels";
 /// Lambda and the box that is the partner's, `[b, 5]`.
 pub(super) const MIX: &str = "mix";
-/// Numbers of the samples in the data set, `[b]`.
-pub(super) const SAMPLE_IDS: &str = "sample ids";
-/// Seed and epoch, `[2]`.
-pub(super) const STREAM: &str = "stream";
 
 /// What samples are to be taken for by one head.
 pub enum Targets<'a> {

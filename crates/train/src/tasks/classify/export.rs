@@ -71,7 +71,9 @@ pub(super) fn save(task: &ClassifyTask, step: &Step, folder: &Path) -> Result<()
     let by_name = |name: &str| {
         let mut parameters = step.parameters().iter();
         let parameter = parameters.find(|parameter| parameter.name == name);
-        step.stored_weight(parameter.expect("the graph has every tensor of the state dict: tested"))
+        step.exported_weight(
+            parameter.expect("the graph has every tensor of the state dict: tested"),
+        )
     };
     let mut tensors: Vec<NamedTensor<Tensor<'_>>> = Vec::new();
     for (name, shape) in task.model.tensors() {

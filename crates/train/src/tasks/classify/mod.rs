@@ -133,6 +133,14 @@ impl Task for ClassifyTask {
         tensors.map(|(name, _)| name).collect()
     }
 
+    fn new_parameters(&self) -> Vec<String> {
+        CLASSIFIER.map(str::to_owned).to_vec()
+    }
+
+    fn heads_of_model(&self) -> Vec<&'static str> {
+        vec!["classifier"]
+    }
+
     fn timing_key(&self) -> String {
         let kinds: Vec<_> = self.heads.iter().map(Head::num_outputs).collect();
         format!(

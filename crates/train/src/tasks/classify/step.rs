@@ -5,7 +5,7 @@ use holdall_graph::ops::add::AddInto;
 use holdall_graph::{DType, Graph, ValueId};
 use holdall_models::vit::{self, Regularization};
 
-use super::batch::{MIX, PARTNER_PIXELS, PIXELS, SAMPLE_IDS, STREAM};
+use super::batch::{MIX, PARTNER_PIXELS, PIXELS};
 use super::{ClassifyTask, Head};
 use crate::step_graph::StepWriter;
 
@@ -26,11 +26,12 @@ pub(super) fn write_forward(task: &ClassifyTask, step: &mut StepWriter<'_>) {
             .graph
             .mix_pictures("mixed", pixels, partner, mix, normalization);
     }
-    let regularization = task.has_dropout().then(|| Regularization {
+    let masks = task.has_dropout().then(|| step.mask_inputs());
+    let regularization = masks.map(|[sample_ids_b, stream_2]| Regularization {
         dropout: task.dropout,
         stochastic_depth: task.stochastic_depth,
-        sample_ids_b: step.input(SAMPLE_IDS, &[], DType::I64),
-        stream_2: step.graph.input(STREAM, &[2], DType::I64),
+        sample_ids_b,
+        stream_2,
     });
     let features = vit::features(step.graph, backbone, pixels, regularization.as_ref());
     let logits = vit::classifier(step.graph, features, task.num_outputs());

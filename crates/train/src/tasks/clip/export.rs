@@ -80,7 +80,7 @@ pub fn save_weights(
         let mut parameters = step.parameters().iter();
         parameters
             .find(|parameter| parameter.name == name)
-            .map(|parameter| step.stored_weight(parameter))
+            .map(|parameter| step.exported_weight(parameter))
     };
     let tensors: Vec<NamedTensor<Stored<'_>>> = config
         .tensors()

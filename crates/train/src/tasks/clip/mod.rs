@@ -180,6 +180,10 @@ impl Task for ClipTask {
         names
     }
 
+    fn new_parameters(&self) -> Vec<String> {
+        ["head.weight", "head.bias"].map(str::to_owned).to_vec()
+    }
+
     fn timing_key(&self) -> String {
         format!(
             "clip {:?} {:?} {} {:?} {:?} {} {}",

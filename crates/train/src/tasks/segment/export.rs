@@ -37,7 +37,9 @@ pub(super) fn save(task: &SegmentTask, step: &Step, folder: &Path) -> Result<(),
     let by_name = |name: &str| {
         let mut parameters = step.parameters().iter();
         let parameter = parameters.find(|parameter| parameter.name == name);
-        step.stored_weight(parameter.expect("the graph has every tensor of the state dict: tested"))
+        step.exported_weight(
+            parameter.expect("the graph has every tensor of the state dict: tested"),
+        )
     };
     let tensors = task.model.tensors().into_iter();
     let tensors: Vec<NamedTensor<ChannelsFirst<'_>>> = tensors

@@ -20,6 +20,7 @@ use super::super::clip::sort_places;
 use super::{CAPTION, CONTRASTIVE, Coupling, VideoTextTask};
 use crate::batch::{Batch, Column, IGNORED, MicroBatch, Scope, Values};
 use crate::config::{SameText, Subset};
+use crate::step_graph::{SAMPLE_IDS, STREAM};
 use crate::task::Task;
 
 /// Frames, `[b, f, height, width, 3]`.
@@ -50,10 +51,6 @@ pub(super) const CAPTION_ORDER: &str = "caption order";
 pub(super) const GROUPS: &str = "text groups";
 /// One divided by the samples with the same text; whole effective batch.
 pub(super) const SHARES: &str = "text shares";
-/// Numbers of the samples in the data set, `[b]`.
-pub(super) const SAMPLE_IDS: &str = "sample ids";
-/// Seed and epoch, `[2]`.
-pub(super) const STREAM: &str = "stream";
 
 /// Inputs that follow from other columns.
 pub(super) const DERIVED: [&str; 4] = [FRAME_TOKEN_COUNTS, TEXT_END, TEXT_ORDER, CAPTION_ORDER];

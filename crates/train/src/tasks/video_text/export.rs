@@ -91,7 +91,7 @@ pub(super) fn save(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(
 fn weight_of<'a>(step: &'a Step, name: &str) -> Stored<'a> {
     let mut parameters = step.parameters().iter();
     let parameter = parameters.find(|parameter| parameter.name == name);
-    step.stored_weight(parameter.expect("the graph has every tensor of the state dict: tested"))
+    step.exported_weight(parameter.expect("the graph has every tensor of the state dict: tested"))
 }
 
 /// Writes `config.json`, `model.safetensors` (in shards where it would exceed `shard_bytes`) and, beside them, the heads.

@@ -32,14 +32,16 @@ use crate::budget::{show_bytes, show_time};
 use crate::config::{EvalEvery, FrameCacheChoice, RunConfig, Subset};
 use crate::error::TrainError;
 use crate::forward::ForwardModel;
-use crate::frozen::Frozen;
 use crate::loader_budget::Reading;
 use crate::picture_costs::PictureCosts;
 use crate::run_folder::failed;
 use crate::setup::Setup;
+use crate::step_graph::StepConfig;
 use crate::task::{Storing, Task};
 
 const PROGRAM: &str = "frame encoder";
+/// Names of the vision tower's parameters begin so.
+const TOWER: &str = "vision_model.";
 /// Clips at a time, at most: more would hold memory that the training then has no use for.
 const MOST_AT_A_TIME: usize = 16;
 /// Between two lines on how far it is.
@@ -87,7 +89,7 @@ impl FrameCache {
         if choice == FrameCacheChoice::None {
             return Ok(None);
         }
-        check(choice, &config.data, &task.model, &setup.step.frozen, train)?;
+        check(choice, &config.data, &task.model, &setup.step, train)?;
         let mut lists = vec![CachedList {
             name: "train",
             samples: Arc::clone(train),
@@ -406,7 +408,7 @@ fn check(
     choice: FrameCacheChoice,
     data: &DataConfig,
     model: &VideoTextConfig,
-    frozen: &Frozen,
+    step: &StepConfig,
     train: &Samples,
 ) -> Result<(), TrainError> {
     let word = match choice {
@@ -428,14 +430,23 @@ fn check(
             "`cache: features` keeps all tokens; `decoder: none` with `pooling: mean` or `temporal` needs class tokens alone",
         );
     }
+    let lora = step.lora.as_ref();
+    let mut adapted = lora.into_iter().flat_map(|lora| &lora.modules);
+    if let Some(module) = adapted.find(|module| module.starts_with(TOWER)) {
+        return refused(
+            &format!("nothing of the vision tower trained; `train.lora` adapts {module}"),
+            "name `targets` of `train.lora` that are not in vision_model",
+        );
+    }
     let tensors = model.tensors();
-    let mut of_tower = tensors.iter().map(|(name, _)| name);
-    let is_frozen = |name: &&String| name.starts_with("vision_model.") && frozen.contains(*name);
-    let is_trained = |name: &String| name.starts_with("vision_model.") && !frozen.contains(name);
-    let has_frozen = of_tower.clone().any(|name| is_frozen(&name));
-    if let Some(trained) = of_tower.find(|name| is_trained(name)) {
+    let of_tower = tensors.iter().map(|(name, _)| name);
+    let of_tower = of_tower.filter(|name| name.starts_with(TOWER));
+    let is_trained =
+        |name: &&String| !step.frozen.contains(*name) && lora.is_none_or(|lora| lora.trains(name));
+    let (trained, frozen): (Vec<&String>, Vec<&String>) = of_tower.partition(is_trained);
+    if let Some(trained) = trained.first() {
         let expected = format!("all of the vision tower frozen; {trained} is trained");
-        return match has_frozen {
+        return match !frozen.is_empty() {
             true => refused(
                 &expected,
                 "what a part of the tower computes is not cached: `train: {freeze: [vision_model]}` freezes all of it",

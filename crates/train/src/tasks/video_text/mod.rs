@@ -282,6 +282,10 @@ impl Task for VideoTextTask {
         names
     }
 
+    fn new_parameters(&self) -> Vec<String> {
+        opened_model::new_parameters(self)
+    }
+
     fn timing_key(&self) -> String {
         let outputs: Vec<_> = self.heads.iter().map(Head::num_outputs).collect();
         format!(

@@ -20,7 +20,7 @@ use holdall_models::model_config::ModelConfig;
 use holdall_models::video_text::config::{
     DecoderConfig, Place, Pooling, TextTower, VideoTextConfig,
 };
-use holdall_models::video_text::weights::WeightSources;
+use holdall_models::video_text::weights::{Origin, WeightSources};
 
 use super::super::classify;
 use super::VideoTextTask;
@@ -305,6 +305,21 @@ fn set_decoder(model: &mut VideoTextConfig, choice: &DecoderChoice) {
         max_positions: tokens.unwrap_or(decoder.max_positions),
         ..decoder
     });
+}
+
+/// Heads, and what neither folder has; of a model that is drawn as a whole, the heads alone.
+pub(super) fn new_parameters(task: &VideoTextTask) -> Vec<String> {
+    let mut new = classify::CLASSIFIER.map(str::to_owned).to_vec();
+    let Some(start) = task.weights.as_deref().filter(|start| !start.is_random()) else {
+        return new;
+    };
+    let folders = [start.model.as_ref(), start.text_model.as_ref()];
+    let Ok(sources) = WeightSources::new(&task.model, folders[0], folders[1], 0) else {
+        return new;
+    };
+    let names = task.model.tensors().into_iter().map(|(name, _)| name);
+    new.extend(names.filter(|name| sources.origin(name) == Origin::Drawn));
+    new
 }
 
 /// What fills the weights: from where they come, or drawn.

@@ -8,8 +8,8 @@ use holdall_models::vit::{self, Regularization};
 
 use super::super::classify;
 use super::batch::{
-    CAPTION_IDS, CAPTION_LABELS, CAPTION_ORDER, FRAME_COUNTS, FRAME_TOKEN_COUNTS, GROUPS,
-    SAMPLE_IDS, SHARES, STREAM, TEXT_END, TEXT_IDS, TEXT_LENGTHS, TEXT_ORDER, TOKEN_WEIGHTS,
+    CAPTION_IDS, CAPTION_LABELS, CAPTION_ORDER, FRAME_COUNTS, FRAME_TOKEN_COUNTS, GROUPS, SHARES,
+    TEXT_END, TEXT_IDS, TEXT_LENGTHS, TEXT_ORDER, TOKEN_WEIGHTS,
 };
 use super::{CAPTION, CONTRASTIVE, VideoTextTask};
 use crate::config::SameText;
@@ -36,11 +36,12 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
         tokens: step.input(FRAME_TOKEN_COUNTS, &[], DType::I64),
     });
     let text_inputs = text_inputs(task, step);
-    let regularization = task.drops().then(|| Regularization {
+    let masks = task.drops().then(|| step.mask_inputs());
+    let regularization = masks.map(|[sample_ids_b, stream_2]| Regularization {
         dropout: task.dropout,
         stochastic_depth: 0.0,
-        sample_ids_b: step.input(SAMPLE_IDS, &[], DType::I64),
-        stream_2: step.graph.input(STREAM, &[2], DType::I64),
+        sample_ids_b,
+        stream_2,
     });
     let captions = task.decoder().map(|_| caption_inputs(task, step));
 

@@ -82,6 +82,7 @@ pub(in super::super) fn forward(
                 left: x.factor(false),
                 right: Matrix { stride: width, ..w }.factor(false),
                 inputs: o.issuer.format(x.dtype),
+                scale: 1.0,
                 y: to.result(),
                 output: o.issuer.format(y.dtype),
                 bias: None,
@@ -166,6 +167,7 @@ pub(in super::super) fn input_grad(
                 }
                 .factor(true),
                 inputs: o.issuer.format(dy.dtype),
+                scale: 1.0,
                 y: dx.result(),
                 output: o.issuer.format(dx.dtype),
                 bias: None,
@@ -206,6 +208,7 @@ pub(in super::super) fn weight_grad(
                     left: x.factor(true),
                     right: from.factor(false),
                     inputs: o.issuer.format(dy.dtype),
+                    scale: 1.0,
                     y: to,
                     output: o.issuer.format(dw.dtype),
                     bias: None,

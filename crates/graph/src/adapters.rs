@@ -1,0 +1,203 @@
+//! Low-rank adapters (LoRA): beside a frozen matrix, the product of two narrow ones learns.
+//!
+//! ```text
+//! y = x W^T + b + scale (x A^T) B^T        A [rank, inputs], B [outputs, rank]
+//! ```
+//!
+//! Which layers have one is said once, by name; whoever writes a linear layer need not know. Matrices that one product
+//! computes together (q, k and v) have their `A` in one storage, so that one narrow product serves them all; each `B` adds
+//! to its own columns within the wide product's node ([`crate::ops::linear`]).
+//!
+//! Legend: `n` rows, `i` inputs, `o` outputs, `r` rank.
+
+use std::collections::BTreeSet;
+
+use crate::ops::dropout::{Dropout, DropoutMode};
+use crate::ops::linear::LowRank;
+use crate::{Decay, Graph, Parameter, Section, Shape, Value, ValueId};
+
+/// Adapters beside the matrices of linear layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapters {
+    /// Rows of `A`, columns of `B`.
+    pub rank: usize,
+    /// Multiplies what they add.
+    pub scale: f64,
+    /// Names of the layers: those of their weights without `.weight`.
+    pub modules: BTreeSet<String>,
+    /// What is dropped of `x` on its way to `A`, in the step alone.
+    pub dropout: Option<AdapterDropout>,
+}
+
+/// Dropout before `A`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdapterDropout {
+    /// Share of the numbers.
+    pub rate: f64,
+    /// Numbers of the samples in the data set, `[b]`.
+    pub sample_ids_b: ValueId,
+    /// Seed and epoch, `[2]`.
+    pub stream_2: ValueId,
+}
+
+/// Name of a layer's `A`, as peft has it.
+pub fn name_of_a(module: &str) -> String {
+    format!("{module}.lora_A.weight")
+}
+
+/// Name of a layer's `B`.
+pub fn name_of_b(module: &str) -> String {
+    format!("{module}.lora_B.weight")
+}
+
+/// The layer whose adapter a parameter belongs to.
+pub fn adapted_module(parameter: &str) -> Option<&str> {
+    let suffixes = [".lora_A.weight", ".lora_B.weight"];
+    suffixes
+        .into_iter()
+        .find_map(|suffix| parameter.strip_suffix(suffix))
+}
+
+/// The layer that a weight belongs to.
+pub fn module_of_weight(parameter: &str) -> Option<&str> {
+    parameter.strip_suffix(".weight")
+}
+
+/// A matrix with an adapter, within the storage of a product.
+struct Adapted {
+    module: String,
+    /// Its first element in the storage.
+    offset: usize,
+    outputs: usize,
+}
+
+impl Graph {
+    /// Layers that linear nodes of the step compute and that an adapter can stand beside.
+    pub fn linear_modules(&self) -> BTreeSet<String> {
+        let is_linear = |node: &&crate::Node| {
+            node.section == Section::Forward && matches!(node.op, crate::Op::Linear(_))
+        };
+        let mut modules = BTreeSet::new();
+        for node in self.nodes().iter().filter(is_linear) {
+            let weight = self.original(*self.value(node.inputs[1]));
+            let extent = weight.offset..weight.offset + weight.shape.num_elements();
+            let parameters = self.parameters().iter().filter(|parameter| {
+                let value = self.value(parameter.value);
+                value.storage == weight.storage && extent.contains(&value.offset)
+            });
+            modules.extend(
+                parameters.filter_map(|one| module_of_weight(&one.name).map(str::to_owned)),
+            );
+        }
+        modules
+    }
+
+    /// Writes `x A^T` for the adapters of a weight. Returns what the wide product's node reads of it, and where that goes.
+    pub(crate) fn adapt_linear(
+        &mut self,
+        name: &str,
+        x_ni: ValueId,
+        weight_oi: ValueId,
+    ) -> (Option<LowRank>, Vec<ValueId>) {
+        let Some(adapters) = self.adapters() else {
+            return (None, Vec::new());
+        };
+        let (rank, weight) = (adapters.rank, *self.value(weight_oi));
+        let inputs = weight.shape.width();
+        let of_storage = self.adapted_in_storage(weight_oi, &adapters);
+        let extent = weight.offset..weight.offset + weight.shape.num_elements();
+        let within = |one: &&Adapted| extent.contains(&one.offset);
+        let Some(first) = of_storage.iter().position(|one| within(&one)) else {
+            return (None, Vec::new());
+        };
+        let terms: Vec<&Adapted> = of_storage.iter().filter(within).collect();
+        let all_a: Vec<_> = of_storage
+            .iter()
+            .map(|one| (name_of_a(&one.module), vec![rank, inputs]))
+            .collect();
+        let all_a = self.packed_parameters(&all_a, Decay::Yes);
+        let a_ri = self.rows(all_a, first * rank, terms.len() * rank);
+        let x_ni = self.drop_before_adapter(name, x_ni, &adapters, &terms[0].module);
+        let h_nr = self.linear(&format!("{name}.low rank"), x_ni, a_ri, None, None);
+        let format = self.dtype(h_nr);
+        let mut read = Vec::new();
+        let mut columns = Vec::new();
+        for (index, term) in terms.into_iter().enumerate() {
+            let b_or = self.parameter(&name_of_b(&term.module), &[term.outputs, rank], Decay::Yes);
+            read.push(self.columns(h_nr, index * rank, rank));
+            read.push(self.weight_as(b_or, format));
+            let start = (term.offset - weight.offset) / inputs;
+            columns.push(start..start + term.outputs);
+        }
+        let scale = adapters.scale;
+        (Some(LowRank { scale, columns }), read)
+    }
+
+    /// Matrices with adapters in the storage of a weight, in their order there.
+    fn adapted_in_storage(&self, weight: ValueId, adapters: &Adapters) -> Vec<Adapted> {
+        let storage = self.value(weight).storage;
+        let adapted = |parameter: &Parameter| {
+            let value = self.value(parameter.value);
+            let module = module_of_weight(&parameter.name)?;
+            (value.storage == storage && adapters.modules.contains(module)).then(|| Adapted {
+                module: module.to_owned(),
+                offset: value.offset,
+                outputs: value.shape.rows(),
+            })
+        };
+        self.parameters().iter().filter_map(adapted).collect()
+    }
+
+    /// One mask for all adapters of a product. Its layer number is the first one's name, so that shorter texts and splits
+    /// have the same.
+    fn drop_before_adapter(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        adapters: &Adapters,
+        module: &str,
+    ) -> ValueId {
+        let Some(dropout) = adapters.dropout else {
+            return x;
+        };
+        if self.section() != Section::Forward {
+            return x;
+        }
+        let samples = self.shape(dropout.sample_ids_b).num_elements();
+        let shape = self.shape(x);
+        // Frames of a clip are rows of one sample.
+        let x = match shape.dims()[0] == samples {
+            true => x,
+            false => self.rows_by_sample(x, samples),
+        };
+        let op = Dropout {
+            rate: dropout.rate,
+            layer: layer_number(module),
+            mode: DropoutMode::Element,
+        };
+        let name = format!("{name}.low rank dropout");
+        let dropped = self.dropout(&name, x, dropout.sample_ids_b, dropout.stream_2, op);
+        self.reshape(dropped, shape.dims())
+    }
+}
+
+impl Graph {
+    /// The rows of a value as `[samples, rows of each, width]`: a view, no work.
+    fn rows_by_sample(&mut self, of: ValueId, samples: usize) -> ValueId {
+        let base = *self.value(of);
+        let row = base.row_stride();
+        let row = row.expect("what a product reads has evenly spaced rows");
+        let (each, width) = (base.shape.rows() / samples, base.shape.width());
+        self.add_value(Value {
+            shape: Shape::new(&[samples, each, width]),
+            strides: Shape::new(&[each * row, row, 1]),
+            ..base
+        })
+    }
+}
+
+/// FNV-1a of the name, above the numbers that layers of a model have.
+fn layer_number(module: &str) -> u64 {
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    module.bytes().fold(0xcbf2_9ce4_8422_2325, fold) | 1 << 63
+}

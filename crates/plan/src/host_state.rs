@@ -1,0 +1,158 @@
+//! What of a step's state lies in host memory instead of the device's.
+//!
+//! Moments are needed once a step, and so are the weights that products read copies of: only the update touches them. A device that
+//! reaches pinned host memory by itself updates them there, the same numbers in the same order, so that nothing changes but the
+//! time and the place. Frozen weights of which there are copies are not touched at all.
+
+use std::collections::HashSet;
+
+use holdall_graph::{Graph, Role, Section, StorageId};
+use serde::{Deserialize, Serialize};
+
+use crate::pack::align;
+
+/// Which state lies in host memory; each includes those before it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub enum HostState {
+    /// None.
+    #[default]
+    #[serde(rename = "none")]
+    Nothing,
+    /// Frozen weights that are read through copies: costs no time.
+    #[serde(rename = "frozen weights")]
+    FrozenWeights,
+    /// A quarter of the optimizer's state too.
+    #[serde(rename = "1/4 of the moments")]
+    OneQuarter,
+    /// Half of it.
+    #[serde(rename = "2/4 of the moments")]
+    TwoQuarters,
+    /// Three quarters of it.
+    #[serde(rename = "3/4 of the moments")]
+    ThreeQuarters,
+    /// All of it.
+    #[serde(rename = "moments")]
+    Moments,
+    /// And the weights that are read through copies.
+    #[serde(rename = "moments and weights")]
+    MomentsAndWeights,
+}
+
+impl HostState {
+    /// Each, the least first.
+    pub const ALL: [HostState; 7] = [
+        HostState::Nothing,
+        HostState::FrozenWeights,
+        HostState::OneQuarter,
+        HostState::TwoQuarters,
+        HostState::ThreeQuarters,
+        HostState::Moments,
+        HostState::MomentsAndWeights,
+    ];
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            HostState::Nothing => "none",
+            HostState::FrozenWeights => "frozen weights",
+            HostState::OneQuarter => "1/4 of the moments",
+            HostState::TwoQuarters => "2/4 of the moments",
+            HostState::ThreeQuarters => "3/4 of the moments",
+            HostState::Moments => "moments",
+            HostState::MomentsAndWeights => "moments and weights",
+        }
+    }
+
+    /// Whether a step has to fetch and send back any of it.
+    pub fn costs_time(self) -> bool {
+        self > HostState::FrozenWeights
+    }
+
+    /// Quarters of the optimizer's state.
+    fn quarters(self) -> u64 {
+        match self {
+            HostState::Nothing | HostState::FrozenWeights => 0,
+            HostState::OneQuarter => 1,
+            HostState::TwoQuarters => 2,
+            HostState::ThreeQuarters => 3,
+            HostState::Moments | HostState::MomentsAndWeights => 4,
+        }
+    }
+}
+
+/// The storages that lie in host memory, and what they come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OnHost {
+    pub(crate) storages: Vec<StorageId>,
+    /// All of them, each aligned: what the device has less of.
+    pub(crate) bytes: u64,
+    /// Those that a step reads and writes.
+    pub(crate) moved_bytes: u64,
+}
+
+impl OnHost {
+    pub(crate) fn new(graph: &Graph, state: HostState, alignment: u64) -> OnHost {
+        let mut found = OnHost::default();
+        if state == HostState::Nothing {
+            return found;
+        }
+        let bytes = |id: StorageId| align(graph.storage(id).bytes(), alignment);
+        let frozen = Weights::of(graph, false);
+        found.storages.extend(frozen.0);
+        found.bytes = found.storages.iter().map(|&id| bytes(id)).sum();
+        let moments: Vec<StorageId> = storages(graph, Role::Optimizer).collect();
+        let all: u64 = moments.iter().map(|&id| bytes(id)).sum();
+        let mut moved: Vec<StorageId> = Vec::new();
+        for id in moments {
+            // By whole tensors, until the share is reached.
+            if 4 * found.moved_bytes >= state.quarters() * all {
+                break;
+            }
+            found.moved_bytes += bytes(id);
+            moved.push(id);
+        }
+        if state == HostState::MomentsAndWeights {
+            let weights = Weights::of(graph, true);
+            found.moved_bytes += weights.0.iter().map(|&id| bytes(id)).sum::<u64>();
+            moved.extend(weights.0);
+        }
+        found.bytes += found.moved_bytes;
+        found.storages.extend(moved);
+        found
+    }
+}
+
+fn storages(graph: &Graph, role: Role) -> impl Iterator<Item = StorageId> {
+    let all = graph.storages().iter().enumerate();
+    all.filter(move |(_, storage)| storage.role == role)
+        .map(|(index, _)| StorageId(index))
+}
+
+/// Weight storages, trained or frozen, that only the update and the making of copies touch.
+struct Weights(Vec<StorageId>);
+
+impl Weights {
+    fn of(graph: &Graph, trained: bool) -> Weights {
+        let mut copied = HashSet::new();
+        let mut read = HashSet::new();
+        for node in graph.nodes() {
+            let inputs = node.inputs.iter().map(|&input| graph.value(input).storage);
+            match node.section {
+                Section::Refresh => copied.extend(inputs),
+                Section::Update => {}
+                _ => read.extend(inputs),
+            }
+        }
+        let parameters = graph.parameters().iter();
+        let is_trained: HashSet<StorageId> = parameters
+            .filter(|parameter| parameter.trainable)
+            .map(|parameter| graph.value(parameter.value).storage)
+            .collect();
+        let fitting = storages(graph, Role::Weight).filter(|id| {
+            copied.contains(id) && !read.contains(id) && is_trained.contains(id) == trained
+        });
+        Weights(fitting.collect())
+    }
+}

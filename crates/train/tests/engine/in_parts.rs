@@ -1,0 +1,11 @@
+//! Steps that pause and steps that are dropped, on the CPU.
+
+use holdall_device::Arithmetic;
+
+use crate::parts_case::assert_parts_are_a_step;
+use crate::support::on_cpu;
+
+#[test]
+fn a_pause_changes_no_bit_and_a_step_without_its_update_has_not_happened() {
+    assert_parts_are_a_step(&on_cpu(2), Arithmetic::F32);
+}
