@@ -23,6 +23,7 @@ mod packed_strings;
 pub mod picture;
 pub mod picture_record;
 mod random;
+pub mod rows_file;
 pub mod samples;
 pub mod segmentation;
 pub mod source;

@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::advice::{changes, suggestion};
 use crate::curve::{levels, without_dominated};
 use crate::error::PlanError;
+use crate::frozen_blocks::num_trained_blocks;
 use crate::host_state::{HostState, OnHost};
 use crate::layout::{Breakdown, Layout, StepPlan};
 use crate::lifetimes::lifetimes_of;
-use crate::recompute::{RecomputePolicy, num_trained_blocks};
+use crate::recompute::RecomputePolicy;
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 

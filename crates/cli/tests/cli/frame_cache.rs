@@ -114,7 +114,7 @@ fn losses_and_weights_have_the_same_bits_with_and_without_the_cache() {
     on(
         "eval",
         &home.run_named("first0").path,
-        &format!("--data {}", csv.display()),
+        &csv.display().to_string(),
     )
     .exits(DONE);
 }

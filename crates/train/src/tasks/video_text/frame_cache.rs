@@ -12,51 +12,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use holdall_data::clips::ClipFraming;
-use holdall_data::config::{Augment, ClipStart, DataConfig, Decode, Stride};
 use holdall_data::loader::{Course, Loaded, RowFormat, View};
 use holdall_data::picture::Scratch;
+use holdall_data::rows_file::{FoundRows, RowsFile, RowsHeader, RowsWriter};
 use holdall_data::samples::Samples;
-use holdall_data::stored_rows::{
-    FoundRows, RowsFile, RowsHeader, RowsWriter, StoredList, StoredRows,
-};
-use holdall_device::{Arithmetic, Device, HostRow};
+use holdall_data::stored_rows::{StoredList, StoredRows};
+use holdall_device::{Arithmetic, Device};
 use holdall_files::{RunningChecksum, counted, create_folders, free_bytes, thousands};
-use holdall_graph::ops::add::AddInto;
-use holdall_graph::ops::cast::Cast;
-use holdall_graph::{DType, Graph};
-use holdall_models::video_text;
-use holdall_models::video_text::config::VideoTextConfig;
 
 use super::VideoTextTask;
+use super::cacheable::{WHOLE_FRAMES, check};
+use super::frame_encoder::{FrameEncoder, write_encoder};
 use crate::budget::{show_bytes, show_time};
 use crate::config::{EvalEvery, FrameCacheChoice, RunConfig, Subset};
 use crate::error::TrainError;
-use crate::forward::ForwardModel;
 use crate::loader_budget::Reading;
 use crate::picture_costs::PictureCosts;
 use crate::run_folder::failed;
 use crate::setup::Setup;
-use crate::step_graph::StepConfig;
 use crate::task::{Storing, Task};
 
-const PROGRAM: &str = "frame encoder";
-/// Names of the vision tower's parameters begin so.
-const TOWER: &str = "vision_model.";
-/// Clips at a time, at most: more would hold memory that the training then has no use for.
-const MOST_AT_A_TIME: usize = 16;
 /// Between two lines on how far it is.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
-
-/// No part of a frame has that share of its area: all of it is seen, whatever is drawn. `crop: 1` may lose a column of pixels to
-/// rounding, by chance.
-const WHOLE_FRAMES: Augment = Augment {
-    crop: f64::INFINITY,
-    flip: false,
-    brightness: 0.0,
-    contrast: 0.0,
-    saturation: 0.0,
-    hue: 0.0,
-};
 
 /// Where frame tokens are kept, and of what.
 pub(super) struct FrameCache {
@@ -244,7 +221,11 @@ impl FrameCache {
                 None => {
                     let encoder = match &mut encoder {
                         Some(encoder) => encoder,
-                        none => none.insert(Encoder::new(self, task, &storing)?),
+                        none => none.insert(FrameEncoder::new(
+                            task,
+                            (&self.framing, self.arithmetic, self.seed),
+                            &storing,
+                        )?),
                     };
                     match self.fill(list, &header, encoder, &mut storing)? {
                         Some(file) => file,
@@ -327,7 +308,7 @@ impl FrameCache {
         &self,
         list: &CachedList,
         header: &RowsHeader,
-        encoder: &mut Encoder,
+        encoder: &mut FrameEncoder,
         storing: &mut Storing<'_>,
     ) -> Result<Option<RowsFile>, TrainError> {
         let (device, total) = (storing.device, list.samples.len());
@@ -345,7 +326,7 @@ impl FrameCache {
         let costs = PictureCosts::read(device, &[&list.samples], rows.clone(), storing.stop);
         let Some(costs) = costs else { return Ok(None) };
         let workers = device.cpu().num_threads();
-        let batch = encoder.model.batch();
+        let batch = encoder.batch();
         let decode_bytes = encoder.decode_bytes(device, storing.budget_bytes, &costs, workers);
         let reading = Reading::evaluation(device, batch, self.framing.row_bytes(), decode_bytes);
         let mut loader = reading.open(device, rows)?;
@@ -403,92 +384,6 @@ impl FrameCache {
     }
 }
 
-/// Frames must be the same in every epoch, and so must the tower.
-fn check(
-    choice: FrameCacheChoice,
-    data: &DataConfig,
-    model: &VideoTextConfig,
-    step: &StepConfig,
-    train: &Samples,
-) -> Result<(), TrainError> {
-    let word = match choice {
-        FrameCacheChoice::ClassTokens => "class_tokens",
-        _ => "features",
-    };
-    let refused = |expected: &str, hint: &str| {
-        Err(TrainError::Config(format!(
-            "video_text.cache: {word}, expected {expected}\nhint: {hint}"
-        )))
-    };
-    if choice == FrameCacheChoice::ClassTokens && model.reads_all_tokens() {
-        let reader = match model.decoder {
-            Some(_) => "its decoder reads all tokens of every frame",
-            None => "attention pooling reads all tokens of every frame",
-        };
-        return refused(
-            &format!("a model that needs class tokens alone: {reader}"),
-            "`cache: features` keeps all tokens; `decoder: none` with `pooling: mean` or `temporal` needs class tokens alone",
-        );
-    }
-    let lora = step.lora.as_ref();
-    let mut adapted = lora.into_iter().flat_map(|lora| &lora.modules);
-    if let Some(module) = adapted.find(|module| module.starts_with(TOWER)) {
-        return refused(
-            &format!("nothing of the vision tower trained; `train.lora` adapts {module}"),
-            "name `targets` of `train.lora` that are not in vision_model",
-        );
-    }
-    let tensors = model.tensors();
-    let of_tower = tensors.iter().map(|(name, _)| name);
-    let of_tower = of_tower.filter(|name| name.starts_with(TOWER));
-    let is_trained =
-        |name: &&String| !step.frozen.contains(*name) && lora.is_none_or(|lora| lora.trains(name));
-    let (trained, frozen): (Vec<&String>, Vec<&String>) = of_tower.partition(is_trained);
-    if let Some(trained) = trained.first() {
-        let expected = format!("all of the vision tower frozen; {trained} is trained");
-        return match !frozen.is_empty() {
-            true => refused(
-                &expected,
-                "what a part of the tower computes is not cached: `train: {freeze: [vision_model]}` freezes all of it",
-            ),
-            false => refused(&expected, "`train: {freeze: [vision_model]}`"),
-        };
-    }
-    let still = Augment {
-        crop: 1.0,
-        ..WHOLE_FRAMES
-    };
-    if data.augment != still {
-        return refused(
-            "frames that are the same in every epoch; `data.augment` changes them",
-            "`data: {augment: {crop: 1}}`, without flip, brightness, contrast, saturation and hue",
-        );
-    }
-    if data.decode != Decode::Full {
-        return refused(
-            "frames that are the same in every epoch; what `data.decode: fast` decodes depends on the crop",
-            "`data: {decode: full}`",
-        );
-    }
-    if data.stride != Stride::Spread && data.start == ClipStart::Random {
-        return refused(
-            "the same frames of a clip in every epoch; `data.start: random` begins anywhere",
-            "`data: {start: centred}`, or `data: {stride: spread}`",
-        );
-    }
-    let num_videos = data.num_videos();
-    let most = (0..train.len()).map(|sample| train.clip_paths(sample).count());
-    if let Some(most) = most.max().filter(|&most| most > num_videos) {
-        return refused(
-            &format!(
-                "the same clips of a sample in every epoch; `data.num_videos: {num_videos}` draws from up to {most} of them"
-            ),
-            &format!("`data: {{num_videos: {most}}}` shows all of them"),
-        );
-    }
-    Ok(())
-}
-
 /// Of names, sizes and times of all files of clips: a file that was replaced has another.
 fn digest_of_clips(samples: &Samples) -> String {
     let mut sum = RunningChecksum::default();
@@ -517,103 +412,4 @@ fn digest_of_clips(samples: &Samples) -> String {
         }
     }
     sum.value().to_string()
-}
-
-/// Frames to what the vision tower leaves of them, in f32: what was computed in a shorter format is in it exactly.
-fn write_encoder(
-    model: &VideoTextConfig,
-    pixels: DType,
-    arithmetic: Arithmetic,
-    batch: usize,
-) -> Graph {
-    let mut graph = Graph::new(arithmetic.compute());
-    let size = model.vision.image_size;
-    let dims = [batch, model.frames(), size, size, 3];
-    let pixels = graph.input("frames", &dims, pixels);
-    graph.forward_program(PROGRAM, |g| {
-        g.name_endpoint("pixels", pixels);
-        let tokens_bsd = video_text::encode_frames(g, model, pixels);
-        let shape = g.shape(tokens_bsd);
-        let found = g.output("tokens", shape.dims());
-        match g.dtype(tokens_bsd) == g.dtype(found) {
-            true => g.push_new(AddInto {}, vec![tokens_bsd], &[found]),
-            false => g.push_new(Cast {}, vec![tokens_bsd], &[found]),
-        };
-    });
-    graph
-}
-
-/// The vision tower at work.
-struct Encoder {
-    model: ForwardModel,
-    dtype: DType,
-    tokens: Vec<u8>,
-}
-
-impl Encoder {
-    fn new(
-        cache: &FrameCache,
-        task: &VideoTextTask,
-        storing: &Storing<'_>,
-    ) -> Result<Encoder, TrainError> {
-        let (device, arithmetic) = (storing.device, cache.arithmetic);
-        let build = |batch: usize| write_encoder(&task.model, task.pixels, arithmetic, batch);
-        let row_bytes = cache.framing.row_bytes() as u64;
-        let budget = storing.budget_bytes;
-        let mut model = ForwardModel::of_graph(
-            device,
-            &build,
-            arithmetic,
-            (MOST_AT_A_TIME, row_bytes, budget),
-        )?;
-        model.set_weights(device, task.weights(cache.seed)?)?;
-        Ok(Encoder {
-            model,
-            dtype: arithmetic.compute(),
-            tokens: Vec::new(),
-        })
-    }
-
-    /// What decoding may take beside it: all workers at once, as far as the budget goes, and the largest clip in any case.
-    fn decode_bytes(
-        &self,
-        device: &Device,
-        budget_bytes: Option<u64>,
-        costs: &PictureCosts,
-        workers: usize,
-    ) -> u64 {
-        let together = costs.together_bytes(workers);
-        let free = match device.is_gpu() {
-            true => holdall_device::cpu::available_bytes().map(|free| free / 4),
-            false => {
-                budget_bytes.map(|budget| budget.saturating_sub(device.held_bytes().unwrap_or(0)))
-            }
-        };
-        free.map_or(together, |free| together.min(free))
-            .max(costs.largest_bytes())
-    }
-
-    /// Tokens of clips, row by row, in the format of the step.
-    fn encode(&mut self, device: &Device, clips: &[HostRow]) -> Result<&[u8], TrainError> {
-        let mut forward = self.model.forward(device);
-        forward.feed_pictures(&format!("{PROGRAM}/pixels"), clips);
-        forward.run(PROGRAM)?;
-        let tokens = forward.read_rows(&format!("{PROGRAM}/tokens"), clips.len())?;
-        self.tokens.clear();
-        match self.dtype {
-            DType::Bf16 => {
-                let narrow = tokens.iter().map(|&one| half::bf16::from_f32(one));
-                self.tokens.extend(narrow.flat_map(half::bf16::to_le_bytes));
-            }
-            DType::F16 => {
-                let narrow = tokens.iter().map(|&one| half::f16::from_f32(one));
-                self.tokens.extend(narrow.flat_map(half::f16::to_le_bytes));
-            }
-            _ => {
-                let bytes = tokens.iter().flat_map(|one| one.to_le_bytes());
-                self.tokens.extend(bytes);
-            }
-        }
-        Ok(&self.tokens)
-    }
 }

@@ -10,6 +10,7 @@
 //! short length together: [`batch`](self).
 
 mod batch;
+mod cacheable;
 mod captions;
 #[cfg(test)]
 mod decoding_tests;
@@ -17,6 +18,7 @@ mod evaluate;
 mod examples;
 mod export;
 mod frame_cache;
+mod frame_encoder;
 mod lengths;
 mod opened_model;
 mod predict;
