@@ -27,7 +27,7 @@ const FIRST_LINE_SECONDS: f64 = 2.0;
 
 /// The bar between steps, and within a step that takes a while.
 const STEPS: &str = "{bar:24} {pos}/{len} steps  {msg}  {elapsed} done, {eta} left";
-const WITHIN_STEP: &str = "{bar:12} {pos}/{len} steps  {wide_msg}";
+const WITHIN_STEP: &str = "{pos}/{len} steps  {wide_msg}";
 
 /// Pictures that are left out with a line each.
 const TOLD_ONE_BY_ONE: usize = 10;
@@ -122,18 +122,18 @@ impl Watcher {
 
     /// On a terminal always; in a log before the first step is done, then as rarely as steps are told.
     fn tell_progress(&mut self, progress: &StepProgress) {
-        let text = show_progress(progress);
         if !self.bar.is_hidden() {
             if !std::mem::replace(&mut self.is_within_step, true) {
                 self.bar.set_style(style(WITHIN_STEP));
             }
-            self.bar.set_message(text);
+            self.bar.set_message(show_progress_briefly(progress));
             return;
         }
         let is_slow = progress.step_seconds.max(progress.elapsed) > FIRST_LINE_SECONDS;
         let is_first = !self.has_told_progress && !self.has_told_losses && is_slow;
         if is_first || self.last_line.elapsed() > BETWEEN_LINES {
             self.has_told_progress = true;
+            let text = show_progress(progress);
             self.line(&format!("Step {}/{}: {text}", progress.step, self.total));
         }
     }
@@ -200,15 +200,33 @@ fn style(template: &str) -> ProgressStyle {
     style.progress_chars("=> ")
 }
 
-/// `first pass, 312 of 4,096 micro-batches, 61 samples/s; left: 8 min of the step, 3 h of the epoch`.
-fn show_progress(progress: &StepProgress) -> String {
-    let pass = match (progress.passes, progress.pass) {
+/// Which pass over the micro-batches, where there are several.
+fn pass_of(progress: &StepProgress) -> &'static str {
+    match (progress.passes, progress.pass) {
         (1, _) => "",
         (_, 1) => "first pass, ",
         _ => "second pass, ",
-    };
+    }
+}
+
+/// `first pass, 312 of 4,096 micro-batches, 61 samples/s; left: 8 min of the step, 3.0 h of the epoch`.
+fn show_progress(progress: &StepProgress) -> String {
     format!(
-        "{pass}{} of {} micro-batches, {:.0} samples/s; left: {} of the step, {} of the epoch",
+        "{}{} of {} micro-batches, {:.0} samples/s; left: {} of the step, {} of the epoch",
+        pass_of(progress),
+        thousands(progress.done),
+        thousands(progress.total),
+        progress.samples_per_s,
+        show_time(1e3 * progress.step_seconds_left()),
+        show_time(1e3 * progress.epoch_seconds_left),
+    )
+}
+
+/// The same beside the number of steps, on a terminal of 80 columns.
+fn show_progress_briefly(progress: &StepProgress) -> String {
+    format!(
+        "{}{}/{}, {:.0} samples/s, left: step {}, epoch {}",
+        pass_of(progress),
         thousands(progress.done),
         thousands(progress.total),
         progress.samples_per_s,

@@ -21,6 +21,9 @@ const MOST_BUDGETS: u64 = 16;
 /// What is this close to the fastest is as fast: more memory buys nothing.
 const AS_FAST: f64 = 1.01;
 
+/// A knee is at least this share of the height or the width away from the straight line.
+const LEAST_BEND: f64 = 0.1;
+
 /// Indices of points on the curve among (bytes at least, seconds), fastest first: for evenly spaced budgets, by factors, the
 /// fastest that may fit.
 pub(crate) fn levels(points: &[(u64, f64)], budget_bytes: u64) -> Vec<usize> {
@@ -99,5 +102,5 @@ pub fn knee(curve: &[Candidate]) -> Option<usize> {
     let (index, depth) = depths
         .filter(|(_, depth)| depth.is_finite())
         .max_by(|a, b| a.1.total_cmp(&b.1))?;
-    (depth > 0.05).then_some(index)
+    (depth > LEAST_BEND).then_some(index)
 }

@@ -67,6 +67,9 @@ impl Lanes {
 
     /// A node uses a storage.
     pub fn used(&mut self, storage: StorageId, moment: usize) {
+        if self.stretches.is_empty() {
+            return;
+        }
         let home = self.homes[moment];
         let all = self.used.entry(storage).or_insert(home);
         if *all != home {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use holdall_graph::{Graph, Node, NodeView, Role, StorageId};
 
@@ -40,7 +41,7 @@ pub(crate) struct Locals {
 /// Sizes, lifetimes and times of a step under one policy; offsets are still open.
 #[derive(Clone, Debug)]
 pub struct Lifetimes {
-    pub(crate) rewritten: Rewritten,
+    pub(crate) rewritten: Arc<Rewritten>,
     pub(crate) locals: Vec<Locals>,
     pub(crate) outliving: Outliving,
     pub(crate) has_landing: bool,
@@ -125,7 +126,15 @@ pub(crate) const FIRST_PROGRAM: usize = 3;
 
 /// Lifetimes, sizes and times of a graph under a policy.
 pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target) -> Lifetimes {
-    let rewritten = rewrite(graph, policy);
+    lifetimes_of_rewritten(Arc::new(rewrite(graph, policy)), policy, target)
+}
+
+/// The same of nodes that were rewritten under the policy, or under one that differs in its lanes alone.
+pub(crate) fn lifetimes_of_rewritten(
+    rewritten: Arc<Rewritten>,
+    policy: &RecomputePolicy,
+    target: &dyn Target,
+) -> Lifetimes {
     let alignment = target.alignment();
     let has_landing = target.has_landing();
     let outliving = Outliving::new(&rewritten.graph, alignment, has_landing, &OnHost::default());
@@ -158,7 +167,6 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
         coupled: !rewritten.first_pass.is_empty(),
         policy: *policy,
         shorter: Vec::new(),
-        rewritten,
         locals,
         outliving,
         has_landing,
@@ -166,8 +174,9 @@ pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target
         slot_bytes,
         alignment,
         overhead_bytes: target.overhead_bytes(packing_bytes)
-            + target.shorter_bytes(graph.shorter().len()),
+            + target.shorter_bytes(rewritten.graph.shorter().len()),
         page_bytes: target.page_bytes(),
+        rewritten,
     }
 }
 
@@ -184,7 +193,7 @@ fn locals_of(
     }
     let mut lanes = Lanes::new(nodes, order);
     let read = storages_read(graph, nodes);
-    let mut spans: HashMap<StorageId, (usize, usize)> = HashMap::new();
+    let mut spans: Vec<Option<(usize, usize)>> = vec![None; graph.storages().len()];
     for (moment, node) in nodes.iter().enumerate() {
         let outputs = node.outputs.iter().enumerate();
         let written = outputs.map(|(index, output)| {
@@ -197,8 +206,8 @@ fn locals_of(
             if graph.storage(storage).role != Role::Activation {
                 continue;
             }
-            if !skippable || read.contains(&storage) || outside.contains(&storage) {
-                spans.entry(storage).or_insert((moment, moment)).1 = moment;
+            if !skippable || read[storage.0] || outside.contains(&storage) {
+                spans[storage.0].get_or_insert((moment, moment)).1 = moment;
                 lanes.used(storage, moment);
             }
         }
@@ -220,9 +229,9 @@ fn locals_of(
     }
     locals.seconds = lanes.seconds();
     let last = nodes.len().saturating_sub(1);
-    let mut spans: Vec<_> = spans.into_iter().collect();
-    spans.sort();
     let num_scratch = locals.items.len();
+    let spans = spans.into_iter().enumerate();
+    let spans = spans.filter_map(|(index, span)| Some((StorageId(index), span?)));
     for (storage, span) in spans {
         let (start, end) = lanes.widened(storage, span);
         let bytes = graph.storage(storage).bytes();
@@ -253,12 +262,13 @@ fn locals_of(
     locals
 }
 
-fn storages_read(graph: &Graph, nodes: &[&Node]) -> HashSet<StorageId> {
-    nodes
-        .iter()
-        .flat_map(|node| &node.inputs)
-        .map(|&input| graph.value(input).storage)
-        .collect()
+/// By storage, whether a node reads it.
+fn storages_read(graph: &Graph, nodes: &[&Node]) -> Vec<bool> {
+    let mut read = vec![false; graph.storages().len()];
+    for &input in nodes.iter().flat_map(|node| &node.inputs) {
+        read[graph.value(input).storage.0] = true;
+    }
+    read
 }
 
 impl Lifetimes {

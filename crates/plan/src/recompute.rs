@@ -74,6 +74,14 @@ impl RecomputePolicy {
         }
     }
 
+    /// The same with lanes that take turns: what is recomputed does not depend on them.
+    pub(crate) fn in_turn(&self) -> RecomputePolicy {
+        RecomputePolicy {
+            lanes: LaneOrder::InTurn,
+            ..*self
+        }
+    }
+
     fn of(&self, block: Option<BlockId>) -> Recompute {
         match block {
             Some(BlockId(index)) if index < self.recomputed_blocks => Recompute::Blocks,

@@ -4,6 +4,9 @@
 //! state in host memory, within what the user left open. They are sorted by predicted time and the first that fits is taken, so a larger
 //! budget never has a slower plan. Offsets are only worked out for candidates whose lower bound fits.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use holdall_graph::{Copies, Graph};
 use serde::ser::{SerializeStruct, Serializer};
 use serde::{Deserialize, Serialize};
@@ -14,8 +17,8 @@ use crate::error::PlanError;
 use crate::frozen_blocks::num_trained_blocks;
 use crate::host_state::{HostState, OnHost};
 use crate::layout::{Breakdown, Layout, StepPlan};
-use crate::lifetimes::lifetimes_of;
-use crate::recompute::RecomputePolicy;
+use crate::lifetimes::{lifetimes_of, lifetimes_of_rewritten};
+use crate::recompute::{RecomputePolicy, Rewritten, rewrite};
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 
@@ -181,61 +184,78 @@ struct Entry {
     bound_process: u64,
 }
 
+/// Of micro-batches of a size; none where copies are to be made for each use and there are none to make.
 fn entries_of(
     request: &Request,
-    batch_size: usize,
+    (batch_size, copies): (usize, Copies),
     effective: usize,
     build: Build<'_>,
     target: &dyn Target,
 ) -> Vec<Entry> {
     let gradient_accumulation = effective.div_ceil(batch_size);
-    let mut entries = Vec::new();
-    for copies in [Copies::Resident, Copies::PerUse] {
-        let graph = build(&StepShape {
-            batch_size,
-            gradient_accumulation,
-            copies,
-        });
-        let narrow = graph.compute() != graph.full();
-        let num_blocks = num_trained_blocks(&graph);
-        let host_states = host_states(request, &graph, target);
-        for recompute in policies(request, num_blocks, batch_size, target.has_lanes()) {
-            let lifetimes = lifetimes_of(&graph, &recompute, target);
-            let entry = |kept, bound: u64, &(host_state, ref on_host): &(HostState, OnHost)| {
-                let arena = bound - on_host.bytes;
-                let process = lifetimes.process_bytes(arena, kept, gradient_accumulation);
-                let moving = match target.host_bytes_per_second() {
-                    Some(rate) => on_host.moved_bytes as f64 / rate,
-                    None => 0.0,
-                };
-                Entry {
-                    choice: Choice {
-                        batch_size,
-                        gradient_accumulation,
-                        kept_micro_batches: kept,
-                        recompute,
-                        weight_copies: match (narrow, copies) {
-                            (false, _) => WeightCopies::None,
-                            (true, Copies::Resident) => WeightCopies::Resident,
-                            (true, Copies::PerUse) => WeightCopies::PerUse,
-                        },
-                        host_state,
-                    },
-                    seconds: lifetimes.seconds(kept, gradient_accumulation) + moving,
-                    bound_process: process + target.pinned_bytes(on_host.bytes),
-                }
+    // Lanes in turn, then side by side.
+    let mut entries = [Vec::new(), Vec::new()];
+    let graph = build(&StepShape {
+        batch_size,
+        gradient_accumulation,
+        copies,
+    });
+    let weight_copies = match (graph.compute() != graph.full(), copies) {
+        (false, Copies::Resident) => WeightCopies::None,
+        (false, Copies::PerUse) => return Vec::new(),
+        (true, Copies::Resident) => WeightCopies::Resident,
+        (true, Copies::PerUse) => WeightCopies::PerUse,
+    };
+    let num_blocks = num_trained_blocks(&graph);
+    let host_states = host_states(request, &graph, target);
+    let all = policies(request, num_blocks, batch_size, target.has_lanes());
+    // Whether lanes take turns or not, nodes are the same: those policies follow each other, and share them.
+    let mut grouped = all.clone();
+    grouped.sort_by_key(|one| all.iter().position(|other| *other == one.in_turn()));
+    let mut shared: Option<(RecomputePolicy, Arc<Rewritten>)> = None;
+    for recompute in grouped {
+        let in_turn = recompute.in_turn();
+        let rewritten = match shared.take().filter(|(of, _)| *of == in_turn) {
+            Some((_, rewritten)) => rewritten,
+            None => Arc::new(rewrite(&graph, &in_turn)),
+        };
+        shared = Some((in_turn, Arc::clone(&rewritten)));
+        let lifetimes = lifetimes_of_rewritten(rewritten, &recompute, target);
+        let entry = |kept, bound: u64, &(host_state, ref on_host): &(HostState, OnHost)| {
+            let arena = bound - on_host.bytes;
+            let process = lifetimes.process_bytes(arena, kept, gradient_accumulation);
+            let moving = match target.host_bytes_per_second() {
+                Some(rate) => on_host.moved_bytes as f64 / rate,
+                None => 0.0,
             };
-            for kept in kept_counts(request, gradient_accumulation, lifetimes.is_coupled()) {
-                let bound = lifetimes.bound_bytes(kept, gradient_accumulation);
-                entries.extend(host_states.iter().map(|state| entry(kept, bound, state)));
+            Entry {
+                choice: Choice {
+                    batch_size,
+                    gradient_accumulation,
+                    kept_micro_batches: kept,
+                    recompute,
+                    weight_copies,
+                    host_state,
+                },
+                seconds: lifetimes.seconds(kept, gradient_accumulation) + moving,
+                bound_process: process + target.pinned_bytes(on_host.bytes),
             }
-        }
-        if !narrow {
-            break;
+        };
+        let counts = kept_counts(request, gradient_accumulation, lifetimes.is_coupled());
+        // Where programs are made ready for each slot, more of them cost seconds before the first step.
+        let is_ready =
+            |&kept: &usize| !target.has_lanes() || kept <= MOST_SLOTS || request.kept == Some(kept);
+        for kept in counts.into_iter().filter(is_ready) {
+            let bound = lifetimes.bound_bytes(kept, gradient_accumulation);
+            let found = host_states.iter().map(|state| entry(kept, bound, state));
+            entries[usize::from(recompute != in_turn)].extend(found);
         }
     }
-    entries
+    entries.concat()
 }
+
+/// Slots that programs are captured for: a capture takes a few milliseconds, and each length of text has its own.
+const MOST_SLOTS: usize = 128;
 
 /// What may lie in host memory: nothing, and what differs from it and from each other.
 fn host_states(request: &Request, graph: &Graph, target: &dyn Target) -> Vec<(HostState, OnHost)> {
@@ -276,19 +296,19 @@ impl<'a> Field<'a> {
         build: Build<'a>,
         target: &'a dyn Target,
     ) -> Field<'a> {
-        let of = |batch_size: usize| entries_of(request, batch_size, effective, build, target);
+        let of = |which: (usize, Copies)| entries_of(request, which, effective, build, target);
+        // Graphs are written one at a time, and none in vain: what is left of them counts in the budget.
+        let in_turn = |size: usize| {
+            let resident = of((size, Copies::Resident));
+            let mut choices = resident.iter().map(|entry| entry.choice.weight_copies);
+            let is_narrow = choices.any(|copies| copies == WeightCopies::Resident);
+            let per_use = is_narrow.then(|| of((size, Copies::PerUse)));
+            [Some(resident), per_use].into_iter().flatten()
+        };
         let found: Vec<Vec<Entry>> = match target.has_lanes() {
             // A device of its own: what threads leave behind in this process counts in no budget.
-            true => std::thread::scope(|scope| {
-                let of = &of;
-                let workers = batches.iter().map(|&size| scope.spawn(move || of(size)));
-                let workers: Vec<_> = workers.collect();
-                let joined = workers.into_iter().map(|worker| worker.join());
-                joined
-                    .map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                    .collect()
-            }),
-            false => batches.iter().map(|&size| of(size)).collect(),
+            true => side_by_side(batches, &of),
+            false => batches.iter().flat_map(|&size| in_turn(size)).collect(),
         };
         let mut entries: Vec<Entry> = found.into_iter().flatten().collect();
         entries.sort_by(|a, b| {
@@ -445,8 +465,9 @@ impl<'a> Field<'a> {
         let points = self.entries.iter();
         let points = points.map(|entry| (entry.bound_process, entry.seconds));
         let mut indices = levels(&points.collect::<Vec<_>>(), budget_bytes);
-        // Of a kind one after the other: they share a layout.
-        indices.sort_by_cached_key(|&index| format!("{:?}", self.kind(index)));
+        // Those that share a layout, one after the other.
+        let layout = |index: usize| self.entries[index].choice.layout();
+        indices.sort_by_cached_key(|&index| format!("{:?}", layout(index)));
         let mut curve = vec![chosen.clone()];
         for index in indices {
             if self.entries[index].choice != chosen.choice {
@@ -485,6 +506,34 @@ impl<'a> Field<'a> {
         let (kept, accumulation) = (choice.kept_micro_batches, choice.gradient_accumulation);
         self.layout(&choice).plan(kept, accumulation)
     }
+}
+
+/// Entries of every size with either kind of copies, in order, by as many threads as there are cores.
+fn side_by_side(
+    batches: &[usize],
+    of: &(dyn Fn((usize, Copies)) -> Vec<Entry> + Sync),
+) -> Vec<Vec<Entry>> {
+    let sizes = batches.iter();
+    let both = |&size: &usize| [Copies::Resident, Copies::PerUse].map(|copies| (size, copies));
+    let all: Vec<(usize, Copies)> = sizes.flat_map(both).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let indices = std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)));
+        let indices = indices.take_while(|&index| index < all.len());
+        indices.map(|index| (index, of(all[index]))).collect()
+    };
+    let mut found: Vec<(usize, Vec<Entry>)> = std::thread::scope(|scope| {
+        let workers = (0..cores.min(all.len())).map(|_| scope.spawn(work));
+        let workers: Vec<_> = workers.collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        let joined: Vec<Vec<_>> = joined
+            .map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        joined.concat()
+    });
+    found.sort_by_key(|&(index, _)| index);
+    found.into_iter().map(|(_, entries)| entries).collect()
 }
 
 /// Predictions are off by several per cent: what is predicted within this of the fastest may be the fastest.

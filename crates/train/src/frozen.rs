@@ -12,7 +12,7 @@ use holdall_graph::{Graph, StorageId};
 use crate::config::{Freeze, FrozenShare, covers};
 use crate::error::TrainError;
 use crate::optimizer::HEAD_RATE;
-use crate::step_graph::{StepConfig, write_forward_of_one};
+use crate::step_graph::{StepConfig, write_parameters};
 use crate::task::Task;
 
 /// Names of the parameters that are not trained.
@@ -59,7 +59,7 @@ fn show(count: u64) -> String {
 
 /// What is frozen of a task's parameters.
 pub fn resolve(freeze: &Freeze, task: &Arc<dyn Task>) -> Result<Frozen, TrainError> {
-    let graph = write_forward_of_one(&StepConfig::new(Arc::clone(task)));
+    let graph = write_parameters(&StepConfig::new(Arc::clone(task)));
     let frozen = match freeze {
         Freeze::Nothing => BTreeSet::new(),
         Freeze::AllButHeads => all_but_heads(&graph, task)?,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     fn blocks_of(prefix: &str) -> usize {
-        let graph = write_forward_of_one(&StepConfig::new(task(None)));
+        let graph = write_parameters(&StepConfig::new(task(None)));
         let parameters = graph.parameters().iter();
         let blocks = parameters.filter(|one| covers(prefix, &one.name));
         let blocks = blocks.filter_map(|one| block_of(&one.name, prefix.len()));
@@ -267,7 +267,7 @@ mod tests {
             frozen,
             ..StepConfig::new(task(Some(3)))
         };
-        let count = ParameterCount::of(&write_forward_of_one(&step));
+        let count = ParameterCount::of(&write_parameters(&step));
         assert_eq!(count.trained, 3 * (dim + 1));
         let error = found("all but heads", None).unwrap_err();
         assert!(

@@ -20,10 +20,10 @@ use crate::adapter_files::{self, SavedAdapter};
 use crate::batch::{Batch, Scope};
 use crate::config::{LoraSection, LoraTargets, matches};
 use crate::error::TrainError;
-use crate::step_graph::{SAMPLE_IDS, STREAM, StepConfig, write_forward_of_one};
+use crate::step_graph::{SAMPLE_IDS, STREAM, StepConfig, write_parameters};
 
 /// Layers that have adapters where nobody says which: query and value projections under the names that CLIP, BERT, ViT
-/// and decoders have for them. The choice of LoRA's authors, and of peft for all of these but CLIP, for which it has none.
+/// and decoders have for them. The choice of LoRA's authors, and of peft for BERT and most decoders; for CLIP and ViT it has none.
 const DEFAULT_TARGETS: [&str; 4] = ["q_proj", "v_proj", "query", "value"];
 
 /// In the names of what is a convolution in other frameworks: adapters of its shape could not be exchanged.
@@ -60,7 +60,7 @@ impl Lora {
         base_model: &str,
         seed: u64,
     ) -> Result<Lora, TrainError> {
-        let graph = write_forward_of_one(step);
+        let graph = write_parameters(step);
         let trained_in_full: BTreeSet<String> = step.task.new_parameters().into_iter().collect();
         let is_adaptable = |module: &String| {
             let weight = format!("{module}.weight");
@@ -85,7 +85,7 @@ impl Lora {
             .as_deref()
             .map(adapter_files::read)
             .transpose()?;
-        let modules = match (&section.targets, &saved) {
+        let modules: BTreeSet<String> = match (&section.targets, &saved) {
             (None, None) => {
                 let usual = DEFAULT_TARGETS.iter();
                 usual.flat_map(|target| targeted(target, &linear)).collect()
@@ -96,6 +96,14 @@ impl Lora {
                 modules.map(str::to_owned).collect()
             }
         };
+        if modules.is_empty() {
+            return Err(TrainError::Config(format!(
+                "train.lora.targets: expected layers called {}, found none that is not frozen\n\
+                 hint: `targets: all`, or some of {}",
+                DEFAULT_TARGETS.join(", "),
+                last_parts(&linear).join(", ")
+            )));
+        }
         check_rank(section.rank, &modules, &graph)?;
         if let Some(saved) = &saved {
             check_saved(section, saved, &modules, &linear, &graph)?;

@@ -15,6 +15,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use holdall_device::cuda::Cuda;
 use holdall_device::cuda::compile::cache_folder;
 use holdall_device::{Device, DeviceError};
 use holdall_files::SplitMix64;
@@ -98,10 +99,13 @@ pub(crate) fn choose(
     let samples = plans[0].effective_batch.min(MOST_SAMPLES);
     let batch = setup.step.random_batch(samples, setup.seed);
     let began = Instant::now();
+    // Algorithms are chosen once, for whatever wins: that is no part of the race.
+    let choosing = || device.gpu().map_or(Duration::ZERO, Cuda::time_of_choosing);
+    let chosen_before = choosing();
     let timings = race(
         &plans,
         &mut |plan| run_for_real(setup, device, plan, &batch),
-        &|| began.elapsed(),
+        &|| began.elapsed().saturating_sub(choosing() - chosen_before),
         tell,
     )?;
     // What they have made the driver load stays loaded, and memory of their captured programs is kept for the next ones.

@@ -8,20 +8,21 @@ use holdall_data::loader::{PictureFormat, RowFormat};
 use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
 use holdall_graph::Graph;
+use holdall_graph::ops::update::MomentFormat;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::{
     Candidate, Plan, PlanError, Request, StepShape, Variant, plan, search, variants_that_fit,
 };
 
 use crate::budget::{Memory, show_bytes};
-use crate::config::{Freeze, Precision, RunConfig, matches};
+use crate::config::{Freeze, LoraSection, Precision, RunConfig, matches};
 use crate::error::TrainError;
 use crate::frozen::{self, ParameterCount};
 use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
 use crate::site::Site;
 use crate::step::Step;
-use crate::step_graph::{StepConfig, write_forward_of_one, write_step};
+use crate::step_graph::{StepConfig, write_parameters, write_step};
 use crate::task::Task;
 use crate::tasks;
 
@@ -64,6 +65,8 @@ pub struct Setup {
     pub budget_bytes: Option<u64>,
     /// Seed of everything random.
     pub seed: u64,
+    /// Whether adapters could be trained instead: the config has none, and nothing that excludes them.
+    is_lora_open: bool,
     /// Things to say: what was asked for and cannot be had.
     pub notes: Vec<String>,
 }
@@ -107,7 +110,7 @@ impl Setup {
             step.lora = Some(lora);
         }
         if config.train.freeze != Freeze::Nothing || step.lora.is_some() {
-            notes.push(ParameterCount::of(&write_forward_of_one(&step)).describe());
+            notes.push(ParameterCount::of(&write_parameters(&step)).describe());
         }
         check_patterns(&step)?;
         let mut request = config.request(budget_bytes, arithmetic);
@@ -134,6 +137,7 @@ impl Setup {
             asked,
             budget_bytes,
             seed: config.seed,
+            is_lora_open: is_lora_open(config),
             notes,
         })
     }
@@ -165,7 +169,23 @@ impl Setup {
     /// The same run with other numbers and less memory, as far as it does not use that yet: what to type, how its numbers
     /// differ, and its step. A refusal offers those that fit.
     fn variants(&self) -> Vec<(&'static str, &'static str, StepConfig)> {
-        Vec::new()
+        let mut found = Vec::new();
+        if self.step.optimizer.moments == MomentFormat::F32 {
+            let mut step = self.step.clone();
+            step.optimizer.moments = MomentFormat::EightBit;
+            let note = "other numbers: the optimizer's moments are rounded to 8 bits";
+            found.push(("--set train.optimizer_state=8bit", note, step));
+        }
+        let adapters = || Lora::resolve(&LoraSection::default(), &self.step, "", self.seed).ok();
+        if let Some(lora) = self.is_lora_open.then(adapters).flatten() {
+            let step = StepConfig {
+                lora: Some(lora),
+                ..self.step.clone()
+            };
+            let note = "other numbers: adapters of rank 16 are trained, not the weights";
+            found.push(("--set train.lora.rank=16", note, step));
+        }
+        found
     }
 
     /// A refusal, with the variants that would fit.
@@ -302,6 +322,12 @@ fn full_name(model: &str) -> String {
         .then(|| std::path::absolute(path).ok())
         .flatten();
     absolute.map_or(model.to_owned(), |path| path.display().to_string())
+}
+
+fn is_lora_open(config: &RunConfig) -> bool {
+    let mut adapted = config.clone();
+    let asked = adapted.train.lora.replace(LoraSection::default());
+    asked.is_none() && adapted.validate().is_ok()
 }
 
 /// Counts bytes that the process holds and nobody foresaw.

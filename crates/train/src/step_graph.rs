@@ -343,8 +343,8 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     seeds_back
 }
 
-/// The passes over one sample: what a model consists of.
-pub(crate) fn write_forward_of_one(config: &StepConfig) -> Graph {
+/// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
+pub(crate) fn write_parameters(config: &StepConfig) -> Graph {
     let shape = StepShape {
         batch_size: 1,
         gradient_accumulation: 1,

@@ -51,7 +51,7 @@ impl Chart<'_> {
             cells.iter_mut().for_each(|row| row[column] = '|');
         }
         self.draw_stairs(&scale, &mut cells);
-        let mut text = "\nMemory against speed: the fastest plan by budget\n".to_owned();
+        let mut text = "\nMemory against speed\n".to_owned();
         for (index, row) in cells.iter().enumerate() {
             let label = match index {
                 0 => show_time(first.step_ms),

@@ -42,6 +42,21 @@ fn assert_candidate(candidate: &Value) {
     assert!(candidate["step_ms"].as_f64().unwrap() > 0.0);
 }
 
+/// Ascending in memory, descending in time, with the choice and the knee on it.
+fn assert_curve(plan: &Value) {
+    let curve = plan["curve"].as_array().unwrap();
+    curve.iter().for_each(assert_candidate);
+    for pair in curve.windows(2) {
+        assert!(bytes(&pair[0], "process_bytes") < bytes(&pair[1], "process_bytes"));
+        assert!(pair[0]["step_ms"].as_f64() > pair[1]["step_ms"].as_f64());
+    }
+    assert!(curve.contains(&plan["chosen"]), "{plan}");
+    if let Some(knee) = plan["knee_bytes"].as_u64() {
+        let mut sizes = curve.iter().map(|one| bytes(one, "process_bytes"));
+        assert!(sizes.any(|size| size == knee));
+    }
+}
+
 #[test]
 fn plan() {
     for options in [
@@ -54,6 +69,7 @@ fn plan() {
         let plan = plan.json();
         assert_has(&plan, &["device", "budget_bytes", "chosen", "alternatives"]);
         assert_eq!(plan["device"], "cpu");
+        assert_curve(&plan);
         let alternatives = plan["alternatives"].as_array().unwrap();
         let suggestion = plan.get("suggestion").filter(|value| !value.is_null());
         for candidate in alternatives

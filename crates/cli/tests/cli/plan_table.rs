@@ -174,3 +174,23 @@ fn counts_agree_with_their_nouns() {
         }
     }
 }
+
+#[test]
+fn memory_against_speed_is_drawn_with_the_choice_and_the_budget() {
+    let text = shown("");
+    let drawing = below(&text, "Memory against speed");
+    assert!(drawing.len() > 12, "{text}");
+    assert!(
+        drawing
+            .iter()
+            .all(|line| line.len() <= 80 && line.is_ascii())
+    );
+    let chosen = text.lines().find(|line| line.contains("@ chosen: "));
+    let chosen = chosen.unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(drawing.iter().filter(|line| line.contains('@')).count(), 2);
+    let (_, memory) = chosen.split_once(" in ").unwrap();
+    assert!(
+        text.contains(&format!("Memory: {memory} of 200.0 MiB")),
+        "{text}"
+    );
+}

@@ -62,7 +62,8 @@ fn a_refusal_names_the_smallest_budget_and_changes() {
             answer.stderr
         );
         let hints = &lines[1..];
-        assert!((1..=3).contains(&hints.len()), "{}", answer.stderr);
+        // Three that change no number of the run's, and two that do.
+        assert!((1..=5).contains(&hints.len()), "{}", answer.stderr);
         assert!(hints.iter().all(|hint| hint.starts_with("hint: --")));
 
         // The same as JSON, from one process: from start to start it varies what just fits.
@@ -157,6 +158,44 @@ fn every_change_offered_fits_when_it_is_typed() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What changes numbers is offered where the run does not use it, and said to.
+#[test]
+fn fewer_bits_and_adapters_are_offered_with_their_bytes() {
+    // The weights alone need more than half of this; their moments are the rest.
+    let offered = |options: &str| -> Vec<String> {
+        let refusal = refusal(options);
+        let changes = refusal["changes"].as_array().unwrap().iter();
+        let set = changes.filter(|one| one["change"].as_str().unwrap().starts_with("--set"));
+        let shown = set.map(|one| {
+            assert!(bytes(one, "process_bytes") <= bytes(&refusal, "budget_bytes"));
+            let change = one["change"].as_str().unwrap();
+            assert!(change.contains("(other numbers: "), "{change}");
+            change.split(" (").next().unwrap().to_owned()
+        });
+        shown.collect()
+    };
+    let eight_bit = "--set train.optimizer_state=8bit";
+    let adapters = "--set train.lora.rank=16";
+    let tight = "--effective-batch 8 --memory MEMORY";
+    let smallest = {
+        let options = tight.replace("MEMORY", "20MiB");
+        bytes(&refusal(&options), "smallest_budget_bytes")
+    };
+    // A little less than what it needs: either would do.
+    let options = tight.replace("MEMORY", &format!("{}MiB", (smallest - 4 * MIB) / MIB));
+    assert_eq!(offered(&options), [eight_bit, adapters]);
+    // What it uses already is not offered again.
+    let less = |change: &str| {
+        let refusal = refusal(&format!("--effective-batch 8 --memory 20MiB {change}"));
+        let enough = bytes(&refusal, "smallest_budget_bytes") / MIB - 4;
+        offered(&format!(
+            "--effective-batch 8 --memory {enough}MiB {change}"
+        ))
+    };
+    assert!(!less(eight_bit).contains(&eight_bit.to_owned()));
+    assert!(!less(adapters).contains(&adapters.to_owned()));
 }
 
 /// The effective batch of options that do not fit: given, or what the others come to.

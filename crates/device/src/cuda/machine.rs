@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use holdall_graph::MemorySpace;
 use holdall_plan::{Place, Program, ProgramId, Stage, StepPlan};
@@ -157,12 +158,14 @@ impl CudaMachine {
     ) -> Result<(), DeviceError> {
         self.issuer(cuda, arithmetic, Pass::Issue, Stage::Begin.id(), 0)
             .noise()?;
+        let began = Instant::now();
         told_if_slow("Choosing product algorithms (once; kept on disk)", || {
             programs(plan).try_for_each(|(id, program)| {
                 let issuer = self.issuer(cuda, arithmetic, Pass::Prepare, id, 0);
                 issuer.program(program)
             })
         })?;
+        cuda.count_choosing(began.elapsed());
         cuda.keep_algorithms();
         // Nothing of this may be taken for data: indices above all.
         self.compute.clear(self.arena.address, self.arena.bytes)?;

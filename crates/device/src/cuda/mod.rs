@@ -35,7 +35,8 @@ pub mod ranks;
 mod target;
 mod tuning_cache;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 pub(crate) use driver::Pinned;
 pub use driver::allocations;
@@ -76,6 +77,8 @@ pub struct Cuda {
     /// Bytes of the card that were in use before this process came, where the driver told.
     others_bytes: Option<u64>,
     peak_bytes: Mutex<u64>,
+    /// Spent on choosing algorithms.
+    time_of_choosing: Mutex<Duration>,
     context: Context,
 }
 
@@ -89,6 +92,21 @@ pub fn count() -> Result<usize, DeviceError> {
 }
 
 impl Cuda {
+    /// What was spent on choosing algorithms: once for each product of a machine, and kept on disk.
+    pub fn time_of_choosing(&self) -> Duration {
+        *self
+            .time_of_choosing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count_choosing(&self, time: Duration) {
+        *self
+            .time_of_choosing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) += time;
+    }
+
     /// Opens the GPU with this number.
     pub fn open(ordinal: usize) -> Result<Cuda, DeviceError> {
         let found = libraries::load().map_err(|missing| match missing {
@@ -130,6 +148,7 @@ impl Cuda {
             found,
             others_bytes,
             peak_bytes: Mutex::default(),
+            time_of_choosing: Mutex::default(),
             context,
         })
     }

@@ -21,11 +21,11 @@ pub enum ElementsMut<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Its elements as they lie in memory.
+    /// Its elements as they lie in memory; those of a weight with an adapter merged with it.
     pub fn elements(&self) -> Result<Elements<'a>, DeviceError> {
         let (machine, place) = (self.machine, &self.place);
         Ok(match Values::format(self) {
-            ElementFormat::F32 => Elements::F32(machine.read(place)?),
+            ElementFormat::F32 => Elements::F32(self.read()?),
             ElementFormat::Bf16 => Elements::Bf16(machine.read(place)?),
             ElementFormat::U8 => Elements::U8(machine.read(place)?),
         })
