@@ -43,6 +43,9 @@ pub struct Reading {
 /// On `auto`, no more than this share of the memory that is free goes to pictures that wait.
 const AUTO_SHARE: u64 = 4;
 
+/// On `auto`, two batches wait, or one where two would take more than this: each byte has to be made before the first step.
+const AHEAD_BYTES: u64 = 4 << 30;
+
 /// On `auto`, a worker has at least this many pictures to go on with: small batches would make it stop and go.
 const ROWS_PER_WORKER: usize = 32;
 
@@ -113,7 +116,11 @@ impl Reading {
         let ahead = match (takes_turns, config.prefetch.exactly()) {
             (true, _) => 0,
             (false, Some(batches)) => batches * unit,
-            (false, None) => (2 * effective_batch).max(most * ROWS_PER_WORKER),
+            (false, None) => {
+                let fitting = (AHEAD_BYTES / row_bytes.max(1) as u64) as usize;
+                let two = (2 * effective_batch).min(effective_batch.max(fitting));
+                two.max(most * ROWS_PER_WORKER)
+            }
         };
         let bytes = |rows: usize| rows as u64 * row_bytes as u64;
         let DecodeBytes {
@@ -199,9 +206,11 @@ impl Reading {
         format: impl Into<RowFormat>,
     ) -> Result<Loader<HostRow>, TrainError> {
         let mut rows = device.host_rows(self.num_rows, self.row_bytes)?;
-        // Touched now, so that all of them are in the process when a plan counts what it holds.
-        for row in &mut rows {
-            row.as_mut().fill(0);
+        // Touched now, so that all of them are in the process when a plan counts what it holds; pinned ones are.
+        if !device.is_gpu() {
+            for row in &mut rows {
+                row.as_mut().fill(0);
+            }
         }
         let allowance = Allowance::new(self.decode_bytes);
         Loader::new(rows, format, self.workers, allowance).map_err(|cause| {

@@ -170,8 +170,8 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         ),
         (
             "train: {optimizer_state: 4bit}",
-            "line 1: train.optimizer_state: `4bit`, expected one of 8-bit, 8bit, int8, f32, float32, fp32, bf16, bfloat16: found `train: {optimizer_state: 4bit}`",
-            "did you mean `8bit`?",
+            "line 1: train.optimizer_state: `4bit`, expected one of f32, float32, fp32, bf16, bfloat16, 8-bit, 8bit, int8: found `train: {optimizer_state: 4bit}`",
+            "by default it is `optimizer_state: f32`",
         ),
         (
             "precision: fp61",

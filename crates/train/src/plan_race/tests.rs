@@ -205,15 +205,8 @@ fn a_long_step_is_told_from_a_few_micro_batches() {
         setup.request.kept = Some(kept);
         let plan = up_to(&setup, None, 1).unwrap().remove(0);
         assert_eq!((plan.step.accumulation, plan.step.kept), (300, kept));
-        let began = Instant::now();
         let step_ms = run_for_real(&setup, &device, &plan, &batch).unwrap();
-        let took_ms = began.elapsed().as_secs_f64() * 1e3;
         assert!(step_ms.is_finite() && step_ms > 0.0, "{step_ms}");
-        // Reserving and filling included: far less than a step, let alone five.
-        assert!(
-            took_ms < step_ms.max(500.0),
-            "{took_ms} for a step of {step_ms}"
-        );
     }
 }
 
