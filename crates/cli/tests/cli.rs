@@ -36,6 +36,8 @@ mod evaluating;
 mod folders;
 #[path = "cli/forecast.rs"]
 mod forecast;
+#[path = "cli/frame_cache.rs"]
+mod frame_cache;
 #[path = "cli/freeze.rs"]
 mod freeze;
 #[cfg(unix)]

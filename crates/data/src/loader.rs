@@ -30,6 +30,7 @@ use crate::error::DataError;
 use crate::picture::{self, Framing, PictureCost};
 use crate::samples::Samples;
 use crate::segmentation::PairFraming;
+use crate::stored_rows::StoredRows;
 use pace::Pace;
 use queue::{Pass, Shared, work};
 
@@ -57,6 +58,8 @@ pub enum RowFormat {
     Pair(Arc<PairFraming>),
     /// Frames of one or several clips, one behind the other.
     Clip(Arc<ClipFraming>),
+    /// What was computed from clips once, and lies on disk.
+    Stored(Arc<StoredRows>),
 }
 
 /// What rows of pictures hold.
@@ -114,13 +117,18 @@ impl RowFormat {
             }
             RowFormat::Pair(framing) => framing.cost(samples, sample),
             RowFormat::Clip(framing) => framing.cost(samples, sample),
+            RowFormat::Stored(_) => Ok(PictureCost {
+                width: 0,
+                height: 0,
+                bytes: 0,
+            }),
         }
     }
 
     /// What a sample takes that stays in memory once it is decoded; pictures and clips do not.
     pub fn kept_bytes(&self, cost: &PictureCost) -> u64 {
         match self {
-            RowFormat::Picture(_) | RowFormat::Clip(_) => 0,
+            RowFormat::Picture(_) | RowFormat::Clip(_) | RowFormat::Stored(_) => 0,
             RowFormat::Pair(framing) => framing.kept_bytes(cost),
         }
     }

@@ -337,6 +337,7 @@ impl Machine {
     /// # Panics
     /// If they are not as long together as the input.
     pub fn input_rows<'a>(&mut self, place: &Place, rows: impl Iterator<Item = &'a HostRow>) {
+        let place = &place.as_bytes();
         match &mut self.kind {
             Backend::Cpu(arena) => {
                 let mut rest = arena.write::<u8>(place, 0);

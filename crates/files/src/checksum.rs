@@ -23,6 +23,11 @@ impl Checksum {
         Checksum(xxh3_64(bytes))
     }
 
+    /// As bytes of a file.
+    pub fn to_bytes(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+
     /// Of the file at a path, and its length, read piece by piece.
     pub fn of_file(path: &Path) -> io::Result<(Checksum, u64)> {
         let (mut file, _) = open_regular(path)?;

@@ -48,17 +48,26 @@ pub struct FrameCounts {
     pub tokens: ValueId,
 }
 
-/// Writes the video half: pixels `[b, f, height, width, 3]` to unit-length features in `features_bp`. Returns the frame tokens
-/// as the decoder reads them, `[b, s, decoder's width]`, where there is a decoder.
+/// What clips come as.
+#[derive(Clone, Copy, Debug)]
+pub enum Clips {
+    /// Pixels, `[b, f, height, width, 3]`.
+    Pixels(ValueId),
+    /// What [`encode_frames`] left of them earlier, `[b, s, d]`: the vision tower does not run.
+    FrameTokens(ValueId),
+}
+
+/// Writes the video half: clips to unit-length features in `features_bp`. Returns the frame tokens as the decoder reads them,
+/// `[b, s, decoder's width]`, where there is a decoder.
 pub fn video(
     graph: &mut Graph,
     config: &VideoTextConfig,
-    pixels: ValueId,
+    clips: Clips,
     counts: Option<FrameCounts>,
     features_bp: ValueId,
 ) -> Option<ValueId> {
     graph.in_lane(VISION_LANE, |graph| {
-        let tokens_bsd = frame_tokens(graph, config, pixels);
+        let tokens_bsd = frame_tokens(graph, config, clips);
         pooling::write(graph, config, tokens_bsd, counts, features_bp);
         let decoder = config.decoder.as_ref()?;
         let tokens_bsd = match config.frame_positions {
@@ -87,8 +96,38 @@ fn add_frame_positions(
     )
 }
 
-/// What the vision tower leaves of each frame, `[b, s, d]`: all tokens, or the class token where nothing reads the others.
-fn frame_tokens(graph: &mut Graph, config: &VideoTextConfig, pixels: ValueId) -> ValueId {
+/// What the vision tower leaves of each frame, and which video of the sample it is of, `[b, s, d]`.
+fn frame_tokens(graph: &mut Graph, config: &VideoTextConfig, clips: Clips) -> ValueId {
+    let x_bsd = match clips {
+        Clips::Pixels(pixels) => encode_frames(graph, config, pixels),
+        Clips::FrameTokens(tokens_bsd) => {
+            declare_tower(graph, config);
+            tokens_bsd
+        }
+    };
+    if config.num_videos == 1 {
+        return x_bsd;
+    }
+    let width = config.vision.hidden_size;
+    let table = graph.parameter(VIDEO_EMBEDDING, &[config.num_videos, width], Decay::Yes);
+    let repeat = config.num_frames * config.encoded_tokens_per_frame();
+    graph.add_positions("video.tokens", x_bsd, table, repeat)
+}
+
+/// Declares the vision tower's parameters: they belong to the model, although nothing reads them.
+fn declare_tower(graph: &mut Graph, config: &VideoTextConfig) {
+    let tensors = config.tensors().into_iter();
+    let of_tower = tensors.filter(|(name, _)| {
+        name.starts_with("vision_model.") && !name.starts_with(pooling::POST_NORM)
+    });
+    for (name, dims) in of_tower {
+        graph.parameter(&name, &dims, Decay::No);
+    }
+}
+
+/// Writes the vision tower over frames `[b, f, height, width, 3]`; returns what it leaves of each, `[b, s, d]`: all tokens, or the
+/// class token where nothing reads the others.
+pub fn encode_frames(graph: &mut Graph, config: &VideoTextConfig, pixels: ValueId) -> ValueId {
     let [batch, frames, height, width, channels] = *graph.shape(pixels).dims() else {
         panic!("clips: pixels, expected [batch, frames, height, width, channels]");
     };
@@ -104,13 +143,7 @@ fn frame_tokens(graph: &mut Graph, config: &VideoTextConfig, pixels: ValueId) ->
     let [_, tokens, width] = *graph.shape(x).dims() else {
         unreachable!("blocks keep three dimensions");
     };
-    let x_bsd = graph.reshape(x, &[batch, frames * tokens, width]);
-    if config.num_videos == 1 {
-        return x_bsd;
-    }
-    let table = graph.parameter(VIDEO_EMBEDDING, &[config.num_videos, width], Decay::Yes);
-    let repeat = config.num_frames * tokens;
-    graph.add_positions("video.tokens", x_bsd, table, repeat)
+    graph.reshape(x, &[batch, frames * tokens, width])
 }
 
 /// Writes the text half; unit-length features go to `features_bp`. Programs that only look at texts have no `regularization`.

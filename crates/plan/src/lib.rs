@@ -23,6 +23,7 @@
 mod advice;
 mod curve;
 mod error;
+mod frozen_blocks;
 mod host_state;
 mod lanes;
 mod layout;
@@ -39,15 +40,14 @@ mod target;
 pub use advice::{Change, Variant, variants_that_fit};
 pub use curve::{knee, without_dominated};
 pub use error::PlanError;
+pub use frozen_blocks::num_trained_blocks;
 pub use host_state::HostState;
 pub use layout::{Breakdown, Layout, StepPlan};
 pub use lifetimes::{Lifetimes, lifetimes_of};
 pub use memory_map::{MappedOperation, MappedProgram, MemoryMap, PlacedBox, Tenant};
 pub use pack::{Item, Packing, liveness_peak, pack};
 pub use program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
-pub use recompute::{
-    LaneOrder, Recompute, RecomputePolicy, Rewritten, num_trained_blocks, rewrite,
-};
+pub use recompute::{LaneOrder, Recompute, RecomputePolicy, Rewritten, rewrite};
 pub use request::Request;
 pub use search::{
     Build, Candidate, Choice, Plan, StepShape, WeightCopies, contenders, plan, plan_of, search,

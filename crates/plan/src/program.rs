@@ -24,6 +24,23 @@ pub struct Place {
     pub dtype: DType,
 }
 
+impl Place {
+    /// The same bytes, whatever their number format.
+    ///
+    /// # Panics
+    /// If they do not lie one behind the other.
+    pub fn as_bytes(&self) -> Place {
+        assert_eq!(self.strides, self.shape.contiguous_strides(), "as a whole");
+        let shape = Shape::new(&[self.shape.num_elements() * self.dtype.bytes()]);
+        Place {
+            strides: shape.contiguous_strides(),
+            shape,
+            dtype: DType::U8,
+            ..*self
+        }
+    }
+}
+
 /// Scratch of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {

@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::advice::{changes, suggestion};
 use crate::curve::{levels, without_dominated};
 use crate::error::PlanError;
+use crate::frozen_blocks::num_trained_blocks;
 use crate::host_state::{HostState, OnHost};
 use crate::layout::{Breakdown, Layout, StepPlan};
 use crate::lifetimes::{lifetimes_of, lifetimes_of_rewritten};
-use crate::recompute::{RecomputePolicy, Rewritten, num_trained_blocks, rewrite};
+use crate::recompute::{RecomputePolicy, Rewritten, rewrite};
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 

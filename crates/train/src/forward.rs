@@ -155,8 +155,12 @@ fn row_bytes(device: &Device, task: &dyn Task) -> u64 {
 fn plan(task: &dyn Task, target: &dyn Target, arithmetic: Arithmetic, batch: usize) -> StepPlan {
     let mut graph = Graph::new(arithmetic.compute());
     task.write_programs(&mut graph, batch);
+    plan_graph(&graph, target)
+}
+
+fn plan_graph(graph: &Graph, target: &dyn Target) -> StepPlan {
     let nothing_recomputed = RecomputePolicy::uniform(Recompute::None, 0);
-    let lifetimes = lifetimes_of(&graph, &nothing_recomputed, target);
+    let lifetimes = lifetimes_of(graph, &nothing_recomputed, target);
     lifetimes.pack().plan(0, 0)
 }
 
@@ -202,6 +206,39 @@ impl ForwardModel {
         for batch in asked.unwrap_or_else(|| usual.collect()) {
             let mut plan = plan(task, &*target, arithmetic, batch);
             plan.process_bytes += batch as u64 * row_bytes;
+            smallest = smallest.min(plan.process_bytes);
+            if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {
+                let machine = Machine::new(device, &plan, arithmetic)?;
+                return Ok(ForwardModel {
+                    batch,
+                    plan,
+                    machine,
+                });
+            }
+        }
+        Err(PlanError::DoesNotFit {
+            budget_bytes: budget_bytes.unwrap_or(0),
+            smallest_bytes: smallest,
+            changes: Vec::new(),
+        }
+        .into())
+    }
+
+    /// The same for programs that `build` writes for a batch, in an arithmetic of their own: at most `most` samples at a time, whose
+    /// rows take so many bytes each.
+    pub(crate) fn of_graph(
+        device: &Device,
+        build: &dyn Fn(usize) -> Graph,
+        arithmetic: Arithmetic,
+        (most, row_bytes, budget_bytes): (usize, u64, Option<u64>),
+    ) -> Result<ForwardModel, TrainError> {
+        let target = device.target(arithmetic, 0)?;
+        let mut smallest = u64::MAX;
+        for batch in BATCHES.into_iter().filter(|batch| *batch <= most) {
+            let mut plan = plan_graph(&build(batch), &*target);
+            if !device.is_gpu() {
+                plan.process_bytes += batch as u64 * row_bytes;
+            }
             smallest = smallest.min(plan.process_bytes);
             if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {
                 let machine = Machine::new(device, &plan, arithmetic)?;

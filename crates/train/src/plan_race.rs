@@ -48,7 +48,7 @@ pub enum Choosing<'a> {
 const MOST_CONTENDERS: usize = 4;
 
 /// No further plan is run if it would end later than this, going by those before it.
-const TIME_OF_RACE: Duration = Duration::from_secs(6);
+const TIME_OF_RACE: Duration = Duration::from_secs(9);
 
 /// Steps that are not counted: the driver loads code at its first use.
 const WARM_UP_STEPS: usize = 2;

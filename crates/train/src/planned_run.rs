@@ -23,6 +23,7 @@ use crate::recorder::Recorder;
 use crate::site::Site;
 use crate::skipped::SkippedFile;
 use crate::step::Step;
+use crate::task::Storing;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
 #[derive(Serialize)]
@@ -137,6 +138,10 @@ impl PlannedRun {
             request.kept = Some(split.kept_micro_batches);
         }
         let effective_batch = prepared.note_on_effective_batch()?;
+        let mut choosing = choosing;
+        let Some(has_rows) = store_rows(&mut prepared, &device, stop, &mut choosing)? else {
+            return Ok(None);
+        };
         // The first batch is read before the plan is made: what reading takes is then in the process that is measured.
         let (done, cursor) = checkpoint.as_ref().map_or((0, None), |checkpoint| {
             (checkpoint.state.step, checkpoint.state.cursor)
@@ -160,10 +165,12 @@ impl PlannedRun {
             let free = budget.saturating_sub(held);
             feed.allow(costs.together_bytes(workers).min(free));
         }
-        feed.train(&config, &prepared);
+        if has_rows {
+            feed.train(&config, &prepared);
+        }
         let bring = |feed: &mut Feed, prepared: &Prepared| {
             let is_over = done >= per_epoch * config.train.epochs as u64;
-            is_over || feed.bring(done + 1, prepared, stop)
+            is_over || !has_rows || feed.bring(done + 1, prepared, stop)
         };
         if !bring(&mut feed, &prepared) {
             return Ok(None);
@@ -285,6 +292,34 @@ impl PlannedRun {
     pub fn total_steps(&self) -> u64 {
         self.steps_per_epoch() * self.config.train.epochs as u64
     }
+}
+
+/// Computes rows that are computed once, and opens them; whether there are rows to read, or `None` if it was stopped. For a plan that
+/// is only looked at, nothing is computed or written.
+fn store_rows(
+    prepared: &mut Prepared,
+    device: &Device,
+    stop: &AtomicBool,
+    choosing: &mut Choosing<'_>,
+) -> Result<Option<bool>, TrainError> {
+    let setup = &mut prepared.setup;
+    if !setup.step.task.stores_rows() {
+        return Ok(Some(true));
+    }
+    let Choosing::Measured(tell) = choosing else {
+        return Ok(Some(false));
+    };
+    let storing = Storing {
+        device,
+        budget_bytes: setup.budget_bytes,
+        stop,
+        tell: &mut **tell,
+    };
+    let rows = setup.step.task.store_rows(storing)?;
+    Ok(rows.map(|rows| {
+        setup.rows = rows;
+        true
+    }))
 }
 
 /// Where training pictures are among the lists of [`costs_of`]; those held out follow.

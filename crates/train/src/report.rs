@@ -222,6 +222,10 @@ pub struct Summary {
     pub arena_bytes: u64,
     /// Where the weights came from.
     pub weights: String,
+    /// Numbers of the model.
+    pub parameters: u64,
+    /// Those that were trained: `train: freeze` leaves others out.
+    pub trained_parameters: u64,
     /// The best evaluation, whose model is in `model/`.
     pub best: Option<Best>,
     /// The last evaluation, part by part.

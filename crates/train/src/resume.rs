@@ -6,7 +6,7 @@ use crate::config::RunConfig;
 use crate::error::TrainError;
 
 /// Keys that a run may go on with, changed: how long, how fast, when to look and save, and within what.
-const MAY_CHANGE: [&str; 22] = [
+const MAY_CHANGE: [&str; 23] = [
     "train.epochs",
     "train.lr",
     "train.lr_head",
@@ -24,6 +24,7 @@ const MAY_CHANGE: [&str; 22] = [
     "data.max_skipped",
     "data.replaced_pictures",
     "data.picture_check",
+    "video_text.cache_folder",
     "memory",
     "host_memory",
     "num_threads",

@@ -546,7 +546,7 @@ impl Step {
                 place.unwrap_or_else(|| panic!("the graph has no endpoint `{}`", column.endpoint));
             match &column.values {
                 Values::Bytes(bytes) => {
-                    machine.input(&place, |to: &mut [u8]| micro.copy(bytes, to))
+                    machine.input(&place.as_bytes(), |to: &mut [u8]| micro.copy(bytes, to));
                 }
                 Values::Rows(all) => machine.input_rows(&place, micro.rows(all)),
                 Values::Floats(floats) => {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use holdall_data::loader::{Loaded, Loader, Skipped};
+use holdall_data::loader::{Loaded, Loader, RowFormat, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
 use holdall_graph::Graph;
@@ -129,6 +129,16 @@ pub trait Task: Send + Sync {
     /// Bytes of a picture as it is read.
     fn picture_bytes(&self) -> usize;
 
+    /// Whether rows are computed once, before the first step, and read from disk from then on.
+    fn stores_rows(&self) -> bool {
+        false
+    }
+
+    /// Computes such rows as far as they are not there yet, and says how they are read; `None` if it was stopped.
+    fn store_rows(&self, _storing: Storing<'_>) -> Result<Option<RowFormat>, TrainError> {
+        unreachable!("the task stores no rows")
+    }
+
     /// Bytes that a batch takes on the host beside its pictures' rows, and with them where they are bytes of its own.
     fn batch_bytes(&self, num_samples: usize) -> u64;
 
@@ -207,6 +217,18 @@ pub trait Task: Send + Sync {
 
     /// Writes everything that using the model takes into a folder that is there.
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError>;
+}
+
+/// What computing rows once works with.
+pub struct Storing<'a> {
+    /// Where programs run.
+    pub device: &'a Device,
+    /// What the process may hold.
+    pub budget_bytes: Option<u64>,
+    /// Ends it; what was computed stays.
+    pub stop: &'a AtomicBool,
+    /// Hears lines for people.
+    pub tell: &'a mut dyn FnMut(&str),
 }
 
 /// What an evaluation works with.

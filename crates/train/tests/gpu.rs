@@ -16,6 +16,8 @@ mod classify;
 mod evaluation;
 #[path = "gpu/forecast.rs"]
 mod forecast;
+#[path = "gpu/freeze.rs"]
+mod freeze;
 #[path = "gpu/host_state.rs"]
 mod host_state;
 #[path = "gpu/in_parts.rs"]

@@ -207,6 +207,7 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
         job: match (&format, arguments.eval) {
             (RowFormat::Clip(_), true) => "loader, evaluation, clips",
             (RowFormat::Clip(_), false) => "loader, training, clips",
+            (RowFormat::Stored(_), _) => "loader, stored rows",
             (RowFormat::Pair(_), true) => "loader, evaluation, pairs",
             (RowFormat::Pair(_), false) => "loader, training, pairs",
             (RowFormat::Picture(_), true) => "loader, evaluation",
@@ -307,6 +308,8 @@ fn decode_only(samples: &Samples, format: &RowFormat, threads: usize) -> f64 {
                             let row = row.as_mut_slice();
                             let _ = framing.write_row(samples, sample, None, &mut scratch, row);
                         }
+                        // Nothing is decoded of them.
+                        RowFormat::Stored(_) => {}
                         RowFormat::Pair(framing) => {
                             let RowShape {
                                 channels, depth, ..

@@ -10,7 +10,7 @@ use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
 use crate::typed::{Answer, BAD_INPUT, DONE, holdall, holdall_words, start};
 
 /// Drawn clips of a few frames, and the CSV that names them.
-fn with_clips(count: usize) -> (Home, PathBuf) {
+pub fn with_clips(count: usize) -> (Home, PathBuf) {
     let home = Home::empty();
     let config = MovingShapesConfig {
         count,

@@ -122,7 +122,7 @@ impl<R> Shared<R> {
         let mut state = self.lock();
         state.course += 1;
         state.delivered = match course {
-            Course::Once | Course::Drawn { .. } => Cursor::default(),
+            Course::Once | Course::From { .. } | Course::Drawn { .. } => Cursor::default(),
             Course::Epochs { from, .. } => from,
         };
         state.at = state.known(&samples);
@@ -461,6 +461,9 @@ fn read(
             return framing
                 .write_row(samples, sample, occasion, scratch, out)
                 .map(Some);
+        }
+        (RowFormat::Stored(rows), occasion) => {
+            return rows.read(samples, sample, occasion, scratch, out).map(Some);
         }
         (RowFormat::Pair(framing), occasion) => {
             framing.write_row_by(cache, samples, sample, occasion, scratch, out)

@@ -53,6 +53,11 @@ impl Shard {
 pub enum Course {
     /// Each once, in the order of the file.
     Once,
+    /// Each from this one on, in the order of the file.
+    From {
+        /// The first.
+        first: u32,
+    },
     /// So many of them, drawn with a seed: each at most once, in the order of the file.
     Drawn {
         /// How many; all, where there are fewer.
@@ -123,7 +128,7 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(samples: Arc<Samples>, course: Course) -> Stream {
         let from = match course {
-            Course::Once | Course::Drawn { .. } => Cursor::default(),
+            Course::Once | Course::From { .. } | Course::Drawn { .. } => Cursor::default(),
             Course::Epochs { from, .. } => from,
         };
         let mut stream = Stream {
@@ -146,6 +151,7 @@ impl Stream {
     fn order_of(&self, epoch: u64) -> Vec<u32> {
         match self.course {
             Course::Once => (0..self.samples.len() as u32).collect(),
+            Course::From { first } => (first..self.samples.len() as u32).collect(),
             Course::Drawn { count, seed } => drawn(self.samples.len(), count, seed),
             Course::Epochs {
                 seed,
@@ -178,7 +184,7 @@ impl Stream {
 
     fn has_epoch(&self) -> bool {
         match self.course {
-            Course::Once | Course::Drawn { .. } => false,
+            Course::Once | Course::From { .. } | Course::Drawn { .. } => false,
             Course::Epochs { until, .. } => self.epoch + 1 < until && self.good > 0,
         }
     }

@@ -141,6 +141,14 @@ impl VideoTextConfig {
         self.backbone().num_tokens()
     }
 
+    /// Tokens that the vision tower leaves of a frame: all, or the class token where nothing reads the others.
+    pub fn encoded_tokens_per_frame(&self) -> usize {
+        match self.reads_all_tokens() {
+            true => self.tokens_per_frame(),
+            false => 1,
+        }
+    }
+
     /// Tokens that the decoder attends to.
     pub fn num_frame_tokens(&self) -> usize {
         self.frames() * self.tokens_per_frame()

@@ -21,7 +21,7 @@ use crate::transformer::{Use, linear_parameters, norm};
 pub(crate) const TEMPORAL_POSITIONS: &str = "temporal.positions";
 pub(crate) const TEMPORAL_LAYERS: &str = "temporal.layers";
 pub(crate) const ATTENTION_POOL: &str = "attention_pool";
-const POST_NORM: &str = "vision_model.post_layernorm";
+pub(super) const POST_NORM: &str = "vision_model.post_layernorm";
 const PROJECTION: &str = "visual_projection";
 
 /// Writes the pooling of all frame tokens, or of class tokens where there are no others, into `features_bp`.

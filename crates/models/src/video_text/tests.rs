@@ -76,7 +76,13 @@ fn write(config: &VideoTextConfig, compute: DType) -> Graph {
         graph.statistic(name, &dims)
     });
     logit_scale(&mut graph);
-    let frame_tokens = video(&mut graph, config, pixels, Some(counts), clips);
+    let frame_tokens = video(
+        &mut graph,
+        config,
+        Clips::Pixels(pixels),
+        Some(counts),
+        clips,
+    );
     text(&mut graph, config, &inputs, texts, None);
     assert_eq!(frame_tokens.is_some(), config.decoder.is_some());
     if let (Some(tokens), Some(decoder)) = (frame_tokens, &config.decoder) {

@@ -50,7 +50,7 @@ pub use self::sections::{OptimizerSection, TrainSection};
 pub use self::unet_section::UnetSection;
 pub(crate) use self::validate::{Wrong, check};
 pub use self::video_text_section::{
-    DecoderChoice, DecoderSection, PoolingName, SameText, VideoTextSection,
+    DecoderChoice, DecoderSection, FrameCacheChoice, PoolingName, SameText, VideoTextSection,
 };
 use crate::budget::Memory;
 use crate::error::TrainError;

@@ -41,6 +41,10 @@ pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
     {
         start(model);
     }
+    let section = layer.get_mut("video_text");
+    if let Some(value) = section.and_then(|section| section.get_mut("cache_folder")) {
+        start(value);
+    }
     let lora = layer
         .get_mut("train")
         .and_then(|train| train.get_mut("lora"));
@@ -83,6 +87,7 @@ pub(super) fn absolute(config: &RunConfig) -> RunConfig {
     let lora = config.train.lora.as_mut();
     lora.and_then(|lora| lora.adapter.as_mut()).map(full);
     let section = &mut config.video_text;
+    section.cache_folder.as_mut().map(full);
     let named = [&mut section.text_model, &mut section.tokenizer];
     let of_section = named.into_iter().flatten().map(|name| (name, false));
     for (name, is_model) in of_section.chain([(&mut config.model, true)]) {

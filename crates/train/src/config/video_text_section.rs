@@ -1,6 +1,7 @@
 //! The `video_text:` section: what differs from the model that `model:` names, and how clips with equal texts count.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::ser::Serializer;
@@ -26,6 +27,23 @@ pub struct VideoTextSection {
     pub tokenizer: Option<String>,
     /// What clips with equal texts are to each other.
     pub same_text: SameText,
+    /// What a frozen vision tower computes once, before the first step.
+    pub cache: FrameCacheChoice,
+    /// Where that is kept; beside the data by default.
+    pub cache_folder: Option<PathBuf>,
+}
+
+/// What a frozen vision tower computes once and leaves on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FrameCacheChoice {
+    /// Nothing: it runs in every step.
+    #[default]
+    None,
+    /// All that the model reads of each frame.
+    Features,
+    /// The class token of each frame, for models that read no other.
+    ClassTokens,
 }
 
 /// How frames become one feature.

@@ -12,6 +12,7 @@ use crate::checkpoint::Best;
 use crate::error::{TrainError, without_hint};
 use crate::export::save_model;
 use crate::failure_file;
+use crate::frozen::ParameterCount;
 use crate::report::{ModelOfRun, Outcome, Summary};
 
 /// Where a run stands.
@@ -85,6 +86,7 @@ impl Trainer {
             }
         };
         let chosen = &self.planned.plan.chosen;
+        let parameters = ParameterCount::of(&self.step.plan().graph);
         let summary = Summary {
             device: self.planned.device.kind(),
             effective_batch: self.planned.split.effective_batch,
@@ -109,6 +111,8 @@ impl Trainer {
             planned_arena_bytes: self.planned_bytes[1],
             arena_bytes: self.step.arena_bytes(),
             weights: self.step.config().task.describe_weights(),
+            parameters: parameters.all,
+            trained_parameters: parameters.trained,
             best: self.state.best.clone(),
             metrics: self.state.last_scores.clone(),
             found: self.state.last_scores.first().map(|metrics| {

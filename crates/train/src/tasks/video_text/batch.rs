@@ -25,6 +25,8 @@ use crate::task::Task;
 
 /// Frames, `[b, f, height, width, 3]`.
 pub(super) const PIXELS: &str = "pixels";
+/// Frame tokens that were computed earlier, `[b, s, d]`, in the place of frames.
+pub(super) const FRAME_TOKENS: &str = "stored frame tokens";
 /// Frames that are there, `[b]`, where some may lack.
 pub(super) const FRAME_COUNTS: &str = "frame counts";
 /// Frame tokens that are there: those frames times the tokens of a frame, `[b]`.
@@ -98,7 +100,7 @@ pub fn batch_of(
     let mut batch = Batch {
         num_samples,
         columns: vec![Column {
-            endpoint: PIXELS.to_owned(),
+            endpoint: task.clip_endpoint().to_owned(),
             scope: Scope::MicroBatch,
             values: Values::Bytes(pixels.copied().collect()),
         }],
@@ -159,7 +161,10 @@ pub(super) fn fill(task: &VideoTextTask, batch: &mut Batch, loaded: &Loaded<Host
     let text_of = |row: usize| data.train.caption_id(loaded.samples[row] as usize) as usize;
     let order = sorted_by(loaded.rows.len(), |row| texts.length(text_of(row)));
     batch.num_samples = order.len();
-    batch.set_rows(PIXELS, order.iter().map(|&row| &loaded.rows[row]));
+    batch.set_rows(
+        task.clip_endpoint(),
+        order.iter().map(|&row| &loaded.rows[row]),
+    );
     if task.masks_frames {
         let counts = batch.indices(FRAME_COUNTS, Scope::MicroBatch);
         counts.clear();

@@ -1,5 +1,7 @@
 //! Captions that an evaluation wrote: what they are worth, and the files to look at.
 
+use std::borrow::Cow;
+
 use holdall_data::samples::Samples;
 use holdall_files::thousands;
 use holdall_metrics::captions::CaptionScores;
@@ -45,12 +47,12 @@ impl WrittenCaptions {
     }
 
     /// Takes the caption of a clip with its rank, and its frames as they were read.
-    pub(super) fn add(
+    pub(super) fn add<'f>(
         &mut self,
         samples: &Samples,
         (clip, rank): (u32, Option<f64>),
         caption: String,
-        frames: &[u8],
+        frames: impl FnOnce() -> Cow<'f, [u8]>,
     ) {
         let truth = samples.caption(clip as usize).to_owned();
         let pair = (caption.clone(), vec![truth]);

@@ -14,7 +14,7 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use super::predict::write_captions;
-use super::programs::{Clips, write_decoding};
+use super::programs::{CachedClips, write_decoding};
 use crate::error::TrainError;
 use crate::forward::Forward;
 use crate::generation::{
@@ -100,12 +100,12 @@ struct Programs {
 
 impl Programs {
     /// Of so many rows of frame tokens; `write` gets them and how many count.
-    fn new(rows: usize, write: impl FnOnce(&mut Graph, &Clips)) -> Programs {
+    fn new(rows: usize, write: impl FnOnce(&mut Graph, &CachedClips)) -> Programs {
         let device = Device::on_cpu(Cpu::open(Some(2)).expect("two threads"));
         let mut graph = Graph::new(DType::F32);
         let frame_tokens = graph.input("frames", &[rows, FRAME_TOKENS, 32], DType::F32);
         let tokens = graph.input("counts", &[rows], DType::I64);
-        let clips = Clips {
+        let clips = CachedClips {
             batch: rows,
             frame_tokens,
             // The decoder asks for tokens alone.

@@ -9,6 +9,7 @@
 //!
 //! Features wait on the host; everything else is counted as it comes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -271,7 +272,10 @@ impl<'t, 'a> Pass<'t, 'a> {
             for (row, generated) in reader.captions(&numbers)?.iter().enumerate() {
                 let clip = loaded.samples[row];
                 let caption = task.data().caption_text().decode(&generated.tokens)?;
-                let frames = loaded.rows[row].as_ref();
+                let frames = || match &task.frame_cache {
+                    None => Cow::Borrowed(loaded.rows[row].as_ref()),
+                    Some(cache) => Cow::Owned(cache.frames(samples, clip as usize)),
+                };
                 written.add(samples, (clip, ranks.of(clip)), caption, frames);
             }
             (self.tell)(self.done + written.len(), self.total);

@@ -1,5 +1,7 @@
 //! The clips with the best and the worst captions, with small pictures of their frames, for people to look at.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use holdall_data::picture::thumbnail;
@@ -44,13 +46,13 @@ impl Examples {
     }
 
     /// A clip with its caption, and its frames as they were read. The first of equals stays.
-    pub(super) fn see(
+    pub(super) fn see<'f>(
         &mut self,
         clip: u32,
         bleu4: f64,
         rank: Option<f64>,
         caption: &str,
-        frames: &[u8],
+        frames: impl FnOnce() -> Cow<'f, [u8]>,
     ) {
         let among_best = self.best.partition_point(|other| other.bleu4 >= bleu4);
         let among_worst = self.worst.partition_point(|other| other.bleu4 <= bleu4);
@@ -62,7 +64,7 @@ impl Examples {
             bleu4,
             rank,
             caption: caption.to_owned(),
-            frames: thumbnails(frames, self.frames_per_clip),
+            frames: thumbnails(&frames(), self.frames_per_clip),
         };
         for (list, place) in [(&mut self.best, among_best), (&mut self.worst, among_worst)] {
             if place < NUM_CLIPS {
@@ -101,6 +103,9 @@ fn lines(examples: &[Example], samples: &Samples) -> Value {
 
 /// Up to [`NUM_FRAMES`] of a clip's frames, evenly spread, as data that a page can show.
 fn thumbnails(clip: &[u8], num_frames: usize) -> Vec<String> {
+    if clip.is_empty() {
+        return Vec::new();
+    }
     let shown = num_frames.min(NUM_FRAMES);
     let bytes = clip.len() / num_frames.max(1);
     let frame = |index: usize| {
@@ -127,7 +132,9 @@ mod tests {
         for index in 0..20_u32 {
             builder.push(&format!("clips/{index}"), Some("a text"), index + 2);
             let bleu4 = f64::from((index * 7) % 20) / 20.0;
-            examples.see(index, bleu4, Some(1.0), "a caption", &clip);
+            examples.see(index, bleu4, Some(1.0), "a caption", || {
+                Cow::Borrowed(&clip)
+            });
         }
         let samples = builder.finish(Vec::new());
         let scores = |value: Value| -> Vec<f64> {
@@ -152,7 +159,7 @@ mod tests {
         // With few clips, the best are shown as such.
         let mut few = Examples::new(1);
         for index in 0..8 {
-            few.see(index, 0.5, None, "a caption", &clip[..48]);
+            few.see(index, 0.5, None, "a caption", || Cow::Borrowed(&clip[..48]));
         }
         assert_eq!(scores(few.best(&samples)).len(), 6);
         assert!(scores(few.worst(&samples)).is_empty());

@@ -10,12 +10,15 @@
 //! short length together: [`batch`](self).
 
 mod batch;
+mod cacheable;
 mod captions;
 #[cfg(test)]
 mod decoding_tests;
 mod evaluate;
 mod examples;
 mod export;
+mod frame_cache;
+mod frame_encoder;
 mod lengths;
 mod opened_model;
 mod predict;
@@ -31,12 +34,13 @@ mod tokens;
 use std::path::Path;
 use std::sync::Arc;
 
-use holdall_data::loader::Loaded;
+use holdall_data::loader::{Loaded, RowFormat};
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
 use holdall_graph::ops::contrastive::CONTRASTIVE_TILE;
 use holdall_graph::ops::vocabulary_loss::vocabulary_tile;
-use holdall_graph::{DType, Graph};
+use holdall_graph::{DType, Graph, ValueId};
+use holdall_models::video_text::Clips;
 use holdall_models::video_text::config::{DecoderConfig, TextTower, VideoTextConfig};
 
 pub use batch::{Texts, batch_of};
@@ -46,6 +50,7 @@ pub use saved_model::SavedVideoText;
 pub use step::Coupling;
 pub use tokens::{TokenizedTexts, VideoTextData};
 
+use self::frame_cache::FrameCache;
 use self::opened_model::StartingPoint;
 use super::classify::{self, Head};
 use crate::batch::{Batch, MicroBatch};
@@ -54,7 +59,7 @@ use crate::error::TrainError;
 use crate::scores::{Direction, Scores};
 use crate::step::Step;
 use crate::step_graph::StepWriter;
-use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
+use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Storing, Task, Unfinished};
 
 /// Places of the losses in sums and seeds: the caption's only where there is a decoder, heads behind it.
 const CONTRASTIVE: usize = 0;
@@ -67,6 +72,15 @@ pub enum Padding {
     ToTheLongest,
     /// The longest text of the run.
     Full,
+}
+
+/// What clips come as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClipInput {
+    /// Frames, which go through the vision tower.
+    Pixels,
+    /// What the vision tower left of them, computed once, in this number format.
+    FrameTokens(DType),
 }
 
 /// Clips, texts and captions.
@@ -82,6 +96,8 @@ pub struct VideoTextTask {
     pub num_caption_tokens: usize,
     /// Number format of the frames in the batch.
     pub pixels: DType,
+    /// What clips come as.
+    pub clip_input: ClipInput,
     /// Whether clips may lack frames, which then count for nothing.
     pub masks_frames: bool,
     /// Weight of the contrastive loss.
@@ -116,6 +132,8 @@ pub struct VideoTextTask {
     weights: Option<Arc<StartingPoint>>,
     /// Texts and labels of the run's samples, where there are any.
     data: Option<Arc<VideoTextData>>,
+    /// Where frame tokens are kept that are computed once.
+    frame_cache: Option<Arc<FrameCache>>,
 }
 
 impl VideoTextTask {
@@ -137,6 +155,7 @@ impl VideoTextTask {
             model,
             heads,
             pixels: DType::U8,
+            clip_input: ClipInput::Pixels,
             masks_frames: false,
             contrastive_weight: 1.0,
             caption_weight: 0.5,
@@ -153,6 +172,7 @@ impl VideoTextTask {
             evaluation: EvaluationSection::default(),
             weights: None,
             data: None,
+            frame_cache: None,
         }
     }
 
@@ -190,6 +210,31 @@ impl VideoTextTask {
         match self.model.decoder {
             Some(_) => CAPTION + 1,
             None => CONTRASTIVE + 1,
+        }
+    }
+
+    /// Declares clips: as an input of what is written, by its name and the sizes of a sample.
+    fn clips(&self, mut input: impl FnMut(&'static str, &[usize], DType) -> ValueId) -> Clips {
+        let model = &self.model;
+        match self.clip_input {
+            ClipInput::Pixels => {
+                let size = model.vision.image_size;
+                let dims = [model.frames(), size, size, 3];
+                Clips::Pixels(input(batch::PIXELS, &dims, self.pixels))
+            }
+            ClipInput::FrameTokens(dtype) => {
+                let tokens = model.frames() * model.encoded_tokens_per_frame();
+                let dims = [tokens, model.vision.hidden_size];
+                Clips::FrameTokens(input(batch::FRAME_TOKENS, &dims, dtype))
+            }
+        }
+    }
+
+    /// The endpoint that takes clips.
+    fn clip_endpoint(&self) -> &'static str {
+        match self.clip_input {
+            ClipInput::Pixels => batch::PIXELS,
+            ClipInput::FrameTokens(_) => batch::FRAME_TOKENS,
         }
     }
 
@@ -246,8 +291,9 @@ impl Task for VideoTextTask {
     fn timing_key(&self) -> String {
         let outputs: Vec<_> = self.heads.iter().map(Head::num_outputs).collect();
         format!(
-            "video-text {:?} {outputs:?} {} {} {:?} {} {:?} {:?} {:?} {} {} {} {}",
+            "video-text {:?} {outputs:?} {:?} {} {} {:?} {} {:?} {:?} {:?} {} {} {} {}",
             self.model,
+            self.clip_input,
             self.num_text_tokens,
             self.num_caption_tokens,
             self.pixels,
@@ -295,7 +341,24 @@ impl Task for VideoTextTask {
     }
 
     fn picture_bytes(&self) -> usize {
-        self.model.frames() * self.model.vision.image_size.pow(2) * 3
+        let (model, frames) = (&self.model, self.model.frames());
+        match self.clip_input {
+            ClipInput::Pixels => frames * model.vision.image_size.pow(2) * 3,
+            ClipInput::FrameTokens(dtype) => {
+                let tokens = frames * model.encoded_tokens_per_frame();
+                tokens * model.vision.hidden_size * dtype.bytes()
+            }
+        }
+    }
+
+    fn stores_rows(&self) -> bool {
+        self.frame_cache.is_some()
+    }
+
+    fn store_rows(&self, storing: Storing<'_>) -> Result<Option<RowFormat>, TrainError> {
+        let cache = self.frame_cache.as_ref();
+        let cache = cache.expect("asked only where rows are stored");
+        cache.open(self, storing)
     }
 
     fn batch_bytes(&self, num_samples: usize) -> u64 {

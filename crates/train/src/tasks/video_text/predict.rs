@@ -47,7 +47,8 @@ impl<'t, 'a> ClipReader<'t, 'a> {
 
     /// Clips and texts at a time, at most.
     pub fn batch(&self) -> usize {
-        self.forward.rows(&endpoint(VIDEO_ENCODER, "pixels"))
+        self.forward
+            .rows(&endpoint(VIDEO_ENCODER, self.task.clip_endpoint()))
     }
 
     /// Length of a feature.
@@ -68,7 +69,7 @@ impl<'t, 'a> ClipReader<'t, 'a> {
         frame_counts: &[i64],
     ) -> Result<EncodedClips<'_>, DeviceError> {
         let forward = &mut self.forward;
-        forward.feed_pictures(&endpoint(VIDEO_ENCODER, "pixels"), clips);
+        forward.feed_pictures(&endpoint(VIDEO_ENCODER, self.task.clip_endpoint()), clips);
         if self.task.masks_frames {
             let tokens_per_frame = self.task.model.tokens_per_frame() as i64;
             let tokens: Vec<i64> = frame_counts

@@ -12,8 +12,9 @@ use holdall_data::target::{Target, TargetKind};
 use holdall_models::video_text::config::{TextTower, VideoTextConfig};
 
 use super::super::classify::{self, Head};
+use super::frame_cache::FrameCache;
 use super::opened_model::{OpenedModel, open_model};
-use super::{TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
+use super::{ClipInput, TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
 use crate::config::{RunConfig, SameText};
 use crate::error::TrainError;
 use crate::prepare::Prepared;
@@ -198,6 +199,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     let caption_text = own_caption_text.as_ref().unwrap_or(&text);
     tokenizers::weigh_tokens(&mut task, config, caption_text, &mut notes)?;
     let train = Arc::new(data.train);
+    let validation = data.validation.map(Arc::new);
     task.data = Some(Arc::new(VideoTextData {
         train: Arc::clone(&train),
         train_texts,
@@ -207,12 +209,26 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
         caption_template: data.caption_template,
         processor: processor.text().to_string(),
     }));
-    let mut setup = Setup::new(config, site, Arc::new(task), processor, setup_notes)?;
-    setup.rows = RowFormat::from(framing);
+    let mut setup = Setup::new(config, site, Arc::new(task.clone()), processor, setup_notes)?;
+    let lists = (&train, validation.as_ref());
+    match FrameCache::new(config, &setup, &task, &framing, lists, &data.csv)? {
+        None => setup.rows = RowFormat::from(framing),
+        Some(cache) => {
+            // Everything behind the vision tower begins with what it left.
+            task.clip_input = ClipInput::FrameTokens(setup.step.arithmetic.compute());
+            notes.push(format!(
+                "{}; the vision tower runs once for each clip, before the first step, and not in training",
+                cache.forecast(&task)
+            ));
+            setup.rows = cache.not_opened();
+            task.frame_cache = Some(Arc::new(cache));
+            setup.step.task = Arc::new(task);
+        }
+    }
     Ok(Prepared {
         setup,
         train,
-        validation: data.validation.map(Arc::new),
+        validation,
         csv: data.csv,
         bad_rows: data.bad_rows,
         notes,

@@ -17,14 +17,13 @@ use holdall_graph::{DType, Graph, ValueId};
 use holdall_models::decoder::config::DecoderConfig;
 use holdall_models::video_text::config::TextTower;
 use holdall_models::video_text::{
-    self, CaptionInputs, DecodingCaches, FrameCounts, TextInputs, TokenInputs,
+    self, CaptionInputs, Clips, DecodingCaches, FrameCounts, TextInputs, TokenInputs,
 };
 use holdall_models::{decoder, vit};
 
 use super::VideoTextTask;
 use super::batch::{
-    CAPTION_IDS, CAPTION_LABELS, FRAME_COUNTS, FRAME_TOKEN_COUNTS, PIXELS, TEXT_END, TEXT_IDS,
-    TEXT_LENGTHS,
+    CAPTION_IDS, CAPTION_LABELS, FRAME_COUNTS, FRAME_TOKEN_COUNTS, TEXT_END, TEXT_IDS, TEXT_LENGTHS,
 };
 use super::step::FEATURES;
 use crate::generation::{DecoderTokens, Generation};
@@ -54,10 +53,9 @@ pub(super) fn decoder_tokens(task: &VideoTextTask, decoder: &DecoderConfig) -> D
 /// places.
 pub(super) fn write_programs(task: &VideoTextTask, g: &mut Graph, batch: usize) {
     let model = &task.model;
-    let size = model.vision.image_size;
     let mut inputs = Inputs { g, batch };
-    let frame = [task.model.frames(), size, size, 3];
-    let pixels = inputs.input(PIXELS, &frame, task.pixels);
+    let clips = task.clips(|name, dims, dtype| inputs.input(name, dims, dtype));
+    let (Clips::Pixels(clip_input) | Clips::FrameTokens(clip_input)) = clips;
     let frame_counts = task.masks_frames.then(|| FrameCounts {
         frames: inputs.input(FRAME_COUNTS, &[], DType::I64),
         tokens: inputs.input(FRAME_TOKEN_COUNTS, &[], DType::I64),
@@ -70,17 +68,19 @@ pub(super) fn write_programs(task: &VideoTextTask, g: &mut Graph, batch: usize) 
         order: None,
     };
     let [video, text] = FEATURES.map(|name| match g.endpoint(name) {
-        Some(value) if g.endpoint(PIXELS) == Some(pixels) => g.rows(value, 0, batch),
+        Some(value) if g.endpoint(task.clip_endpoint()) == Some(clip_input) => {
+            g.rows(value, 0, batch)
+        }
         _ => g.output(&format!("evaluated {name}"), &[batch, model.projection_dim]),
     });
     let frame_tokens = g.forward_program(VIDEO_ENCODER, |g| {
-        g.name_endpoint("pixels", pixels);
+        g.name_endpoint(task.clip_endpoint(), clip_input);
         if let Some(counts) = frame_counts {
             g.name_endpoint("frame counts", counts.frames);
             g.name_endpoint("frame token counts", counts.tokens);
         }
         g.name_endpoint("features", video);
-        let frame_tokens = video_text::video(g, model, pixels, frame_counts, video);
+        let frame_tokens = video_text::video(g, model, clips, frame_counts, video);
         if !task.heads.is_empty() {
             let logits = vit::classifier(g, video, task.num_outputs());
             let outputs = g.output("logits", &[batch, task.num_outputs()]);
@@ -103,7 +103,7 @@ pub(super) fn write_programs(task: &VideoTextTask, g: &mut Graph, batch: usize) 
         video_text::text(g, model, &text_inputs, text, None);
     });
     if let (Some(decoder), Some(frame_tokens)) = (task.decoder(), frame_tokens) {
-        let clips = Clips {
+        let clips = CachedClips {
             batch,
             frame_tokens,
             frame_counts,
@@ -133,7 +133,7 @@ impl Inputs<'_> {
 }
 
 /// Clips whose frame tokens are cached.
-pub(super) struct Clips {
+pub(super) struct CachedClips {
     pub batch: usize,
     /// `[b, s, d]`, in a cache.
     pub frame_tokens: ValueId,
@@ -141,7 +141,7 @@ pub(super) struct Clips {
 }
 
 /// Every token counts as one: weights and smoothing are for training.
-fn write_caption_loss(task: &VideoTextTask, g: &mut Graph, clips: &Clips) {
+fn write_caption_loss(task: &VideoTextTask, g: &mut Graph, clips: &CachedClips) {
     let (batch, tokens) = (clips.batch, task.num_caption_tokens);
     let mut inputs = Inputs { g, batch };
     let ids = inputs.input(CAPTION_IDS, &[tokens], DType::I64);
@@ -182,7 +182,7 @@ pub(super) fn write_decoding(
     g: &mut Graph,
     decoder: &DecoderConfig,
     (generation, tokens): (&Generation, &DecoderTokens),
-    clips: &Clips,
+    clips: &CachedClips,
 ) {
     let longest = generation.num_steps(tokens);
     let beams = generation.rows_per_sample();

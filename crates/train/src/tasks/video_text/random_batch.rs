@@ -5,8 +5,8 @@ use holdall_models::init::Draw;
 use holdall_models::video_text::config::TextTower;
 
 use super::super::classify::{self, Targets};
-use super::VideoTextTask;
 use super::batch::{Texts, batch_of};
+use super::{ClipInput, VideoTextTask};
 use crate::batch::{Batch, IGNORED, random_bytes};
 use crate::task::Task;
 
@@ -14,7 +14,12 @@ use crate::task::Task;
 /// frameworks draw them.
 pub(super) fn random(task: &VideoTextTask, num_samples: usize, seed: u64) -> Batch {
     let mut draw = Draw::new(seed, "batch");
-    let pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
+    let mut pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
+    if let ClipInput::FrameTokens(dtype) = task.clip_input {
+        // Any bytes would be any numbers, infinite ones among them: the highest byte of each makes them small and finite.
+        let numbers = pixels.chunks_mut(dtype.bytes());
+        numbers.for_each(|number| number[dtype.bytes() - 1] = 0x3c | (number[0] & 0x80));
+    }
     let mut below = |bound: usize| (draw.bits() % bound as u64) as usize;
     let frames = task.model.frames();
     let frame_counts: Vec<i64> = (0..num_samples)

@@ -8,8 +8,8 @@ use holdall_models::vit::{self, Regularization};
 
 use super::super::classify;
 use super::batch::{
-    CAPTION_IDS, CAPTION_LABELS, CAPTION_ORDER, FRAME_COUNTS, FRAME_TOKEN_COUNTS, GROUPS, PIXELS,
-    SHARES, TEXT_END, TEXT_IDS, TEXT_LENGTHS, TEXT_ORDER, TOKEN_WEIGHTS,
+    CAPTION_IDS, CAPTION_LABELS, CAPTION_ORDER, FRAME_COUNTS, FRAME_TOKEN_COUNTS, GROUPS, SHARES,
+    TEXT_END, TEXT_IDS, TEXT_LENGTHS, TEXT_ORDER, TOKEN_WEIGHTS,
 };
 use super::{CAPTION, CONTRASTIVE, VideoTextTask};
 use crate::config::SameText;
@@ -30,9 +30,7 @@ pub enum Coupling {
 
 pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
     let (model, batch) = (&task.model, step.batch);
-    let size = model.vision.image_size;
-    let clip = [model.frames(), size, size, 3];
-    let pixels = step.input(PIXELS, &clip, task.pixels);
+    let clips = task.clips(|name, dims, dtype| step.input(name, dims, dtype));
     let counts = task.masks_frames.then(|| FrameCounts {
         frames: step.input(FRAME_COUNTS, &[], DType::I64),
         tokens: step.input(FRAME_TOKEN_COUNTS, &[], DType::I64),
@@ -50,7 +48,7 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
     let dims = [batch, model.projection_dim];
     let features = ["video", "text"].map(|name| step.graph.statistic(name, &dims));
     let [video, text] = features;
-    let frame_tokens = video_text::video(step.graph, model, pixels, counts, video);
+    let frame_tokens = video_text::video(step.graph, model, clips, counts, video);
     let states = captions.as_ref().map(|captions| {
         let frame_tokens = frame_tokens.expect("a model with a decoder has frame tokens");
         let inputs = &captions.inputs;

@@ -1,0 +1,93 @@
+//! What is frozen up to the input: it has no backward pass, so that policies of recomputation need not speak of it.
+//!
+//! What only frozen parameters lead to is never recomputed: its last values are all that a backward pass reads, and they are as
+//! large as what they would be recomputed from. A micro-batch that runs forward a second time leaves out what the first pass has done
+//! for good.
+
+use std::collections::HashSet;
+
+use holdall_graph::{BlockId, Graph, Node, Role, Section, StorageId, ValueId, needs_gradients};
+
+/// The forward nodes without those of frozen layers that neither the backward pass, which reads `needed`, nor a loss of the
+/// micro-batch depends on: the first pass has left their results.
+pub(crate) fn second_pass(
+    graph: &Graph,
+    forward: &[Node],
+    mut needed: HashSet<StorageId>,
+) -> Vec<Node> {
+    let is_trained = needs_gradients(graph, Section::Forward);
+    let mut nodes = Vec::new();
+    for node in forward.iter().rev() {
+        let wanted = node.outputs.iter().any(|output| {
+            let id = graph.value(output.value).storage;
+            let is_result = graph.storage(id).role != Role::Activation;
+            is_trained[id.0]
+                || needed.contains(&id)
+                || (is_result && !graph.is_left_by_first_pass(id))
+        });
+        if wanted {
+            needed.extend(node.inputs.iter().map(|&input| graph.value(input).storage));
+            nodes.push(node.clone());
+        }
+    }
+    nodes.reverse();
+    nodes
+}
+
+/// By block: its place among those that have a backward pass, or `None` where all of it is frozen. A block of no forward node counts:
+/// policies speak of it as ever.
+pub(crate) fn places_of_blocks(graph: &Graph) -> Vec<Option<usize>> {
+    let mut is_forward = vec![false; graph.blocks().len()];
+    let mut is_backward = is_forward.clone();
+    for node in graph.nodes() {
+        match (node.section, node.block) {
+            (Section::Forward, Some(BlockId(block))) => is_forward[block] = true,
+            (Section::Backward, Some(BlockId(block))) => is_backward[block] = true,
+            _ => {}
+        }
+    }
+    let mut place = 0;
+    let places = is_forward.into_iter().zip(is_backward);
+    places
+        .map(|(is_forward, is_backward)| {
+            let counts = is_backward || !is_forward;
+            place += usize::from(counts);
+            counts.then(|| place - 1)
+        })
+        .collect()
+}
+
+/// Blocks that policies speak of: all but those that are frozen.
+pub fn num_trained_blocks(graph: &Graph) -> usize {
+    places_of_blocks(graph).into_iter().flatten().count()
+}
+
+/// By storage: is it computed from frozen parameters alone, trained ones having no part in it?
+pub(crate) fn frozen_storages(graph: &Graph, forward: &[Node]) -> Vec<bool> {
+    let is_trained = needs_gradients(graph, Section::Forward);
+    let mut of_parameters: Vec<bool> = graph
+        .storages()
+        .iter()
+        .map(|storage| storage.role == Role::Weight)
+        .collect();
+    for node in forward {
+        let storage = |value: ValueId| graph.value(value).storage.0;
+        if node
+            .inputs
+            .iter()
+            .any(|&input| of_parameters[storage(input)])
+        {
+            for output in &node.outputs {
+                of_parameters[storage(output.value)] = true;
+            }
+        }
+    }
+    let both = of_parameters.into_iter().zip(is_trained);
+    both.map(|(of_parameters, is_trained)| of_parameters && !is_trained)
+        .collect()
+}
+
+/// A block as policies count them.
+pub(crate) fn place_of(places: &[Option<usize>], block: Option<BlockId>) -> Option<BlockId> {
+    block.and_then(|BlockId(block)| places[block]).map(BlockId)
+}

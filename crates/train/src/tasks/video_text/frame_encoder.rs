@@ -1,0 +1,128 @@
+//! The vision tower by itself: frames to the tokens that are stored.
+
+use holdall_data::clips::ClipFraming;
+use holdall_device::{Arithmetic, Device, HostRow};
+use holdall_graph::ops::add::AddInto;
+use holdall_graph::ops::cast::Cast;
+use holdall_graph::{DType, Graph};
+use holdall_models::video_text;
+use holdall_models::video_text::config::VideoTextConfig;
+
+use super::VideoTextTask;
+use crate::error::TrainError;
+use crate::forward::ForwardModel;
+use crate::picture_costs::PictureCosts;
+use crate::task::{Storing, Task};
+
+const PROGRAM: &str = "frame encoder";
+/// Clips at a time, at most: more would hold memory that the training then has no use for.
+const MOST_AT_A_TIME: usize = 16;
+
+/// Frames to what the vision tower leaves of them, in f32: what was computed in a shorter format is in it exactly.
+pub(super) fn write_encoder(
+    model: &VideoTextConfig,
+    pixels: DType,
+    arithmetic: Arithmetic,
+    batch: usize,
+) -> Graph {
+    let mut graph = Graph::new(arithmetic.compute());
+    let size = model.vision.image_size;
+    let dims = [batch, model.frames(), size, size, 3];
+    let pixels = graph.input("frames", &dims, pixels);
+    graph.forward_program(PROGRAM, |g| {
+        g.name_endpoint("pixels", pixels);
+        let tokens_bsd = video_text::encode_frames(g, model, pixels);
+        let shape = g.shape(tokens_bsd);
+        let found = g.output("tokens", shape.dims());
+        match g.dtype(tokens_bsd) == g.dtype(found) {
+            true => g.push_new(AddInto {}, vec![tokens_bsd], &[found]),
+            false => g.push_new(Cast {}, vec![tokens_bsd], &[found]),
+        };
+    });
+    graph
+}
+
+/// The vision tower at work.
+pub(super) struct FrameEncoder {
+    model: ForwardModel,
+    dtype: DType,
+    tokens: Vec<u8>,
+}
+
+impl FrameEncoder {
+    /// For clips that are read like this; weights that are drawn are drawn by the seed.
+    pub(super) fn new(
+        task: &VideoTextTask,
+        (framing, arithmetic, seed): (&ClipFraming, Arithmetic, u64),
+        storing: &Storing<'_>,
+    ) -> Result<FrameEncoder, TrainError> {
+        let device = storing.device;
+        let build = |batch: usize| write_encoder(&task.model, task.pixels, arithmetic, batch);
+        let row_bytes = framing.row_bytes() as u64;
+        let budget = storing.budget_bytes;
+        let mut model = ForwardModel::of_graph(
+            device,
+            &build,
+            arithmetic,
+            (MOST_AT_A_TIME, row_bytes, budget),
+        )?;
+        model.set_weights(device, task.weights(seed)?)?;
+        Ok(FrameEncoder {
+            model,
+            dtype: arithmetic.compute(),
+            tokens: Vec::new(),
+        })
+    }
+
+    /// Clips at a time.
+    pub(super) fn batch(&self) -> usize {
+        self.model.batch()
+    }
+
+    /// What decoding may take beside it: all workers at once, as far as the budget goes, and the largest clip in any case.
+    pub(super) fn decode_bytes(
+        &self,
+        device: &Device,
+        budget_bytes: Option<u64>,
+        costs: &PictureCosts,
+        workers: usize,
+    ) -> u64 {
+        let together = costs.together_bytes(workers);
+        let free = match device.is_gpu() {
+            true => holdall_device::cpu::available_bytes().map(|free| free / 4),
+            false => {
+                budget_bytes.map(|budget| budget.saturating_sub(device.held_bytes().unwrap_or(0)))
+            }
+        };
+        free.map_or(together, |free| together.min(free))
+            .max(costs.largest_bytes())
+    }
+
+    /// Tokens of clips, row by row, in the format of the step.
+    pub(super) fn encode(
+        &mut self,
+        device: &Device,
+        clips: &[HostRow],
+    ) -> Result<&[u8], TrainError> {
+        let mut forward = self.model.forward(device);
+        forward.feed_pictures(&format!("{PROGRAM}/pixels"), clips);
+        forward.run(PROGRAM)?;
+        let tokens = forward.read_rows(&format!("{PROGRAM}/tokens"), clips.len())?;
+        self.tokens.clear();
+        match self.dtype {
+            DType::Bf16 => {
+                let narrow = tokens.iter().map(|&one| half::bf16::from_f32(one));
+                self.tokens.extend(narrow.flat_map(half::bf16::to_le_bytes));
+            }
+            DType::F16 => {
+                let narrow = tokens.iter().map(|&one| half::f16::from_f32(one));
+                self.tokens.extend(narrow.flat_map(half::f16::to_le_bytes));
+            }
+            _ => {
+                let bytes = tokens.iter().flat_map(|one| one.to_le_bytes());
+                self.tokens.extend(bytes);
+            }
+        }
+        Ok(&self.tokens)
+    }
+}
