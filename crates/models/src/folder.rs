@@ -288,8 +288,11 @@ impl ModelFolder {
     }
 }
 
-/// Every tensor of a safetensors file: shape and values, by name.
-pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, (Vec<usize>, Vec<f32>)>, ModelError> {
+/// Shape and values of tensors, by name.
+pub type TensorsByName = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// Every tensor of a safetensors file.
+pub fn read_tensors(path: &Path) -> Result<TensorsByName, ModelError> {
     let file = WeightsFile::open(path)?;
     let read = |(name, info): &(String, TensorInfo)| {
         let values = read_all(&file, name, info)?;

@@ -477,26 +477,34 @@ impl<'a> Field<'a> {
         without_dominated(curve, &chosen.choice)
     }
 
-    /// The fastest candidates that fit, one of each kind, none slower than [`CONTENDERS_WITHIN`] allows.
+    /// The fastest candidates that fit, one of each kind, none slower than [`CONTENDERS_WITHIN`] allows. One of each batch size comes
+    /// first: predictions are further off between sizes than among plans of one.
     fn contenders(&mut self, count: usize, budget_bytes: u64) -> Vec<(usize, Candidate)> {
         let mut found: Vec<(usize, Candidate)> = Vec::new();
-        for index in 0..self.entries.len() {
-            let too_slow = found.first().is_some_and(|&(first, _)| {
-                self.entries[index].seconds > CONTENDERS_WITHIN * self.entries[first].seconds
-            });
-            if too_slow || found.len() >= count {
-                break;
-            }
-            let kind = self.kind(index);
-            let is_known = found.iter().any(|&(other, _)| self.kind(other) == kind);
-            if is_known || self.entries[index].bound_process > budget_bytes {
-                continue;
-            }
-            let candidate = self.candidate(index);
-            if candidate.process_bytes <= budget_bytes {
-                found.push((index, candidate));
+        for of_other_sizes in [true, false] {
+            for index in 0..self.entries.len() {
+                let fastest = found.iter().map(|&(index, _)| index).min();
+                let too_slow = fastest.is_some_and(|first| {
+                    self.entries[index].seconds > CONTENDERS_WITHIN * self.entries[first].seconds
+                });
+                if too_slow || found.len() >= count {
+                    break;
+                }
+                let kind = self.kind(index);
+                let is_known = found.iter().any(|&(other, _)| {
+                    let other = self.kind(other);
+                    other == kind || (of_other_sizes && other.batch_size == kind.batch_size)
+                });
+                if is_known || self.entries[index].bound_process > budget_bytes {
+                    continue;
+                }
+                let candidate = self.candidate(index);
+                if candidate.process_bytes <= budget_bytes {
+                    found.push((index, candidate));
+                }
             }
         }
+        found.sort_by_key(|&(index, _)| index);
         found
     }
 

@@ -8,12 +8,14 @@
 //! `PeftModel.from_pretrained(model, "adapter")` on the model that training began with computes what the merged model does.
 //! Heads that are part of that model go along; others lie beside the merged model.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
 use holdall_graph::adapters::adapted_module;
-use holdall_models::folder::{ModelFolder, NamedTensor, Values, read_tensors, write_tensors};
+use holdall_models::folder::{
+    ModelFolder, NamedTensor, TensorsByName, Values, read_tensors, write_tensors,
+};
 use serde_json::{Value, json};
 
 use crate::error::TrainError;
@@ -60,7 +62,7 @@ pub(crate) struct SavedAdapter {
     pub rank: usize,
     pub alpha: f64,
     /// Shape and values of both matrices of every layer, by the names that parameters have here.
-    pub tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+    pub tensors: TensorsByName,
 }
 
 /// Settings of peft under which an adapter would compute something else than it does here.

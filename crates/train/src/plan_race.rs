@@ -4,7 +4,7 @@
 //! contenders by prediction -> a few runs of each one's programs on noise -> the fastest, remembered on disk
 //! ```
 //!
-//! Steps of a few micro-batches are run whole, longer ones are told from a few runs of each program ([`stage_times`]). The
+//! Steps of a few micro-batches are run whole, longer ones are told from a few runs of each program (`stage_times`). The
 //! race ends when its time is up: whoever waits for the first step has that in mind, not the last few per cent.
 //!
 //! What was measured is known by a text of everything that it depends on: the next start with the same text takes the
@@ -48,7 +48,7 @@ pub enum Choosing<'a> {
 const MOST_CONTENDERS: usize = 4;
 
 /// No further plan is run if it would end later than this, going by those before it.
-const TIME_OF_RACE: Duration = Duration::from_secs(6);
+const TIME_OF_RACE: Duration = Duration::from_secs(9);
 
 /// Steps that are not counted: the driver loads code at its first use.
 const WARM_UP_STEPS: usize = 2;

@@ -189,7 +189,7 @@ impl Setup {
     }
 
     /// A refusal, with the variants that would fit.
-    fn refusal<'a>(&self, error: TrainError, site: Site<'a>, host_bytes: u64) -> TrainError {
+    fn refusal(&self, error: TrainError, site: Site<'_>, host_bytes: u64) -> TrainError {
         let TrainError::Plan(PlanError::DoesNotFit {
             budget_bytes,
             smallest_bytes,

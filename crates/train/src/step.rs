@@ -98,7 +98,7 @@ pub struct Step {
 pub struct Stored<'a> {
     machine: &'a Machine,
     place: Place,
-    adapter: Option<StoredAdapter>,
+    adapter: Option<Box<StoredAdapter>>,
 }
 
 /// The adapter that a weight is merged with when it is read: where its matrices are.
@@ -204,11 +204,11 @@ impl Step {
                 let matrix = matrix.expect("a layer with an adapter has both matrices");
                 self.plan.place(matrix.value)
             });
-            Some(StoredAdapter {
+            Some(Box::new(StoredAdapter {
                 matrices,
                 rank: lora.rank,
                 scale: lora.scale(),
-            })
+            }))
         });
         Stored {
             adapter,

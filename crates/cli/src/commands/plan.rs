@@ -313,11 +313,9 @@ fn memory_against_speed(plan: &Plan, budget_bytes: Option<u64>) -> String {
         is_measured: one.measured,
     });
     let points: Vec<Point> = points.collect();
-    let chosen = plan.curve.iter();
+    let mut curve = plan.curve.iter();
     let chart = Chart {
-        chosen: chosen
-            .clone()
-            .position(|one| one.choice == plan.chosen.choice),
+        chosen: curve.position(|one| one.choice == plan.chosen.choice),
         knee: knee(&plan.curve),
         points: &points,
         budget_bytes,

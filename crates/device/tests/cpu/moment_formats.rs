@@ -321,32 +321,3 @@ fn moments_in_bf16_follow_gradients_that_become_smaller() {
         .fold(0.0, f64::max);
     assert!(worst < 0.25, "an element of v is off by {worst}");
 }
-
-#[test]
-#[ignore = "a measurement"]
-fn speed_of_updates() {
-    const COUNT: usize = 8 << 20;
-    for moments in [
-        MomentFormat::F32,
-        MomentFormat::Bf16,
-        MomentFormat::EightBit,
-    ] {
-        for average in [None, Some(0.9)] {
-            let mut update = Update::new(COUNT, moments, average, 0.1);
-            update.write("weight", numbers(COUNT, 50));
-            update.step(cpu(), 1, numbers(COUNT, 1));
-            let mut best = f64::INFINITY;
-            for step in 2..8 {
-                let [first, second] = BETAS.map(|beta| 1.0 / (1.0 - beta.powi(step)));
-                update.write("schedule", [1.0, first, second, 1e-3, f64::from(step)]);
-                let began = std::time::Instant::now();
-                cpu().run(update.plan.program(Stage::Update), &mut update.arena, 0, 0);
-                best = best.min(began.elapsed().as_secs_f64());
-            }
-            println!(
-                "{moments:?} {average:?}: {:.2} ns an element, norm included",
-                best * 1e9 / COUNT as f64
-            );
-        }
-    }
-}

@@ -552,11 +552,25 @@ impl Case {
         first
     }
 
+    /// State in few bits, which no program sets, begins every run at zero.
+    fn forget(&self, plan: &StepPlan, machine: &mut Machine) {
+        for (index, storage) in self.graph.storages().iter().enumerate() {
+            let place = |id| plan.place_of(&flat(&self.graph, id));
+            let zeros = match (storage.role, storage.dtype) {
+                (Role::Feature, DType::U8) => Contents::Bytes(vec![0; storage.num_elements]),
+                (Role::Feature, DType::Bf16) => Contents::Floats(vec![0.0; storage.num_elements]),
+                _ => continue,
+            };
+            put(machine, &place(StorageId(index)), &zeros);
+        }
+    }
+
     fn run(&self, device: &Device, plan: &StepPlan, machine: &mut Machine) -> Outcome {
         for (storage, values) in &self.weights {
             let place = plan.place_of(&flat(&self.graph, *storage));
             put(machine, &place, &Contents::Floats(values.clone()));
         }
+        self.forget(plan, machine);
         for stage in [Stage::Refresh, Stage::Begin, Stage::Loss] {
             machine.run(device, plan, stage.id(), 0, 0);
         }

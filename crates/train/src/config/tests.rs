@@ -387,10 +387,6 @@ fn numbers_that_make_no_sense_are_refused() {
             "train.interpolate: 0.5, expected no `ema` beside it: one kind of average is evaluated and exported",
         ),
         (
-            "train: {interpolate: 0.5, lora: {rank: 4}}",
-            "train.interpolate: 0.5, expected no `lora` beside it: weights with half of both matrices of an adapter are not half way",
-        ),
-        (
             "losses: {contrastive: 0, label: 0}",
             "losses: contrastive 0, label 0, expected contrastive, label or both above 0",
         ),

@@ -128,7 +128,7 @@ fn slope(one: f64, many: f64, more: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::HashSet;
     use std::convert::Infallible;
 
     use super::*;
@@ -151,7 +151,7 @@ mod tests {
     fn measured(of: RunsOfStep, scale: f64) -> (f64, Vec<Run>) {
         let mut ran: Vec<Run> = Vec::new();
         let mut full: Vec<usize> = Vec::new();
-        let mut warm: HashMap<Stage, ()> = HashMap::new();
+        let mut warm: HashSet<Stage> = HashSet::new();
         let total = step_seconds::<Infallible>(of, &mut |runs| {
             let mut sum = GROUP;
             for run in runs {
@@ -177,11 +177,7 @@ mod tests {
                     assert!(run.micro_batch < of.kept + of.twice);
                 }
                 // Code is loaded at the first use.
-                let loading = if warm.insert(run.stage, ()).is_none() {
-                    0.1
-                } else {
-                    0.0
-                };
+                let loading = if warm.insert(run.stage) { 0.1 } else { 0.0 };
                 let loading = if run.stage.is_per_micro_batch() {
                     loading
                 } else {
