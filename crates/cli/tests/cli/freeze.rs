@@ -1,6 +1,7 @@
 //! Runs that train a part of a model: what is frozen leaves as it came, and a run keeps to what it began with.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -30,14 +31,17 @@ fn a_frozen_tower_leaves_as_it_came_and_the_run_goes_on() {
     let home = Home::with_cars(24);
     let first = home.trained("first", &format!("{CONSTANT} --epochs 1"));
     let from = first.file("model");
-    let options = |epochs: usize| {
-        let (model, device) = (from.display(), test_device());
-        format!(
-            "{CONSTANT} --epochs {epochs} --freeze vision_model --set model={model} --device {device}"
-        )
+    let train = |name: &str, epochs: usize| {
+        let mut words: Vec<OsString> = vec!["train".into(), home.path("cars").into()];
+        words.extend(["--model".into(), from.clone().into()]);
+        words.extend(["--out".into(), home.path(name).into()]);
+        words.extend(["--device".into(), test_device().into()]);
+        let options = format!("{CONSTANT} --epochs {epochs} --freeze vision_model");
+        words.extend(options.split_whitespace().map(OsString::from));
+        holdall_words(words).exits(DONE).stderr
     };
     let run = home.run_named("run");
-    let told = home.train(&options(1)).exits(DONE).stderr;
+    let told = train("run", 1);
     assert!(
         told.contains("Trains ") && told.contains(" parameters\n"),
         "{told}"
@@ -78,7 +82,8 @@ fn a_frozen_tower_leaves_as_it_came_and_the_run_goes_on() {
         "--epochs 2 --freeze vision_model --device {device}"
     ))
     .exits(DONE);
-    let long = home.trained("long", &options(2));
+    train("long", 2);
+    let long = home.run_named("long");
     assert_same_lines(&run, &long);
     assert_same_model(&run, &long);
 }

@@ -132,6 +132,10 @@ impl<'de> Deserialize<'de> for Freeze {
                 word.parse().map_err(E::custom)
             }
 
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Freeze, E> {
+                Err(E::custom(format!("`{number}`, expected {EXPECTED}")))
+            }
+
             fn visit_unit<E: de::Error>(self) -> Result<Freeze, E> {
                 Ok(Freeze::Nothing)
             }
