@@ -439,4 +439,34 @@ mod tests {
         std::fs::write(&path, &whole[..100]).unwrap();
         assert_eq!(why(&path, &header(5)), "its header is damaged");
     }
+
+    /// Whatever happens to a byte, or to the end: what is taken for whole is what was written.
+    #[test]
+    fn what_is_found_is_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.rows");
+        write(&path, 0, 5).finish().unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let check = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let Ok(FoundRows::Whole(rows)) = RowsFile::find(&path, &header(5)) else {
+                return;
+            };
+            for number in 0..5 {
+                let mut found = [0; 6];
+                let read = rows.read(number, &mut found).unwrap();
+                assert_eq!(read, (number != 2).then_some(7));
+                assert!(number == 2 || found == row(number as u8));
+            }
+        };
+        for place in 0..whole.len() {
+            for flipped in [1, 0x80, 0xff] {
+                let mut bytes = whole.clone();
+                bytes[place] ^= flipped;
+                check(&bytes);
+            }
+        }
+        (0..whole.len()).for_each(|end| check(&whole[..end]));
+        check(&[&whole[..], &[0; 24]].concat());
+    }
 }
