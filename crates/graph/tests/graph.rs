@@ -178,6 +178,15 @@ impl Memory {
                         Write::Accumulate => *old + new,
                     };
                 }
+                // An activation that is fused into the last contribution is passed by all of them.
+                if let (Op::LinearInputGrad(op), Some(z)) = (&node.op, inputs.get(2)) {
+                    let kind = op
+                        .activation
+                        .expect("a third input is what it was applied to");
+                    for (place, &z) in Memory::places(value).into_iter().zip(z) {
+                        self.0[value.storage.0][place] *= activation(kind, z)[1];
+                    }
+                }
             }
         }
     }
@@ -233,15 +242,9 @@ fn compute(graph: &Graph, node: &Node, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
             }
             vec![y, z]
         }
-        Op::LinearInputGrad(op) => {
+        Op::LinearInputGrad(_) => {
             let weight_io = transposed(&inputs[1], width(1));
-            let mut dx = times_transposed(&inputs[0], &weight_io, width(0));
-            if let Some(kind) = op.activation {
-                dx.iter_mut()
-                    .zip(&inputs[2])
-                    .for_each(|(dx, &z)| *dx *= activation(kind, z)[1]);
-            }
-            vec![dx]
+            vec![times_transposed(&inputs[0], &weight_io, width(0))]
         }
         Op::LinearWeightGrad(op) => {
             let (dz, x) = (

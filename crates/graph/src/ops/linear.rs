@@ -56,7 +56,8 @@ impl Linear {
     }
 }
 
-/// `dx = scale dz W`, times `activation'(z')` of the layer before where the two are fused. Inputs `dz, W, [z']`.
+/// `dx = scale dz W`, times `activation'(z')` of the layer before where the two are fused: that is the last contribution, and what it is
+/// added to is multiplied along. Inputs `dz, W, [z']`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearInputGrad {
     /// The activation that produced `x`, when its backward is done here too.
