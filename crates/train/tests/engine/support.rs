@@ -458,13 +458,10 @@ pub fn tiny_video_text(parts: VideoTextParts, seed: u64) -> VideoTextTask {
         patch_size: 8,
         ..small.vision
     };
-    // As pretrained models have it. Features of random weights are nearly equal: at the scale that training starts from, so are all
-    // probabilities, and the samples' gradients of whatever they share cancel but for rounding.
     let clip = ClipConfig {
         text,
         vision,
         projection_dim: 16,
-        logit_scale_init: 100f64.ln(),
         ..small
     };
     let mut model = VideoTextConfig::of_clip(&clip, 2);
