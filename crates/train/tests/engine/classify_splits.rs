@@ -307,7 +307,7 @@ fn any_family() -> impl Strategy<Value = VisionTransformerConfig> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(crate::support::same_cases(32))]
 
     #[test]
     fn any_split_is_exact(

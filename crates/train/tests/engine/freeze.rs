@@ -358,7 +358,7 @@ fn exact(device: &Device, setup: &Setup, batch: &Batch, split: Split) -> Result<
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(crate::support::same_cases(24))]
 
     #[test]
     fn any_split_is_exact_whatever_is_frozen(

@@ -172,7 +172,7 @@ fn any_unet() -> impl Strategy<Value = UnetConfig> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(support::same_cases(200))]
 
     #[test]
     fn any_split_is_exact(

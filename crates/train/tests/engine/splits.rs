@@ -183,7 +183,7 @@ fn plain_accumulation_is_found_out() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(support::same_cases(48))]
 
     #[test]
     fn any_split_is_exact(

@@ -39,6 +39,16 @@ pub fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
+/// The same random cases every time. Of a thousand about one has a gradient that is the small difference of large numbers (of
+/// `logit_scale` or of a single bias, sums over both signs, or of what two samples pull in opposite directions): 4e-7 of those is up to
+/// 4.5e-5 of what is left.
+pub fn same_cases(cases: u32) -> proptest::test_runner::Config {
+    proptest::test_runner::Config {
+        rng_seed: proptest::test_runner::RngSeed::Fixed(17),
+        ..proptest::test_runner::Config::with_cases(cases)
+    }
+}
+
 /// A plan's open choices, closed.
 #[derive(Clone, Copy, Debug)]
 pub struct Split {
