@@ -54,7 +54,19 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// On a busy machine the browser may leave before the page's first frame: then it is asked again.
     pub fn open(chromium: &Path, page: &Path, size: &str) -> Opened {
+        let mut opened = Opened::once(chromium, page, size);
+        for _ in 0..2 {
+            if opened.told("ready") != Some("false") {
+                break;
+            }
+            opened = Opened::once(chromium, page, size);
+        }
+        opened
+    }
+
+    fn once(chromium: &Path, page: &Path, size: &str) -> Opened {
         let profile = tempfile::tempdir().unwrap();
         let output: Output = Command::new(chromium)
             .args([
