@@ -99,8 +99,8 @@ impl OnHost {
             return found;
         }
         let bytes = |id: StorageId| align(graph.storage(id).bytes(), alignment);
-        let frozen = Weights::of(graph, false);
-        found.storages.extend(frozen.0);
+        let [frozen, trained] = weights_read_through_copies(graph);
+        found.storages = frozen;
         found.bytes = found.storages.iter().map(|&id| bytes(id)).sum();
         let moments: Vec<StorageId> = storages(graph, Role::Optimizer).collect();
         let all: u64 = moments.iter().map(|&id| bytes(id)).sum();
@@ -114,9 +114,8 @@ impl OnHost {
             moved.push(id);
         }
         if state == HostState::MomentsAndWeights {
-            let weights = Weights::of(graph, true);
-            found.moved_bytes += weights.0.iter().map(|&id| bytes(id)).sum::<u64>();
-            moved.extend(weights.0);
+            found.moved_bytes += trained.iter().map(|&id| bytes(id)).sum::<u64>();
+            moved.extend(trained);
         }
         found.bytes += found.moved_bytes;
         found.storages.extend(moved);
@@ -130,29 +129,25 @@ fn storages(graph: &Graph, role: Role) -> impl Iterator<Item = StorageId> {
         .map(|(index, _)| StorageId(index))
 }
 
-/// Weight storages, trained or frozen, that only the update and the making of copies touch.
-struct Weights(Vec<StorageId>);
-
-impl Weights {
-    fn of(graph: &Graph, trained: bool) -> Weights {
-        let mut copied = HashSet::new();
-        let mut read = HashSet::new();
-        for node in graph.nodes() {
-            let inputs = node.inputs.iter().map(|&input| graph.value(input).storage);
-            match node.section {
-                Section::Refresh => copied.extend(inputs),
-                Section::Update => {}
-                _ => read.extend(inputs),
-            }
+/// Weight storages, frozen and trained, that only the update and the making of copies touch.
+fn weights_read_through_copies(graph: &Graph) -> [Vec<StorageId>; 2] {
+    let mut copied = HashSet::new();
+    let mut read = HashSet::new();
+    for node in graph.nodes() {
+        let inputs = node.inputs.iter().map(|&input| graph.value(input).storage);
+        match node.section {
+            Section::Refresh => copied.extend(inputs),
+            Section::Update => {}
+            _ => read.extend(inputs),
         }
-        let parameters = graph.parameters().iter();
-        let is_trained: HashSet<StorageId> = parameters
-            .filter(|parameter| parameter.trainable)
-            .map(|parameter| graph.value(parameter.value).storage)
-            .collect();
-        let fitting = storages(graph, Role::Weight).filter(|id| {
-            copied.contains(id) && !read.contains(id) && is_trained.contains(id) == trained
-        });
-        Weights(fitting.collect())
     }
+    let parameters = graph.parameters().iter();
+    let is_trained: HashSet<StorageId> = parameters
+        .filter(|parameter| parameter.trainable)
+        .map(|parameter| graph.value(parameter.value).storage)
+        .collect();
+    let found = storages(graph, Role::Weight)
+        .filter(|id| copied.contains(id) && !read.contains(id))
+        .partition(|id| !is_trained.contains(id));
+    found.into()
 }

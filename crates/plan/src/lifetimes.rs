@@ -44,7 +44,6 @@ pub struct Lifetimes {
     pub(crate) rewritten: Arc<Rewritten>,
     pub(crate) locals: Vec<Locals>,
     pub(crate) outliving: Outliving,
-    pub(crate) has_landing: bool,
     pub(crate) slot: HashMap<StorageId, u64>,
     pub(crate) slot_bytes: u64,
     pub(crate) alignment: u64,
@@ -169,7 +168,6 @@ pub(crate) fn lifetimes_of_rewritten(
         shorter: Vec::new(),
         locals,
         outliving,
-        has_landing,
         slot,
         slot_bytes,
         alignment,
@@ -298,7 +296,8 @@ impl Lifetimes {
         let graph = &self.rewritten.graph;
         let on_host = OnHost::new(graph, state, self.alignment);
         self.overhead_bytes += target.pinned_bytes(on_host.bytes);
-        self.outliving = Outliving::new(graph, self.alignment, self.has_landing, &on_host);
+        let has_landing = self.outliving.landing.is_some();
+        self.outliving = Outliving::new(graph, self.alignment, has_landing, &on_host);
         self
     }
 
