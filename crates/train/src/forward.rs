@@ -144,6 +144,12 @@ pub struct ForwardModel {
 /// Samples at a time, unless the user says otherwise or memory does.
 const BATCHES: [usize; 8] = [64, 32, 16, 8, 4, 3, 2, 1];
 
+/// Those of up to `most` samples, and a single one in any case.
+fn usual_batches(most: usize) -> Vec<usize> {
+    let fitting = BATCHES.into_iter().filter(|batch| *batch <= most.max(1));
+    fitting.collect()
+}
+
 /// On the CPU the pictures of a batch are part of what the budget bounds.
 fn row_bytes(device: &Device, task: &dyn Task) -> u64 {
     match device.is_gpu() {
@@ -199,29 +205,15 @@ impl ForwardModel {
         let row_bytes = row_bytes(device, task);
         let arithmetic = Arithmetic::F32;
         let target = device.target(arithmetic, host_bytes)?;
-        let asked = batch.map(|batch| vec![batch]);
-        let mut smallest = u64::MAX;
-        let most = task.most_at_a_time().max(1);
-        let usual = BATCHES.into_iter().filter(|batch| *batch <= most);
-        for batch in asked.unwrap_or_else(|| usual.collect()) {
+        let batches = match batch {
+            Some(batch) => vec![batch],
+            None => usual_batches(task.most_at_a_time()),
+        };
+        ForwardModel::largest(device, arithmetic, batches, budget_bytes, &|batch| {
             let mut plan = plan(task, &*target, arithmetic, batch);
             plan.process_bytes += batch as u64 * row_bytes;
-            smallest = smallest.min(plan.process_bytes);
-            if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {
-                let machine = Machine::new(device, &plan, arithmetic)?;
-                return Ok(ForwardModel {
-                    batch,
-                    plan,
-                    machine,
-                });
-            }
-        }
-        Err(PlanError::DoesNotFit {
-            budget_bytes: budget_bytes.unwrap_or(0),
-            smallest_bytes: smallest,
-            changes: Vec::new(),
-        }
-        .into())
+            plan
+        })
     }
 
     /// The same for programs that `build` writes for a batch, in an arithmetic of their own: at most `most` samples at a time, whose
@@ -233,12 +225,27 @@ impl ForwardModel {
         (most, row_bytes, budget_bytes): (usize, u64, Option<u64>),
     ) -> Result<ForwardModel, TrainError> {
         let target = device.target(arithmetic, 0)?;
-        let mut smallest = u64::MAX;
-        for batch in BATCHES.into_iter().filter(|batch| *batch <= most) {
+        let batches = usual_batches(most);
+        ForwardModel::largest(device, arithmetic, batches, budget_bytes, &|batch| {
             let mut plan = plan_graph(&build(batch), &*target);
             if !device.is_gpu() {
                 plan.process_bytes += batch as u64 * row_bytes;
             }
+            plan
+        })
+    }
+
+    /// The first batch whose plan fits the budget, its arena reserved.
+    fn largest(
+        device: &Device,
+        arithmetic: Arithmetic,
+        batches: Vec<usize>,
+        budget_bytes: Option<u64>,
+        plan: &dyn Fn(usize) -> StepPlan,
+    ) -> Result<ForwardModel, TrainError> {
+        let mut smallest = u64::MAX;
+        for batch in batches {
+            let plan = plan(batch);
             smallest = smallest.min(plan.process_bytes);
             if budget_bytes.is_none_or(|budget| plan.process_bytes <= budget) {
                 let machine = Machine::new(device, &plan, arithmetic)?;
