@@ -50,7 +50,7 @@ impl Card {
         160 * MIB + u64::from(self.num_sms) * 5 * MIB / 2
     }
 
-    /// What copies from pinned host memory reach: 0.8 of the slot's rate, as on an H200 (51.7 of 64 GB/s). By the generation of PCI
+    /// What copies from pinned host memory reach, with some caution: 0.8 of the slot's rate, where an H200 has 0.87 (51.7 GiB/s of 64 GB/s). By the generation of PCI
     /// Express that cards of its architecture have, 16 lanes wide; the small GeForce cards have 8.
     pub fn link_bytes_per_second(&self) -> f64 {
         let lanes = match self.name {

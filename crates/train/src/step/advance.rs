@@ -108,7 +108,6 @@ impl Step {
                 );
             }
         });
-        // Marked: one synchronisation for each group of runs that is timed.
         self.machine.wait()?;
         Ok(began.elapsed().as_secs_f64())
     }
