@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use holdall_graph::DType;
 use holdall_plan::{Place, ProgramId, StepPlan, Target};
+use holdall_processes::Group;
 
 use crate::cpu::{self, Arena, ArenaError, Cpu, CpuTarget, Element};
 use crate::cuda::{self, Cuda, CudaMachine};
@@ -127,6 +128,33 @@ impl Device {
     /// The threads: they decode, count ranks and, without a GPU, compute.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
+    }
+
+    /// The same as one of several processes that train together.
+    ///
+    /// # Errors
+    /// If their cards cannot be joined.
+    pub fn with_group(self, group: Group) -> Result<Device, DeviceError> {
+        let gpu = self.gpu.map(|gpu| gpu.with_group(&group)).transpose()?;
+        Ok(Device {
+            cpu: self.cpu.with_group(group),
+            gpu,
+            ..self
+        })
+    }
+
+    /// The processes that train together: this one alone, where nobody said otherwise.
+    pub fn group(&self) -> &Group {
+        self.cpu.group()
+    }
+
+    /// What processes exchange through, with all that the order of additions depends on; `None` for one process.
+    pub fn exchanges_through(&self) -> Option<String> {
+        let transport = self.group().transport()?;
+        Some(match &self.gpu {
+            Some(gpu) => gpu.exchanges_through().unwrap_or_default(),
+            None => transport.to_owned(),
+        })
     }
 
     /// The GPU that programs run on, if they do.
@@ -275,6 +303,7 @@ impl Device {
 pub struct Machine {
     kind: Backend,
     arithmetic: Arithmetic,
+    group: Group,
 }
 
 enum Backend {
@@ -297,7 +326,11 @@ impl Machine {
                 Backend::Cpu(Arena::new(plan.arena_bytes)?)
             }
         };
-        Ok(Machine { kind, arithmetic })
+        Ok(Machine {
+            kind,
+            arithmetic,
+            group: device.group().clone(),
+        })
     }
 
     /// Size of the arena, as reserved.
@@ -421,7 +454,10 @@ impl Machine {
     /// Waits for what still runs, and tells whether the device failed.
     pub fn wait(&mut self) -> Result<(), DeviceError> {
         match &mut self.kind {
-            Backend::Cpu(_) => Ok(()),
+            Backend::Cpu(_) => match self.group.error() {
+                Some(error) => Err(DeviceError::Failed(error.to_string())),
+                None => Ok(()),
+            },
             Backend::Cuda(machine) => machine.wait(),
         }
     }

@@ -1,7 +1,6 @@
 //! The update of a step, written down: gradient norm, AdamW over every trained parameter with its state, and the programs beside the
 //! step that averages of weights need.
 
-use holdall_graph::ops::collective::Exchange;
 use holdall_graph::ops::update::{
     AverageAction, GradientNorm, MOMENT_BLOCK, MomentFormat, WeightAverages,
 };
@@ -56,7 +55,6 @@ pub(crate) fn write_update(
             }
         }
     }
-    g.collective(Exchange::AllReduce, 1, &gradients);
     g.push_new(GradientNorm {}, gradients.clone(), &[norm]);
     let mut inputs = vec![schedule, norm];
     inputs.extend(&gradients);

@@ -22,6 +22,8 @@ pub enum Part {
     CublasLt,
     /// Convolutions; only models that have some need it.
     Cudnn,
+    /// Exchange between cards; only several processes need it.
+    Nccl,
 }
 
 impl Part {
@@ -32,6 +34,7 @@ impl Part {
             Part::Nvrtc => "libnvrtc",
             Part::CublasLt => "libcublasLt",
             Part::Cudnn => "libcudnn",
+            Part::Nccl => "libnccl",
         }
     }
 
@@ -56,6 +59,9 @@ impl Part {
             // Its version is its own, whatever CUDA's is.
             (Part::Cudnn, System::Unix) => vec!["libcudnn.so.9".to_owned()],
             (Part::Cudnn, System::Windows) => vec!["cudnn64_9.dll".to_owned()],
+            (Part::Nccl, System::Unix) => vec!["libnccl.so.2".to_owned()],
+            // There is none; the name is for the message.
+            (Part::Nccl, System::Windows) => vec!["nccl64_2.dll".to_owned()],
         }
     }
 }
