@@ -36,6 +36,8 @@ pub(crate) enum Interruption {
     Failed,
     /// A process cannot be reached.
     Peer { rank: usize, seen: String },
+    /// What carries the messages failed, and does not tell for whom.
+    Transport { said: String },
 }
 
 /// What carries rounds.
@@ -52,6 +54,9 @@ pub(crate) trait Transport: Send {
 
     /// For people: `TCP`, or which MPI.
     fn name(&self) -> &str;
+
+    /// Whether a round was given up while messages were still on their way from or to staging.
+    fn has_unfinished(&self) -> bool;
 
     /// All processes have done with it; not called after an error.
     fn finish(&mut self);
@@ -346,6 +351,16 @@ fn visit(
         first += slice.len();
         if first >= start + len {
             break;
+        }
+    }
+}
+
+impl Drop for Bulk {
+    fn drop(&mut self) {
+        if self.transport.has_unfinished() {
+            // Messages may still be written to it: it is never freed.
+            std::mem::forget(std::mem::take(&mut self.incoming));
+            std::mem::forget(std::mem::take(&mut self.outgoing));
         }
     }
 }

@@ -229,6 +229,15 @@ impl Shared {
         }
     }
 
+    /// What this process says of itself.
+    pub fn failed(&self, message: impl Into<String>) -> GroupError {
+        GroupError::Failed {
+            rank: self.rank,
+            host: self.hosts[self.rank].clone(),
+            message: message.into(),
+        }
+    }
+
     /// Makes `error` the group's, unless there is one already; the others are told first. Returns the group's.
     pub fn fail(&self, error: GroupError) -> GroupError {
         {

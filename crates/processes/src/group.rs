@@ -174,11 +174,8 @@ impl Group {
     /// Tells all others that this process cannot go on, and why; their calls fail with it.
     pub fn fail(&self, message: &str) {
         if let Some(group) = &self.0 {
-            group.shared().fail(GroupError::Failed {
-                rank: group.rank,
-                host: group.members[group.rank].host.clone(),
-                message: message.to_owned(),
-            });
+            let shared = group.shared();
+            shared.fail(shared.failed(message));
         }
     }
 
@@ -234,6 +231,7 @@ impl Watch for Shared {
                 .error()
                 .unwrap_or_else(|| GroupError::Mismatch("failed without an error".to_owned())),
             Interruption::Peer { rank, seen } => self.fail_unless_told(self.lost(rank, seen)),
+            Interruption::Transport { said } => self.fail_unless_told(self.failed(said)),
         }
     }
 

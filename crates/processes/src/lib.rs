@@ -15,7 +15,11 @@ mod error;
 mod frame;
 mod group;
 mod hello;
+pub mod launch;
+pub mod launcher;
+pub mod mpi;
 mod rendezvous;
+mod start;
 mod tcp;
 pub mod testing;
 mod wire;
@@ -23,6 +27,8 @@ mod wire;
 pub use error::GroupError;
 pub use group::{Deadlines, Group};
 pub use hello::MOST_PROCESSES;
+pub use launch::{Launch, Launcher};
+pub use start::DEADLINE_VARIABLE;
 
 #[cfg(test)]
 mod tests;

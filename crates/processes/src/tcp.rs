@@ -166,5 +166,9 @@ impl Transport for Tcp {
         "TCP"
     }
 
+    fn has_unfinished(&self) -> bool {
+        false
+    }
+
     fn finish(&mut self) {}
 }
