@@ -26,7 +26,7 @@ use crate::lora;
 use crate::operations::Times;
 use crate::optimizer::StepScalars;
 use crate::scaler::Gradients;
-use crate::step_graph::{StepConfig, endpoints};
+use crate::step_graph::{StepConfig, endpoints, losses_of_every_process};
 use crate::task::Task;
 
 mod advance;
@@ -100,6 +100,8 @@ pub struct Step {
     group: Group,
     /// What stands in for samples where this process has none.
     stand_in: Option<Batch>,
+    /// Losses that every process computes whole: their counts are those of one.
+    of_every_process: Vec<usize>,
 }
 
 /// A tensor that outlives programs, read when it is asked for: from a GPU, that is a copy.
@@ -152,6 +154,7 @@ impl Step {
         let machine = Machine::new(device, &plan, config.arithmetic)?;
         let losses = config.task.losses();
         let inputs = inputs_of_batches(&plan.graph, &*config.task);
+        let of_every_process = losses_of_every_process(&plan.graph);
         Ok(Step {
             loss_weights: losses.iter().map(|loss| loss.weight).collect(),
             counts: vec![0.0; losses.len()],
@@ -168,6 +171,7 @@ impl Step {
             is_averaged: false,
             group,
             stand_in: None,
+            of_every_process,
         })
     }
 
@@ -506,8 +510,15 @@ impl Step {
             .config
             .own_rows(self.batch_size, self.plan.accumulation);
         let is_alone = self.group.size() == 1;
-        let whole = (!is_alone)
-            .then(|| WholeBatch::exchange(&self.group, &**task, batch, own_rows, &mut self.counts));
+        let whole = (!is_alone).then(|| {
+            let own = self.counts.clone();
+            let counts = &mut self.counts;
+            let whole = WholeBatch::exchange(&self.group, &**task, batch, own_rows, counts);
+            for &loss in &self.of_every_process {
+                counts[loss] = own[loss];
+            }
+            whole
+        });
         if batch.num_samples == 0 {
             self.stand_in.get_or_insert_with(|| task.random_batch(1, 0));
         }

@@ -53,6 +53,8 @@ pub struct StepConfig {
     pub lora: Option<Lora>,
     /// Who computes the step. Batch size and accumulation are those of one process.
     pub processes: Processes,
+    /// Whether each process keeps the optimizer's state of its part of the parameters alone.
+    pub is_sharded: bool,
 }
 
 impl fmt::Debug for StepConfig {
@@ -68,6 +70,7 @@ impl fmt::Debug for StepConfig {
             .field("averaging", &self.optimizer.averaging)
             .field("lora", &self.lora)
             .field("num_processes", &self.processes.count)
+            .field("is_sharded", &self.is_sharded)
             .finish_non_exhaustive()
     }
 }
@@ -85,7 +88,13 @@ impl StepConfig {
             gradients: GradientFormat::F32,
             lora: None,
             processes: Processes::default(),
+            is_sharded: false,
         }
+    }
+
+    /// Whether this process has the optimizer's state of some parameters alone.
+    pub fn shards_state(&self) -> bool {
+        self.is_sharded && !self.processes.is_alone()
     }
 
     /// What fills the weights: the task's, and those of adapters.
@@ -258,7 +267,8 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     configure_parameters(g, config);
     // Last, when every copy of a weight is known: the optimizer writes them along.
     g.enter(Section::Update);
-    write_update(g, &config.optimizer, schedule, norm);
+    let sharding = config.shards_state().then_some(config.processes);
+    write_update(g, &config.optimizer, schedule, norm, sharding);
     let lengths = task.lengths();
     for &length in lengths.split_last().map_or(&[][..], |(_, shorter)| shorter) {
         graph.add_shorter(length, write_passes(config, shape, Some(length)));
@@ -369,7 +379,7 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     let seeds = step.seeds_of(&coupled);
     let targets: Vec<_> = whole.into_iter().zip(gradients.iter().copied()).collect();
     backward_into(step.graph, Section::Loss, Section::Loss, &seeds, &targets);
-    count_once(step.graph, processes, &seeds);
+    count_once(step.graph, processes, step.sums);
     step.graph.enter(Section::Backward);
     let mut seeds_back = Vec::new();
     for ((own, _), gradient) in features.into_iter().zip(gradients) {
@@ -382,21 +392,32 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     seeds_back
 }
 
-/// Of losses that every process computes whole, the sum counts at one of them. The contrastive loss has a part at each.
-fn count_once(g: &mut Graph, processes: Processes, seeds: &[(ValueId, ValueId)]) {
+/// Of losses that every process computes whole, the sum counts at one of them.
+fn count_once(g: &mut Graph, processes: Processes, sums: ValueId) {
     if processes.rank == 0 {
         return;
     }
-    for &(sum, _) in seeds {
-        let at = *g.value(sum);
-        let is_divided = g.nodes().iter().any(|node| {
-            let sum = |output: &holdall_graph::Output| *g.value(output.value) == at;
-            matches!(node.op, Op::Contrastive(_)) && node.outputs.iter().any(sum)
-        });
-        if !is_divided {
-            g.push_new(Fill { value: 0.0 }, Vec::new(), &[sum]);
-        }
+    for loss in losses_of_every_process(g) {
+        let sum = g.rows(sums, loss, 1);
+        g.push_new(Fill { value: 0.0 }, Vec::new(), &[sum]);
     }
+}
+
+/// The losses that every process computes whole, by their place: of those over the whole effective batch all but the contrastive one,
+/// which has a part at each.
+pub(crate) fn losses_of_every_process(g: &Graph) -> Vec<usize> {
+    let sums = g.endpoint(endpoints::SUMS).expect("every step has them");
+    let (sums, written) = (g.value(sums).storage, g.nodes().iter());
+    let written = written.filter(|node| {
+        let is_loss = !matches!(node.op, Op::Contrastive(_) | Op::Fill(_));
+        is_loss && node.section == Section::Loss
+    });
+    let outputs = written.flat_map(|node| &node.outputs);
+    let values = outputs.map(|output| g.value(output.value));
+    values
+        .filter(|value| value.storage == sums)
+        .map(|value| value.offset)
+        .collect()
 }
 
 /// A graph with every parameter that a step has, in the order of the model: as small as a step can be.

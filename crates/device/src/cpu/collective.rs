@@ -14,7 +14,7 @@ pub(super) fn run(group: &Group, op: &Collective, o: &Operands<'_>) {
         "a program is of the process that runs it"
     );
     // The group keeps its first error, and every later call returns it at once.
-    let _ = match op.exchange {
+    let _ = match &op.exchange {
         Exchange::AllGather => (0..o.num_inputs()).try_for_each(|index| {
             assert_eq!(
                 o.input_place(index).dtype,
@@ -23,16 +23,18 @@ pub(super) fn run(group: &Group, op: &Collective, o: &Operands<'_>) {
             );
             group.all_gather(as_bytes(o.input::<f32>(index).flat()))
         }),
-        Exchange::AllReduce => {
-            let mut values = Vec::with_capacity(o.num_inputs());
-            for index in 0..o.num_inputs() {
-                let flat = o.input::<f32>(index).flat();
-                // SAFETY: operands of a collective are contiguous, apart from each other, and this instruction's alone.
-                values.push(unsafe { std::slice::from_raw_parts_mut(flat.pointer(), flat.width) });
-            }
-            group.all_reduce_f32(&mut values)
-        }
+        Exchange::AllReduce => group.all_reduce_f32(&mut slices(o)),
+        Exchange::FromOwners(owners) => group.take_from_owners(&mut slices(o), owners),
     };
+}
+
+fn slices<'a>(o: &Operands<'_>) -> Vec<&'a mut [f32]> {
+    let slice = |index: usize| {
+        let flat = o.input::<f32>(index).flat();
+        // SAFETY: operands of a collective are contiguous, apart from each other, and this instruction's alone.
+        unsafe { std::slice::from_raw_parts_mut(flat.pointer(), flat.width) }
+    };
+    (0..o.num_inputs()).map(slice).collect()
 }
 
 #[allow(clippy::mut_from_ref)] // the arena is shared memory; the instruction owns its outputs

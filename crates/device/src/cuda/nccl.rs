@@ -60,6 +60,7 @@ struct Api {
     group_end: unsafe extern "C" fn() -> Status,
     all_gather: unsafe extern "C" fn(u64, u64, usize, i32, Raw, Raw) -> Status,
     all_reduce: unsafe extern "C" fn(u64, u64, usize, i32, i32, Raw, Raw) -> Status,
+    broadcast: unsafe extern "C" fn(u64, u64, usize, i32, i32, Raw, Raw) -> Status,
     error_string: unsafe extern "C" fn(Status) -> *const c_char,
     last_error: unsafe extern "C" fn(Raw) -> *const c_char,
 }
@@ -78,6 +79,7 @@ fn symbols(library: &Library) -> Result<Api, libloading::Error> {
             group_end: *library.get(b"ncclGroupEnd")?,
             all_gather: *library.get(b"ncclAllGather")?,
             all_reduce: *library.get(b"ncclAllReduce")?,
+            broadcast: *library.get(b"ncclBroadcast")?,
             error_string: *library.get(b"ncclGetErrorString")?,
             last_error: *library.get(b"ncclGetLastError")?,
         })
@@ -196,6 +198,7 @@ impl Nccl {
         };
         self.all_gather(&[piece], &stream)?;
         self.all_reduce(&[piece], &stream)?;
+        self.take_from_owners(&[piece], &[0], &stream)?;
         self.wait(&stream)
     }
 
@@ -250,11 +253,36 @@ impl Nccl {
         })
     }
 
-    fn together(
+    /// Each piece becomes that of its owner.
+    pub fn take_from_owners(
+        &self,
+        pieces: &[Piece],
+        owners: &[usize],
+        stream: &Stream,
+    ) -> Result<(), DeviceError> {
+        let owned: Vec<(Piece, usize)> =
+            pieces.iter().copied().zip(owners.iter().copied()).collect();
+        self.together("ncclBroadcast", &owned, |(piece, owner)| {
+            // SAFETY: as above.
+            unsafe {
+                (self.api.broadcast)(
+                    piece.address,
+                    piece.address,
+                    piece.elements,
+                    data_type(piece.dtype),
+                    *owner as i32,
+                    self.comm,
+                    stream.raw(),
+                )
+            }
+        })
+    }
+
+    fn together<T>(
         &self,
         call: &'static str,
-        pieces: &[Piece],
-        one: impl Fn(&Piece) -> Status,
+        pieces: &[T],
+        one: impl Fn(&T) -> Status,
     ) -> Result<(), DeviceError> {
         let _turn = self.turn.lock().expect("nothing panics with it");
         let checked = |status: Status| match status {

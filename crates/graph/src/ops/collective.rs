@@ -40,12 +40,14 @@ impl Processes {
 }
 
 /// Which exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exchange {
     /// Every process gets the rows of all; each has filled its part.
     AllGather,
     /// Every process gets the sum, added in the order of ranks.
     AllReduce,
+    /// Every process gets each value from its owner: their ranks.
+    FromOwners(Vec<usize>),
 }
 
 /// Inputs and outputs are the same values, exchanged in place.

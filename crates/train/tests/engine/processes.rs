@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use holdall_device::Device;
 use holdall_graph::ops::collective::Processes;
+use holdall_graph::{Copies, Role};
 use holdall_models::config::Activation;
 use holdall_models::unet::config::UnetKind;
 use holdall_plan::{Recompute, Request, StepShape, plan};
@@ -124,13 +125,14 @@ proptest! {
 }
 
 /// Weights of every process after some steps, and the losses.
-fn trained(count: usize, num_steps: u64) -> Vec<(Vec<f64>, Vec<Vec<f32>>)> {
+fn trained(count: usize, num_steps: u64, is_sharded: bool) -> Vec<(Vec<f64>, Vec<Vec<f32>>)> {
     let (_, task) = splits::setup(&on_cpu(1), Activation::Gelu, Some(3), 4);
     let task = Arc::new(task);
     let results = std::sync::Mutex::new(vec![None; count]);
     together(count, |device, processes| {
         let config = StepConfig {
             processes,
+            is_sharded,
             ..StepConfig::new(task.clone())
         };
         let request = Request {
@@ -168,9 +170,9 @@ fn trained(count: usize, num_steps: u64) -> Vec<(Vec<f64>, Vec<Vec<f32>>)> {
 /// Two runs of several processes give the same bits, and so does every process of a run.
 #[test]
 fn every_process_has_the_same_bits_in_every_run() {
-    let alone = trained(1, 4).remove(0);
+    let alone = trained(1, 4, false).remove(0);
     for count in [2, 3, 4] {
-        let runs = [trained(count, 4), trained(count, 4)];
+        let runs = [trained(count, 4, false), trained(count, 4, false)];
         let first = &runs[0][0];
         for one in runs.iter().flatten() {
             assert!(one == first, "{count} processes");
@@ -179,4 +181,39 @@ fn every_process_has_the_same_bits_in_every_run() {
             assert!((a - b).abs() <= 1e-5 * b.abs(), "{count}: {a} and {b}");
         }
     }
+}
+
+/// State that each process has a part of takes less room, and changes no bit.
+#[test]
+fn sharded_state_changes_no_bit() {
+    for count in [2, 3] {
+        let [sharded, whole] = [true, false].map(|is_sharded| trained(count, 4, is_sharded));
+        assert!(sharded == whole, "{count} processes");
+    }
+    let state_bytes = |processes: Processes| {
+        let (_, task) = splits::setup(&on_cpu(1), Activation::Gelu, Some(3), 4);
+        let config = StepConfig {
+            processes,
+            is_sharded: true,
+            ..StepConfig::new(Arc::new(task))
+        };
+        let shape = StepShape {
+            batch_size: 2,
+            gradient_accumulation: 1,
+            copies: Copies::default(),
+        };
+        let graph = write_step(&config, &shape);
+        let state = graph.storages().iter();
+        let state = state.filter(|one| one.role == Role::Optimizer);
+        state.map(|one| one.num_elements).sum::<usize>()
+    };
+    let alone = state_bytes(Processes::default());
+    let parts: Vec<usize> = (0..3)
+        .map(|rank| state_bytes(Processes { rank, count: 3 }))
+        .collect();
+    assert_eq!(parts.iter().sum::<usize>(), alone);
+    assert!(
+        parts.iter().all(|&part| part < alone / 2),
+        "{parts:?} of {alone}"
+    );
 }

@@ -22,12 +22,16 @@ pub(super) fn exchange(op: &Collective, o: &Operands<'_, '_>) -> Result<(), Devi
     let nccl = o.issuer.cuda.nccl().ok_or_else(|| {
         DeviceError::Failed("a step of several processes on a card that knows of none".to_owned())
     })?;
-    match op.exchange {
+    match &op.exchange {
         Exchange::AllGather => {
             let pieces: Vec<Piece> = pieces.collect();
             nccl.all_gather(&pieces, o.issuer.stream)
         }
         Exchange::AllReduce => nccl.all_reduce(&joined(pieces), o.issuer.stream),
+        Exchange::FromOwners(owners) => {
+            let pieces: Vec<Piece> = pieces.collect();
+            nccl.take_from_owners(&pieces, owners, o.issuer.stream)
+        }
     }
 }
 
