@@ -16,7 +16,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use holdall_data::loader::Cursor;
 use holdall_device::Device;
 use holdall_files::{Checksum, remove_folder};
 use holdall_models::error::ModelError;
@@ -139,9 +138,9 @@ pub struct State {
     pub split: SplitOfBatch,
     /// Of the samples, in hexadecimal: other data would be another run.
     pub data_digest: String,
-    /// Where the data goes on; a run that began before there was one has left nothing out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<Cursor>,
+    /// Of format 2, where the data went on: pictures had moved up to the places of broken ones.
+    #[serde(default, skip_serializing)]
+    cursor: Option<MovedUp>,
     /// What the device chose to compute with, in its own words: other algorithms would round otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithms: Option<String>,
@@ -150,8 +149,16 @@ pub struct State {
     pub starting_weights: Option<String>,
 }
 
-/// Changes when [`State`] does. Format 1 had neither checksums nor versions of the best model; it is still read.
-pub const FORMAT: u32 = 2;
+/// A place in the data in format 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct MovedUp {
+    position: u64,
+    given: u64,
+}
+
+/// Changes when [`State`] does. Format 1 had neither checksums nor versions of the best model, format 2 knew one process and another rule
+/// for broken pictures; both are still read.
+pub const FORMAT: u32 = 3;
 
 impl State {
     /// Of a run that has not begun.
@@ -252,6 +259,12 @@ impl Checkpoint {
                 bytes: state.journal_bytes,
                 checksum: None,
             };
+        }
+        if state.cursor.is_some_and(|cursor| cursor.position != cursor.given) {
+            notes.push(
+                "Other pictures take the place of broken ones than when the run began: the epoch at hand may have some twice"
+                    .to_owned(),
+            );
         }
         let skipped = state.skipped.clone().unwrap_or_default();
         for (prefix, file) in [(&state.journal, run.journal()), (&skipped, run.skipped())] {

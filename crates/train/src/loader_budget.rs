@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdall_data::allowance::Allowance;
 use holdall_data::loader::{
-    Bottleneck, Course, Loaded, Loader, RowFormat, Skipped, View, Waits, Workers,
+    Bottleneck, Course, Loaded, Loader, RowFormat, Share, Skipped, View, Waits, Workers,
 };
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
@@ -266,7 +266,7 @@ pub fn read_once<E>(
     stop: &AtomicBool,
     mut each: impl FnMut(&[u32], &[HostRow]) -> Result<bool, E>,
 ) -> Result<Option<Vec<Skipped>>, E> {
-    read_course(loader, (samples, Course::Once), batch, stop, |loaded| {
+    read_course(loader, (samples, Course::Once(Share::default())), batch, stop, |loaded| {
         each(&loaded.samples, &loaded.rows)
     })
 }

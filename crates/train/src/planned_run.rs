@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use holdall_data::loader::Cursor;
+use holdall_data::loader::Share;
 use holdall_device::Device;
 use holdall_plan::{Plan, knee};
 use holdall_telemetry::memory_log::Phase;
@@ -143,15 +143,15 @@ impl PlannedRun {
             return Ok(None);
         };
         // The first batch is read before the plan is made: what reading takes is then in the process that is measured.
-        let (done, cursor) = checkpoint.as_ref().map_or((0, None), |checkpoint| {
-            (checkpoint.state.step, checkpoint.state.cursor)
-        });
+        let done = checkpoint
+            .as_ref()
+            .map_or(0, |checkpoint| checkpoint.state.step);
         let per_epoch = prepared.train.len().div_ceil(effective_batch) as u64;
-        let cursor = cursor.unwrap_or_else(|| whole_steps(done, per_epoch, effective_batch));
         let Some(mut costs) = costs_of(&device, &prepared, stop) else {
             return Ok(None);
         };
-        let mut feed = Feed::new(&device, &config, &prepared, effective_batch, cursor, &costs)?;
+        let parts = (effective_batch, Share::default());
+        let mut feed = Feed::new(&device, &config, &prepared, parts, done, &costs)?;
         if let (Some(checkpoint), Some(out)) = (&checkpoint, &config.out) {
             let skipped = checkpoint.state.skipped.as_ref();
             let skipped = SkippedFile::open(&out.join("skipped.csv"), skipped)?;
@@ -166,7 +166,7 @@ impl PlannedRun {
             feed.allow(costs.together_bytes(workers).min(free));
         }
         if has_rows {
-            feed.train(&config, &prepared);
+            feed.train(&prepared);
         }
         let bring = |feed: &mut Feed, prepared: &Prepared| {
             let is_over = done >= per_epoch * config.train.epochs as u64;
@@ -219,7 +219,7 @@ impl PlannedRun {
                 if !refused.is_empty() {
                     let of_train = refused.into_iter().filter(|one| one.list == TRAIN);
                     let of_train = of_train.map(|one| one.skipped).collect();
-                    feed.begin_without(of_train, &config, &prepared);
+                    feed.begin_without(of_train, &prepared);
                 }
                 let process_bytes = plan.step.process_bytes;
                 let decode_bytes =
@@ -343,16 +343,6 @@ fn leave_out_again(
         let broken = skipped.samples(subset, samples);
         costs.leave_out(list, &broken);
         feed.leave_out(samples, broken);
-    }
-}
-
-/// Where a run is after this many steps, if nothing was left out.
-fn whole_steps(done: u64, per_epoch: u64, effective_batch: usize) -> Cursor {
-    let given = done % per_epoch * effective_batch as u64;
-    Cursor {
-        epoch: done / per_epoch,
-        position: given,
-        given,
     }
 }
 

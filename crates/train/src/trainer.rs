@@ -372,8 +372,7 @@ impl Trainer {
                 gradient_norm: report.gradient_norm,
             });
         }
-        let (chosen, end) = self.planned.feed.samples();
-        let samples_digest = format!("{:016x}", digest(chosen));
+        let samples_digest = format!("{:016x}", digest(self.planned.feed.samples()));
         let seconds = (began.elapsed() - timing).as_secs_f64();
         let each = self.losses.iter().zip(self.step.losses());
         let line = StepLine {
@@ -398,7 +397,6 @@ impl Trainer {
         self.journal.add(std::slice::from_ref(&line))?;
         self.state.step = number;
         self.state.scaler = scaler;
-        self.state.cursor = Some(end);
         for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
             clock.samples += samples as u64;
             clock.micro_batches += samples.div_ceil(self.planned.split.batch_size) as u64;

@@ -94,7 +94,6 @@ impl Trainer {
                 prepared,
                 device,
                 feed,
-                config,
                 ..
             } = &mut self.planned;
             let task = &prepared.setup.step.task;
@@ -109,7 +108,7 @@ impl Trainer {
                 is_wanted: &is_wanted,
                 tell: &mut |done, total| watch(Event::Evaluating { on, done, total }),
             });
-            feed.train(config, prepared);
+            feed.train(prepared);
             let evaluated = evaluated?;
             files.push((on, evaluated.files));
             self.tell_skipped(on, &evaluated.skipped, watch)?;

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use holdall_data::loader::{Course, Loader, Skipped};
+use holdall_data::loader::{Course, Loader, Share, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
 use holdall_metrics::feature_gather::{FeatureGather, OrderedFeatures};
@@ -182,7 +182,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         let batch = self.reader.batch().min(self.pictures.num_rows());
         let (reader, captions) = (&mut self.reader, self.texts.captions.as_ref());
         let mut not_finite = None;
-        let course = (samples, Course::Once);
+        let course = (samples, Course::Once(Share::default()));
         let skipped = read_course(self.pictures, course, batch, self.stop, |loaded| {
             let encoded = reader.clips(loaded)?;
             let taken = features.add(&loaded.samples, &encoded.features);
@@ -260,6 +260,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         let course = Course::Drawn {
             count: task.evaluation.captions,
             seed: task.evaluation.seed,
+            share: Share::default(),
         };
         let batch = self.reader.batch().min(self.pictures.num_rows());
         let mut written = WrittenCaptions::new(task, samples.len());
