@@ -96,7 +96,7 @@ impl Clock {
 /// How the batch is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitOfBatch {
-    /// Samples per step.
+    /// Samples per step, over all processes.
     pub effective_batch: usize,
     /// Samples per micro-batch.
     pub batch_size: usize,
@@ -104,6 +104,13 @@ pub struct SplitOfBatch {
     pub gradient_accumulation: usize,
     /// Micro-batches that keep their activations.
     pub kept_micro_batches: usize,
+    /// Processes that share a step; the two counts before are of each.
+    #[serde(default = "one_process")]
+    pub processes: usize,
+}
+
+fn one_process() -> usize {
+    1
 }
 
 /// Everything beside the tensors.
@@ -321,6 +328,11 @@ impl Checkpoint {
                     self.path.display()
                 )),
             })
+    }
+
+    /// Of the file, in hexadecimal: what processes compare that go on together.
+    pub(crate) fn checksum(&self) -> Option<String> {
+        self.checkpoints.checksum()
     }
 
     /// What is on disk, for whoever goes on writing there.

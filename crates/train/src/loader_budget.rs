@@ -257,16 +257,16 @@ impl Reading {
     }
 }
 
-/// Reads every picture of a list once, in its order, `batch` at a time. `each` gets their samples and their rows, and says whether
+/// Reads every picture of a share of a list once, in its order, `batch` at a time. `each` gets their samples and their rows, and says whether
 /// to go on. Returns what could not be read; `None` if it was stopped.
 pub fn read_once<E>(
     loader: &mut Loader<HostRow>,
-    samples: &Arc<Samples>,
+    (samples, share): (&Arc<Samples>, Share),
     batch: usize,
     stop: &AtomicBool,
     mut each: impl FnMut(&[u32], &[HostRow]) -> Result<bool, E>,
 ) -> Result<Option<Vec<Skipped>>, E> {
-    read_course(loader, (samples, Course::Once(Share::default())), batch, stop, |loaded| {
+    read_course(loader, (samples, Course::Once(share)), batch, stop, |loaded| {
         each(&loaded.samples, &loaded.rows)
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use holdall_data::image_processor::ImageProcessor;
-use holdall_data::loader::{Loader, RowFormat, Skipped};
+use holdall_data::loader::{Loader, RowFormat, Share, Skipped};
 use holdall_data::samples::Samples;
 use holdall_data::source::{self, Captions};
 use holdall_data::target::{Target, TargetKind};
@@ -102,7 +102,7 @@ impl SavedClassifier {
     ) -> Result<Vec<Skipped>, Unfinished> {
         let batch = forward.rows(PROGRAM_PIXELS).min(pictures.num_rows());
         let num_outputs = self.task.num_outputs();
-        let read = read_once(pictures, samples, batch, stop, |read, rows| {
+        let read = read_once(pictures, (samples, Share::default()), batch, stop, |read, rows| {
             forward.feed_pictures(PROGRAM_PIXELS, rows);
             forward.run(PROGRAM)?;
             let outputs = forward.read_rows(LOGITS, rows.len())?;

@@ -15,6 +15,7 @@ use super::predict::{self, Pictures, Segmented};
 use crate::config::Subset;
 use crate::error::TrainError;
 use crate::scores::{Direction, Scores};
+use crate::shared_evaluation::on_first;
 use crate::similarity::percent;
 use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 
@@ -38,6 +39,10 @@ pub(super) fn evaluate(
     task: &SegmentTask,
     evaluation: Evaluation<'_>,
 ) -> Result<Evaluated, Unfinished> {
+    on_first(evaluation.device.group(), || evaluate_all(task, evaluation))
+}
+
+fn evaluate_all(task: &SegmentTask, evaluation: Evaluation<'_>) -> Result<Evaluated, Unfinished> {
     let Evaluation {
         device,
         mut forward,
