@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
 use crate::processes::{from_first, name_of, share};
-use crate::task::{Evaluated, Unfinished};
+use crate::task::Unfinished;
 
 /// A process's part on its way: lists of numbers, texts and pictures, one behind the other.
 #[derive(Default)]
@@ -118,25 +118,6 @@ fn gather_parts(
         }
     }
     group.gather_bytes(&bytes).map_err(Unfinished::from)
-}
-
-/// An evaluation that the first process does alone, and the others hear of.
-pub(crate) fn on_first(
-    group: &Group,
-    evaluate: impl FnOnce() -> Result<Evaluated, Unfinished>,
-) -> Result<Evaluated, Unfinished> {
-    let mut own = None;
-    let scores = result_of_first(group, || {
-        let found = evaluate()?;
-        own = Some((found.skipped, found.files));
-        Ok(found.scores)
-    })?;
-    let (skipped, files) = own.unwrap_or_default();
-    Ok(Evaluated {
-        scores,
-        skipped,
-        files,
-    })
 }
 
 /// What rank 0 found, or why it found nothing.
