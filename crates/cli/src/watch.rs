@@ -300,7 +300,10 @@ fn show_epoch(epoch: &EpochReport) -> String {
         epoch.samples_per_s,
         epoch.batches_per_s,
         100.0 * epoch.waited_for_data
-    ) + &epoch.processes.as_ref().map_or(String::new(), show_processes)
+    ) + &epoch
+        .processes
+        .as_ref()
+        .map_or(String::new(), show_processes)
 }
 
 /// `; slowest: rank 3 on node-b, 12% longer than the others; memory by rank 1.20 GiB, 1.18 GiB`.

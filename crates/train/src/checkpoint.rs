@@ -267,7 +267,10 @@ impl Checkpoint {
                 checksum: None,
             };
         }
-        if state.cursor.is_some_and(|cursor| cursor.position != cursor.given) {
+        if state
+            .cursor
+            .is_some_and(|cursor| cursor.position != cursor.given)
+        {
             notes.push(
                 "Other pictures take the place of broken ones than when the run began: the epoch at hand may have some twice"
                     .to_owned(),

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdall_data::loader::{
-    Course, Cursor, Epochs, Loaded, Loader, Share, Skipped, View, Waits,
-};
+use holdall_data::loader::{Course, Cursor, Epochs, Loaded, Loader, Share, Skipped, View, Waits};
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
 

@@ -266,9 +266,13 @@ pub fn read_once<E>(
     stop: &AtomicBool,
     mut each: impl FnMut(&[u32], &[HostRow]) -> Result<bool, E>,
 ) -> Result<Option<Vec<Skipped>>, E> {
-    read_course(loader, (samples, Course::Once(share)), batch, stop, |loaded| {
-        each(&loaded.samples, &loaded.rows)
-    })
+    read_course(
+        loader,
+        (samples, Course::Once(share)),
+        batch,
+        stop,
+        |loaded| each(&loaded.samples, &loaded.rows),
+    )
 }
 
 /// The same for any course that ends, with all that was read.

@@ -17,7 +17,7 @@ use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::frozen::ParameterCount;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
-use crate::plan_race::Choosing;
+use crate::plan_race::{Choosing, does_not_fit_here};
 use crate::prepare::Prepared;
 use crate::processes::{self, Identity, agree_on_run, split_again, split_among};
 use crate::recorder::Recorder;
@@ -159,7 +159,7 @@ impl PlannedRun {
             .as_ref()
             .map_or(0, |checkpoint| checkpoint.state.step);
         let per_epoch = prepared.train.len().div_ceil(effective_batch) as u64;
-        let Some(mut costs) = costs_of(&device, &prepared, stop) else {
+        let Some(mut costs) = costs_of(&device, &prepared, stop)? else {
             return Ok(None);
         };
         let parts = (effective_batch, processes::share_of(&group));
@@ -193,7 +193,9 @@ impl PlannedRun {
             let samples = prepared.samples(subset)?;
             Some(task.evaluation_bytes(subset, samples, threads))
         });
-        let evaluation = evaluated.max().unwrap_or(0);
+        // What several processes gather lies there twice for a moment.
+        let copies = if group.size() > 1 { 2 } else { 1 };
+        let evaluation = copies * evaluated.max().unwrap_or(0);
         let host_bytes = evaluation + LOOP_BYTES + threads as u64 * THREAD_BYTES;
         recorder.enter(Phase::Plan);
         let plan = match device.is_gpu() {
@@ -301,7 +303,21 @@ impl PlannedRun {
             let plan = self.plan.step.without_memory_map();
             return Step::new(&self.device, setup.step.clone(), plan, batch_size);
         }
+        // The first chooses the algorithms, which the others take over.
+        let group = self.device.group().clone();
+        if group.rank() > 0 {
+            let chosen: Option<String> = processes::from_first(&group, || Ok(None))?;
+            if let Some(algorithms) = &chosen {
+                self.device.prefer_algorithms(algorithms);
+            }
+        }
         let reserved = setup.reserve(&self.device, self.plan.clone(), tell)?;
+        if group.rank() == 0 {
+            processes::from_first(&group, || Ok(self.device.algorithms()))?;
+        }
+        if group.size() > 1 && reserved.plan.chosen.choice != self.plan.chosen.choice {
+            return Err(does_not_fit_here(&self.plan.chosen.choice));
+        }
         setup.budget_bytes = reserved.budget_bytes;
         let SplitOfBatch {
             effective_batch,
@@ -366,10 +382,14 @@ fn store_rows(
 const TRAIN: usize = 0;
 
 /// What all pictures of a run cost; `None` if it was stopped.
-fn costs_of(device: &Device, prepared: &Prepared, stop: &AtomicBool) -> Option<PictureCosts> {
+fn costs_of(
+    device: &Device,
+    prepared: &Prepared,
+    stop: &AtomicBool,
+) -> Result<Option<PictureCosts>, TrainError> {
     let format = prepared.setup.rows.clone();
     let lists: Vec<_> = prepared.subsets().map(|(_, samples)| samples).collect();
-    PictureCosts::read(device, &lists, format, stop)
+    PictureCosts::read_together(device, &lists, format, stop)
 }
 
 /// What an earlier process of the run left out, this one leaves out too, from its first batch on.

@@ -173,7 +173,15 @@ pub(crate) fn split_among(count: usize, request: &mut Request) -> Result<usize, 
              hint: --effective-batch {count} or more, or fewer processes"
         )));
     }
-    request.effective_batch = Some(total.div_ceil(count));
+    let share = total.div_ceil(count);
+    if let Some(batch) = request.batch_size.filter(|&batch| batch > share) {
+        return Err(TrainError::Config(format!(
+            "batch size {batch} is larger than the share {share} of each of {count} processes in an effective batch of {total}\n\
+             hint: --batch-size {share}, or --effective-batch {}",
+            batch * count
+        )));
+    }
+    request.effective_batch = Some(share);
     request.samples_per_step()?;
     Ok(total)
 }
@@ -234,4 +242,116 @@ pub fn paths_of_first(
     full: &Option<PathBuf>,
 ) -> Result<(PathBuf, Option<PathBuf>), TrainError> {
     from_first(group, || Ok((out.to_owned(), full.clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use holdall_device::Arithmetic;
+
+    use super::*;
+    use crate::config::RunConfig;
+
+    fn request(total: Option<usize>, each: [Option<usize>; 2]) -> Request {
+        let request = RunConfig::default().request(None, Arithmetic::F32);
+        Request {
+            effective_batch: total,
+            batch_size: each[0],
+            gradient_accumulation: each[1],
+            ..request
+        }
+    }
+
+    #[test]
+    fn a_step_is_split_into_shares_that_hold_it() {
+        for (total, each, count, expected) in [
+            (Some(128), [None, None], 1, (128, 128)),
+            (Some(128), [None, None], 3, (128, 43)),
+            (Some(128), [Some(8), None], 4, (128, 32)),
+            (Some(9), [Some(2), Some(3)], 2, (9, 5)),
+            // What each process has, times the processes.
+            (None, [Some(8), Some(16)], 4, (512, 128)),
+            (None, [Some(8), Some(16)], 1, (128, 128)),
+            // The usual total, or more where each has more.
+            (None, [None, None], 4, (128, 32)),
+            (None, [Some(64), None], 4, (256, 64)),
+        ] {
+            let mut request = request(total, each);
+            let found = split_among(count, &mut request).unwrap();
+            let share = request.samples_per_step().unwrap();
+            assert_eq!((found, share), expected, "{total:?} {each:?} {count}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_its_processes_cannot_hold_is_refused() {
+        let too_few = split_among(4, &mut request(Some(3), [None, None]));
+        let error = too_few.unwrap_err().to_string();
+        assert!(
+            error.starts_with("effective batch 3 is smaller than the number of processes 4\nhint:"),
+            "{error}"
+        );
+        assert!(split_among(2, &mut request(Some(128), [Some(8), Some(2)])).is_err());
+        let too_large = split_among(3, &mut request(Some(8), [Some(4), None]));
+        let error = too_large.unwrap_err().to_string();
+        assert!(
+            error.contains("the share 3 of each of 3 processes"),
+            "{error}"
+        );
+        assert!(error.ends_with("--effective-batch 12"), "{error}");
+    }
+
+    #[test]
+    fn other_numbers_of_processes_go_on_with_the_same_total() {
+        let begun = SplitOfBatch {
+            effective_batch: 100,
+            batch_size: 8,
+            gradient_accumulation: 7,
+            kept_micro_batches: 5,
+            processes: 2,
+        };
+        assert_eq!(split_again(&begun, 2), begun);
+        for (count, expected) in [
+            (1, (8, 13, 5)),
+            (3, (8, 5, 5)),
+            (4, (8, 4, 4)),
+            (50, (2, 1, 1)),
+        ] {
+            let split = split_again(&begun, count);
+            let found = (
+                split.batch_size,
+                split.gradient_accumulation,
+                split.kept_micro_batches,
+            );
+            assert_eq!(found, expected, "{count}");
+            assert_eq!((split.effective_batch, split.processes), (100, count));
+            let holds = split.batch_size * split.gradient_accumulation;
+            assert!(holds >= 100_usize.div_ceil(count));
+        }
+    }
+
+    #[test]
+    fn what_differs_first_is_named() {
+        let first = Identity {
+            version: "1.0".to_owned(),
+            device: "cpu".to_owned(),
+            config: serde_json::json!({"train": {"lr": 0.1, "epochs": 3}}),
+            data_digest: "ab".to_owned(),
+            checkpoint: Some("cd".to_owned()),
+        };
+        assert_eq!(first.difference(&first), None);
+        let differing = |change: fn(&mut Identity)| {
+            let mut other = first.clone();
+            change(&mut other);
+            first.difference(&other).unwrap().0
+        };
+        assert_eq!(
+            differing(|one| one.version = "1.1".into()),
+            "version of holdall"
+        );
+        assert_eq!(differing(|one| one.device = "cuda".into()), "device");
+        let epochs = differing(|one| one.config["train"]["epochs"] = 4.into());
+        assert_eq!(epochs, "train.epochs");
+        assert_eq!(differing(|one| one.data_digest.clear()), "samples");
+        assert_eq!(differing(|one| one.checkpoint = None), "checkpoint");
+    }
 }

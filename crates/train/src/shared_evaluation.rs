@@ -179,9 +179,7 @@ mod tests {
     fn on_each<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
         std::thread::scope(|threads| {
             let groups = loopback(size).into_iter();
-            let started: Vec<_> = groups
-                .map(|group| threads.spawn(|| work(group)))
-                .collect();
+            let started: Vec<_> = groups.map(|group| threads.spawn(|| work(group))).collect();
             let joined = started.into_iter().map(|one| one.join().unwrap());
             joined.collect()
         })
@@ -208,7 +206,10 @@ mod tests {
         let failed = || TrainError::Run("no room".to_owned());
         let ends: [(fn(Unfinished) -> bool, _); 3] = [
             (|end| matches!(end, Unfinished::Stopped), 0),
-            (|end| matches!(end, Unfinished::NotFinite(text) if text == "NaN"), 1),
+            (
+                |end| matches!(end, Unfinished::NotFinite(text) if text == "NaN"),
+                1,
+            ),
             (|end| end.into_error().to_string().ends_with("no room"), 2),
         ];
         for (is_end, kind) in ends {

@@ -236,11 +236,7 @@ fn written(line: &SkippedLine, is_first: bool) -> Vec<u8> {
 }
 
 /// The error of a picture that may not be left out, by the row that names it.
-pub fn refused(
-    csv: &Path,
-    skipped: &[SkippedPicture],
-    policy: &DataConfig,
-) -> Option<TrainError> {
+pub fn refused(csv: &Path, skipped: &[SkippedPicture], policy: &DataConfig) -> Option<TrainError> {
     let first = skipped
         .first()
         .filter(|_| policy.bad_pictures == BadPictures::Fail)?;

@@ -159,7 +159,12 @@ impl Trainer {
         };
         let list = match &folder {
             Some(folder) => folder.skipped(),
-            None => planned.config.out.clone().unwrap_or_default().join("skipped.csv"),
+            None => planned
+                .config
+                .out
+                .clone()
+                .unwrap_or_default()
+                .join("skipped.csv"),
         };
         let mut skipped = match &folder {
             Some(_) => SkippedFile::open(&list, state.skipped.as_ref())?,
@@ -352,6 +357,10 @@ impl Trainer {
         let Some(whole) = self.agree(has_batch, asked, requests, watch)? else {
             return Ok(None);
         };
+        if self.planned.device.group().size() > 1 {
+            // All of them now, before anyone is within the step.
+            self.save_if_asked(requests, watch)?;
+        }
         let mut rates = Vec::new();
         self.rates.write(number, &mut rates);
         let scalars = StepScalars {

@@ -247,7 +247,11 @@ fn pass(
     let batch = arguments.batch.min(images);
     let mut loaded = Loaded::default();
     let begin = |loader: &mut Loader<Vec<u8>>, epoch: u64| match arguments.eval {
-        true => loader.begin(Arc::clone(samples), Course::Once(Share::default()), View::Evaluation),
+        true => loader.begin(
+            Arc::clone(samples),
+            Course::Once(Share::default()),
+            View::Evaluation,
+        ),
         false => {
             let course = Course::Epochs(Epochs {
                 seed: 0,

@@ -138,7 +138,8 @@ impl TrainRequest {
     /// The first process chose the folder of the run.
     fn take_folder_of_first(&mut self, group: &Group) -> Result<()> {
         if group.size() > 1 {
-            (self.out, self.config.out) = processes::paths_of_first(group, &self.out, &self.config.out)?;
+            (self.out, self.config.out) =
+                processes::paths_of_first(group, &self.out, &self.config.out)?;
         }
         Ok(())
     }
@@ -315,10 +316,7 @@ fn folder_bytes(folder: &Path) -> u64 {
 }
 
 /// Does a part of a run; where that fails, `failure.json` says how.
-fn failing_into<T>(
-    failure: &Option<FailureFile>,
-    work: impl FnOnce() -> Result<T>,
-) -> Result<T> {
+fn failing_into<T>(failure: &Option<FailureFile>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let save = |error: &str, diverged: Option<&Diverged>| {
         let written = failure.as_ref().map(|file| file.write(error, diverged));
         if let Some(path) = written.flatten() {

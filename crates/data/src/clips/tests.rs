@@ -379,7 +379,11 @@ fn the_loader_counts_frames_and_skips_broken_clips() {
     let allowance = Allowance::new(2 * cost.bytes);
     let format = RowFormat::from(masked.clone());
     let mut loader = Loader::new(rows, format, Workers::exactly(2, 2), allowance.clone()).unwrap();
-    loader.begin(Arc::clone(&samples), Course::Once(Share::default()), View::Evaluation);
+    loader.begin(
+        Arc::clone(&samples),
+        Course::Once(Share::default()),
+        View::Evaluation,
+    );
     let mut batch = Loaded::default();
     loader.next(4, &mut batch);
     assert_eq!(batch.samples, [0, 2]);

@@ -184,7 +184,10 @@ impl<R> Shared<R> {
         let mut waited = 0.0;
         let mut state = self.lock();
         let mut open = state.size_of_batch().unwrap_or(count);
-        assert!(open <= count, "a batch of {open} pictures, {count} asked for");
+        assert!(
+            open <= count,
+            "a batch of {open} pictures, {count} asked for"
+        );
         loop {
             let is_full = state.deliver(&mut open, batch);
             if is_full || stop.load(Ordering::Relaxed) {
@@ -268,13 +271,7 @@ impl<R> Shared<R> {
     }
 
     /// Moves a place on from a picture that could not be read; whether there is another to try.
-    fn move_on(
-        &self,
-        job: (u64, u64),
-        place: &mut Place,
-        error: DataError,
-        seconds: f64,
-    ) -> bool {
+    fn move_on(&self, job: (u64, u64), place: &mut Place, error: DataError, seconds: f64) -> bool {
         let mut state = self.lock();
         let sample = place.sample();
         let Some(ticket) = state.ticket(job) else {

@@ -132,7 +132,11 @@ fn an_allowance_changes_no_pixel_and_is_never_exceeded() {
         let workers = Workers::exactly(3, 4);
         let mut loader =
             Loader::new(rows(9), Framing::clip(SIZE), workers, allowance.clone()).unwrap();
-        loader.begin(Arc::clone(&samples), Course::Once(Share::default()), View::Evaluation);
+        loader.begin(
+            Arc::clone(&samples),
+            Course::Once(Share::default()),
+            View::Evaluation,
+        );
         let mut batch = Loaded::default();
         loader.next(9, &mut batch);
         assert!(allowance.most_claimed_bytes() <= allowed);
@@ -239,7 +243,11 @@ fn a_cursor_goes_on_where_it_stopped() {
                 .map(|(samples, rows, _)| (samples.clone(), rows.clone()))
                 .collect()
         };
-        assert_eq!(pixels(&whole[done..]), pixels(&rest), "after {done} batches");
+        assert_eq!(
+            pixels(&whole[done..]),
+            pixels(&rest),
+            "after {done} batches"
+        );
     }
 }
 
@@ -301,7 +309,11 @@ fn evaluation_leaves_out_what_cannot_be_read_and_training_goes_on_behind_it() {
         loader.begin(Arc::clone(&samples), course, view);
         loader.next(3, &mut batch);
         let trained = batch.samples.clone();
-        loader.begin(Arc::clone(&samples), Course::Once(Share::default()), View::Evaluation);
+        loader.begin(
+            Arc::clone(&samples),
+            Course::Once(Share::default()),
+            View::Evaluation,
+        );
         let mut read = Vec::new();
         loop {
             loader.next(3, &mut batch);
@@ -339,7 +351,11 @@ fn what_is_known_to_be_broken_is_neither_read_nor_told_again() {
     )
     .unwrap();
     loader.leave_out(&samples, [2, 5]);
-    loader.begin(Arc::clone(&samples), Course::Once(Share::default()), View::Evaluation);
+    loader.begin(
+        Arc::clone(&samples),
+        Course::Once(Share::default()),
+        View::Evaluation,
+    );
     let mut batch = Loaded::default();
     loader.next(6, &mut batch);
     assert_eq!(batch.samples, [0, 1, 3, 4]);

@@ -60,7 +60,9 @@ impl OddsHistogram {
         let to = self.counts.as_flattened_mut();
         let is_alike = to.len() == numbers.len();
         if is_alike {
-            to.iter_mut().zip(numbers).for_each(|(to, more)| *to += more);
+            to.iter_mut()
+                .zip(numbers)
+                .for_each(|(to, more)| *to += more);
         }
         is_alike
     }

@@ -37,7 +37,8 @@ impl Stragglers {
 
     /// The process that took much longer than the others in most steps.
     pub(super) fn find(&self) -> Option<Finding> {
-        let is_most = |(_, (steps, ..)): &(&u64, &(u64, f64, Option<String>))| 2 * steps > self.steps;
+        let is_most =
+            |(_, (steps, ..)): &(&u64, &(u64, f64, Option<String>))| 2 * steps > self.steps;
         let (rank, (steps, sum, host)) = self.slow.iter().find(is_most)?;
         if self.steps < FEWEST_STEPS {
             return None;
@@ -85,9 +86,14 @@ mod tests {
     fn the_slowest_in_most_steps_is_named() {
         let found = steps(|step| if step % 4 == 0 { (1, 1.3) } else { (3, 1.5) }).find();
         let found = found.unwrap();
-        assert_eq!((found.kind, found.severity), (Symptom::Straggler, Severity::Warning));
+        assert_eq!(
+            (found.kind, found.severity),
+            (Symptom::Straggler, Severity::Warning)
+        );
         assert!(
-            found.message.starts_with("rank 3 on node-b took 50% longer than the others in 15 of 20 steps"),
+            found
+                .message
+                .starts_with("rank 3 on node-b took 50% longer than the others in 15 of 20 steps"),
             "{}",
             found.message
         );

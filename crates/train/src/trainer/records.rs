@@ -78,7 +78,12 @@ impl Records {
         })
     }
 
-    fn save_best(&self, step: &Step, name: &str, files: Option<&BestFiles>) -> Result<String, TrainError> {
+    fn save_best(
+        &self,
+        step: &Step,
+        name: &str,
+        files: Option<&BestFiles>,
+    ) -> Result<String, TrainError> {
         let path = self.folder.checkpoints().join(name);
         let checksum = save_model(step, &path)?;
         for (name, json) in files.into_iter().flatten() {

@@ -307,7 +307,8 @@ fn a_step_whose_line_cannot_be_written_is_not_done() {
     run_until(&mut failing, 3);
     let before = std::fs::read(failing.files().folder.last()).unwrap();
     let nowhere = folder.path().join("no such folder/metrics.jsonl");
-    failing.records.as_mut().unwrap().journal = Journal::open(&nowhere, &Prefix::default()).unwrap();
+    failing.records.as_mut().unwrap().journal =
+        Journal::open(&nowhere, &Prefix::default()).unwrap();
     let error = run(&mut failing).2.unwrap_err().to_string();
     assert!(error.contains("metrics.jsonl"), "{error}");
     assert_eq!(failing.steps_done(), 3);
@@ -377,7 +378,10 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     // Written, and killed before a checkpoint names it.
     run_until(&mut trainer, 2);
     let (second, second_model) = save_best(&mut trainer);
-    assert_eq!(bests(&trainer.files().folder), ["best-000001", "best-000002"]);
+    assert_eq!(
+        bests(&trainer.files().folder),
+        ["best-000001", "best-000002"]
+    );
     assert!(first_model != second_model);
     let path = trainer.files().folder.path().to_owned();
     let kept = path.join("checkpoints/best-000001/model.safetensors");
@@ -418,7 +422,9 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     assert_eq!(trainer.state.best, Some(second));
     trainer.save(&mut |_| ()).unwrap();
     assert_eq!(bests(&trainer.files().folder), ["best-000002"]);
-    let previous = Checkpoint::newest(&trainer.files().folder).unwrap().unwrap();
+    let previous = Checkpoint::newest(&trainer.files().folder)
+        .unwrap()
+        .unwrap();
     assert!(previous.notes.is_empty(), "{:?}", previous.notes);
 }
 

@@ -13,7 +13,10 @@ fn on_each<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
         let started: Vec<_> = groups.map(|group| threads.spawn(|| work(group))).collect();
         let joined = started.into_iter();
         joined
-            .map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .map(|one| {
+                one.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
             .collect()
     })
 }
@@ -28,7 +31,10 @@ fn one_of(
     let path = folder.join(out);
     let config = RunConfig {
         out: Some(path.clone()),
-        ..small(folder, change)
+        ..small(folder, |config| {
+            config.train.batch_size = Some(2);
+            change(config);
+        })
     };
     let is_begun = path.join("config.yml").exists();
     // Nobody writes there before all have looked.
@@ -52,7 +58,11 @@ fn seen(steps: &Steps) -> Vec<(u64, usize, String)> {
 }
 
 fn rows_of(list: &str) -> Vec<&str> {
-    let mut rows: Vec<&str> = list.lines().collect();
+    // Without the reason, in which a row may differ that was broken after the plan was made.
+    let mut rows: Vec<&str> = list
+        .lines()
+        .filter_map(|line| line.split(".jpg,").next())
+        .collect();
     rows.sort_unstable();
     rows
 }
@@ -126,7 +136,9 @@ fn a_stop_of_one_saves_and_stops_all_and_any_number_goes_on() {
             assert_eq!(steps, &ended[0].0);
             match until {
                 6 => assert!(!matches!(outcome, Outcome::Interrupted { .. })),
-                _ => assert!(matches!(outcome, Outcome::Interrupted { step, .. } if *step == until)),
+                _ => {
+                    assert!(matches!(outcome, Outcome::Interrupted { step, .. } if *step == until))
+                }
             }
             assert_eq!((split.effective_batch, split.processes), (8, size));
             let holds = split.batch_size * split.gradient_accumulation;
@@ -148,14 +160,18 @@ fn a_save_of_one_is_one_of_all_and_so_is_a_failure() {
         requests.save.store(group.rank() == 1, Ordering::Relaxed);
         let mut saved = Vec::new();
         let outcome = trainer.run(&requests, &mut |event| {
-            if let Event::Saved { step, is_asked: true } = event {
+            if let Event::Saved {
+                step,
+                is_asked: true,
+            } = event
+            {
                 saved.push(step);
             }
         });
         outcome.unwrap();
         saved
     });
-    assert_eq!(saved, [[1], [1]]);
+    assert_eq!(saved, [[0], [0]]);
     let strict = |config: &mut RunConfig| config.data.bad_pictures = BadPictures::Fail;
     let errors = on_each(2, |group| {
         let mut trainer = one_of(folder.path(), "failed", &group, strict).unwrap();
@@ -169,7 +185,12 @@ fn a_save_of_one_is_one_of_all_and_so_is_a_failure() {
     });
     assert_eq!(errors[0], errors[1]);
     assert!(errors[0].contains("row "), "{}", errors[0]);
-    assert!(folder.path().join("failed/checkpoints/last.safetensors").is_file());
+    assert!(
+        folder
+            .path()
+            .join("failed/checkpoints/last.safetensors")
+            .is_file()
+    );
 }
 
 #[test]
@@ -220,7 +241,10 @@ fn batch_size_and_accumulation_are_those_of_each_process() {
         let mut trainer = one_of(folder.path(), "run", &group, each).unwrap();
         assert_eq!(trainer.planned.split.effective_batch, 12);
         let (steps, ..) = run(&mut trainer);
-        steps.iter().map(|(_, samples, ..)| *samples).collect::<Vec<_>>()
+        steps
+            .iter()
+            .map(|(_, samples, ..)| *samples)
+            .collect::<Vec<_>>()
     });
     assert_eq!(steps, [[12, 10, 12, 10], [12, 10, 12, 10]]);
 }

@@ -237,7 +237,10 @@ fn weights_between_start_and_end_are_what_is_exported() {
     let mut cut = again(folder.path(), cut, change);
     run(&mut cut).2.unwrap();
     assert!(model(&cut) == model(&evaluated_whole));
-    assert_eq!(lines(&cut.files().folder), lines(&evaluated_whole.files().folder));
+    assert_eq!(
+        lines(&cut.files().folder),
+        lines(&evaluated_whole.files().folder)
+    );
     // A model that was changed meanwhile is noticed, and nothing is overwritten.
     let mut cut = trainer(folder.path(), "other start", change);
     run_until(&mut cut, 2);
