@@ -92,8 +92,6 @@ pub struct Device {
     gpu: Option<Cuda>,
     /// Why there is no GPU although there is a driver.
     notes: Vec<String>,
-    /// The processes that compute together with this one.
-    group: Group,
 }
 
 impl Device {
@@ -115,12 +113,7 @@ impl Device {
                  hint: fewer --num-threads, or raise the limits on processes and memory (ulimit -u, ulimit -v)"
             ))
         })?;
-        Ok(Device {
-            cpu,
-            gpu,
-            notes,
-            group: Group::alone(),
-        })
+        Ok(Device { cpu, gpu, notes })
     }
 
     /// Programs run on a thread pool.
@@ -129,18 +122,7 @@ impl Device {
             cpu,
             gpu: None,
             notes: Vec::new(),
-            group: Group::alone(),
         }
-    }
-
-    /// The same as one of several processes.
-    pub fn with_group(self, group: Group) -> Device {
-        Device { group, ..self }
-    }
-
-    /// The processes that compute together with this one: alone, unless somebody said otherwise.
-    pub fn group(&self) -> &Group {
-        &self.group
     }
 
     /// The threads: they decode, count ranks and, without a GPU, compute.

@@ -32,10 +32,12 @@ use crate::task::Task;
 mod advance;
 mod averages;
 mod optimizer_state;
+mod state_in_parts;
 mod whole_batch;
 
 pub use advance::{Advance, IsToPause};
 pub use optimizer_state::ElementsMut;
+pub use state_in_parts::StateTensor;
 pub(crate) use whole_batch::processes_of;
 use whole_batch::{WholeBatch, write_weights};
 

@@ -44,7 +44,9 @@ fn one_of(
         false if group.rank() == 0 => (Some(RunFolder::create(&path)?), None),
         false => (None, None),
     };
-    let device = Device::on_cpu(Cpu::new(Some(1))).with_group(group.clone());
+    let device = Device::on_cpu(Cpu::new(Some(1)))
+        .with_group(group.clone())
+        .unwrap();
     let planned = PlannedRun::new(config, device, checkpoint, Choosing::Predicted)?;
     Trainer::begin(planned, held, &mut |_| ())
 }
