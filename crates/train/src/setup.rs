@@ -117,7 +117,11 @@ impl Setup {
         let mut request = config.request(budget_bytes, arithmetic);
         request.smaller_batch_note = step.task.smaller_batch_note();
         if site.is_gpu() {
-            request.host_bytes = host_room(config.host_memory);
+            let sharers = match site {
+                Site::Here(device) => device.group().local_size(),
+                Site::Card(_) => 1,
+            };
+            request.host_bytes = host_room(config.host_memory, sharers as u64);
         }
         let mut asked = request.clone();
         if config.host_memory == Memory::Auto {
@@ -351,12 +355,12 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     }
 }
 
-/// What state may take of host memory: what the user says, or half of what is free. What the loader reserves is taken off it where there
-/// is one.
-fn host_room(host_memory: Memory) -> Option<u64> {
+/// What state may take of host memory: what the user says, or this process's share of half of what is free. What the loader reserves is
+/// taken off it where there is one.
+fn host_room(host_memory: Memory, sharers: u64) -> Option<u64> {
     let memory = holdall_device::cpu::host_memory()?;
     Some(match host_memory {
-        Memory::Auto => memory.available_bytes / 2,
+        Memory::Auto => memory.available_bytes / 2 / sharers,
         said => said.resolve(memory.total_bytes, memory.available_bytes),
     })
 }
