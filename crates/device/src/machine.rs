@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use holdall_graph::DType;
 use holdall_plan::{Place, ProgramId, StepPlan, Target};
+use holdall_processes::Group;
 
 use crate::cpu::{self, Arena, ArenaError, Cpu, CpuTarget, Element};
 use crate::cuda::{self, Cuda, CudaMachine};
@@ -91,6 +92,10 @@ pub struct Device {
     gpu: Option<Cuda>,
     /// Why there is no GPU although there is a driver.
     notes: Vec<String>,
+    /// The processes that compute together with this one.
+    group: Group,
+    /// Processes of this machine that have this memory between them, this one among them.
+    num_sharers: u64,
 }
 
 impl Device {
@@ -112,7 +117,13 @@ impl Device {
                  hint: fewer --num-threads, or raise the limits on processes and memory (ulimit -u, ulimit -v)"
             ))
         })?;
-        Ok(Device { cpu, gpu, notes })
+        Ok(Device {
+            cpu,
+            gpu,
+            notes,
+            group: Group::alone(),
+            num_sharers: 1,
+        })
     }
 
     /// Programs run on a thread pool.
@@ -121,7 +132,32 @@ impl Device {
             cpu,
             gpu: None,
             notes: Vec::new(),
+            group: Group::alone(),
+            num_sharers: 1,
         }
+    }
+
+    /// The same as one of several processes.
+    pub fn with_group(self, group: Group) -> Device {
+        Device { group, ..self }
+    }
+
+    /// The processes that compute together with this one: alone, unless somebody said otherwise.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// The same where so many processes of this machine have its memory between them.
+    pub fn with_sharers(self, num_sharers: usize) -> Device {
+        Device {
+            num_sharers: num_sharers.max(1) as u64,
+            ..self
+        }
+    }
+
+    /// What the device's memory is divided by where nobody says how much this process may have.
+    pub fn num_sharers(&self) -> u64 {
+        self.num_sharers
     }
 
     /// The threads: they decode, count ranks and, without a GPU, compute.

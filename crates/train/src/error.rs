@@ -6,6 +6,7 @@ use holdall_data::error::DataError;
 use holdall_device::DeviceError;
 use holdall_models::error::ModelError;
 use holdall_plan::PlanError;
+use holdall_processes::GroupError;
 
 use crate::diverged::Diverged;
 
@@ -24,6 +25,9 @@ pub enum TrainError {
     /// The data is not usable.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// Another process of the run was lost, or failed.
+    #[error(transparent)]
+    Processes(#[from] GroupError),
     /// Something that may not be left out does not fit the budget.
     #[error("{0}")]
     DoesNotFit(String),

@@ -23,7 +23,7 @@ use holdall_train::sealed_config;
 use holdall_train::tasks;
 use holdall_train::trainer::{End, Trainer};
 
-use crate::commands::{open_device_for, plan, report};
+use crate::commands::{Opened, open_device_for, plan, report, tell_of_other_cards};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 use crate::watch::{self, Watcher};
@@ -32,7 +32,11 @@ pub use self::arguments::TrainArguments;
 
 pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
     let request = TrainRequest::new(&arguments)?;
-    let device = open_device_for(&request.config, arguments.options.compute.device)?;
+    let device = match open_device_for(&request.config, &arguments.options)? {
+        Opened::Here(device) => device,
+        Opened::Elsewhere(code) => return Ok(code),
+    };
+    tell_of_other_cards(&device);
     let outcome = train(request, device, arguments.options.output.json)?;
     Ok(match outcome {
         Outcome::Finished(_) | Outcome::NothingToDo => ExitCode::SUCCESS,
