@@ -1,5 +1,6 @@
 //! What a process knows of the others.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ struct Connected {
     /// Of bulk data: its transport, and what it holds.
     transport: String,
     staging_bytes: u64,
+    /// In calls, all together: for the others, and for what travels.
+    waited_nanoseconds: AtomicU64,
     control: Control,
 }
 
@@ -48,6 +51,7 @@ impl Group {
             transport: bulk.transport().name().to_owned(),
             staging_bytes: bulk.held_bytes(),
             bulk: Mutex::new(bulk),
+            waited_nanoseconds: AtomicU64::new(0),
             control,
         })))
     }
@@ -92,7 +96,7 @@ impl Group {
     pub fn share(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
         match &self.0 {
             None => Ok(vec![own.to_vec()]),
-            Some(group) => group.control.share(own),
+            Some(group) => group.counting(|| group.control.share(own)),
         }
     }
 
@@ -100,7 +104,7 @@ impl Group {
     pub fn broadcast(&self, bytes: &mut Vec<u8>) -> Result<(), GroupError> {
         match &self.0 {
             None => Ok(()),
-            Some(group) => group.control.broadcast(bytes),
+            Some(group) => group.counting(|| group.control.broadcast(bytes)),
         }
     }
 
@@ -109,7 +113,7 @@ impl Group {
         let Some(group) = &self.0 else {
             return Ok(());
         };
-        let all = group.control.share(bytemuck::cast_slice(numbers))?;
+        let all = group.counting(|| group.control.share(bytemuck::cast_slice(numbers)))?;
         for (rank, theirs) in all.iter().enumerate() {
             if theirs.len() != size_of_val(numbers) {
                 return Err(group.shared().fail(GroupError::Mismatch(format!(
@@ -153,7 +157,7 @@ impl Group {
         let Some(group) = &self.0 else {
             return Ok(vec![own.to_vec()]);
         };
-        let lengths = group.control.share(&(own.len() as u64).to_le_bytes())?;
+        let lengths = group.counting(|| group.control.share(&(own.len() as u64).to_le_bytes()))?;
         let lengths: Option<Vec<usize>> = lengths
             .iter()
             .map(|bytes| Some(u64::from_le_bytes(bytes.as_slice().try_into().ok()?) as usize))
@@ -165,6 +169,12 @@ impl Group {
             ))));
         };
         group.with_bulk(|bulk, watch| bulk.gather_bytes(own, &lengths, watch))
+    }
+
+    /// Seconds that calls took so far: waiting for others, and for what travels.
+    pub fn seconds_waited(&self) -> f64 {
+        let nanoseconds = |group: &Arc<Connected>| group.waited_nanoseconds.load(Ordering::Relaxed);
+        self.0.as_ref().map_or(0, nanoseconds) as f64 / 1e9
     }
 
     /// The first thing that went wrong: rank, host, what was seen.
@@ -209,7 +219,16 @@ impl Connected {
     ) -> Result<T, GroupError> {
         let mut bulk = lock(&self.bulk);
         self.shared().check()?;
-        call(&mut bulk, &**self.shared())
+        self.counting(|| call(&mut bulk, &**self.shared()))
+    }
+
+    fn counting<T>(&self, call: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let answer = call();
+        let nanoseconds = began.elapsed().as_nanos() as u64;
+        self.waited_nanoseconds
+            .fetch_add(nanoseconds, Ordering::Relaxed);
+        answer
     }
 }
 

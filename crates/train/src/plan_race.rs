@@ -42,6 +42,8 @@ pub enum Choosing<'a> {
     Predicted,
     /// By running what might be the fastest; lines for people go to the function.
     Measured(&'a mut dyn FnMut(&str)),
+    /// As the first process of the run has chosen.
+    Taken(Choice),
 }
 
 /// Plans that are run, at most: each takes a second or two.
@@ -80,6 +82,10 @@ pub(crate) fn choose(
     let build = |shape: &StepShape| setup.write(shape);
     let (request, arithmetic) = (&setup.request, setup.step.arithmetic);
     let target = device.target(arithmetic, 0)?;
+    if let Choosing::Taken(choice) = choosing {
+        let taken = plan_of(&choice, request, &build, &*target)?;
+        return taken.ok_or_else(|| does_not_fit_here(&choice));
+    }
     let remembered = Remembered::new(setup, device);
     if let Some(timings) = remembered.as_ref().and_then(Remembered::read)
         && let Some(mut plan) = plan_of(&timings[0].choice, request, &build, &*target)?
@@ -119,6 +125,17 @@ pub(crate) fn choose(
         }
         None => Ok(plan(request, &build, &*device.target(arithmetic, 0)?)?),
     }
+}
+
+/// Where the plan of the first process has no room.
+pub(crate) fn does_not_fit_here(choice: &Choice) -> TrainError {
+    TrainError::DoesNotFit(format!(
+        "{} x {}, recompute {}: the plan of the first process does not fit here\n\
+         hint: a smaller --memory on all processes, or end what else uses the memory of this machine",
+        choice.batch_size,
+        choice.gradient_accumulation,
+        choice.recompute.label()
+    ))
 }
 
 /// Runs contenders as long as there is time, the first whatever it takes; tells the times of those that could be run, fastest

@@ -55,6 +55,11 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
     Ok(lines)
 }
 
+/// The first leaf that differs between two configs: its dotted name, and both values.
+pub(crate) fn first_difference(expected: &Value, found: &Value) -> Option<(String, Value, Value)> {
+    differences("", expected, found).into_iter().next()
+}
+
 /// Leaves that differ, by their dotted names.
 fn differences(path: &str, before: &Value, after: &Value) -> Vec<(String, Value, Value)> {
     match (before, after) {

@@ -11,7 +11,8 @@ use holdall_graph::Graph;
 use holdall_graph::ops::update::MomentFormat;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::{
-    Candidate, Plan, PlanError, Request, StepShape, Variant, plan, search, variants_that_fit,
+    Candidate, Plan, PlanError, Request, StepShape, Variant, plan, plan_of, search,
+    variants_that_fit,
 };
 
 use crate::budget::{Memory, show_bytes};
@@ -253,7 +254,11 @@ impl Setup {
         let build = |shape: &StepShape| self.write(shape);
         let planned = |more_bytes: u64| -> Result<Plan, TrainError> {
             let target = site.target(self.step.arithmetic, host_bytes + more_bytes)?;
-            Ok(plan(&self.request, &build, &*target)?)
+            match choosing {
+                Choosing::Taken(choice) => plan_of(&choice, &self.request, &build, &*target)?
+                    .ok_or_else(|| plan_race::does_not_fit_here(&choice)),
+                _ => Ok(plan(&self.request, &build, &*target)?),
+            }
         };
         let device = match site {
             Site::Here(device) if !device.is_gpu() => device,

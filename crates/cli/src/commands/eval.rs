@@ -13,7 +13,7 @@ use holdall_train::loader_budget::Reading;
 use holdall_train::saved_model::{self, EvaluationData, HeldOut, Opened, Pictures, SavedModel};
 use holdall_train::scores::Scores;
 use holdall_train::setup::{resolve_budget, room_to_open};
-use holdall_train::skipped::{SkippedLine, refused};
+use holdall_train::skipped::{SkippedPicture, refused};
 use holdall_train::task::{Evaluation, Unfinished};
 use holdall_train::tasks::Saved;
 use serde::Serialize;
@@ -174,11 +174,14 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     });
     bar.finish_and_clear();
     let evaluated = evaluated.map_err(Unfinished::into_error)?;
-    if let Some(error) = refused(&csv, &samples, &evaluated.skipped, &config.data) {
+    let skipped = evaluated.skipped.iter();
+    let skipped: Vec<SkippedPicture> = skipped
+        .map(|one| SkippedPicture::new(Subset::Validation, &samples, one))
+        .collect();
+    if let Some(error) = refused(&csv, &skipped, &config.data) {
         return Err(error.into());
     }
-    for one in &evaluated.skipped {
-        let line = SkippedLine::new(Subset::Validation, &samples, one);
+    for SkippedPicture { line, .. } in &skipped {
         tell(&format!(
             "skipped row {}, {}: {}",
             line.row, line.image, line.reason

@@ -226,7 +226,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
         None => "no budget known".to_owned(),
     };
     text.push_str(&format!("{model} {place}, {budget}\n"));
-    text.push_str(&batch_lines(setup, plan, false));
+    text.push_str(&batch_lines(setup, plan, false, (plan.effective_batch, 1)));
     if setup.step.lora.is_some() || !setup.step.frozen.is_empty() {
         let count = ParameterCount::of(&plan.step.graph);
         text.push_str(&format!("{}\n", count.describe()));
@@ -371,8 +371,13 @@ fn sizes_json(sizes: &Sizes) -> Vec<serde_json::Value> {
 }
 
 /// The lines that people look for in a log.
-fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
+fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool, processes: (usize, usize)) -> String {
     let chosen = &plan.chosen;
+    let (effective_batch, count) = processes;
+    let among = match count {
+        1 => String::new(),
+        _ => format!("{count} processes x "),
+    };
     let why = match (
         setup.request.batch_size,
         setup.request.gradient_accumulation,
@@ -383,9 +388,9 @@ fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
         (None, None) => "chosen",
     };
     format!(
-        "{}\nEffective batch size: {} ({} x {})\nBatch size: {} ({why})\n",
+        "{}\nEffective batch size: {} ({among}{} x {})\nBatch size: {} ({why})\n",
         setup.step.task.describe_weights(),
-        plan.effective_batch,
+        effective_batch,
         chosen.choice.batch_size,
         chosen.choice.gradient_accumulation,
         chosen.choice.batch_size,
@@ -407,7 +412,9 @@ fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
 /// The plan as `train` says it before it begins.
 pub fn short(planned: &PlannedRun) -> String {
     let (setup, plan) = (&planned.prepared.setup, &planned.plan);
-    let mut text = batch_lines(setup, plan, planned.is_resumed());
+    let split = &planned.split;
+    let among = (split.effective_batch, split.processes);
+    let mut text = batch_lines(setup, plan, planned.is_resumed(), among);
     text.push_str(&format!("Plan: {}\n", sentence(&plan.chosen)));
     text.push_str(&memory_line(setup, &plan.chosen));
     if let Some(better) = &plan.suggestion {

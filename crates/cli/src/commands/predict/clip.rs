@@ -152,7 +152,7 @@ fn labels(arguments: &PredictArguments, trained: &SavedClip) -> Result<Labels> {
 fn encode_labels(encoder: &mut Encoder<'_>, labels: &Labels) -> Result<Vec<f32>, Unfinished> {
     let mut features = Vec::new();
     if let Labels::ZeroShot { tokens, .. } = labels {
-        encode_captions(encoder, tokens, |encoded| {
+        encode_captions(encoder, tokens, 0..tokens.len(), |encoded| {
             features.extend_from_slice(encoded);
             true
         })?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use holdall_data::loader::Course;
+use holdall_data::loader::{Course, Share};
 use holdall_data::text::TextEncoder;
 use holdall_device::Device;
 use holdall_metrics::classification::top_k;
@@ -133,7 +133,7 @@ pub(super) fn run(
     let mut all: Vec<ClipPrediction> = Vec::new();
     let mut features: Vec<f32> = Vec::new();
     let batch = reader.batch().min(clips.num_rows());
-    let course = (&job.samples, Course::Once);
+    let course = (&job.samples, Course::Once(Share::default()));
     let stop = &stop::requests().stop;
     let read = read_course(&mut clips, course, batch, stop, |loaded| {
         let encoded = reader.clips(loaded)?.features.into_owned();
