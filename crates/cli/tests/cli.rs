@@ -75,6 +75,8 @@ mod out_folder;
 mod plan_table;
 #[path = "cli/predicting.rs"]
 mod predicting;
+#[path = "cli/processes.rs"]
+mod processes;
 #[path = "cli/refusal.rs"]
 mod refusal;
 #[path = "cli/report.rs"]

@@ -94,6 +94,8 @@ pub struct Device {
     notes: Vec<String>,
     /// The processes that compute together with this one.
     group: Group,
+    /// Processes of this machine that have this memory between them, this one among them.
+    num_sharers: u64,
 }
 
 impl Device {
@@ -120,6 +122,7 @@ impl Device {
             gpu,
             notes,
             group: Group::alone(),
+            num_sharers: 1,
         })
     }
 
@@ -130,6 +133,7 @@ impl Device {
             gpu: None,
             notes: Vec::new(),
             group: Group::alone(),
+            num_sharers: 1,
         }
     }
 
@@ -141,6 +145,19 @@ impl Device {
     /// The processes that compute together with this one: alone, unless somebody said otherwise.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// The same where so many processes of this machine have its memory between them.
+    pub fn with_sharers(self, num_sharers: usize) -> Device {
+        Device {
+            num_sharers: num_sharers.max(1) as u64,
+            ..self
+        }
+    }
+
+    /// What the device's memory is divided by where nobody says how much this process may have.
+    pub fn num_sharers(&self) -> u64 {
+        self.num_sharers
     }
 
     /// The threads: they decode, count ranks and, without a GPU, compute.

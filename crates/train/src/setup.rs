@@ -117,11 +117,7 @@ impl Setup {
         let mut request = config.request(budget_bytes, arithmetic);
         request.smaller_batch_note = step.task.smaller_batch_note();
         if site.is_gpu() {
-            let sharers = match site {
-                Site::Here(device) => device.group().local_size(),
-                Site::Card(_) => 1,
-            };
-            request.host_bytes = host_room(config.host_memory, sharers as u64);
+            request.host_bytes = host_room(config.host_memory, site.num_local_processes());
         }
         let mut asked = request.clone();
         if config.host_memory == Memory::Auto {
@@ -465,6 +461,11 @@ pub fn resolve_budget<'a>(
     }
     let site = site.into();
     match (site.total_bytes(), site.available_bytes(), memory) {
+        // A user's number is for each process.
+        (Some(total), Some(available), Memory::Auto) => {
+            let sharers = site.num_sharers();
+            Ok(Some(memory.resolve(total / sharers, available / sharers)))
+        }
         (Some(total), Some(available), memory) => Ok(Some(memory.resolve(total, available))),
         (_, _, Memory::Auto) => Ok(None),
         _ => Err(TrainError::Config(format!(
@@ -476,13 +477,15 @@ pub fn resolve_budget<'a>(
 
 /// What opening a model may take on the host: what the budget leaves on the CPU, a quarter of what is free behind a GPU.
 pub fn room_to_open<'a>(site: impl Into<Site<'a>>, budget_bytes: Option<u64>) -> u64 {
-    let on_cpu = match site.into() {
+    let site = site.into();
+    let on_cpu = match site {
         Site::Here(device) if !device.is_gpu() => {
             budget_bytes.map(|budget| budget.saturating_sub(device.held_bytes().unwrap_or(0)))
         }
         _ => None,
     };
-    let free = || holdall_device::cpu::available_bytes().map(|free| free / 4);
+    let part = 4 * site.num_local_processes();
+    let free = || holdall_device::cpu::available_bytes().map(|free| free / part);
     let room = on_cpu.or_else(free).unwrap_or(u64::MAX);
     room.max(LEAST_ROOM_BYTES)
 }

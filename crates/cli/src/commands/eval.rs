@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use holdall_data::config::Validation;
+use holdall_processes::Group;
 use holdall_train::TrainError;
 use holdall_train::config::{RunConfig, Subset};
 use holdall_train::loader_budget::Reading;
@@ -19,9 +20,12 @@ use holdall_train::task::{Evaluation, Unfinished};
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::{InferenceOptions, OutputOptions, TileOptions};
-use crate::commands::open_device;
+use crate::arguments::{
+    ComputeOptions, InferenceOptions, OutputOptions, ProcessOptions, TileOptions,
+};
+use crate::commands::open_device_in;
 use crate::commands::plan::fitting;
+use crate::processes::{self, Begun};
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
 
@@ -40,6 +44,8 @@ pub struct EvalArguments {
     pub tiling: TileOptions,
     #[command(flatten)]
     pub inference: InferenceOptions,
+    #[command(flatten)]
+    pub processes: ProcessOptions,
     /// Keys of the data section, such as data.caption=COLUMN; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
@@ -72,7 +78,11 @@ pub struct Found {
 }
 
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
-    let Some(found) = evaluate(&arguments)? else {
+    let group = match processes::begin(&arguments.processes)? {
+        Begun::Ended(code) => return Ok(code),
+        Begun::Member(group) => group,
+    };
+    let Some(found) = evaluate(&arguments, group)? else {
         return Ok(stop::exit_code());
     };
     if arguments.output.json {
@@ -96,9 +106,13 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
 }
 
 /// Evaluates; nothing where it was stopped.
-pub fn evaluate(arguments: &EvalArguments) -> Result<Option<Found>> {
+pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>> {
+    let ComputeOptions {
+        device,
+        num_threads,
+    } = arguments.inference.compute;
     let inference = &arguments.inference;
-    let device = open_device(inference.compute.device, inference.compute.num_threads)?;
+    let device = open_device_in(group, device, num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
     let mut opened = Saved::open(&arguments.model, room_to_open(&device, budget))?;
     opened.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
