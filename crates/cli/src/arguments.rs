@@ -4,7 +4,6 @@ mod run_options;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use holdall_device::DeviceChoice;
 use holdall_train::budget::Memory;
 
 pub use self::run_options::{PrecisionArgument, RunOptions, TaskArgument, set};
@@ -133,12 +132,23 @@ pub enum BenchCommand {
 /// Where to compute.
 #[derive(Args, Clone)]
 pub struct ComputeOptions {
-    /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
-    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = device_choice)]
-    pub device: DeviceChoice,
+    /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU; of several processes, each takes its own
+    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = device_argument)]
+    pub device: DeviceArgument,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = num_threads)]
     pub num_threads: Option<usize>,
+}
+
+/// How many processes `--processes` starts at most.
+const MOST_LOCAL_PROCESSES: usize = 256;
+
+/// How many processes work together.
+#[derive(Args, Clone, Default)]
+pub struct ProcessOptions {
+    /// Processes on this machine that work together, one for every GPU; mpirun, srun and torchrun start them on several machines
+    #[arg(long, value_name = "N", value_parser = num_processes)]
+    pub processes: Option<usize>,
 }
 
 /// What `eval` and `predict` share.
@@ -181,15 +191,37 @@ pub struct OutputOptions {
     pub json: bool,
 }
 
-fn device_choice(text: &str) -> Result<DeviceChoice, String> {
+/// Where the user wants to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceArgument {
+    /// A GPU where there is one, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU: the first, or that of this process among those of its machine.
+    Cuda,
+    /// The GPU with this number.
+    Card(usize),
+}
+
+fn device_argument(text: &str) -> Result<DeviceArgument, String> {
     let number = |text: &str| text.strip_prefix("cuda:")?.parse().ok();
     match text {
-        "auto" => Ok(DeviceChoice::Auto),
-        "cpu" => Ok(DeviceChoice::Cpu),
-        "cuda" => Ok(DeviceChoice::Cuda(0)),
-        _ => number(text).map(DeviceChoice::Cuda).ok_or_else(|| {
+        "auto" => Ok(DeviceArgument::Auto),
+        "cpu" => Ok(DeviceArgument::Cpu),
+        "cuda" => Ok(DeviceArgument::Cuda),
+        _ => number(text).map(DeviceArgument::Card).ok_or_else(|| {
             "expected auto, cpu, cuda or cuda:N\nhint: --device cuda:1 is the second GPU".to_owned()
         }),
+    }
+}
+
+fn num_processes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=MOST_LOCAL_PROCESSES) => Ok(number),
+        _ => Err(format!(
+            "expected a whole number from 1 to {MOST_LOCAL_PROCESSES}\nhint: one for every GPU; mpirun, srun and torchrun start them on several machines"
+        )),
     }
 }
 
@@ -227,15 +259,15 @@ mod tests {
     #[test]
     fn devices_as_people_write_them() {
         for (text, expected) in [
-            ("auto", DeviceChoice::Auto),
-            ("cpu", DeviceChoice::Cpu),
-            ("cuda", DeviceChoice::Cuda(0)),
-            ("cuda:3", DeviceChoice::Cuda(3)),
+            ("auto", DeviceArgument::Auto),
+            ("cpu", DeviceArgument::Cpu),
+            ("cuda", DeviceArgument::Cuda),
+            ("cuda:3", DeviceArgument::Card(3)),
         ] {
-            assert_eq!(device_choice(text), Ok(expected));
+            assert_eq!(device_argument(text), Ok(expected));
         }
         for wrong in ["", "gpu", "CPU ", "cuda:", "cuda:x", "cuda:-1", "cuda1"] {
-            assert!(device_choice(wrong).is_err(), "{wrong}");
+            assert!(device_argument(wrong).is_err(), "{wrong}");
         }
     }
 }

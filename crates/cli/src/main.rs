@@ -5,6 +5,7 @@ mod array_file;
 mod commands;
 mod failure;
 mod host;
+mod processes;
 mod screen;
 mod stop;
 mod watch;
@@ -55,8 +56,13 @@ fn main() -> ExitCode {
             BenchCommand::Retrieval(arguments) => commands::bench_retrieval::run(arguments),
         },
     };
-    match result {
+    let code = match result {
         Ok(code) => code,
-        Err(error) => failure::report(&error),
-    }
+        Err(error) => {
+            processes::fail(&error);
+            failure::report(&error)
+        }
+    };
+    processes::leave();
+    code
 }

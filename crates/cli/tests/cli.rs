@@ -75,6 +75,8 @@ mod out_folder;
 mod plan_table;
 #[path = "cli/predicting.rs"]
 mod predicting;
+#[path = "cli/processes.rs"]
+mod processes;
 #[path = "cli/refusal.rs"]
 mod refusal;
 #[path = "cli/report.rs"]
@@ -91,6 +93,9 @@ mod retrieval;
 mod run;
 #[path = "cli/segment.rs"]
 mod segment;
+#[cfg(target_os = "linux")]
+#[path = "cli/several_processes.rs"]
+mod several_processes;
 #[path = "cli/telemetry.rs"]
 mod telemetry;
 #[path = "cli/training.rs"]

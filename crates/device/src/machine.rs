@@ -92,6 +92,8 @@ pub struct Device {
     gpu: Option<Cuda>,
     /// Why there is no GPU although there is a driver.
     notes: Vec<String>,
+    /// Processes of this machine that have this memory between them, this one among them.
+    num_sharers: u64,
 }
 
 impl Device {
@@ -113,7 +115,12 @@ impl Device {
                  hint: fewer --num-threads, or raise the limits on processes and memory (ulimit -u, ulimit -v)"
             ))
         })?;
-        Ok(Device { cpu, gpu, notes })
+        Ok(Device {
+            cpu,
+            gpu,
+            notes,
+            num_sharers: 1,
+        })
     }
 
     /// Programs run on a thread pool.
@@ -122,7 +129,21 @@ impl Device {
             cpu,
             gpu: None,
             notes: Vec::new(),
+            num_sharers: 1,
         }
+    }
+
+    /// The same where so many processes of this machine have its memory between them.
+    pub fn with_sharers(self, num_sharers: usize) -> Device {
+        Device {
+            num_sharers: num_sharers.max(1) as u64,
+            ..self
+        }
+    }
+
+    /// What the device's memory is divided by where nobody says how much this process may have.
+    pub fn num_sharers(&self) -> u64 {
+        self.num_sharers
     }
 
     /// The threads: they decode, count ranks and, without a GPU, compute.

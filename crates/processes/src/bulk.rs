@@ -8,6 +8,8 @@
 //!
 //! A sum has the same bits whatever the timing, the transport and the size of the staging. Staging is reserved once.
 
+use std::time::Instant;
+
 use crate::error::GroupError;
 
 /// What is sent to a process or comes from it at a time, at most.
@@ -32,8 +34,8 @@ pub(crate) struct Round<'a> {
 
 /// Why a round did not end.
 pub(crate) enum Interruption {
-    /// The group has an error.
-    Failed,
+    /// It was told to stop.
+    Stopped,
     /// A process cannot be reached.
     Peer { rank: usize, seen: String },
     /// What carries the messages failed, and does not tell for whom.
@@ -42,11 +44,11 @@ pub(crate) enum Interruption {
 
 /// What carries rounds.
 pub(crate) trait Transport: Send {
-    /// Sends and receives all spans; gives up when `has_failed`.
+    /// Sends and receives all spans; gives up when it `must_stop`.
     fn exchange(
         &mut self,
         round: Round<'_>,
-        has_failed: &dyn Fn() -> bool,
+        must_stop: &dyn Fn() -> bool,
     ) -> Result<(), Interruption>;
 
     /// What it holds beside staging.
@@ -57,6 +59,9 @@ pub(crate) trait Transport: Send {
 
     /// Whether a round was given up while messages were still on their way from or to staging.
     fn has_unfinished(&self) -> bool;
+
+    /// Whether [`Transport::finish`] waits for all others.
+    fn ends_together(&self) -> bool;
 
     /// All processes have done with it; not called after an error.
     fn finish(&mut self);
@@ -90,6 +95,12 @@ const HEADER_BYTES: usize = 16;
 /// What [`Bulk`] needs to know of the rest.
 pub(crate) trait Watch {
     fn has_failed(&self) -> bool;
+    /// A collective begins.
+    fn begin(&self);
+    /// Whether a round that began then has been waited for too long.
+    fn is_stalled(&self, began: Instant) -> bool;
+    /// Who is to blame for that.
+    fn stalled(&self) -> GroupError;
     fn explain(&self, interruption: Interruption) -> GroupError;
     fn mismatch(&self, text: String) -> GroupError;
 }
@@ -294,6 +305,7 @@ impl Bulk {
             self.outgoing = vec![0.0; num_floats];
             self.incoming = vec![0.0; num_floats];
         }
+        watch.begin();
         self.num_calls = self.num_calls.wrapping_add(1);
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&self.num_calls.to_le_bytes());
@@ -328,8 +340,12 @@ impl Bulk {
             incoming: bytemuck::cast_slice_mut(&mut self.incoming),
             receives: &self.receives,
         };
-        let exchanged = self.transport.exchange(round, &|| watch.has_failed());
-        exchanged.map_err(|interruption| watch.explain(interruption))
+        let began = Instant::now();
+        let must_stop = || watch.has_failed() || watch.is_stalled(began);
+        match self.transport.exchange(round, &must_stop) {
+            Err(Interruption::Stopped) if !watch.has_failed() => Err(watch.stalled()),
+            exchanged => exchanged.map_err(|interruption| watch.explain(interruption)),
+        }
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {

@@ -16,7 +16,7 @@ pub(crate) fn connect(
     let rank = arrival.rank;
     let met = meet(arrival)?;
     let hosts = met.members.iter().map(|member| member.host.clone());
-    let control = Control::new(rank, hosts.collect(), met.control, deadlines.silence)?;
+    let control = Control::new(rank, hosts.collect(), met.control, deadlines)?;
     let transport = match transport {
         Some(transport) => transport,
         None => Box::new(Tcp::new(met.bulk).map_err(|error| {

@@ -17,6 +17,8 @@ const MOST_TEXT: usize = 1 << 16;
 pub(crate) enum Call {
     Share = 1,
     Broadcast = 2,
+    /// Nothing more will be called for.
+    Leave = 3,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub(crate) struct Header {
     pub kind: Kind,
     /// Of a message; zero otherwise.
     pub call: u8,
-    /// Counts the calls.
+    /// Counts the calls; in a heartbeat, those for bulk data.
     pub number: u32,
     pub num_bytes: usize,
 }

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::bulk::{Bulk, Interruption, Transport, Watch};
-use crate::control::{Control, Shared, lock};
+use crate::control::Control;
 use crate::error::GroupError;
 use crate::hello::Member;
+use crate::state::{Shared, lock};
 
 /// The processes of a run, as one of them sees them. Clones share one connection; when the last is dropped, the process has
 /// left in good order.
@@ -247,8 +248,14 @@ impl Connected {
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        if !self.shared().has_failed() {
-            lock(&self.bulk).finish();
+        if std::thread::panicking() {
+            let shared = self.shared();
+            shared.fail(shared.failed("it panicked"));
+        }
+        let mut bulk = lock(&self.bulk);
+        // A transport that waits for all others at its end must not be left waiting for one that is gone.
+        if bulk.transport().ends_together() && self.control.leave_together().is_ok() {
+            bulk.finish();
         }
     }
 }
@@ -258,9 +265,21 @@ impl Watch for Shared {
         Shared::has_failed(self)
     }
 
+    fn begin(&self) {
+        self.begin_bulk();
+    }
+
+    fn is_stalled(&self, began: Instant) -> bool {
+        Shared::is_stalled(self, began)
+    }
+
+    fn stalled(&self) -> GroupError {
+        self.fail(Shared::stalled(self))
+    }
+
     fn explain(&self, interruption: Interruption) -> GroupError {
         match interruption {
-            Interruption::Failed => self
+            Interruption::Stopped => self
                 .error()
                 .unwrap_or_else(|| GroupError::Mismatch("failed without an error".to_owned())),
             Interruption::Peer { rank, seen } => self.fail_unless_told(self.lost(rank, seen)),
@@ -280,6 +299,8 @@ pub struct Deadlines {
     pub start: Duration,
     /// Of silence after which a process is lost.
     pub silence: Duration,
+    /// After which a process is lost that is alive, but does not make the call that all others wait in.
+    pub stall: Duration,
 }
 
 impl Default for Deadlines {
@@ -287,6 +308,8 @@ impl Default for Deadlines {
         Deadlines {
             start: Duration::from_secs(60),
             silence: Duration::from_secs(60),
+            // Rank 0 may plan, compile or save for minutes while the others wait.
+            stall: Duration::from_secs(1800),
         }
     }
 }

@@ -111,9 +111,9 @@ impl Hello {
         let mut optional = || -> Result<Option<usize>, NotAHello> {
             let is_there = reader.u8()?;
             let number = reader.u32()? as usize;
-            match is_there {
-                0 => Ok(None),
-                1 => Ok(Some(number)),
+            match (is_there, number) {
+                (0, 0) => Ok(None),
+                (1, number) => Ok(Some(number)),
                 _ => Err(NotAHello::Garbage),
             }
         };

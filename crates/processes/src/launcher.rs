@@ -10,8 +10,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::address::{hex, random_token};
 use crate::error::GroupError;
-use crate::start::{hex, random_token};
 
 /// Between looks at processes and requests.
 const LOOK: Duration = Duration::from_millis(20);

@@ -8,18 +8,23 @@
 //!
 //! [`Group`] is what the rest of Holdall sees; this crate knows neither graphs nor devices nor tasks.
 
+mod address;
 mod bulk;
 mod connect;
+mod connection;
 mod control;
+mod door;
 mod error;
 mod frame;
 mod group;
 mod hello;
+pub mod hostile;
 pub mod launch;
 pub mod launcher;
 pub mod mpi;
 mod rendezvous;
 mod start;
+mod state;
 mod tcp;
 pub mod testing;
 mod wire;

@@ -123,7 +123,7 @@ impl Transport for Tcp {
     fn exchange(
         &mut self,
         mut round: Round<'_>,
-        has_failed: &dyn Fn() -> bool,
+        must_stop: &dyn Fn() -> bool,
     ) -> Result<(), Interruption> {
         self.sent.fill(0);
         self.received.fill(0);
@@ -149,8 +149,8 @@ impl Transport for Tcp {
             if is_done {
                 return Ok(());
             }
-            if has_failed() {
-                return Err(Interruption::Failed);
+            if must_stop() {
+                return Err(Interruption::Stopped);
             }
             if !has_moved {
                 self.wait(&round);
@@ -167,6 +167,10 @@ impl Transport for Tcp {
     }
 
     fn has_unfinished(&self) -> bool {
+        false
+    }
+
+    fn ends_together(&self) -> bool {
         false
     }
 

@@ -1,10 +1,12 @@
 #![cfg(unix)]
 //! Processes under real launchers. This test program is its own worker: launchers start it with `worker` as the only test.
 
-use std::process::{Command, Output};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use holdall_processes::{Group, GroupError, Launch};
+use nix::sys::signal::{Signal, raise};
 
 /// What a worker does.
 const WORK: &str = "HOLDALL_TEST_WORK";
@@ -28,7 +30,8 @@ fn worker() {
     );
     match work.as_str() {
         "sums" => sums(&group),
-        "killed" => lose_one(&group),
+        "killed" => lose_one(&group, Signal::SIGKILL),
+        "stopped" => lose_one(&group, Signal::SIGSTOP),
         other => panic!("{other}"),
     }
 }
@@ -70,12 +73,12 @@ fn sums(group: &Group) {
     println!("rank {} has all sums", group.rank());
 }
 
-/// The last rank dies between two sums.
-fn lose_one(group: &Group) {
+/// The last rank dies or stops between two sums.
+fn lose_one(group: &Group, signal: Signal) {
     let mut values = vec![1.0; 100_000];
     for step in 0.. {
         if group.rank() == group.size() - 1 && step == 3 {
-            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+            raise(signal).unwrap();
         }
         if let Err(error) = group.all_reduce_f32(&mut [&mut values]) {
             end(&error);
@@ -175,5 +178,59 @@ fn a_rank_that_dies_is_named_by_all_others() {
         assert_eq!(text.matches("error: lost rank 2 on ").count(), 2, "{text}");
         assert_eq!(text.matches("exit code 1\n").count(), 2, "{text}");
         assert!(began.elapsed() < Duration::from_secs(30), "{text}");
+    }
+}
+
+/// Workers without a launcher, as `--processes` starts them.
+fn by_hand(size: usize, work: &str, deadline: &str) -> Vec<std::process::Child> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let start = |rank: usize| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["worker", "--exact", "--ignored", "--nocapture"])
+            .env(WORK, work)
+            .env("HOLDALL_RANK", rank.to_string())
+            .env("HOLDALL_SIZE", size.to_string())
+            .env("HOLDALL_ADDRESS", "127.0.0.1")
+            .env("HOLDALL_PORT", port.to_string())
+            .env("HOLDALL_TOKEN", "of this test")
+            .env("HOLDALL_DEADLINE", deadline)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    (0..size).map(start).collect()
+}
+
+#[test]
+fn a_rank_that_stops_is_named_after_the_deadline() {
+    let mut workers = by_hand(3, "stopped", "2");
+    let mut stopped = workers.pop().unwrap();
+    for worker in workers {
+        let output = worker.wait_with_output().unwrap();
+        let text = text(&output);
+        let expected = "error: lost rank 2 on ";
+        assert!(
+            text.contains(expected) && text.contains("nothing was heard of it for 2 s"),
+            "{text}"
+        );
+        assert_eq!(output.status.code(), Some(1), "{text}");
+    }
+    assert_eq!(stopped.try_wait().unwrap(), None);
+    stopped.kill().unwrap();
+    stopped.wait().unwrap();
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named_at_once_whichever_it_is() {
+    for (size, deadline) in [(2, "600"), (4, "600")] {
+        let mut workers = by_hand(size, "killed", deadline);
+        assert_eq!(workers.pop().unwrap().wait().unwrap().code(), None);
+        for worker in workers {
+            let text = text(&worker.wait_with_output().unwrap());
+            let expected = format!("error: lost rank {} on ", size - 1);
+            assert!(text.contains(&expected), "{text}");
+        }
     }
 }

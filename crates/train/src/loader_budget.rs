@@ -78,11 +78,13 @@ impl Reading {
         row_bytes: usize,
         costs: &PictureCosts,
     ) -> Result<Reading, TrainError> {
+        // What is free is for all processes of this machine.
+        let local = device.group().local_size() as u64;
         let host = Host {
             num_threads: device.cpu().num_threads(),
             is_gpu: device.is_gpu(),
             total_bytes: holdall_device::cpu::total_bytes().unwrap_or(u64::MAX),
-            free_bytes: holdall_device::cpu::available_bytes().unwrap_or(u64::MAX),
+            free_bytes: holdall_device::cpu::available_bytes().unwrap_or(u64::MAX) / local,
         };
         let decode = |workers: usize| DecodeBytes {
             largest: costs.largest_bytes(),

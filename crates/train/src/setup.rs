@@ -120,7 +120,7 @@ impl Setup {
         let mut request = config.request(budget_bytes, arithmetic);
         request.smaller_batch_note = step.task.smaller_batch_note();
         if site.is_gpu() {
-            request.host_bytes = host_room(config.host_memory);
+            request.host_bytes = host_room(config.host_memory, site.num_local_processes());
         }
         let mut asked = request.clone();
         if config.host_memory == Memory::Auto {
@@ -367,12 +367,12 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     }
 }
 
-/// What state may take of host memory: what the user says, or half of what is free. What the loader reserves is taken off it where there
-/// is one.
-fn host_room(host_memory: Memory) -> Option<u64> {
+/// What state may take of host memory: what the user says, or this process's share of half of what is free. What the loader reserves is
+/// taken off it where there is one.
+fn host_room(host_memory: Memory, sharers: u64) -> Option<u64> {
     let memory = holdall_device::cpu::host_memory()?;
     Some(match host_memory {
-        Memory::Auto => memory.available_bytes / 2,
+        Memory::Auto => memory.available_bytes / 2 / sharers,
         said => said.resolve(memory.total_bytes, memory.available_bytes),
     })
 }
@@ -477,6 +477,11 @@ pub fn resolve_budget<'a>(
     }
     let site = site.into();
     match (site.total_bytes(), site.available_bytes(), memory) {
+        // A user's number is for each process.
+        (Some(total), Some(available), Memory::Auto) => {
+            let sharers = site.num_sharers();
+            Ok(Some(memory.resolve(total / sharers, available / sharers)))
+        }
         (Some(total), Some(available), memory) => Ok(Some(memory.resolve(total, available))),
         (_, _, Memory::Auto) => Ok(None),
         _ => Err(TrainError::Config(format!(
@@ -488,13 +493,15 @@ pub fn resolve_budget<'a>(
 
 /// What opening a model may take on the host: what the budget leaves on the CPU, a quarter of what is free behind a GPU.
 pub fn room_to_open<'a>(site: impl Into<Site<'a>>, budget_bytes: Option<u64>) -> u64 {
-    let on_cpu = match site.into() {
+    let site = site.into();
+    let on_cpu = match site {
         Site::Here(device) if !device.is_gpu() => {
             budget_bytes.map(|budget| budget.saturating_sub(device.held_bytes().unwrap_or(0)))
         }
         _ => None,
     };
-    let free = || holdall_device::cpu::available_bytes().map(|free| free / 4);
+    let part = 4 * site.num_local_processes();
+    let free = || holdall_device::cpu::available_bytes().map(|free| free / part);
     let room = on_cpu.or_else(free).unwrap_or(u64::MAX);
     room.max(LEAST_ROOM_BYTES)
 }

@@ -99,6 +99,22 @@ impl Site<'_> {
         }
     }
 
+    /// Processes that have its memory between them.
+    pub fn num_sharers(self) -> u64 {
+        match self {
+            Site::Here(device) => device.num_sharers(),
+            Site::Card(_) => 1,
+        }
+    }
+
+    /// Processes of the run on this machine.
+    pub fn num_local_processes(self) -> u64 {
+        match self {
+            Site::Here(device) => device.group().local_size() as u64,
+            Site::Card(_) => 1,
+        }
+    }
+
     /// Who says how much memory there is; `None` where the system does not tell.
     pub fn bound(self) -> Option<Bound> {
         match self {

@@ -18,7 +18,7 @@ use holdall_train::setup::{Setup, show_budget};
 use holdall_train::site::Site;
 
 use crate::arguments::RunOptions;
-use crate::commands::open_device_for;
+use crate::commands::open_device;
 use crate::commands::plan_chart::{Chart, Point};
 use crate::failure;
 use crate::screen::{columns, print, print_json, table, tell};
@@ -58,7 +58,9 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     if let Some(card) = card {
         return for_card(json, &config, card);
     }
-    let device = open_device_for(&config, arguments.options.compute.device)?;
+    // A plan for several processes is made by one.
+    config.validate()?;
+    let device = open_device(arguments.options.compute.device, config.num_threads)?;
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
     if config.data.train.is_some() {

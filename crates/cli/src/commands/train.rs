@@ -24,7 +24,7 @@ use holdall_train::sealed_config;
 use holdall_train::tasks;
 use holdall_train::trainer::{End, Trainer};
 
-use crate::commands::{open_device_for, plan, report};
+use crate::commands::{Opened, open_device_for, plan, report, tell_of_other_cards};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 use crate::watch::{self, Watcher};
@@ -33,7 +33,11 @@ pub use self::arguments::TrainArguments;
 
 pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
     let request = TrainRequest::new(&arguments)?;
-    let device = open_device_for(&request.config, arguments.options.compute.device)?;
+    let device = match open_device_for(&request.config, &arguments.options)? {
+        Opened::Here(device) => device,
+        Opened::Elsewhere(code) => return Ok(code),
+    };
+    tell_of_other_cards(&device);
     let outcome = train(request, device, arguments.options.output.json)?;
     Ok(match outcome {
         Outcome::Finished(_) | Outcome::FinishedByFirst | Outcome::NothingToDo => ExitCode::SUCCESS,
@@ -150,17 +154,8 @@ pub(super) fn is_yaml(target: &str) -> bool {
     extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
 }
 
-/// Plans, trains and tells: of several processes the first alone. Where one of them fails, the others hear why.
-pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
-    let group = device.group().clone();
-    let outcome = train_together(request, device, json);
-    if let Err(error) = &outcome {
-        group.fail(&format!("{error:#}"));
-    }
-    outcome
-}
-
-fn train_together(mut request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
+/// Plans, trains and tells; of several processes the first alone writes.
+pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
     let group = device.group().clone();
     let is_first = group.rank() == 0;
     request.take_folder_of_first(&group)?;
@@ -179,7 +174,6 @@ fn train_together(mut request: TrainRequest, device: Device, json: bool) -> Resu
         }
         (None, None)
     };
-    let tell: fn(&str) = if is_first { tell } else { |_| () };
     let of_checkpoint = checkpoint.iter().flat_map(|checkpoint| &checkpoint.notes);
     for note in notes.iter().chain(of_checkpoint) {
         tell(note);

@@ -14,7 +14,7 @@ use holdall_train::setup::Setup;
 use holdall_train::verify::{Certificate, Split, usual_splits, verify};
 
 use crate::arguments::RunOptions;
-use crate::commands::open_device_for;
+use crate::commands::{Opened, open_device_for};
 use crate::failure;
 use crate::screen::{print, print_json, progress, table, tell};
 
@@ -48,7 +48,10 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     if config.precision == Precision::Auto {
         config.precision = Precision::F32;
     }
-    let device = open_device_for(&config, arguments.options.compute.device)?;
+    let device = match open_device_for(&config, &arguments.options)? {
+        Opened::Here(device) => device,
+        Opened::Elsewhere(code) => return Ok(code),
+    };
     // With data, what is certified is what `train` computes: its heads, its tokens.
     let setup = match config.data.train {
         Some(_) => Prepared::new(&config, &device)?.setup,

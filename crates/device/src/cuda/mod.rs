@@ -177,6 +177,11 @@ impl Cuda {
         self.nccl.as_ref()
     }
 
+    /// Where the card is on its machine's bus: the same for every process that uses it.
+    pub fn pci_bus_id(&self) -> &str {
+        &self.pci_bus_id
+    }
+
     fn card(&self) -> CardId<'_> {
         CardId::PciBusId(&self.pci_bus_id)
     }

@@ -55,7 +55,7 @@ pub struct MissingMpi {
     pub hint: String,
 }
 
-const INSTALL: &str = "`apt install openmpi-bin libopenmpi3`, `apt install mpich`, or `module load openmpi` on a cluster; HOLDALL_MPI \
+const INSTALL: &str = "`apt install openmpi-bin`, `apt install mpich`, or `module load openmpi` on a cluster; HOLDALL_MPI \
                        names a library elsewhere, HOLDALL_MPI=none goes without";
 
 /// Every MPI that the loader finds, for `doctor`. Nothing is started.

@@ -68,12 +68,12 @@ impl Transport for Mpi {
     fn exchange(
         &mut self,
         round: Round<'_>,
-        has_failed: &dyn Fn() -> bool,
+        must_stop: &dyn Fn() -> bool,
     ) -> Result<(), Interruption> {
         self.has_unfinished = true;
         match &mut self.bound {
-            Bound::OpenMpi(bound) => bound.exchange(round, has_failed)?,
-            Bound::Mpich(bound) => bound.exchange(round, has_failed)?,
+            Bound::OpenMpi(bound) => bound.exchange(round, must_stop)?,
+            Bound::Mpich(bound) => bound.exchange(round, must_stop)?,
         }
         self.has_unfinished = false;
         Ok(())
@@ -89,6 +89,10 @@ impl Transport for Mpi {
 
     fn has_unfinished(&self) -> bool {
         self.has_unfinished
+    }
+
+    fn ends_together(&self) -> bool {
+        true
     }
 
     fn finish(&mut self) {
@@ -110,7 +114,7 @@ impl<H: Handle> Requests<H> {
     fn exchange(
         &mut self,
         round: Round<'_>,
-        has_failed: &dyn Fn() -> bool,
+        must_stop: &dyn Fn() -> bool,
     ) -> Result<(), Interruption> {
         let failed = |said: String| Interruption::Transport { said };
         self.requests.clear();
@@ -137,8 +141,8 @@ impl<H: Handle> Requests<H> {
             .are_done(&mut self.requests)
             .map_err(failed)?
         {
-            if has_failed() {
-                return Err(Interruption::Failed);
+            if must_stop() {
+                return Err(Interruption::Stopped);
             }
             num_looks += 1;
             if num_looks < EAGER_LOOKS {

@@ -1,9 +1,11 @@
 //! Collectives over loopback, against serial arithmetic.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
-use crate::testing::loopback;
-use crate::{Group, GroupError};
+use crate::testing::{loopback, loopback_with};
+use crate::{Deadlines, Group, GroupError};
 
 /// Runs `work` as every rank of a group, each in its thread.
 fn as_ranks<T: Send>(size: usize, work: impl Fn(&Group) -> T + Sync) -> Vec<T> {
@@ -94,6 +96,36 @@ fn who_leaves_early_is_named() {
     });
     for error in errors.into_iter().flatten() {
         assert!(error.starts_with("lost rank 2 on loopback"), "{error}");
+    }
+}
+
+/// Rank 2 is alive and does not come: rank 0 says so, to all.
+#[test]
+fn who_is_alive_and_does_not_come_is_named() {
+    let deadlines = Deadlines {
+        // Heartbeats, which tell how far each process is, come every half second.
+        silence: Duration::from_secs(3),
+        stall: Duration::from_millis(1500),
+        ..Deadlines::default()
+    };
+    let calls: [fn(&Group) -> Result<(), GroupError>; 2] = [
+        |group| group.share(&[]).map(|_| ()),
+        |group| group.all_gather(&mut [0; 3]),
+    ];
+    for call in calls {
+        let mut groups = loopback_with(3, deadlines);
+        let third = groups.pop().unwrap();
+        let threads: Vec<_> = groups
+            .into_iter()
+            .map(|group| std::thread::spawn(move || call(&group).unwrap_err().to_string()))
+            .collect();
+        for thread in threads {
+            let error = thread.join().unwrap();
+            let expected =
+                "lost rank 2 on loopback: it is alive, but the others have waited 1.5 s for it";
+            assert!(error.starts_with(expected), "{error}");
+        }
+        drop(third);
     }
 }
 
