@@ -434,6 +434,21 @@ impl Machine {
         }
     }
 
+    /// Runs the last pass of a step, as [`Machine::run`] does; where several processes take part, GPUs let gradients travel meanwhile.
+    pub fn run_last(
+        &mut self,
+        device: &Device,
+        plan: &StepPlan,
+        program: ProgramId,
+        micro: usize,
+        slot: usize,
+    ) {
+        match &mut self.kind {
+            Backend::Cpu(_) => self.run(device, plan, program, micro, slot),
+            Backend::Cuda(machine) => machine.run_last(program, micro, slot),
+        }
+    }
+
     /// Keeps the host at most [`Machine::most_ahead`] calls of this ahead of the device: waits until what was launched before
     /// the call that many calls ago is done.
     pub fn keep_pace(&mut self) {

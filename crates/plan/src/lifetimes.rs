@@ -381,6 +381,12 @@ impl Lifetimes {
                 true => kept as u64,
                 false => u64::from(self.present(stage, kept, accumulation)),
             };
+            // The last pass of several processes is made ready once more, with gradients that travel meanwhile.
+            let last = match kept == accumulation {
+                true => Stage::KeptBackward,
+                false => Stage::ForwardBackward,
+            };
+            let times = times + u64::from(self.reduces && stage == last);
             // ... and, where it depends on the length of texts, for each length.
             let lengths = match stage.is_per_micro_batch() {
                 true => 1 + self.rewritten.graph.shorter().len() as u64,

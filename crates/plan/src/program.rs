@@ -193,6 +193,8 @@ pub struct Run {
     pub micro_batch: usize,
     /// The slot that holds the activations, where it has one.
     pub slot: usize,
+    /// The last pass of a step whose gradients are added over several processes: each is final once its last writer has run.
+    pub is_last: bool,
 }
 
 #[cfg(test)]

@@ -70,6 +70,7 @@ pub mod step;
 pub mod step_graph;
 pub mod task;
 pub mod tasks;
+pub mod traffic;
 pub mod trainer;
 mod update_graph;
 pub mod verify;

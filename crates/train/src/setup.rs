@@ -8,6 +8,7 @@ use holdall_data::loader::{PictureFormat, RowFormat};
 use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
 use holdall_graph::Graph;
+use holdall_graph::ops::collective::Processes;
 use holdall_graph::ops::update::MomentFormat;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::{
@@ -21,6 +22,7 @@ use crate::error::TrainError;
 use crate::frozen::{self, ParameterCount};
 use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
+use crate::plan_together::split_among;
 use crate::site::Site;
 use crate::step::Step;
 use crate::step_graph::{StepConfig, write_parameters, write_step};
@@ -228,6 +230,13 @@ impl Setup {
             smallest_bytes,
             changes,
         })
+    }
+
+    /// The same as the first of so many processes: what is asked of the planner becomes that of one. Returns the samples of the whole
+    /// step.
+    pub fn share_among(&mut self, count: usize) -> Result<usize, TrainError> {
+        self.step.processes = Processes { rank: 0, count };
+        split_among(count, &mut self.request)
     }
 
     /// Plans for a device or a card. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not

@@ -398,7 +398,11 @@ impl Step {
 
     fn run_one(&mut self, device: &Device, run: Run) {
         let (machine, plan) = (&mut self.machine, &self.plan);
-        machine.run(device, plan, run.program, run.micro_batch, run.slot);
+        let (micro, slot) = (run.micro_batch, run.slot);
+        match run.is_last {
+            true => machine.run_last(device, plan, run.program, micro, slot),
+            false => machine.run(device, plan, run.program, micro, slot),
+        }
     }
 
     /// Runs a pass instruction by instruction, and tells how long each took.
@@ -472,6 +476,17 @@ impl Step {
             seconds.iter_mut().for_each(|seconds| *seconds *= scale);
         }
         Ok(times)
+    }
+
+    /// Seconds of every instruction of a stage's program, of one step without an update.
+    pub fn stage_seconds(
+        &mut self,
+        device: &Device,
+        batch: &Batch,
+        stage: Stage,
+    ) -> Result<Vec<f64>, DeviceError> {
+        let mut times = self.time_instructions(device, batch)?;
+        Ok(times.remove(&stage).unwrap_or_default())
     }
 
     /// One step without an update, program by program: (program, seconds, runs). The host waits for each.

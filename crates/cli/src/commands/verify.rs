@@ -72,7 +72,9 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         ))
         .into());
     }
-    let splits = splits(&arguments, &setup, effective_batch);
+    // Each process splits its share.
+    let share = effective_batch.div_ceil(device.group().size());
+    let splits = splits(&arguments, &setup, share);
     let checked = match arguments.plain_accumulation {
         true => task.with_plain_accumulation().ok_or_else(|| {
             TrainError::Config(format!(
@@ -97,6 +99,9 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         print_json(&json)?;
     }
     let certificate = verified?;
+    if device.group().rank() > 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
     if arguments.options.output.json {
         print_json(&certificate)?;
     } else {

@@ -22,7 +22,7 @@ mod tokens;
 mod update;
 mod vocabulary;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -30,6 +30,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::{DType, MemorySpace, Op, Write};
 use holdall_plan::{Instruction, Place, Program, ProgramId, StepPlan};
 
+use super::buckets::Bucket;
 use super::driver::{Argument, Buffer, Event, Stream};
 use super::kernels::Kernels;
 use super::product::{Factor, Format, Product};
@@ -117,6 +118,10 @@ pub(super) struct Issuer<'a> {
     pub pass: Pass,
     pub program: ProgramId,
     pub slot: usize,
+    /// In the last pass: gradients that travel meanwhile, and the stream that they do it in.
+    pub meanwhile: Option<(&'a [Bucket], &'a Stream)>,
+    /// Offsets of gradients that have travelled by the time of the exchange.
+    pub travelled: &'a HashSet<u64>,
 }
 
 /// An operand as a matrix of evenly spaced rows.
@@ -172,10 +177,47 @@ impl<'a> Issuer<'a> {
             let range = index..index + run.len();
             index = range.end;
             let side_by_side = run.iter().any(|one| one.lane != run[0].lane);
-            match side_by_side {
-                true => self.side_by_side(program, range)?,
-                false => self.in_turn(program, range)?,
+            if side_by_side {
+                self.side_by_side(program, range.clone())?;
+                self.send_final(range)?;
+                continue;
             }
+            for part in self.parts(range) {
+                self.in_turn(program, part.clone())?;
+                self.send_final(part)?;
+            }
+        }
+        let Some((_, stream)) = self.meanwhile else {
+            return Ok(());
+        };
+        let arrived = Event::new()?;
+        arrived.record(stream)?;
+        self.stream.wait_for(&arrived)
+    }
+
+    /// A range of instructions, divided where gradients are final.
+    fn parts(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let buckets = self.meanwhile.map_or(&[][..], |(buckets, _)| buckets);
+        let ends = buckets.iter().map(|bucket| bucket.after + 1);
+        let ends = ends.filter(|&end| range.start < end && end < range.end);
+        let mut start = range.start;
+        let mut parts: Vec<Range<usize>> = ends
+            .map(|end| std::mem::replace(&mut start, end)..end)
+            .collect();
+        parts.push(start..range.end);
+        parts
+    }
+
+    /// Lets gradients travel that are final behind these instructions.
+    fn send_final(&self, range: Range<usize>) -> Result<(), DeviceError> {
+        let Some((buckets, stream)) = self.meanwhile else {
+            return Ok(());
+        };
+        for bucket in buckets.iter().filter(|one| range.contains(&one.after)) {
+            let ready = Event::new()?;
+            ready.record(self.stream)?;
+            stream.wait_for(&ready)?;
+            collective::send(self, &bucket.places, stream)?;
         }
         Ok(())
     }

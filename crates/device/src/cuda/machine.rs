@@ -18,13 +18,13 @@ use std::time::Instant;
 use holdall_graph::{MemorySpace, Op};
 use holdall_plan::{Place, Program, ProgramId, Stage, StepPlan};
 
-use super::Cuda;
 use super::driver::{Buffer, Event, Pinned, Replay, Stream};
 use super::kernels::Kernels;
 use super::launch::{Issuer, Pass, Tables};
 use super::nccl::Nccl;
 use super::product::timed;
 use super::progress::told_if_slow;
+use super::{Cuda, buckets};
 use crate::cpu::Element;
 use crate::{Arithmetic, DeviceError, HostRow};
 
@@ -54,6 +54,12 @@ pub(crate) struct CudaMachine {
     host: Pinned,
     tables: Tables,
     replays: HashMap<(ProgramId, usize), Replay>,
+    /// The last pass of a step of several processes: gradients travel meanwhile.
+    last_replays: HashMap<ProgramId, Replay>,
+    /// Which gradients do, by their offsets.
+    sent_early: HashSet<u64>,
+    /// For gradients, while programs are captured.
+    exchange: Stream,
     /// Programs that run into or out of slots.
     with_slots: HashSet<ProgramId>,
     compute: Stream,
@@ -105,6 +111,9 @@ impl CudaMachine {
             kernels,
             tables: Tables::new(plan)?,
             replays: HashMap::new(),
+            last_replays: HashMap::new(),
+            sent_early: buckets::travelling(plan),
+            exchange: Stream::new()?,
             with_slots: with_slots(plan),
             compute: Stream::new()?,
             beside: streams_beside(plan)?,
@@ -150,6 +159,8 @@ impl CudaMachine {
             pass,
             program,
             slot,
+            meanwhile: None,
+            travelled: &self.sent_early,
         }
     }
 
@@ -194,6 +205,15 @@ impl CudaMachine {
                 let issuer = self.issuer(cuda, arithmetic, Pass::Issue, id, slot);
                 let replay = self.compute.capture(|| issuer.program(program))?;
                 self.replays.insert((id, slot), replay);
+            }
+            if buckets::last_stage(plan) == Some(program.stage) {
+                let buckets = buckets::buckets(plan, program);
+                let issuer = Issuer {
+                    meanwhile: Some((&buckets, &self.exchange)),
+                    ..self.issuer(cuda, arithmetic, Pass::Issue, id, 0)
+                };
+                let replay = self.compute.capture(|| issuer.program(program))?;
+                self.last_replays.insert(id, replay);
             }
         }
         self.compute.wait()
@@ -363,6 +383,21 @@ impl CudaMachine {
         match self.replays.get(&(program, slot)) {
             Some(replay) => self.compute.replay(replay),
             None => Ok(()),
+        }
+    }
+
+    /// Runs the last pass of a step: where several processes take part, gradients travel meanwhile.
+    pub fn run_last(&mut self, program: ProgramId, micro: usize, slot: usize) {
+        if !self.last_replays.contains_key(&program) {
+            return self.run(program, micro, slot);
+        }
+        assert_eq!(slot, 0, "the last pass has the first slot");
+        if self.failure.is_none() {
+            let ran = self.take_inputs().and_then(|()| {
+                self.compute.set(self.tables.micro(), micro as u32)?;
+                self.compute.replay(&self.last_replays[&program])
+            });
+            self.note(ran);
         }
     }
 

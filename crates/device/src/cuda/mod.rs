@@ -17,6 +17,7 @@
 //! No floating-point atomics and no order that depends on timing: the same program on the same numbers gives the same
 //! bits.
 
+mod buckets;
 pub mod cards;
 pub mod compile;
 mod convolution;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use holdall_device::{Arithmetic, Device, DeviceChoice};
 use holdall_graph::ops::collective::Processes;
 use holdall_models::config::ClipConfig;
-use holdall_plan::{Request, StepShape, plan};
+use holdall_plan::{Request, Stage, StepShape, plan};
 use holdall_processes::{Group, Launch};
 use holdall_train::optimizer::StepScalars;
 use holdall_train::step::Step;
@@ -215,4 +215,75 @@ fn processes_on_one_card_train_as_one() {
         "not within the forecast:\n{}",
         wrong.join("\n")
     );
+}
+
+/// How much of the gradients is final how long before the last backward pass ends: what an exchange can hide behind. B/32, 1,024
+/// samples on a card, bf16. Run by name; the figures are in docs/clusters.md.
+#[test]
+#[ignore = "measures"]
+fn when_gradients_are_final() {
+    let Some(gpu) = crate::card::Gpu::open() else {
+        return;
+    };
+    let config = ClipConfig::preset("openai/clip-vit-base-patch32").unwrap();
+    let mut task = ClipTask::new(config, Some(196));
+    task.sorted_ids = true;
+    let task = Arc::new(task);
+    let config = StepConfig {
+        arithmetic: Arithmetic::Bf16,
+        ..StepConfig::new(task.clone())
+    };
+    let samples = 1024;
+    let request = Request {
+        effective_batch: Some(samples),
+        batch_size: Some(samples),
+        precision: "bf16",
+        ..Request::default()
+    };
+    let build = |shape: &StepShape| write_step(&config, shape);
+    let target = gpu.device.target(Arithmetic::Bf16, 0).unwrap();
+    let made = plan(&request, &build, &*target).unwrap();
+    let mut step = Step::new(gpu.device, config.clone(), made.step, samples).unwrap();
+    step.set_weights(gpu.device, task.weights(9).unwrap())
+        .unwrap();
+    let batch = task.random_batch(samples, 1);
+    let stage = match step.plan().kept {
+        0 => Stage::ForwardBackward,
+        _ => Stage::KeptBackward,
+    };
+    let seconds = step.stage_seconds(gpu.device, &batch, stage).unwrap();
+    let total: f64 = seconds.iter().sum();
+    let plan = step.plan();
+    let program = plan.program(stage);
+    let mut ready: Vec<(f64, u64)> = Vec::new();
+    for parameter in step.parameters() {
+        let Some(gradient) = plan.graph.parameter_gradient(parameter) else {
+            continue;
+        };
+        let place = plan.place_of(&gradient);
+        let bytes = (place.shape.num_elements() * place.dtype.bytes()) as u64;
+        let own = place.offset..place.offset + bytes;
+        let last = program.instructions.iter().rposition(|one| {
+            let mut outputs = one.outputs.iter().flatten();
+            outputs.any(|(place, _)| own.contains(&place.offset))
+        });
+        let until = last.map_or(0.0, |last| seconds[..=last].iter().sum());
+        ready.push((total - until, bytes));
+    }
+    let all: u64 = ready.iter().map(|(_, bytes)| bytes).sum();
+    println!(
+        "{stage:?}: {:.1} ms one after the other, {:.1} MiB of gradients",
+        1e3 * total,
+        all as f64 / f64::from(1 << 20)
+    );
+    for share in [0.75, 0.5, 0.25, 0.1, 0.05, 0.02, 0.0] {
+        let left = ready.iter().filter(|(before, _)| *before < share * total);
+        let left: u64 = left.map(|(_, bytes)| bytes).sum();
+        println!(
+            "{:5.1} ms before its end: {:6.1} MiB are not final ({:.1}%)",
+            1e3 * share * total,
+            left as f64 / f64::from(1 << 20),
+            100.0 * left as f64 / all as f64
+        );
+    }
 }
