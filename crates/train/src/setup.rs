@@ -16,7 +16,7 @@ use holdall_plan::{
 };
 
 use crate::budget::{Memory, show_bytes};
-use crate::config::{Freeze, LoraSection, Precision, RunConfig, matches};
+use crate::config::{Freeze, LoraSection, Precision, RunConfig, Shard, matches};
 use crate::error::TrainError;
 use crate::frozen::{self, ParameterCount};
 use crate::lora::{self, Lora};
@@ -103,8 +103,11 @@ impl Setup {
             evaluation_batch: config.train.eval_batch_size,
             arithmetic,
             gradients: config.train.gradients,
+            processes: site.processes(),
+            is_sharded: config.train.shard == Shard::Optimizer,
             ..StepConfig::new(task)
         };
+        check_sharding(config, &step)?;
         if let Some(section) = &config.train.lora {
             let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
             notes.push(lora.describe());
@@ -317,6 +320,19 @@ impl Setup {
         let fill = self.step.weights(self.seed)?;
         step.set_weights(device, fill)
     }
+}
+
+/// What several processes cannot do yet.
+fn check_sharding(config: &RunConfig, step: &StepConfig) -> Result<(), TrainError> {
+    let averages = config.train.ema.is_some() || config.train.interpolate.is_some();
+    if step.shards_state() && averages {
+        return Err(TrainError::Config(
+            "train.shard: `optimizer`, expected none beside `ema` or `interpolate`: every process evaluates with all averages\n\
+             hint: leave `shard` out, or the average"
+                .to_owned(),
+        ));
+    }
+    Ok(())
 }
 
 /// A model's folder from any folder, or its name.

@@ -11,7 +11,6 @@ use holdall_train::TrainError;
 use holdall_train::config::{RunConfig, Subset};
 use holdall_train::loader_budget::Reading;
 use holdall_train::plan_together::agree_on_samples;
-use holdall_train::processes;
 use holdall_train::saved_model::{self, EvaluationData, HeldOut, Opened, Pictures, SavedModel};
 use holdall_train::scores::Scores;
 use holdall_train::setup::{resolve_budget, room_to_open};
@@ -178,7 +177,8 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     bar.finish_and_clear();
     let evaluated = evaluated.map_err(Unfinished::into_error)?;
     let (group, part) = (device.group(), Subset::Validation);
-    let skipped = processes::skipped_by_all(group, part, &samples, &evaluated.skipped)?;
+    let skipped =
+        holdall_train::processes::skipped_by_all(group, part, &samples, &evaluated.skipped)?;
     if let Some(error) = refused(&csv, &skipped, &config.data) {
         return Err(error.into());
     }

@@ -7,6 +7,7 @@ use holdall_processes::Group;
 use holdall_processes::testing::loopback;
 
 use super::*;
+use crate::config::Shard;
 use crate::config::TaskName;
 use crate::processes::open_run;
 
@@ -48,7 +49,9 @@ fn one_of(
         false if group.rank() == 0 => (Some(RunFolder::create(&path)?), None),
         false => (None, None),
     };
-    let device = Device::on_cpu(Cpu::new(Some(1))).with_group(group.clone());
+    let device = Device::on_cpu(Cpu::new(Some(1)))
+        .with_group(group.clone())
+        .unwrap();
     let planned = PlannedRun::new(config, device, checkpoint, Choosing::Predicted)?;
     Trainer::begin(planned, held, &mut |_| ())
 }
@@ -413,4 +416,69 @@ fn clips_are_scored_by_several_processes_as_by_one() {
         config.losses.caption = Some(1.0);
         config.evaluation.captions = 7;
     });
+}
+
+/// However many compute them, steps have the losses of one process, but for the order of additions.
+#[test]
+fn several_processes_have_the_losses_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let losses = |steps: &Steps| -> Vec<f64> {
+        let of = |step: &(u64, usize, String, u64)| f64::from_bits(step.3);
+        steps.iter().map(of).collect()
+    };
+    let (steps, _, outcome) = run(&mut trainer(folder.path(), "one", |_| ()));
+    outcome.unwrap();
+    let expected = losses(&steps);
+    for size in [2, 3] {
+        let found = on_each(size, |group| {
+            let out = format!("{size} processes");
+            let mut trainer = one_of(folder.path(), &out, &group, |_| ()).unwrap();
+            let (steps, ..) = run(&mut trainer);
+            losses(&steps)
+        });
+        for one in &found {
+            assert_eq!(one, &found[0]);
+            for (found, expected) in one.iter().zip(&expected) {
+                assert!(
+                    (found - expected).abs() <= 1e-5 * expected,
+                    "{found} and {expected}"
+                );
+            }
+        }
+    }
+}
+
+/// State in parts changes no bit, and checkpoints of either kind are gone on from by the other.
+#[test]
+fn state_in_parts_is_saved_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let finished = |out: &str, stages: &[(u64, Shard)]| {
+        for &(until, shard) in stages {
+            on_each(2, |group| {
+                let mut trainer = one_of(folder.path(), out, &group, |config| {
+                    config.train.shard = shard;
+                })
+                .unwrap();
+                let requests = Requests::new();
+                let outcome = trainer.run(&requests, &mut |event| {
+                    if let Event::Step(line) = event {
+                        requests.stop.store(line.step == until, Ordering::Relaxed);
+                    }
+                });
+                outcome.unwrap();
+            });
+        }
+        std::fs::read(folder.path().join(out).join("model/model.safetensors")).unwrap()
+    };
+    let whole = finished("whole", &[(9, Shard::None)]);
+    let parts = finished("parts", &[(9, Shard::Optimizer)]);
+    assert!(parts == whole);
+    let turns = [
+        (2, Shard::Optimizer),
+        (4, Shard::None),
+        (9, Shard::Optimizer),
+    ];
+    assert!(finished("in turns", &turns) == whole);
 }
