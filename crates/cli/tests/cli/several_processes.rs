@@ -4,8 +4,8 @@
 use std::fs;
 use std::process::Command;
 
-use crate::training::{Home, RunFiles, assert_same_model};
-use crate::typed::{DONE, FOUND, Running, TERMINATED, holdall_words};
+use crate::training::{Home, RunFiles, assert_same_model, on};
+use crate::typed::{DONE, FOUND, INTERRUPTED, Running, TERMINATED, holdall_words};
 
 /// Twelve steps in two epochs, the last of each smaller; a checkpoint after every second one.
 const TWELVE_STEPS: &str = "--effective-batch 8 --batch-size 2 --epochs 2 --lr 1e-3 --num-threads 1 \
@@ -140,8 +140,30 @@ fn a_process_that_is_killed_or_asked_to_stop_ends_all_and_the_run_goes_on() {
     // Another number goes on where it stopped, with the same batches.
     let run = home.run_named("stopped");
     let running = signalled(&home, &run, 2, 3, (1, "TERM"));
-    let answer = running.answer().exits(TERMINATED);
+    let answer = running.answer();
+    // Those that no signal has reached say so as if Ctrl-C had.
+    let is_stopped = [INTERRUPTED, TERMINATED].contains(&answer.code);
+    assert!(is_stopped, "{}: {}", answer.code, answer.stderr);
     assert!(answer.stderr.contains("--resume"), "{}", answer.stderr);
     holdall_words(run.resume_words("--processes 3")).exits(DONE);
     assert_close(&run, &whole);
+}
+
+/// What two processes find of a model is what one finds, to the last digit.
+#[test]
+fn an_evaluation_by_several_processes_is_that_of_one() {
+    let home = Home::with_cars(NUM_CARS);
+    let run = home.trained("run", "--effective-batch 8 --epochs 1 --lr 1e-3");
+    fs::write(home.path("cars/images/000011.jpg"), "no picture").unwrap();
+    let data = home.csv();
+    let [one, two] = ["", "--processes 2"].map(|processes| {
+        let words = format!("{} --json --num-threads 1 {processes}", data.display());
+        let mut answer = on("eval", &run.path, &words).exits(DONE).json();
+        for measured in ["planned_bytes", "process_bytes"] {
+            answer[measured].take();
+        }
+        answer
+    });
+    assert_eq!(one["skipped"], 1, "{one}");
+    assert_eq!(one, two);
 }
