@@ -68,17 +68,24 @@ pub fn begin(options: &ProcessOptions) -> Result<Begun> {
 }
 
 /// Tells the others why this process cannot go on.
-pub fn fail(error: &anyhow::Error) {
+pub fn fail(why: &str) {
     let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(group) = &*joined {
-        group.fail(&format!("{error:#}"));
+        group.fail(why);
     }
 }
 
-/// Leaves the group in good order: the last thing that `main` does.
-pub fn leave() {
-    let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner).take();
-    drop(joined);
+/// Leaves the group in good order when `main` has ended, or tells the others that it panicked.
+pub struct Leaving;
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            fail("it panicked; what it printed says where");
+        }
+        let joined = JOINED.lock();
+        drop(joined.unwrap_or_else(PoisonError::into_inner).take());
+    }
 }
 
 fn start(size: usize) -> Result<ExitCode> {
