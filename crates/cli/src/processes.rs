@@ -67,6 +67,16 @@ pub fn begin(options: &ProcessOptions) -> Result<Begun> {
     Ok(Begun::Member(group))
 }
 
+/// ` --processes N` where that has started this process: for commands that people are told to type.
+pub fn option() -> String {
+    match Launch::from_environment() {
+        Ok(launch) if launch.launcher == Launcher::Holdall && launch.size > 1 => {
+            format!(" --processes {}", launch.size)
+        }
+        _ => String::new(),
+    }
+}
+
 /// Tells the others why this process cannot go on.
 pub fn fail(why: &str) {
     let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
