@@ -132,7 +132,7 @@ pub enum BenchCommand {
 /// Where to compute.
 #[derive(Args, Clone)]
 pub struct ComputeOptions {
-    /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU; of several processes, each takes its own
+    /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
     #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = device_argument)]
     pub device: DeviceArgument,
     /// Threads [default: one per core]
@@ -146,7 +146,8 @@ const MOST_LOCAL_PROCESSES: usize = 256;
 /// How many processes work together.
 #[derive(Args, Clone, Default)]
 pub struct ProcessOptions {
-    /// Processes on this machine that work together, one for every GPU; mpirun, srun and torchrun start them on several machines
+    /// Processes on this machine that work together, each on its own GPU or its part of the cores; for several machines start them with
+    /// mpirun, srun or torchrun instead
     #[arg(long, value_name = "N", value_parser = num_processes)]
     pub processes: Option<usize>,
 }

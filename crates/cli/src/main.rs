@@ -24,6 +24,7 @@ static ALLOCATOR: holdall_device::cpu::PackingAllocator =
 fn main() -> ExitCode {
     holdall_device::cpu::steady_allocator();
     stop::listen();
+    let _leaving = processes::Leaving;
     let holdall = Holdall::parse();
     holdall_device::cuda::on_progress(screen::tell);
     let result = match holdall.command {
@@ -56,13 +57,11 @@ fn main() -> ExitCode {
             BenchCommand::Retrieval(arguments) => commands::bench_retrieval::run(arguments),
         },
     };
-    let code = match result {
+    match result {
         Ok(code) => code,
         Err(error) => {
-            processes::fail(&error);
+            processes::fail(&format!("{error:#}"));
             failure::report(&error)
         }
-    };
-    processes::leave();
-    code
+    }
 }

@@ -67,18 +67,35 @@ pub fn begin(options: &ProcessOptions) -> Result<Begun> {
     Ok(Begun::Member(group))
 }
 
-/// Tells the others why this process cannot go on.
-pub fn fail(error: &anyhow::Error) {
-    let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(group) = &*joined {
-        group.fail(&format!("{error:#}"));
+/// ` --processes N` where that has started this process: for commands that people are told to type.
+pub fn option() -> String {
+    match Launch::from_environment() {
+        Ok(launch) if launch.launcher == Launcher::Holdall && launch.size > 1 => {
+            format!(" --processes {}", launch.size)
+        }
+        _ => String::new(),
     }
 }
 
-/// Leaves the group in good order: the last thing that `main` does.
-pub fn leave() {
-    let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner).take();
-    drop(joined);
+/// Tells the others why this process cannot go on.
+pub fn fail(why: &str) {
+    let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(group) = &*joined {
+        group.fail(why);
+    }
+}
+
+/// Leaves the group in good order when `main` has ended, or tells the others that it panicked.
+pub struct Leaving;
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            fail("it panicked; what it printed says where");
+        }
+        let joined = JOINED.lock();
+        drop(joined.unwrap_or_else(PoisonError::into_inner).take());
+    }
 }
 
 fn start(size: usize) -> Result<ExitCode> {

@@ -17,6 +17,7 @@ use holdall_train::task::Task;
 use holdall_train::trainer::Trainer;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::processes;
 use crate::screen::tell;
 
 /// Without a terminal, steps are told this often.
@@ -337,8 +338,9 @@ pub fn tell_outcome(outcome: &Outcome, out: &Path) {
         Outcome::NothingToDo | Outcome::FinishedByFirst => {}
         Outcome::Interrupted { step, total } => tell(&format!(
             "Stopped after step {step} of {total}; everything is saved\n\
-             hint: holdall train --resume --out {}",
-            quoted(out)
+             hint: holdall train --resume --out {}{}",
+            quoted(out),
+            processes::option()
         )),
     }
 }

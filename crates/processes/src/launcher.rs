@@ -30,7 +30,7 @@ pub enum Request {
 }
 
 /// Runs `size` copies of a command and waits for them; `requests` is asked again and again for what to pass on. Returns the
-/// exit code: the first rank's that is not zero, 1 where all who failed were killed.
+/// exit code: the first rank's that is not zero, 1 where all who failed by themselves were killed.
 ///
 /// # Errors
 /// [`GroupError::Start`] where they cannot be started.
@@ -107,6 +107,8 @@ struct Process {
     child: Child,
     talk: Vec<JoinHandle<()>>,
     status: Option<ExitStatus>,
+    /// It was still there when the others had long ended, and was ended.
+    is_pressed: bool,
 }
 
 impl Process {
@@ -127,6 +129,7 @@ impl Process {
             child,
             talk,
             status: None,
+            is_pressed: false,
         })
     }
 
@@ -179,7 +182,6 @@ fn prefix(
         loop {
             line.clear();
             line.extend(format!("[{rank}] ").bytes());
-            let start = line.len();
             match from.by_ref().take(MOST_LINE).read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
@@ -187,7 +189,6 @@ fn prefix(
             if line.last() != Some(&b'\n') {
                 line.push(b'\n');
             }
-            debug_assert!(line.len() > start);
             // Talk that nobody reads must not end a run.
             let _ = to.write_all(&line);
             let _ = to.flush();
@@ -219,6 +220,7 @@ fn wait(processes: &mut [Process], requests: &mut dyn FnMut() -> Option<Request>
         let patience = PATIENCE * (pressed + 1);
         if died.is_some_and(|died| died.elapsed() > patience) {
             for process in processes.iter_mut() {
+                process.is_pressed |= process.status.is_none();
                 match pressed {
                     0 => process.ask(Request::Stop),
                     _ => process.kill(),
@@ -233,10 +235,11 @@ fn wait(processes: &mut [Process], requests: &mut dyn FnMut() -> Option<Request>
             let _ = talk.join();
         }
     }
-    exit_code(processes.iter().filter_map(|process| process.status))
+    let by_themselves = processes.iter().filter(|process| !process.is_pressed);
+    exit_code(by_themselves.filter_map(|process| process.status))
 }
 
-fn exit_code(statuses: impl Iterator<Item = ExitStatus> + Clone) -> u8 {
+fn exit_code(statuses: impl Iterator<Item = ExitStatus>) -> u8 {
     let mut failed = statuses.filter(|status| !status.success()).peekable();
     if failed.peek().is_none() {
         return 0;

@@ -1,15 +1,16 @@
 //! Rounds of messages over MPI.
 
 use std::ffi::c_int;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::functions::{Address, Functions, Handle};
 use crate::bulk::{Interruption, Round, Transport};
 
 /// Of all messages: order tells them apart.
 const TAG: c_int = 7;
-/// Looks that follow each other at once, before there is a pause between two.
-const EAGER_LOOKS: usize = 500;
+/// How long looks follow each other at once, before there is a pause between two. Each moves a message on by a fragment: with
+/// pauses from the start, Open MPI without single copies was ten times slower.
+const EAGER: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// An MPI that carries rounds.
@@ -135,7 +136,7 @@ impl<H: Handle> Requests<H> {
                 self.requests.push(request.map_err(failed)?);
             }
         }
-        let mut num_looks = 0;
+        let began = Instant::now();
         while !self
             .functions
             .are_done(&mut self.requests)
@@ -144,8 +145,7 @@ impl<H: Handle> Requests<H> {
             if must_stop() {
                 return Err(Interruption::Stopped);
             }
-            num_looks += 1;
-            if num_looks < EAGER_LOOKS {
+            if began.elapsed() < EAGER {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(PAUSE);
