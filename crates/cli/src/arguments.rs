@@ -23,6 +23,7 @@ use crate::commands::data_sample::DataSampleArguments;
 use crate::commands::demo::DemoArguments;
 use crate::commands::doctor::DoctorArguments;
 use crate::commands::eval::EvalArguments;
+use crate::commands::export::ExportArguments;
 use crate::commands::monitor::MonitorArguments;
 use crate::commands::plan::PlanArguments;
 use crate::commands::predict::PredictArguments;
@@ -60,6 +61,8 @@ pub enum Command {
     Eval(EvalArguments),
     /// Labels, features and masks of pictures, by a trained model
     Predict(PredictArguments),
+    /// A trained model as ONNX files, or as a model folder in half precision or with an adapter merged
+    Export(ExportArguments),
     /// Exact ranks of features from any framework, at any scale, inside a memory limit
     Retrieval(RetrievalArguments),
     /// BLEU, ROUGE-L and CIDEr-D of captions from any framework, as pycocoevalcap, NLTK and rouge_score compute them

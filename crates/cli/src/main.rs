@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => commands::train::run(arguments),
         Command::Eval(arguments) => commands::eval::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),
+        Command::Export(arguments) => commands::export::run(arguments),
         Command::Retrieval(arguments) => commands::retrieval::run(arguments),
         Command::CaptionScores(arguments) => commands::caption_scores::run(arguments),
         Command::Data(arguments) => match arguments.command {

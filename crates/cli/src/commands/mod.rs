@@ -14,6 +14,7 @@ pub mod data_sample;
 pub mod demo;
 pub mod doctor;
 pub mod eval;
+pub mod export;
 pub mod man;
 pub mod monitor;
 pub mod plan;
