@@ -24,6 +24,7 @@ use crate::commands::demo::DemoArguments;
 use crate::commands::doctor::DoctorArguments;
 use crate::commands::eval::EvalArguments;
 use crate::commands::export::ExportArguments;
+use crate::commands::model_get::ModelGetArguments;
 use crate::commands::monitor::MonitorArguments;
 use crate::commands::plan::PlanArguments;
 use crate::commands::predict::PredictArguments;
@@ -71,6 +72,8 @@ pub enum Command {
     Report(ReportArguments),
     /// Searches for bad pictures and rows, cleans a CSV, draws data to try things on
     Data(DataArguments),
+    /// Brings pretrained models from the Hugging Face hub
+    Model(ModelArguments),
     /// Verdicts on a log of GPU memory: leak, spike, fragmentation, starvation, idle or underused GPU
     Analyze(AnalyzeArguments),
     /// GPUs, memory and who uses it, live, beside the loss and speed of a run
@@ -106,6 +109,19 @@ pub enum DataCommand {
     Clean(DataCleanArguments),
     /// Draws pictures with captions and labels, the same for the same seed
     Sample(DataSampleArguments),
+}
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  holdall model get openai/clip-vit-base-patch32")]
+pub struct ModelArguments {
+    #[command(subcommand)]
+    pub command: ModelCommand,
+}
+
+#[derive(Subcommand)]
+pub enum ModelCommand {
+    /// Downloads a model into the local Hugging Face cache, where `--model NAME` finds it
+    Get(ModelGetArguments),
 }
 
 #[derive(Args)]

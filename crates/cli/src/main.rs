@@ -5,6 +5,7 @@ mod array_file;
 mod commands;
 mod failure;
 mod host;
+mod invocation;
 mod screen;
 mod stop;
 mod watch;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{BenchCommand, Command, DataCommand, Holdall};
+use arguments::{BenchCommand, Command, DataCommand, Holdall, ModelCommand};
 
 /// What the product library packs goes where the plan has counted it.
 #[global_allocator]
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
             DataCommand::Check(arguments) => commands::data_check::run(arguments),
             DataCommand::Clean(arguments) => commands::data_clean::run(arguments),
             DataCommand::Sample(arguments) => commands::data_sample::run(arguments),
+        },
+        Command::Model(arguments) => match arguments.command {
+            ModelCommand::Get(arguments) => commands::model_get::run(arguments),
         },
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Analyze(arguments) => commands::analyze::run(arguments),

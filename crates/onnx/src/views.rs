@@ -181,21 +181,22 @@ impl Writer<'_> {
         let mut place = value.offset;
         let end = place + value.shape.width();
         let outer = |value: &Value| value.shape.dims()[..value.shape.dims().len() - 1].to_vec();
+        let rows = |value: &Value| (value.shape.rows(), value.row_stride());
+        rows(value).1?;
         let mut found: Vec<&Piece> = Vec::new();
         while place < end {
-            let is_next = |piece: &&Piece| {
-                piece.value.offset == place
-                    && piece.value.strides == value.strides
-                    && outer(&piece.value) == outer(value)
-            };
+            let is_next =
+                |piece: &&Piece| piece.value.offset == place && rows(&piece.value) == rows(value);
             let next = pieces.iter().find(is_next)?;
             place += next.value.shape.width();
             found.push(next);
         }
-        if place != end {
+        let first = found.first()?.value;
+        let is_alike = |piece: &&Piece| outer(&piece.value) == outer(&first);
+        if place != end || !found.iter().all(is_alike) {
             return None;
         }
-        let rank = value.shape.dims().len();
+        let rank = first.shape.dims().len();
         let own = match found
             .iter()
             .any(|piece| piece.layout == Layout::ChannelsFirst)
@@ -213,7 +214,15 @@ impl Writer<'_> {
             .collect();
         let tensors: Vec<&str> = tensors.iter().map(String::as_str).collect();
         let joined = self.node("Concat", &tensors, vec![AttributeProto::int("axis", axis)]);
-        Some(self.in_layout(&joined, own, layout))
+        if outer(&first) == outer(value) {
+            return Some(self.in_layout(&joined, own, layout));
+        }
+        // The same rows under other dimensions, which only what is no picture has.
+        let joined = match own {
+            Layout::AsInGraph => self.reshape(&joined, value.shape.dims()),
+            Layout::ChannelsFirst => return None,
+        };
+        Some(self.in_layout(&joined, Layout::AsInGraph, layout))
     }
 
     fn not_written(&self, value: &Value) -> OnnxError {

@@ -16,6 +16,7 @@ pub mod doctor;
 pub mod eval;
 pub mod export;
 pub mod man;
+pub mod model_get;
 pub mod monitor;
 pub mod plan;
 mod plan_chart;

@@ -172,7 +172,7 @@ fn weights_have_the_names_of_the_state_dict() {
 
 #[test]
 fn a_file_holds_the_weights_that_the_task_fills_in() {
-    let task = classifier("small");
+    let task = classifier("vit-demo");
     let [OnnxFile { program, .. }] = &classify::onnx::programs(&task, Precision::Full).unwrap()[..]
     else {
         panic!("one program");
