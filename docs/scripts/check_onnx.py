@@ -25,7 +25,7 @@ TEXTS = ["a photo of a red car", "blue", "a small ball moves to the left and sto
 SAMPLES = {
     "clip": ("cars", ["--count", "40"], "cars/image_labels.csv", []),
     "classify": ("cars", ["--count", "40"], "cars/image_labels.csv", ["--set", "data.label=make"]),
-    "segment": ("vessels", ["--count", "8"], "vessels", ["--batch-size", "2"]),
+    "segment": ("vessels", ["--count", "8"], "vessels", ["--batch-size", "2", "--set", "data.image_size=64"]),
     "video-text": ("clips", ["--count", "24"], "clips/clips.csv", ["--set", "data.validation={column: split}"]),
 }
 MODELS = {"clip": "small", "classify": "vit-demo", "segment": "unet-small", "video-text": "video-text-demo"}

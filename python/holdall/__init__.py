@@ -11,7 +11,7 @@ Every option of the program is a keyword with `_` for `-`: `effective_batch=128`
 `--resume`, `set={"train.lr": 1e-5}` is `--set train.lr=1e-05`.
 """
 
-from .program import HoldallError, plan, program, run_program, train
+from .commands import HoldallError, plan, program, run_program, train
 from .retrieval import retrieval
 from .runs import Run, load_run
 

@@ -71,7 +71,7 @@ def described(name, array):
 def of_tensor(name, tensor):
     if tensor.device.type != "cpu":
         raise ValueError(f"{name}: expected a tensor on the CPU, found one on {tensor.device}; .cpu() copies it")
-    kind = str(tensor.dtype).removeprefix("torch.") if hasattr(str, "removeprefix") else str(tensor.dtype)[6:]
+    kind = str(tensor.dtype).removeprefix("torch.")
     check(name, kind if kind in FORMATS else None, kind, tuple(tensor.shape), tensor.is_contiguous())
     return (tensor.data_ptr(), *tensor.shape, kind)
 

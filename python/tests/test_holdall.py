@@ -11,6 +11,7 @@ import numpy
 import pandas
 
 import holdall
+from holdall.commands import words_of
 
 
 def drawn(folder, count=24):
@@ -36,7 +37,7 @@ class Programs(unittest.TestCase):
         self.assertIn("hint: ", str(refused.exception))
 
     def test_options_are_spelled_as_the_program_has_them(self):
-        words = holdall.program.__globals__["words_of"]({"batch_size": 8, "resume": True, "memory": None, "set": {"a.b": [1], "c": "d"}})
+        words = words_of({"batch_size": 8, "resume": True, "memory": None, "set": {"a.b": [1], "c": "d"}})
         self.assertEqual(words, ["--batch-size", "8", "--resume", "--set", "a.b=[1]", "--set", "c=d"])
 
 

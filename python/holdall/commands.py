@@ -30,12 +30,9 @@ def program():
     if named:
         return named
     name = "holdall.exe" if os.name == "nt" else "holdall"
-    schemes = ["scripts"], ["scripts", f"{os.name}_user"]
-    for arguments in schemes:
-        try:
-            path = Path(sysconfig.get_path(*arguments)) / name
-        except KeyError:
-            continue
+    # Where pip puts programs: those of this environment, and those of `pip install --user`.
+    for scheme in ([], [f"{os.name}_user"]):
+        path = Path(sysconfig.get_path("scripts", *scheme)) / name
         if path.is_file():
             return str(path)
     found = shutil.which(name)
