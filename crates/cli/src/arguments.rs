@@ -22,6 +22,8 @@ use crate::commands::data_sample::DataSampleArguments;
 use crate::commands::demo::DemoArguments;
 use crate::commands::doctor::DoctorArguments;
 use crate::commands::eval::EvalArguments;
+use crate::commands::export::ExportArguments;
+use crate::commands::model_get::ModelGetArguments;
 use crate::commands::monitor::MonitorArguments;
 use crate::commands::plan::PlanArguments;
 use crate::commands::predict::PredictArguments;
@@ -59,6 +61,8 @@ pub enum Command {
     Eval(EvalArguments),
     /// Labels, features and masks of pictures, by a trained model
     Predict(PredictArguments),
+    /// A trained model as ONNX files, or as a model folder in half precision or with an adapter merged
+    Export(ExportArguments),
     /// Exact ranks of features from any framework, at any scale, inside a memory limit
     Retrieval(RetrievalArguments),
     /// BLEU, ROUGE-L and CIDEr-D of captions from any framework, as pycocoevalcap, NLTK and rouge_score compute them
@@ -67,6 +71,8 @@ pub enum Command {
     Report(ReportArguments),
     /// Searches for bad pictures and rows, cleans a CSV, draws data to try things on
     Data(DataArguments),
+    /// Brings pretrained models from the Hugging Face hub
+    Model(ModelArguments),
     /// Verdicts on a log of GPU memory: leak, spike, fragmentation, starvation, idle or underused GPU
     Analyze(AnalyzeArguments),
     /// GPUs, memory and who uses it, live, beside the loss and speed of a run
@@ -102,6 +108,19 @@ pub enum DataCommand {
     Clean(DataCleanArguments),
     /// Draws pictures with captions and labels, the same for the same seed
     Sample(DataSampleArguments),
+}
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  holdall model get openai/clip-vit-base-patch32")]
+pub struct ModelArguments {
+    #[command(subcommand)]
+    pub command: ModelCommand,
+}
+
+#[derive(Subcommand)]
+pub enum ModelCommand {
+    /// Downloads a model into the local Hugging Face cache, where `--model NAME` finds it
+    Get(ModelGetArguments),
 }
 
 #[derive(Args)]

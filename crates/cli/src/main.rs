@@ -5,6 +5,7 @@ mod array_file;
 mod commands;
 mod failure;
 mod host;
+mod invocation;
 mod processes;
 mod screen;
 mod stop;
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{BenchCommand, Command, DataCommand, Holdall};
+use arguments::{BenchCommand, Command, DataCommand, Holdall, ModelCommand};
 
 /// What the product library packs goes where the plan has counted it.
 #[global_allocator]
@@ -32,12 +33,16 @@ fn main() -> ExitCode {
         Command::Train(arguments) => commands::train::run(arguments),
         Command::Eval(arguments) => commands::eval::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),
+        Command::Export(arguments) => commands::export::run(arguments),
         Command::Retrieval(arguments) => commands::retrieval::run(arguments),
         Command::CaptionScores(arguments) => commands::caption_scores::run(arguments),
         Command::Data(arguments) => match arguments.command {
             DataCommand::Check(arguments) => commands::data_check::run(arguments),
             DataCommand::Clean(arguments) => commands::data_clean::run(arguments),
             DataCommand::Sample(arguments) => commands::data_sample::run(arguments),
+        },
+        Command::Model(arguments) => match arguments.command {
+            ModelCommand::Get(arguments) => commands::model_get::run(arguments),
         },
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Analyze(arguments) => commands::analyze::run(arguments),

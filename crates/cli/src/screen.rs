@@ -1,5 +1,6 @@
 //! What people read: tables on stderr or stdout, progress only on a terminal.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,7 +69,12 @@ pub fn progress_share(length: u64, what: &'static str) -> ProgressBar {
     bar(length, what, "{percent}%")
 }
 
-fn bar(length: u64, what: &'static str, count: &str) -> ProgressBar {
+/// The same for a download.
+pub fn progress_bytes(length: u64, what: String) -> ProgressBar {
+    bar(length, what, "{bytes}/{total_bytes} {bytes_per_sec}")
+}
+
+fn bar(length: u64, what: impl Into<Cow<'static, str>>, count: &str) -> ProgressBar {
     if is_quiet() || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use holdall_data::error::DataError;
 use holdall_device::DeviceError;
 use holdall_models::error::ModelError;
+use holdall_onnx::OnnxError;
 use holdall_plan::PlanError;
 use holdall_processes::GroupError;
 
@@ -16,6 +17,9 @@ pub enum TrainError {
     /// The model folder is not usable.
     #[error(transparent)]
     Model(Box<ModelError>),
+    /// The model is no ONNX file.
+    #[error(transparent)]
+    Onnx(#[from] OnnxError),
     /// There is no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -11,6 +11,7 @@ use holdall_graph::Graph;
 use holdall_graph::ops::collective::Processes;
 use holdall_graph::ops::update::MomentFormat;
 use holdall_models::folder::ModelFolder;
+use holdall_models::hub_cache;
 use holdall_plan::{
     Candidate, Plan, PlanError, Request, StepShape, Variant, plan, plan_of, search,
     variants_that_fit,
@@ -47,9 +48,18 @@ impl Weights {
             Weights::Folder(folder) => {
                 format!("Weights: pretrained from {}", folder.path().display())
             }
-            Weights::Random { preset } => format!("Weights: RANDOM (preset {preset})"),
+            Weights::Random { preset } => describe_random(preset),
         }
     }
+}
+
+/// Where a preset is named as a model of the hub is, that has the pretrained weights.
+pub(crate) fn describe_random(preset: &str) -> String {
+    let offer = hub_cache::command_for(preset);
+    let offer = offer.map_or(String::new(), |command| {
+        format!("; pretrained ones: {command}")
+    });
+    format!("Weights: RANDOM (preset {preset}{offer})")
 }
 
 /// A run, resolved.

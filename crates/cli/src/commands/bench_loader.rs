@@ -67,6 +67,9 @@ pub struct BenchLoaderArguments {
     /// Pictures to time, going round where the folder has fewer [default: each once]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub images: Option<usize>,
+    /// One JSON object on stdout, nothing else there: so it is with or without this
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 27] = [
     "",
     "demo",
     "train",
@@ -10,6 +10,9 @@ const COMMANDS: [&str; 24] = [
     "verify",
     "eval",
     "predict",
+    "export",
+    "model",
+    "model get",
     "retrieval",
     "caption-scores",
     "report",
@@ -30,11 +33,13 @@ const COMMANDS: [&str; 24] = [
 ];
 
 /// Examples of these name the reader's own files, write to the shell's, or train for minutes; other tests run such lines.
-const OWN_FILES: [&str; 12] = [
+const OWN_FILES: [&str; 14] = [
     "demo",
     "train",
     "eval",
     "predict",
+    "export",
+    "model",
     "retrieval",
     "caption-scores",
     "report",

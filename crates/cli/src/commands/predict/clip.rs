@@ -38,7 +38,8 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
         _ => 1,
     };
     let projection = trained.projection();
-    let held_bytes = size_of::<Prediction>() + arguments.top * size_of::<Guess>() + NAMES_BYTES;
+    let held_bytes =
+        size_of::<Prediction>() + arguments.top_labels() * size_of::<Guess>() + NAMES_BYTES;
     let feature_bytes = match arguments.features {
         Some(_) => projection * size_of::<f32>(),
         None => 0,
@@ -79,8 +80,9 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
                 };
                 all.push(Prediction {
                     image: job.image(read[row]),
-                    labels: scores
-                        .map_or(Vec::new(), |scores| best(&labels, &scores, arguments.top)),
+                    labels: scores.map_or(Vec::new(), |scores| {
+                        best(&labels, &scores, arguments.top_labels())
+                    }),
                     targets: Vec::new(),
                 });
             }

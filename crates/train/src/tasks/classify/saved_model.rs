@@ -12,16 +12,18 @@ use holdall_data::target::{Target, TargetKind};
 use holdall_device::HostRow;
 use holdall_metrics::classification::top_k;
 use holdall_models::vit::config::ClassifierConfig;
+use holdall_onnx::Precision;
 use serde::Serialize;
 
 use super::export::read_targets;
 use super::prepare::{OpenedModel, open_model};
 use super::step::{LOGITS, PROGRAM, PROGRAM_PIXELS};
-use super::{ClassifyTask, Head};
+use super::{ClassifyTask, Head, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::forward::Forward;
 use crate::loader_budget::read_once;
+use crate::onnx::OnnxFile;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
 use crate::task::Unfinished;
@@ -83,6 +85,11 @@ impl SavedClassifier {
             targets,
             processor,
         })
+    }
+
+    /// The model as an ONNX program.
+    pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
+        Ok(onnx::programs(&self.task, precision)?)
     }
 
     /// What is computed.

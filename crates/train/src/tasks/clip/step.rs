@@ -37,7 +37,7 @@ pub(super) fn write_forward(task: &ClipTask, step: &mut StepWriter<'_>) {
     let features = ["image", "text"].map(|name| step.graph.statistic(name, &dims));
     let [image, text] = features;
     clip::vision(step.graph, model, inputs.pixels, image);
-    clip::text(step.graph, model, &inputs, text);
+    clip::text(step.graph, model, &inputs.text(), text);
     if task.coupling == Coupling::EffectiveBatch {
         for (name, own) in FEATURES.into_iter().zip(features) {
             step.leave(name, own);

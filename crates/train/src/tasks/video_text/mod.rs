@@ -20,6 +20,7 @@ mod export;
 mod frame_cache;
 mod frame_encoder;
 mod lengths;
+pub(crate) mod onnx;
 mod opened_model;
 mod predict;
 mod prepare;

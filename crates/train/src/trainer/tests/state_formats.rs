@@ -16,7 +16,9 @@ fn bits(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
     let state = step.optimizer_state().map(|(parameter, part, stored)| {
         let bits = match stored.elements().unwrap() {
             Elements::F32(values) => floats(&values),
-            Elements::Bf16(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
+            Elements::Bf16(values) | Elements::F16(values) => {
+                values.iter().map(|&bits| u32::from(bits)).collect()
+            }
             Elements::U8(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
         };
         (part.checkpoint_name(&parameter.name), bits)
