@@ -126,7 +126,7 @@ impl Feed {
             shard: Shard::default(),
             goes_round: self.steps_per_epoch > 1,
             from: self.cursor,
-            until: config.train.epochs as u64,
+            until: config.train.epochs_begun(self.steps_per_epoch),
         };
         let view = View::Training { seed: config.seed };
         let samples = Arc::clone(&prepared.train);
