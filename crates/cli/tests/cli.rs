@@ -47,6 +47,8 @@ mod full_disk;
 mod help;
 #[path = "cli/image_processor.rs"]
 mod image_processor;
+#[path = "cli/inputs.rs"]
+mod inputs;
 #[cfg(unix)]
 #[path = "cli/interrupted.rs"]
 mod interrupted;

@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 25] = [
     "",
     "demo",
     "train",
@@ -16,6 +16,7 @@ const COMMANDS: [&str; 24] = [
     "data",
     "data check",
     "data clean",
+    "data pack",
     "data sample",
     "analyze",
     "monitor",
