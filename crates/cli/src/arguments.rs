@@ -18,6 +18,7 @@ use crate::commands::caption_scores::CaptionScoresArguments;
 use crate::commands::completions::CompletionsArguments;
 use crate::commands::data_check::DataCheckArguments;
 use crate::commands::data_clean::DataCleanArguments;
+use crate::commands::data_pack::DataPackArguments;
 use crate::commands::data_sample::DataSampleArguments;
 use crate::commands::demo::DemoArguments;
 use crate::commands::doctor::DoctorArguments;
@@ -69,7 +70,7 @@ pub enum Command {
     CaptionScores(CaptionScoresArguments),
     /// A run, or several side by side, as one HTML file: curves, memory, predictions
     Report(ReportArguments),
-    /// Searches for bad pictures and rows, cleans a CSV, draws data to try things on
+    /// Searches for bad pictures and rows, cleans a CSV, packs shards, draws data to try things on
     Data(DataArguments),
     /// Brings pretrained models from the Hugging Face hub
     Model(ModelArguments),
@@ -93,6 +94,7 @@ pub enum Command {
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  holdall data check photos.csv\n  holdall data clean photos.csv\n  \
+                  holdall data pack photos.csv --size 256 --out shards\n  \
                   holdall data sample cars /tmp/cars --count 500"
 )]
 pub struct DataArguments {
@@ -106,6 +108,8 @@ pub enum DataCommand {
     Check(DataCheckArguments),
     /// Writes the CSV again without the rows that are no use
     Clean(DataCleanArguments),
+    /// Writes pictures into WebDataset shards, resized once
+    Pack(DataPackArguments),
     /// Draws pictures with captions and labels, the same for the same seed
     Sample(DataSampleArguments),
 }

@@ -75,7 +75,10 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             ExitCode::from(FOUND)
         }
         _ => {
-            tell(&format!("error: {error:#}"));
+            tell(&for_who_typed(
+                &format!("error: {error:#}"),
+                std::env::args(),
+            ));
             ExitCode::from(BAD_INPUT)
         }
     }
@@ -86,6 +89,19 @@ fn group_error(error: &anyhow::Error) -> Option<&GroupError> {
     match error.downcast_ref() {
         Some(TrainError::Processes(error)) => Some(error),
         _ => error.downcast_ref(),
+    }
+}
+
+/// Adds what to type to a hint that says what to write into a config, for who has none.
+fn for_who_typed(text: &str, mut typed: impl Iterator<Item = String>) -> String {
+    const TAKE_SETS: [&str; 4] = ["train", "plan", "verify", "data"];
+    let command = typed.nth(1).unwrap_or_default();
+    let has_config = typed.any(|word| word.ends_with(".yml") || word.ends_with(".yaml"));
+    let hint = text.rsplit_once("\nhint: ").map(|(_, hint)| hint);
+    let typed = hint.and_then(holdall_train::config::as_typed);
+    match typed.filter(|_| TAKE_SETS.contains(&command.as_str()) && !has_config) {
+        Some(typed) => format!("{text}; on the command line: {typed}"),
+        None => text.to_owned(),
     }
 }
 
@@ -105,5 +121,21 @@ pub fn does_not_fit_json(device: &str, error: &TrainError) -> Option<serde_json:
             "changes": changes,
         })),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_typed_no_config_is_told_what_to_type() {
+        let say = |line: &str| {
+            let text = "error: 1.jpg: not there\nhint: `image_root: .` would find it";
+            let words = line.split(' ').map(str::to_owned);
+            for_who_typed(text, words).contains("; on the command line: --set data.image_root=.")
+        };
+        assert!(say("holdall train photos.csv") && say("holdall data check photos.csv"));
+        assert!(!say("holdall train cars.yml") && !say("holdall predict RUN 1.jpg"));
     }
 }

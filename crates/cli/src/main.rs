@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         Command::Data(arguments) => match arguments.command {
             DataCommand::Check(arguments) => commands::data_check::run(arguments),
             DataCommand::Clean(arguments) => commands::data_clean::run(arguments),
+            DataCommand::Pack(arguments) => commands::data_pack::run(arguments),
             DataCommand::Sample(arguments) => commands::data_sample::run(arguments),
         },
         Command::Model(arguments) => match arguments.command {

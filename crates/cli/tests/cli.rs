@@ -51,6 +51,8 @@ mod help;
 mod hub_server;
 #[path = "cli/image_processor.rs"]
 mod image_processor;
+#[path = "cli/inputs.rs"]
+mod inputs;
 #[cfg(unix)]
 #[path = "cli/interrupted.rs"]
 mod interrupted;

@@ -30,7 +30,9 @@ use journal::Journal;
 pub use pair_report::{PairExample, PairFault, PairFinding, PairReport};
 pub use pairs::{CleanPairs, PairCheck, check_pairs, clean_pairs};
 pub use picture_state::State;
-pub use report::{CaptionFacts, Example, Fault, Finding, LabelFacts, Report, RowKind, Severity};
+pub use report::{
+    CaptionFacts, Example, Fault, Finding, LabelFacts, OnClean, Report, RowKind, Severity,
+};
 use row_facts::{CaptionCounts, Facts, Survey};
 
 /// What is looked at, and what is too little.

@@ -7,10 +7,15 @@
 use std::path::Path;
 
 use crate::error::DataError;
-use crate::folder::{Entries, entries, folders, is_picture};
+use crate::folder::{Entries, entries, folders, is_picture, unread_format};
+use crate::picture_folder::has_pictures;
 use crate::segmentation::layout;
 use crate::words::{counted, listed};
 
+/// The column of classes.
+pub(crate) const LABEL: &str = "label";
+/// The column that says `train` or `validation`.
+pub(crate) const SPLIT: &str = "split";
 const TRAIN: [&str; 2] = ["train", "training"];
 /// The first that is there is held out.
 const HELD_OUT: [&str; 4] = ["val", "valid", "validation", "test"];
@@ -37,23 +42,10 @@ pub(crate) fn is_layout(root: &Path) -> Result<bool, DataError> {
     }
     let mut with_pictures = 0;
     for name in &names {
-        if has_picture(&root.join(name))? {
+        if has_pictures(&root.join(name))? {
             with_pictures += 1;
         }
         if with_pictures == 2 {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn has_picture(folder: &Path) -> Result<bool, DataError> {
-    let found = entries(folder)?;
-    if found.files.iter().any(|name| is_picture(name)) {
-        return Ok(true);
-    }
-    for name in &found.folders {
-        if has_picture(&folder.join(name))? {
             return Ok(true);
         }
     }
@@ -110,6 +102,8 @@ struct List {
 struct Others {
     count: usize,
     first: String,
+    /// Formats of pictures that are not read.
+    formats: Vec<String>,
 }
 
 impl Others {
@@ -118,6 +112,11 @@ impl Others {
             self.first = joined(folder, name);
         }
         self.count += 1;
+        if let Some(format) = unread_format(name)
+            && !self.formats.iter().any(|known| known == format)
+        {
+            self.formats.push(format.to_owned());
+        }
     }
 }
 
@@ -246,6 +245,12 @@ impl List {
                 ));
             }
         }
+        if !self.others.formats.is_empty() {
+            self.notes.push(format!(
+                "Careful: pictures of these formats are not read: {} (save them as JPEG or PNG)",
+                listed(&self.others.formats)
+            ));
+        }
         Listing {
             csv: self.rows,
             notes: self.notes,
@@ -253,14 +258,14 @@ impl List {
     }
 }
 
-fn joined(folder: &str, name: &str) -> String {
+pub(crate) fn joined(folder: &str, name: &str) -> String {
     match folder {
         "" => name.to_owned(),
         _ => format!("{folder}/{name}"),
     }
 }
 
-fn push_cell(rows: &mut String, text: &str) {
+pub(crate) fn push_cell(rows: &mut String, text: &str) {
     if text.contains([',', '"']) || text.trim() != text {
         *rows += &format!("\"{}\"", text.replace('"', "\"\""));
     } else {

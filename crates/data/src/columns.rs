@@ -17,6 +17,12 @@ const IMAGE_NAMES: &[&str] = &[
     "filepath",
     "image_file",
     "img",
+    "file_name",
+    "file_path",
+    "image_name",
+    "image_filename",
+    "img_path",
+    "imagepath",
 ];
 const CAPTION_NAMES: &[&str] = &[
     "caption",
@@ -25,8 +31,19 @@ const CAPTION_NAMES: &[&str] = &[
     "title",
     "sentence",
     "report",
+    "captions",
+    "alt_text",
+    "txt",
 ];
-const LABEL_NAMES: &[&str] = &["make", "label", "class", "category"];
+const LABEL_NAMES: &[&str] = &[
+    "make",
+    "label",
+    "class",
+    "category",
+    "labels",
+    "class_name",
+    "cls",
+];
 const MASK_NAMES: &[&str] = &["mask", "mask_path", "masks", "segmentation"];
 const FIELD_OF_VIEW_NAMES: &[&str] = &["fov", "fov_path", "field_of_view"];
 const CLIP_NAMES: &[&str] = &["clip", "clip_path", "video", "video_path", "frames"];
@@ -293,15 +310,17 @@ pub(crate) fn image_column(
             // By its name again: a namesake is an error.
             table.column("image", &table.columns()[column])
         }
-        None => Err(no_usual_column(
-            table,
-            "image",
-            IMAGE_NAMES,
-            &format!(
-                "name the column of image paths: `image: {}`",
-                table.columns()[0]
-            ),
-        )),
+        None => {
+            let url = usual(table, &["url", "image_url", "img_url"]);
+            let hint = match url {
+                Some(column) => not_downloaded(table.path(), Some(&table.columns()[column])),
+                None => format!(
+                    "name the column of image paths: `image: {}`",
+                    table.columns()[0]
+                ),
+            };
+            Err(no_usual_column(table, "image", IMAGE_NAMES, &hint))
+        }
     }
 }
 
@@ -329,6 +348,22 @@ fn caption(
     }
 }
 
+/// What to do about pictures that are on the network: the line that fetches them.
+pub(crate) fn not_downloaded(path: &std::path::Path, column: Option<&str>) -> String {
+    let format = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("parquet") => "parquet",
+        Some("jsonl") => "jsonl",
+        Some("tsv") => "tsv",
+        _ => "csv",
+    };
+    format!(
+        "pictures are not downloaded; `pip install img2dataset`, then `img2dataset --url_list {} --input_format {format} \
+         --url_col {} --caption_col CAPTION --output_format webdataset --output_folder shards`, and train on `shards`",
+        path.display(),
+        column.unwrap_or("URL")
+    )
+}
+
 fn no_usual_column(table: &Table, key: &str, names: &[&str], hint: &str) -> DataError {
     DataError::invalid(
         table.path().display(),
@@ -343,10 +378,15 @@ fn guessed(what: &str, table: &Table, column: usize) -> String {
     format!("{what} column: `{name}` (found by its name)")
 }
 
+/// `Image Path` is `image_path`.
+fn plain(column: &str) -> String {
+    column.trim().to_ascii_lowercase().replace([' ', '-'], "_")
+}
+
 fn usual(table: &Table, names: &[&str]) -> Option<usize> {
     names.iter().find_map(|name| {
         let mut columns = table.columns().iter();
-        columns.position(|column| column.eq_ignore_ascii_case(name))
+        columns.position(|column| plain(column) == *name)
     })
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use holdall_files::show_bytes;
 
 use crate::columns::Media;
+use crate::folder::{EXTENSIONS, FORMATS};
 use crate::words::{counted, listed, percent, thousands};
 
 /// Where something is wrong, what was expected there, what was found, and what to do about it.
@@ -64,12 +65,11 @@ impl DataError {
 
     /// A folder without pictures.
     pub(crate) fn no_pictures(folder: &Path, expected: &str, hint: &str) -> DataError {
-        const NAMES: &str = "names end with .jpg, .jpeg, .png, .webp, .bmp, .tif or .tiff";
         DataError::invalid(
             folder.display(),
             expected,
             "none",
-            format_args!("{NAMES}{hint}"),
+            format_args!("names end with .{}{hint}", EXTENSIONS.join(", .")),
         )
     }
 
@@ -144,7 +144,7 @@ pub enum DataError {
 
     /// The path of the data leads nowhere.
     #[error(
-        "{}: expected a CSV or a folder that holds one, found nothing\n\
+        "{}: expected a CSV, JSON lines, Parquet, a tar of pictures or a folder, found nothing\n\
          hint: check the path; in a config it is relative to the config's folder",
         path.display()
     )]
@@ -263,7 +263,7 @@ pub enum DataError {
     /// A file is no picture.
     #[error(
         "{}: expected a picture, found {found}\n\
-         hint: JPEG, PNG, WebP, BMP and TIFF are read; a failed download is often a web page",
+         hint: {FORMATS} are read; a failed download is often a web page",
         path.display()
     )]
     NotAPicture {
@@ -271,6 +271,20 @@ pub enum DataError {
         path: PathBuf,
         /// What it is, as far as can be told.
         found: String,
+    },
+
+    /// A picture is of a format, or of a kind, that is not read.
+    #[error(
+        "{}: expected a JPEG, PNG, WebP, BMP, TIFF, GIF or PNM of a kind that is read, found {found}\nhint: {hint}",
+        path.display()
+    )]
+    PictureRefused {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+        /// What to do about it.
+        hint: &'static str,
     },
 
     /// A file is no clip.

@@ -1,10 +1,13 @@
-//! Which CSV is meant: the one that was named, or the cleanest of a folder.
+//! Which table is meant: the one that was named, or the cleanest of a folder, or the folder itself where its files are the rows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::class_folders;
 use crate::error::DataError;
+use crate::picture_folder;
+use crate::segmentation::layout;
+use crate::shards::{self, folder_of_shards};
 
 /// Suffixes of a CSV's stem that mean "cleaner than without", best first.
 const CLEANER: [&str; 2] = ["_filtered", "_cleaned"];
@@ -29,9 +32,25 @@ pub fn find(train: Option<&Path>) -> Result<Found, DataError> {
                 csv: path.to_owned(),
                 notes: vec![format!("Data: class folders of {}", path.display())],
             }),
+            Err(no_table @ DataError::NoTable { .. }) => match folder_of_shards(path) {
+                Some(folder) => Ok(Found {
+                    notes: vec![format!("Data: shards of {}", folder.display())],
+                    csv: folder,
+                }),
+                None if has_tables(path)?
+                    || layout::place(path)?.is_some()
+                    || !picture_folder::has_pictures(path)? =>
+                {
+                    Err(no_table)
+                }
+                None => Ok(Found {
+                    csv: path.to_owned(),
+                    notes: Vec::new(),
+                }),
+            },
             found => found,
         },
-        Some(path) if path.exists() => Ok(Found {
+        Some(path) if path.exists() || shards::are_meant(path) => Ok(Found {
             csv: path.to_owned(),
             notes: notes_on(path),
         }),
@@ -53,7 +72,11 @@ fn find_in_folders(folders: &[PathBuf]) -> Result<Found, DataError> {
     for folder in folders.iter().filter(|folder| folder.is_dir()) {
         let files = files_in(folder)?;
         let (mut tables, rest): (Vec<PathBuf>, Vec<PathBuf>) =
-            files.into_iter().partition(|file| is_csv(file));
+            files.into_iter().partition(|file| is_table(file));
+        // `metadata.csv` and `metadata.jsonl` say the same.
+        if tables.iter().filter(|file| is_csv(file)).count() == 1 {
+            tables.retain(|file| is_csv(file));
+        }
         match tables.len() {
             1 => return Ok(found(tables.remove(0))),
             0 => others.extend(rest),
@@ -97,6 +120,32 @@ fn files_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 fn is_csv(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
+}
+
+/// A CSV, or what is read like one.
+fn is_table(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    let is_other = |extension: &str| {
+        let others = ["tsv", "jsonl", "ndjson"];
+        others
+            .iter()
+            .any(|other| other.eq_ignore_ascii_case(extension))
+    };
+    is_csv(path) || extension.is_some_and(is_other)
+}
+
+/// Whether a path is one of data, and not of a model or a config: a table, shards, or a folder of pictures.
+pub fn is_data(path: &Path) -> bool {
+    if !path.is_dir() {
+        return (path.is_file() && is_table(path)) || shards::are_meant(path);
+    }
+    let is_model = path.join("config.json").is_file();
+    !is_model
+        && (find(Some(path)).is_ok() || layout::place(path).is_ok_and(|place| place.is_some()))
+}
+
+fn has_tables(folder: &Path) -> Result<bool, DataError> {
+    Ok(files_in(folder)?.iter().any(|file| is_table(file)))
 }
 
 /// A named file is taken as it is; a better one beside it is worth a word.
@@ -151,7 +200,9 @@ fn stem_of(csv: &Path) -> (String, usize) {
 pub(crate) fn cleaned_names(csv: &Path) -> [PathBuf; 2] {
     let (stem, _) = stem_of(csv);
     let [filtered, cleaned] = CLEANER;
-    [cleaned, filtered].map(|suffix| csv.with_file_name(format!("{stem}{suffix}.csv")))
+    let extension = csv.extension().map(|extension| extension.to_string_lossy());
+    let extension = extension.unwrap_or("csv".into());
+    [cleaned, filtered].map(|suffix| csv.with_file_name(format!("{stem}{suffix}.{extension}")))
 }
 
 /// The CSV that this one is written from, if its name says that it is a cleaner one.

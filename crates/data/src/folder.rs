@@ -7,7 +7,39 @@ use crate::error::DataError;
 use crate::natural_order;
 
 /// What names of pictures end with, in any case.
-pub const EXTENSIONS: [&str; 7] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff"];
+pub const EXTENSIONS: [&str; 12] = [
+    "jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "ppm", "pgm", "pbm", "pnm",
+];
+
+/// What is read, in messages.
+pub(crate) const FORMATS: &str = "JPEG, PNG, WebP, BMP, TIFF, GIF (its first frame) and PNM";
+
+/// Formats of pictures that are not read, by what their names end with.
+const UNREAD: [(&str, &str); 15] = [
+    ("heic", "HEIC"),
+    ("heif", "HEIC"),
+    ("avif", "AVIF"),
+    ("jp2", "JPEG 2000"),
+    ("j2k", "JPEG 2000"),
+    ("jxl", "JPEG XL"),
+    ("psd", "PSD"),
+    ("svg", "SVG"),
+    ("exr", "OpenEXR"),
+    ("hdr", "HDR"),
+    ("ico", "ICO"),
+    ("dng", "raw"),
+    ("cr2", "raw"),
+    ("nef", "raw"),
+    ("arw", "raw"),
+];
+
+/// The format of a picture that is not read, by its name.
+pub(crate) fn unread_format(name: &str) -> Option<&'static str> {
+    let (_, extension) = name.rsplit_once('.')?;
+    let mut unread = UNREAD.iter();
+    let found = unread.find(|(known, _)| known.eq_ignore_ascii_case(extension));
+    found.map(|(_, format)| *format)
+}
 
 /// What is in a folder.
 #[derive(Debug, Default)]
@@ -64,20 +96,16 @@ pub fn is_picture(name: &str) -> bool {
     extension.is_some_and(|found| EXTENSIONS.iter().any(|e| e.eq_ignore_ascii_case(found)))
 }
 
-/// What names of pictures and masks of a segmentation set may end with beside [`EXTENSIONS`], in any case.
-const SEGMENTATION_EXTENSIONS: [&str; 5] = ["gif", "ppm", "pgm", "pbm", "pnm"];
-
-/// Whether a name ends as those of pictures and masks of a segmentation set do.
+/// Whether a name ends as those of pictures and masks of a segmentation set do: PNM may be packed by gzip.
 pub fn is_segmentation_picture(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    let (name, is_packed) = match lower.strip_suffix(".gz") {
-        Some(name) => (name, true),
-        None => (lower.as_str(), false),
-    };
-    let is_more = name.rsplit_once('.').is_some_and(|(_, extension)| {
-        SEGMENTATION_EXTENSIONS.contains(&extension) && !(is_packed && extension == "gif")
-    });
-    is_more || (!is_packed && is_picture(name))
+    match lower.strip_suffix(".gz") {
+        None => is_picture(name),
+        Some(name) => {
+            let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+            extension.is_some_and(|extension| ["ppm", "pgm", "pbm", "pnm"].contains(&extension))
+        }
+    }
 }
 
 /// Names of the folders in a folder.

@@ -8,8 +8,10 @@ use std::path::Path;
 
 use crate::clips::ClipFile;
 use crate::error::DataError;
+use crate::parquet;
 use crate::picture::{self, CHANNELS, FrameView, Framing, Limits, Scratch};
 use crate::segmentation::MaskCoding;
+use crate::shards;
 use crate::table::Table;
 
 /// What hostile pictures may be: small, so that a case that asks for more than it may is seen, and fuzzing is quick.
@@ -24,6 +26,40 @@ const SIZE: u32 = 16;
 /// Reads bytes as a CSV, every cell of it. Tables stay in their files, so the bytes go into one first.
 pub fn csv(bytes: &[u8]) -> Result<(), DataError> {
     in_file(bytes, "csv", |path| cells(path, bytes.len()))
+}
+
+/// Reads bytes as JSON lines, every cell of them.
+pub fn json_lines(bytes: &[u8]) -> Result<(), DataError> {
+    // A cell may say `null` or `1e9` in more letters, and a key joins those around it.
+    in_file(bytes, "jsonl", |path| cells(path, bytes.len() * 64))
+}
+
+/// Lists bytes as a tar of samples.
+pub fn tar(bytes: &[u8]) -> Result<(), DataError> {
+    in_file(bytes, "tar", |path| {
+        let list = shards::list_file(path, parquet_limits())?;
+        // Each member names itself, its texts, and the shard.
+        assert!(
+            list.len() <= 64 * bytes.len(),
+            "{} bytes of list",
+            list.len()
+        );
+        Ok(())
+    })
+}
+
+/// Lists bytes as a Parquet file: every cell, and copies of its pictures.
+pub fn parquet(bytes: &[u8]) -> Result<(), DataError> {
+    in_file(bytes, "parquet", |path| {
+        shards::list_file(path, parquet_limits()).map(|_| ())
+    })
+}
+
+fn parquet_limits() -> parquet::Limits {
+    parquet::Limits {
+        most_page_bytes: LIMITS.most_file_bytes,
+        most_footer_bytes: LIMITS.most_file_bytes,
+    }
 }
 
 /// Reads bytes as a clip, by any reader that is not a program of its own: its first frame, one in the middle, its last.

@@ -14,6 +14,8 @@
 //! | WebP | lossy, lossless, alpha; of an animation the first frame | 2 | 0.25 |
 //! | BMP | 1 to 32 bits, palette | 2 | 0.25 |
 //! | TIFF | 1, 8 and 16 bits, grey, RGB, alpha, CMYK; strips, tiles, planes; LZW, deflate, PackBits | 2 | 0.25 |
+//! | GIF | of an animation the first frame | 2 | 0.25 |
+//! | PNM | PBM, PGM and PPM, as text or bytes, 8 and 16 bits | 2 | 0.25 |
 //! | JPEG | baseline, progressive, grey, RGB, CMYK, YCCK, restarts, any subsampling | 2 | 0.25 |
 //!
 //! All are turned as EXIF says. Other kinds are refused by name (`refused.rs`); a file that is cut short is an error or
@@ -30,6 +32,7 @@ mod jpeg;
 mod native;
 mod png;
 mod refused;
+mod smaller;
 #[cfg(test)]
 mod tests;
 mod thumbnail;
@@ -59,6 +62,8 @@ pub use framing::{Filter, Framing, Resize};
 pub(crate) use header::Cost;
 pub use native::{Native, PixelDepth};
 pub(crate) use native::{NativeCost, ReadAs, decode_native, native_cost, read_native};
+pub use smaller::SmallerFormat;
+pub(crate) use smaller::{smaller_mask, smaller_picture};
 pub use thumbnail::thumbnail;
 
 /// Red, green and blue.

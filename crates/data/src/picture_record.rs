@@ -24,6 +24,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::config::PictureCheck;
 use crate::samples::Samples;
+use crate::stored_file::{self, StoredFile};
 use crate::words::thousands;
 
 const MAGIC: [u8; 8] = *b"HOLDPIC1";
@@ -72,10 +73,10 @@ impl Stamp {
             PictureCheck::Time => None,
             PictureCheck::Hash => Some(hash(path)),
         };
-        match fs::metadata(path) {
-            Ok(file) if file.is_file() => Stamp {
-                num_bytes: file.len(),
-                modified_ns: file.modified().map_or(0, |time| {
+        match stored_file::stamp(path) {
+            Some(stored) => Stamp {
+                num_bytes: stored.num_bytes,
+                modified_ns: stored.modified.map_or(0, |time| {
                     match time.duration_since(UNIX_EPOCH) {
                         Ok(after) => after.as_nanos() as i64,
                         Err(before) => -(before.duration().as_nanos() as i64),
@@ -83,7 +84,7 @@ impl Stamp {
                 }),
                 contents,
             },
-            _ => Stamp {
+            None => Stamp {
                 num_bytes: NOT_THERE,
                 modified_ns: 0,
                 contents,
@@ -141,7 +142,7 @@ impl Stamp {
 /// Of a file's contents; 0 where it cannot be read.
 fn hash(path: &Path) -> u64 {
     let read = || -> io::Result<u64> {
-        let (mut file, _) = holdall_files::open_regular(path)?;
+        let mut file = StoredFile::open(path)?;
         let mut hasher = Xxh3::new();
         let mut piece = vec![0; 1 << 16];
         loop {

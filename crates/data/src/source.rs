@@ -211,7 +211,7 @@ impl Source {
         notes.extend_from_slice(table.notes());
         let columns = Columns::find(config, (media, captions), &table, notes)?;
         let root = match &config.image_root {
-            Some(root) if !table.is_listing() => root.clone(),
+            Some(root) if !table.has_own_root() => root.clone(),
             _ => table.folder().to_owned(),
         };
         Ok(Source {
@@ -245,16 +245,17 @@ impl Source {
             Validation::Column { column, .. } => {
                 Ok(Some((self.table.column("validation", column)?, column)))
             }
-            Validation::Share { .. } if self.is_split() => {
-                Ok(Some((self.table.column("validation", SPLIT)?, SPLIT)))
-            }
+            Validation::Share { .. } => match self.table.split_column() {
+                Some(name) => Ok(Some((self.table.column("validation", name)?, name))),
+                None => Ok(None),
+            },
             _ => Ok(None),
         }
     }
 
-    /// Whether class folders are in folders `train` and `val` or `test`.
+    /// Whether class folders are in folders `train` and `val` or `test`, or shards are called so.
     fn is_split(&self) -> bool {
-        self.table.is_listing() && self.table.columns().iter().any(|name| name == SPLIT)
+        self.table.split_column().is_some()
     }
 
     /// What is held out of a validation file: nothing; groups are read anyway.
@@ -410,9 +411,6 @@ impl Source {
     }
 }
 
-/// The column of class folders that says `train` or `validation`.
-const SPLIT: &str = "split";
-
 /// What was read of the rows.
 #[derive(Default)]
 pub(crate) struct Scan {
@@ -554,7 +552,8 @@ fn note_on_validation(
             )
         }
         Validation::Share { .. } if source.is_split() => {
-            let folder = validation.image(0).split('/').next().unwrap_or_default();
+            let folder = validation.image(0).split(['/', '#']).next();
+            let folder = folder.unwrap_or_default();
             format!("Validation: {held} of {all}, those in `{folder}`")
         }
         Validation::Share { share, .. } if validation.is_empty() => {

@@ -1,11 +1,22 @@
-//! A CSV as rows of text. Excel's and pandas' habits are read as they were meant: a byte order mark,
-//! `\r\n`, quoted line breaks, blank lines, spaces around column names.
+//! Rows of text, whatever they are stored in: a CSV, JSON lines, the files of folders, Parquet, shards of pictures.
+//!
+//! | file | reader |
+//! |---|---|
+//! | `.csv`, `.tsv`, any other text | [`text_records`]: Excel's and pandas' habits are read as they were meant |
+//! | `.jsonl`, `.ndjson` | [`json_lines`] |
+//! | a folder of pictures | a list in memory: [`crate::class_folders`], [`crate::picture_folder`] |
+//! | `.tar`, `.parquet`, folders and patterns of them | a list that is made once and kept on disk: [`crate::shards`] |
+//!
+//! A new kind of file is a module that names columns and gives [`rows::Records`], and an arm of [`Table::open_separated`].
 
+mod encoding;
+pub(crate) mod json_lines;
 mod retaining_reader;
 mod rows;
 mod separator;
 #[cfg(test)]
 pub(crate) mod tests;
+mod text_records;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +24,16 @@ use std::sync::Arc;
 use crate::class_folders;
 use crate::config::Separator;
 use crate::error::{DataError, suggestion};
+use crate::picture_folder;
+use crate::shards;
 use crate::words::{listed, nearest};
-use rows::{Records, Stamp};
+use encoding::Encoding;
+pub(crate) use rows::Stamp;
 pub use rows::{Row, Rows};
+use text_records::TextForm;
+pub(crate) use text_records::TextRecords;
 
-/// A CSV whose columns are known. Its rows stay in the file, and are read as often as they are needed. A folder of class
+/// A table whose columns are known. Its rows stay where they are, and are read as often as they are needed. A folder of class
 /// folders is read like a CSV with the columns `image`, `label` and, where it is split, `split`.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -30,71 +46,146 @@ pub struct Table {
 
 #[derive(Clone, Debug)]
 enum RowsFrom {
-    /// How the file was when it was opened, and what stands between its columns.
-    File(Stamp, Separator),
-    /// The files of class folders.
+    /// A CSV: how the file was when it was opened, and how it is written.
+    Text(Stamp, TextForm),
+    /// JSON lines.
+    JsonLines(Stamp),
+    /// The files of folders.
     Listing(Arc<str>),
+    /// What is in shards.
+    Index(shards::Index),
 }
 
 impl Table {
-    /// Reads the header of a CSV that has at least one row, or lists class folders. What stands between columns is told from the header line.
+    /// Reads the header of a table that has at least one row, or lists what is in a folder or in shards. What stands between columns is told from
+    /// the header line.
     pub fn open(path: &Path) -> Result<Table, DataError> {
         Table::open_separated(path, None)
     }
 
     /// The same, where this stands between columns, if it is said.
     pub fn open_separated(path: &Path, separator: Option<Separator>) -> Result<Table, DataError> {
-        if path.is_dir() {
-            let listing = class_folders::list(path)?;
-            let text = Arc::from(listing.csv);
-            let columns = header(path, &mut rows::open_listing(path, Arc::clone(&text)))?;
-            return Ok(Table {
-                path: path.to_owned(),
-                columns,
-                rows: RowsFrom::Listing(text),
-                notes: listing.notes,
-            });
+        let table = |columns, rows, notes| Table {
+            path: path.to_owned(),
+            columns,
+            rows,
+            notes,
+        };
+        let has_classes = path.is_dir() && class_folders::is_layout(path)?;
+        if !has_classes && shards::are_meant(path) {
+            let (index, notes) = shards::Index::open(path)?;
+            let columns = index.records(path)?.read_header()?;
+            return Ok(table(columns, RowsFrom::Index(index), notes));
         }
-        let (mut records, stamp) = rows::open(path, separator)?;
-        let found = records.separator;
+        if path.is_dir() {
+            let listing = match has_classes {
+                true => class_folders::list(path)?,
+                false => picture_folder::list(path)?,
+            };
+            let text: Arc<str> = Arc::from(listing.csv);
+            let columns = text_records::open_listing(path, Arc::clone(&text)).read_header()?;
+            return Ok(table(columns, RowsFrom::Listing(text), listing.notes));
+        }
+        if json_lines::is_json_lines(path) {
+            let columns = json_lines::columns(path)?;
+            let (_, stamp) = json_lines::open(path, &columns)?;
+            return Ok(table(columns, RowsFrom::JsonLines(stamp), Vec::new()));
+        }
+        if path
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
+        {
+            return Err(json_lines::refuse_json(path));
+        }
+        let form = text_records::form(path, separator)?;
         let mut notes = Vec::new();
-        if found != Separator::Comma && separator.is_none() {
+        if form.separator != Separator::Comma && separator.is_none() {
             notes.push(format!(
                 "Columns of {} are separated by {} (told from its header line; `separator:` under `data:` says otherwise)",
                 path.display(),
-                found.words()
+                form.separator.words()
             ));
         }
-        let columns = header(path, &mut records)?;
-        Rows::new(records, &columns, Some(stamp)).read_any()?;
-        Ok(Table {
-            path: path.to_owned(),
-            columns,
-            rows: RowsFrom::File(stamp, found),
-            notes,
-        })
+        if form.encoding != Encoding::Utf8 {
+            notes.push(format!(
+                "{} is {}, not UTF-8: its letters are converted (if names look wrong, save it as UTF-8)",
+                path.display(),
+                form.encoding.words()
+            ));
+        }
+        let (mut records, stamp) = text_records::open(path, form)?;
+        let columns = records.read_header()?;
+        let table = table(columns, RowsFrom::Text(stamp, form), notes);
+        table.rows()?.read_any()?;
+        Ok(table)
     }
 
     /// The rows, from the first. An error if the file is no longer the one that was opened.
     pub fn rows(&self) -> Result<Rows, DataError> {
-        let (mut records, opened, stamp) = match &self.rows {
-            RowsFrom::Listing(text) => {
-                (rows::open_listing(&self.path, Arc::clone(text)), None, None)
-            }
-            RowsFrom::File(opened, separator) => {
-                let (records, stamp) = rows::open(&self.path, Some(*separator))?;
-                (records, Some(*opened), Some(stamp))
-            }
+        let rows = |records, stamp| Rows::new(records, &self.path, &self.columns, stamp);
+        let is_same = |columns: &[String], opened: Stamp, stamp: Stamp| match columns
+            == self.columns
+            && opened == stamp
+        {
+            true => Ok(Some((self.path.clone(), stamp))),
+            false => Err(self.changed()),
         };
-        if opened != stamp || header(&self.path, &mut records)? != self.columns {
-            return Err(self.changed());
+        match &self.rows {
+            RowsFrom::Listing(text) => {
+                let mut records = text_records::open_listing(&self.path, Arc::clone(text));
+                records.read_header()?;
+                Ok(rows(Box::new(records), None))
+            }
+            RowsFrom::Text(opened, form) => {
+                let (mut records, stamp) = text_records::open(&self.path, *form)?;
+                let columns = records.read_header()?;
+                let stamp = is_same(&columns, *opened, stamp)?;
+                Ok(rows(Box::new(records), stamp))
+            }
+            RowsFrom::JsonLines(opened) => {
+                let (records, stamp) = json_lines::open(&self.path, &self.columns)?;
+                let stamp = is_same(&self.columns, *opened, stamp)?;
+                Ok(rows(Box::new(records), stamp))
+            }
+            RowsFrom::Index(index) => {
+                let mut records = index.records(&self.path)?;
+                match records.read_header()? == self.columns {
+                    true => Ok(rows(Box::new(records), None)),
+                    false => Err(self.changed()),
+                }
+            }
         }
-        Ok(Rows::new(records, &self.columns, stamp))
     }
 
     /// Whether it lists class folders.
     pub fn is_listing(&self) -> bool {
         matches!(self.rows, RowsFrom::Listing(_))
+            && self.columns.iter().any(|name| name == class_folders::LABEL)
+    }
+
+    /// The column that says which rows are held out without being asked: of class folders in `train` and `val`, of shards that are called so.
+    pub(crate) fn split_column(&self) -> Option<&'static str> {
+        let name = match &self.rows {
+            RowsFrom::Text(..) | RowsFrom::JsonLines(_) => return None,
+            RowsFrom::Listing(_) => class_folders::SPLIT,
+            RowsFrom::Index(_) => shards::SPLIT,
+        };
+        let has_it = self.columns.iter().any(|column| column == name);
+        has_it.then_some(name)
+    }
+
+    /// Whether its rows are text that stands in a file, so that some of them can be copied into another.
+    pub fn has_lines(&self) -> bool {
+        matches!(self.rows, RowsFrom::Text(..) | RowsFrom::JsonLines(_))
+    }
+
+    /// Whether it says by itself where its pictures are, so that no other folder can be named for them.
+    pub(crate) fn has_own_root(&self) -> bool {
+        match &self.rows {
+            RowsFrom::Text(..) | RowsFrom::JsonLines(_) => false,
+            RowsFrom::Listing(_) => true,
+            RowsFrom::Index(index) => index.has_pictures(),
+        }
     }
 
     /// What there is to say of class folders, and of separators.
@@ -102,11 +193,14 @@ impl Table {
         &self.notes
     }
 
-    /// Where relative paths of images start: beside a CSV, in class folders.
+    /// Where relative paths of images start: beside a file, in a folder.
     pub(crate) fn folder(&self) -> &Path {
         match &self.rows {
             RowsFrom::Listing(_) => &self.path,
-            RowsFrom::File(..) => self.path.parent().unwrap_or(Path::new("")),
+            RowsFrom::Text(..) | RowsFrom::JsonLines(_) => {
+                self.path.parent().unwrap_or(Path::new(""))
+            }
+            RowsFrom::Index(index) => index.folder(),
         }
     }
 
@@ -158,19 +252,4 @@ impl Table {
     pub(crate) fn nearest(&self, name: &str) -> Option<String> {
         nearest(name, self.columns.iter().map(String::as_str))
     }
-}
-
-/// The names in the first line that says something.
-fn header(path: &Path, records: &mut Records) -> Result<Vec<String>, DataError> {
-    let Some(line) = records.read()? else {
-        return Err(DataError::invalid(
-            path.display(),
-            "a header row such as `image,caption`",
-            "an empty file",
-            "write the file again; the first line names the columns",
-        ));
-    };
-    let columns = records.row(line)?.cells();
-    let columns: Vec<String> = columns.map(|name| name.trim().to_owned()).collect();
-    Ok(columns)
 }

@@ -82,6 +82,14 @@ impl Template {
         &self.text
     }
 
+    /// The columns that it is made of.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Column(column) => Some(*column),
+            Part::Text(_) => None,
+        })
+    }
+
     /// Writes a row's caption, with single spaces, over what `out` held.
     pub fn render_into(&self, row: Row<'_>, out: &mut String) {
         out.clear();

@@ -28,7 +28,28 @@ pub use write::{
     partial, sync_folder, write_shared, write_whole, write_whole_by, write_whole_file,
 };
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Names the folder of caches, where it should be another than the system's.
+pub const CACHE_VARIABLE: &str = "HOLDALL_CACHE";
+
+/// Where what can be made again is kept; `None` where the environment names no folder for such things.
+pub fn cache_folder() -> Option<PathBuf> {
+    let folder = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let base = || match cfg!(windows) {
+        true => Some(folder("LOCALAPPDATA")?.join("holdall")),
+        false => Some(
+            folder("XDG_CACHE_HOME")
+                .or_else(|| Some(folder("HOME")?.join(".cache")))?
+                .join("holdall"),
+        ),
+    };
+    folder(CACHE_VARIABLE).or_else(base)
+}
 
 /// Bytes that may still be written in a folder by whoever asks; `None` where the system does not tell.
 #[cfg(unix)]

@@ -47,10 +47,13 @@ impl TryFrom<String> for Memory {
 
     /// Without a hint: whoever reads a file adds one of its own.
     fn try_from(text: String) -> Result<Memory, String> {
-        Memory::parse(&text.trim().to_ascii_lowercase()).ok_or_else(|| {
-            format!(
+        Memory::parse(&text.trim().to_ascii_lowercase()).ok_or_else(|| match text.trim().parse() {
+            Ok(number @ 1_u64..) => {
+                format!("memory `{text}`: {number} what? {number}GiB, {number}GB or {number}%")
+            }
+            _ => format!(
                 "memory `{text}`: expected a size such as 8GiB or 8GB, a share such as 80%, or auto"
-            )
+            ),
         })
     }
 }

@@ -59,6 +59,7 @@ impl Feed {
         let most = effective_batch.div_ceil(share.count);
         let reading = Reading::new(config, device, most, picture_bytes, costs)?;
         let samples = prepared.train.len();
+        let steps_per_epoch = samples.div_ceil(effective_batch) as u64;
         Ok(Feed {
             reading,
             loader: reading.open(device, prepared.setup.rows.clone())?,
@@ -68,9 +69,9 @@ impl Feed {
                 batch: effective_batch,
                 share,
                 from: Cursor::default(),
-                until: config.train.epochs as u64,
+                until: config.train.epochs_begun(steps_per_epoch),
             },
-            steps_per_epoch: samples.div_ceil(effective_batch) as u64,
+            steps_per_epoch,
             slots: [Slot::default(), Slot::default()],
             now: None,
             ahead: None,

@@ -180,7 +180,7 @@ impl PlannedRun {
             feed.train(&prepared);
         }
         let bring = |feed: &mut Feed, prepared: &Prepared| {
-            let is_over = done >= per_epoch * config.train.epochs as u64;
+            let is_over = done >= config.train.total_steps(per_epoch);
             is_over || !has_rows || feed.bring(done + 1, prepared, stop)
         };
         if !bring(&mut feed, &prepared) {
@@ -345,7 +345,7 @@ impl PlannedRun {
 
     /// Optimizer steps of the run.
     pub fn total_steps(&self) -> u64 {
-        self.steps_per_epoch() * self.config.train.epochs as u64
+        self.config.train.total_steps(self.steps_per_epoch())
     }
 }
 

@@ -2,12 +2,14 @@
 
 use serde_json::Value;
 
+use crate::budget::{Memory, show_bytes};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 
 /// Keys that a run may go on with, changed: how long, how fast, when to look and save, and within what.
-const MAY_CHANGE: [&str; 23] = [
+const MAY_CHANGE: [&str; 25] = [
     "train.epochs",
+    "train.max_steps",
     "train.lr",
     "train.lr_head",
     "train.lr_by",
@@ -30,6 +32,7 @@ const MAY_CHANGE: [&str; 23] = [
     "num_threads",
     "num_workers",
     "prefetch",
+    "run_name",
 ];
 
 /// Lines that say what changed; an error where it would be another run.
@@ -41,16 +44,30 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
             .iter()
             .any(|known| key == *known || key.starts_with(&format!("{known}.")));
         if !may {
-            let began = match &before {
-                Value::Null => "but the run began without it".to_owned(),
-                before => format!("expected {before}, as the run began"),
+            let what = match (&before, &after) {
+                (Value::Null, after) => format!(
+                    "the run began without {key}, and goes on without it; found {}",
+                    in_words(&key, after)
+                ),
+                (before, Value::Null) => format!(
+                    "the run began with {key}: {}, and goes on with it; found none",
+                    in_words(&key, before)
+                ),
+                (before, after) => format!(
+                    "the run began with {key}: {}; found {}",
+                    in_words(&key, before),
+                    in_words(&key, after)
+                ),
             };
             return Err(TrainError::Config(format!(
-                "{key}: {after}, {began}\n\
-                 hint: leave it out to go on; a run with another {key} is a new run, with another --out"
+                "{what}\nhint: leave it out to go on; a run with another {key} is a new run, with another --out"
             )));
         }
-        lines.push(format!("Changed: {key} {before} -> {after}"));
+        lines.push(format!(
+            "Changed: {key} {} -> {}",
+            in_words(&key, &before),
+            in_words(&key, &after)
+        ));
     }
     Ok(lines)
 }
@@ -58,6 +75,19 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
 /// The first leaf that differs between two configs: its dotted name, and both values.
 pub(crate) fn first_difference(expected: &Value, found: &Value) -> Option<(String, Value, Value)> {
     differences("", expected, found).into_iter().next()
+}
+
+/// A value as people write it: sizes in GiB, no quotes, `none` where there is nothing.
+fn in_words(key: &str, value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) if key.ends_with("memory") => match text.parse() {
+            Ok(Memory::Bytes(bytes)) => show_bytes(bytes),
+            _ => text.clone(),
+        },
+        Value::String(text) => text.clone(),
+        value => value.to_string().replace('"', ""),
+    }
 }
 
 /// Leaves that differ, by their dotted names.
@@ -100,14 +130,24 @@ mod tests {
         );
         now.train.batch_size = Some(16);
         let error = changes(&begun, &now).unwrap_err().to_string();
-        let expected = "train.batch_size: 16, but the run began without it\nhint: ";
+        let expected =
+            "the run began without train.batch_size, and goes on without it; found 16\nhint: ";
         assert!(error.starts_with(expected), "{error}");
         now.train.batch_size = None;
         now.seed = 7;
         let error = changes(&begun, &now).unwrap_err().to_string();
-        assert!(
-            error.contains("seed: 7, expected 0") && error.contains("hint:"),
-            "{error}"
+        let expected = "the run began with seed: 0; found 7\nhint: leave it out to go on";
+        assert!(error.starts_with(expected), "{error}");
+        now.seed = 0;
+        now.memory = Memory::Bytes(6 << 30);
+        now.train.max_steps = Some(50);
+        now.train.epochs -= 5;
+        assert_eq!(
+            changes(&begun, &now).unwrap(),
+            [
+                "Changed: memory auto -> 6.00 GiB",
+                "Changed: train.max_steps none -> 50"
+            ]
         );
     }
 }

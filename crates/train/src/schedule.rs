@@ -1,8 +1,9 @@
-//! Learning rates over a run: a straight line up, then half a cosine down.
+//! Learning rates over a run: a straight line up, then half a cosine or a straight line down.
 //!
 //! ```text
 //! factor(s) = s / warmup                                             for step s = 1 .. warmup
-//!           = end + (1 - end) (1 + cos(pi (s - warmup) / (total - warmup + 1))) / 2      after it
+//!           = end + (1 - end) (1 + cos(pi (s - warmup) / (total - warmup + 1))) / 2      after it, by a cosine
+//!           = end + (1 - end) (1 - (s - warmup) / (total - warmup + 1))                  after it, by a line
 //! ```
 //!
 //! Every rate is multiplied by the same factor. The last step still moves the weights.
@@ -40,10 +41,11 @@ impl LearningRates {
         if step <= warmup {
             return step / warmup;
         }
+        let done = (step - warmup) / (self.total as f64 - warmup + 1.0);
         match self.schedule {
             Schedule::Constant => 1.0,
+            Schedule::Linear => self.end + (1.0 - self.end) * (1.0 - done.min(1.0)),
             Schedule::Cosine => {
-                let done = (step - warmup) / (self.total as f64 - warmup + 1.0);
                 let cosine = (1.0 + (std::f64::consts::PI * done.min(1.0)).cos()) / 2.0;
                 self.end + (1.0 - self.end) * cosine
             }
@@ -81,6 +83,18 @@ mod tests {
         let last = rates.factor(100);
         assert!(last > 0.1 && last < 0.101, "{last}");
         assert_eq!(rates.factor(101), 0.1);
+    }
+
+    #[test]
+    fn up_in_a_line_then_down_in_a_line() {
+        let rates = rates(Warmup::Steps(10), Schedule::Linear, 0.1);
+        assert_eq!(rates.factor(10), 1.0);
+        let step = rates.factor(10) - rates.factor(11);
+        for at in 11..=101 {
+            let difference = rates.factor(at - 1) - rates.factor(at);
+            assert!((difference - step).abs() < 1e-12, "step {at}");
+        }
+        assert!((rates.factor(101) - 0.1).abs() < 1e-12);
     }
 
     #[test]

@@ -173,10 +173,16 @@ impl Trainer {
         };
         let steps = planned.steps_per_epoch();
         let too_short = (state.step > planned.total_steps()).then(|| {
+            let (key, asked, done) = match planned.config.train.max_steps {
+                Some(asked) => ("max_steps", asked, state.step),
+                None => (
+                    "epochs",
+                    planned.config.train.epochs,
+                    state.step.div_ceil(steps),
+                ),
+            };
             TrainError::Config(format!(
-                "train.epochs: {}, expected at least {}, which are done\nhint: leave it out, or ask for more",
-                planned.config.train.epochs,
-                state.step.div_ceil(steps)
+                "train.{key}: {asked}, expected at least {done}, which are done\nhint: leave it out, or ask for more"
             ))
         });
         let records = match folder.zip(checkpoints) {
@@ -578,9 +584,10 @@ impl Trainer {
         if clock.samples == 0 {
             return;
         }
+        let train = &self.planned.config.train;
         watch(Event::Epoch(&EpochReport {
             epoch: self.state.step / self.planned.steps_per_epoch(),
-            epochs: self.planned.config.train.epochs as u64,
+            epochs: train.epochs_begun(self.planned.steps_per_epoch()),
             seconds,
             samples_per_s: clock.samples_per_s(),
             batches_per_s: clock.batches_per_s(),

@@ -4,10 +4,14 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use holdall_data::find::is_data;
 use holdall_train::budget::Memory;
 use holdall_train::config::{
     Freeze, Precision, RecomputeChoice, RunConfig, TaskName, lay_batch_numbers,
 };
+use holdall_train::tasks;
+
+use crate::screen::tell;
 
 use super::{ComputeOptions, OutputOptions, ProcessOptions, seed};
 
@@ -132,7 +136,11 @@ impl RunOptions {
             .is_some_and(|extension| extension == "yml" || extension == "yaml");
         let mut config = self.over(is_config.then_some(path))?;
         let sets_model = |set: &String| set.split('=').next().map(str::trim) == Some("model");
-        if !is_config && !self.sets.iter().any(sets_model) {
+        if !is_config && is_data(path) {
+            config.data.train = Some(path.to_owned());
+            let note = tasks::guess_label(&mut config)?;
+            note.iter().for_each(|note| tell(note));
+        } else if !is_config && !self.sets.iter().any(sets_model) {
             config.model = target.to_owned();
         }
         Ok(config)

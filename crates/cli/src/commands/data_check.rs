@@ -102,9 +102,10 @@ pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
         })?;
     } else {
         print(&show(&report))?;
-        if !is_clean && !report.csv.is_dir() && source_of(&report.csv).is_none() {
+        if !is_clean && report.has_lines && source_of(&report.csv).is_none() {
             tell(&format!(
-                "hint: holdall data clean {} writes a CSV without rows that are no use; groups on both sides need another split",
+                "hint: holdall data clean {} writes one file without the rows that it removes, and one without those that it filters \
+                 as well; what it keeps is for you to correct",
                 report.csv.display()
             ));
         }
@@ -157,6 +158,13 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
     let (media, captions) = match kind {
         Some(EvidenceKind::Labels) => (Media::Pictures, Captions::None),
         Some(EvidenceKind::Clips) => (Media::Clips, Captions::Required),
+        // Neither captions nor labels: the pictures can be looked at.
+        None if config.data.caption.is_none() => {
+            tell(
+                "No column of captions or labels found: pictures alone are checked (`--set data.caption=COLUMN` names one)",
+            );
+            (Media::Pictures, Captions::None)
+        }
         _ => (Media::Pictures, Captions::Required),
     };
     let frames = config.data.frames.map(|frames| frames as usize);
@@ -248,16 +256,17 @@ fn show(report: &Report) -> String {
     text.push('\n');
     if !report.findings.is_empty() {
         text += &format!(
-            "\n  {:<24}{:>9}{:>8}  {}\n",
-            "found", "rows", "share", "first"
+            "\n  {:<24}{:>9}{:>8}  {:<9}{}\n",
+            "found", "rows", "share", "clean", "first"
         );
     }
     for finding in &report.findings {
         let line = format!(
-            "  {:<24}{:>9}{:>8}  ",
+            "  {:<24}{:>9}{:>8}  {:<9}",
             finding.kind.words(),
             thousands(finding.count),
-            share(finding.share)
+            share(finding.share),
+            finding.on_clean.words()
         );
         let room = WIDTH.saturating_sub(line.len());
         text += &line;
@@ -305,8 +314,10 @@ fn first(report: &Report, finding: &Finding, room: usize) -> String {
         detail,
         ..
     } = example;
-    if let (Fault::Row(RowKind::FewOfLabel | RowKind::SameCaption), Some(detail)) =
-        (finding.kind, detail)
+    if let (
+        Fault::Row(RowKind::FewOfLabel | RowKind::SameCaption | RowKind::LabelSpelling),
+        Some(detail),
+    ) = (finding.kind, detail)
     {
         return shortened(detail, room);
     }

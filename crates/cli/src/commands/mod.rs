@@ -9,6 +9,7 @@ pub mod caption_scores;
 pub mod completions;
 pub mod data_check;
 pub mod data_clean;
+pub mod data_pack;
 mod data_pairs;
 pub mod data_sample;
 pub mod demo;

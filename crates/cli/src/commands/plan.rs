@@ -25,16 +25,18 @@ use crate::failure;
 use crate::screen::{columns, print, print_json, table, tell};
 
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  holdall plan small --effective-batch 128 --memory 400MiB\n  \
+#[command(after_help = "Examples:\n  holdall plan photos.csv --memory 8GiB\n  \
+                  holdall plan small --effective-batch 128 --memory 400MiB\n  \
                   holdall plan run.yml --batch-size 8 --json\n  \
                   holdall plan openai/clip-vit-base-patch32 --gpu rtx-4060 --memory 6GiB\n  \
                   holdall plan unet --gpu rtx-4060 --batch-size 1 --gradient-accumulation 4\n  \
-                  holdall plan --gpu list"
-)]
+                  holdall plan --gpu list")]
 pub struct PlanArguments {
-    /// CONFIG.yml, a model folder, or a preset such as `small` or `openai/clip-vit-base-patch32`
-    #[arg(value_name = "CONFIG", default_value = "openai/clip-vit-base-patch32")]
+    /// CONFIG.yml, data such as photos.csv, a model folder, or a preset such as `small` or `openai/clip-vit-base-patch32`
+    #[arg(
+        value_name = "CONFIG|DATA",
+        default_value = "openai/clip-vit-base-patch32"
+    )]
     pub target: String,
     /// Plans for a card that is not here, such as rtx-4060, by its published rates; `list` prints every card
     #[arg(long, value_name = "CARD", conflicts_with = "device")]
@@ -545,7 +547,7 @@ pub fn short(planned: &PlannedRun) -> String {
         planned.prepared.train.len(),
         planned.steps_per_epoch(),
         planned.total_steps(),
-        planned.config.train.epochs,
+        planned.config.train.epochs_begun(planned.steps_per_epoch()),
     ));
     text
 }

@@ -80,7 +80,10 @@ impl TrainRequest {
             notes.extend(tasks::guess_label(&mut config)?);
         }
         let stem = target.and_then(|target| Path::new(target).file_stem());
-        let name = stem.map_or("run".into(), |stem| stem.to_string_lossy());
+        let name = match &config.run_name {
+            Some(name) => name.as_str().into(),
+            None => stem.map_or("run".into(), |stem| stem.to_string_lossy()),
+        };
         let out = config.out.clone().unwrap_or_else(|| next_free(&name));
         config.out = Some(std::path::absolute(&out)?);
         Ok(TrainRequest {

@@ -220,7 +220,7 @@ fn what_is_wrong_is_named_with_its_place() {
             "model: small\nmemory: 8 gallons\n",
             &["line 2", "8 gallons", "8GiB", "80%", "auto"],
         ),
-        ("model: small\nmemory: 8\n", &["line 2", "`8`", "8GiB"]),
+        ("model: small\nmemory: 8\n", &["line 2", "8 what?", "8GiB"]),
         ("memory: -1GiB\n", &["line 1", "-1GiB"]),
         (
             "train: {recompute: everything}\n",

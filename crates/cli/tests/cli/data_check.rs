@@ -87,16 +87,16 @@ fn a_row_of_each_defect() {
     let before = fs::read(home.csv()).unwrap();
     let answer = data("check", &home.csv(), "--set data.validation=none").exits(FOUND);
     for line in [
-        "no image named                  1    4.2%  row 11",
-        "missing                         1    4.2%  row 3 images/000001.jpg",
-        "zero size                       1    4.2%  row 4 images/000002.jpg",
-        "not an image                    1    4.2%  row 5 images/000003.jpg",
-        "cut short                       1    4.2%  row 6 images/000004.jpg",
-        "too many pixels                 1    4.2%  row 10 60000 x 60000",
-        "empty caption                   1    4.2%  row 12 images/000010.jpg",
-        "duplicate                       1    4.2%  row 7 as row 2",
-        "too small                       1    4.2%  row 8 4 x 40 images/000006.jpg",
-        "too narrow                      1    4.2%  row 9 20 x 500",
+        "no image named                  1    4.2%  removes  row 11",
+        "missing                         1    4.2%  removes  row 3 images/000001.jpg",
+        "zero size                       1    4.2%  removes  row 4 images/000002.jpg",
+        "not an image                    1    4.2%  removes  row 5 images/000003.jpg",
+        "cut short                       1    4.2%  removes  row 6 images/000004.jpg",
+        "too many pixels                 1    4.2%  removes  row 10 60000 x 60000",
+        "empty caption                   1    4.2%  removes  row 12 images/000010.jpg",
+        "duplicate                       1    4.2%  filters  row 7 as row 2",
+        "too small                       1    4.2%  filters  row 8 4 x 40 ...000006.jpg",
+        "too narrow                      1    4.2%  filters  row 9 20 x 500",
         "17 of 24 rows can be used",
     ] {
         assert!(answer.stdout.contains(line), "{line}\n{}", answer.stdout);
@@ -153,7 +153,7 @@ fn a_config_and_the_split_of_its_run() {
     )
     .unwrap();
     let answer = data("check", &config, "").exits(FOUND);
-    let line = "in train and validation         1    6.2%  val.csv row 2 as row 2";
+    let line = "in train and validation         1    6.2%  filters  val.csv row 2 as row 2";
     assert!(answer.stdout.contains(line), "{}", answer.stdout);
     let answer = data("check", &config, "--set data.validation=none");
     answer.exits(DONE);
@@ -166,7 +166,7 @@ fn bad_arguments_and_data() {
     let csv = folder.path().join("cars.csv");
     fs::write(&csv, "image,caption\na.jpg\n").unwrap();
     let answer = data("check", &csv, "").exits(FOUND);
-    let line = "wrong number of fields          1    100%  row 2 a.jpg";
+    let line = "wrong number of fields          1    100%  removes  row 2 a.jpg";
     assert!(answer.stdout.contains(line), "{}", answer.stdout);
     fs::write(&csv, "photo,caption\na.jpg,a\n").unwrap();
     data("check", &csv, "").refused_with(&["image: photo"]);

@@ -87,12 +87,12 @@ fn a_clip_of_each_defect() {
     };
     let answer = by_column("check").exits(FOUND);
     for line in [
-        "missing                         1    5.0%  row 3 clips/000001",
-        "not an image                    1    5.0%  row 4 clips/000002",
-        "empty caption                   1    5.0%  row 8 clips/000006",
-        "in train and validation         1    5.0%  row 21 as row 7 clips/000019",
-        "duplicate                       1    5.0%  row 6 as row 2 clips/000004",
-        "too few frames                  1    5.0%  row 5 4 frames clips/000003",
+        "missing                         1    5.0%  removes  row 3 clips/000001",
+        "not an image                    1    5.0%  removes  row 4 clips/000002",
+        "empty caption                   1    5.0%  removes  row 8 clips/000006",
+        "in train and validation         1    5.0%  filters  row 21 as row 7",
+        "duplicate                       1    5.0%  filters  row 6 as row 2",
+        "too few frames                  1    5.0%  filters  row 5 4 frames",
         "17 of 20 rows can be used",
     ] {
         assert!(answer.stdout.contains(line), "{line}\n{}", answer.stdout);

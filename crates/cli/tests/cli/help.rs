@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 27] = [
+const COMMANDS: [&str; 28] = [
     "",
     "demo",
     "train",
@@ -19,6 +19,7 @@ const COMMANDS: [&str; 27] = [
     "data",
     "data check",
     "data clean",
+    "data pack",
     "data sample",
     "analyze",
     "monitor",

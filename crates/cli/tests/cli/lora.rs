@@ -113,7 +113,7 @@ fn adapters_are_trained_written_and_gone_on_with() {
     assert!(
         refused
             .stderr
-            .contains("train.lora.rank: 8, expected 4, as the run began"),
+            .contains("the run began with train.lora.rank: 4; found 8"),
         "{}",
         refused.stderr
     );

@@ -12,10 +12,12 @@ use super::duplicates::Repeats;
 use super::findings::{is_narrow, is_short, is_small};
 use super::picture_state::State;
 use super::report::{Fault, RowKind};
+use super::row_facts::LabelCell;
 use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
 use crate::config::Validation;
 use crate::error::DataError;
 use crate::find::{cleaned_names, source_of};
+use crate::table::Table;
 use crate::words::thousands;
 
 /// What becomes of rows that show the same picture.
@@ -74,11 +76,15 @@ pub fn clean(
     duplicates: Duplicates,
     watch: Watch<'_>,
 ) -> Result<Outcome<Cleaned>, DataError> {
-    if config.csv.is_dir() {
+    let table = Table::open_separated(&config.csv, config.data.separator)?;
+    if !table.has_lines() {
         return Err(DataError::invalid(
             config.csv.display(),
-            "a CSV to clean",
-            "class folders",
+            "a CSV or JSON lines to clean",
+            match table.is_listing() {
+                true => "class folders",
+                false => "pictures in folders or shards",
+            },
             format_args!(
                 "`holdall data check {} --json` names the files to move or remove",
                 config.csv.display()
@@ -179,6 +185,10 @@ fn filter(
             RowKind::TooNarrow
         } else if is_short(&facts.look, config) {
             RowKind::TooShort
+        } else if facts.has_null_caption {
+            RowKind::NullCaption
+        } else if facts.label == LabelCell::Null {
+            RowKind::NullLabel
         } else if !all.held[row] && shown.contains(&facts.look.contents) {
             RowKind::Leak
         } else if duplicates == Duplicates::KeepFirst && repeats.is_repeated(facts) {
@@ -269,7 +279,8 @@ fn write_files(
         // Known once the first row is.
         let line_end = rows.line_end();
         for (partial, (_, reasons)) in partials.iter_mut().zip(files) {
-            if num_rows == 0 {
+            // JSON lines have no header.
+            if num_rows == 0 && !header.is_empty() {
                 partial.write(&[&header, line_end])?;
             }
             let reason = reasons.get(num_rows).ok_or_else(|| table.changed())?;

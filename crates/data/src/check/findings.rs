@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::duplicates::Groups;
 use super::picture_state::{Look, State};
 use super::report::{CaptionFacts, Example, Fault, Finding, LabelFacts, Report, RowKind};
-use super::row_facts::Facts;
+use super::row_facts::{Facts, LabelCell};
 use super::{AllFacts, CheckConfig};
 use crate::error::DataError;
 use crate::source::{Media, Source};
@@ -26,9 +26,11 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     for state in [
         State::Unnamed,
         State::Missing,
+        State::Remote,
         State::ZeroSize,
         State::NotAnImage,
         State::NotAClip,
+        State::OtherFormat,
         State::CutShort,
         State::Broken,
         State::TooManyPixels,
@@ -40,6 +42,10 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     let empty = all.rows_where(|facts| !facts.has_caption && facts.has_fields);
     let other_fields = all.rows_where(|facts| !facts.has_fields);
     let bad_cells = all.rows_where(|facts| !facts.has_values);
+    let null_captions = all.rows_where(|facts| facts.has_null_caption);
+    let null_labels = all.rows_where(|facts| facts.label == LabelCell::Null);
+    let empty_labels = all.rows_where(|facts| facts.label == LabelCell::Empty);
+    let spellings = spellings(all);
     let groups = Groups::new(all);
     let leaks = groups.leaks(all);
     let small = all.rows_where(|facts| is_small(&facts.look, config.min_size));
@@ -57,6 +63,8 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         (Fault::Row(RowKind::EmptyCaption), empty),
         (Fault::Row(RowKind::WrongFields), other_fields),
         (Fault::Row(RowKind::BadCell), bad_cells),
+        (Fault::Row(RowKind::NullCaption), null_captions),
+        (Fault::Row(RowKind::NullLabel), null_labels),
         (Fault::Row(RowKind::Leak), leaks),
         (Fault::Row(RowKind::GroupLeak), all.group_leaks.clone()),
         (Fault::Row(RowKind::Duplicate), groups.duplicates(all)),
@@ -64,6 +72,11 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         (Fault::Row(RowKind::TooNarrow), narrow),
         (Fault::Row(RowKind::TooShort), short),
         (Fault::Row(RowKind::FewOfLabel), few),
+        (Fault::Row(RowKind::EmptyLabel), empty_labels),
+        (
+            Fault::Row(RowKind::LabelSpelling),
+            other_spellings(&spellings, all),
+        ),
         (Fault::Row(RowKind::SameCaption), same),
     ]);
     found.retain(|(_, rows)| !rows.is_empty());
@@ -78,11 +91,12 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
             csv: sheets[at.0].0.path(),
             row: sheets[at.0].1[at.1].line,
             image: images.get(at).cloned().unwrap_or_default(),
-            detail: detail(kind, *at, all, &groups, &labels),
+            detail: detail(kind, *at, all, &groups, (&labels, &spellings)),
         });
         Finding {
             kind,
             severity: kind.severity(),
+            on_clean: kind.on_clean(),
             count: rows.len(),
             share: rows.len() as f64 / num_rows as f64,
             examples: examples.collect(),
@@ -96,6 +110,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     let with_caption = all.rows.iter().filter(|facts| facts.has_caption).count();
     Ok(Report {
         csv: config.csv.clone(),
+        has_lines: all.source.table.has_lines(),
         rows: all.rows.len(),
         validation_rows: num_rows - all.rows.len(),
         usable_rows: all.rows_where(Facts::is_usable).len(),
@@ -185,6 +200,46 @@ fn few_of_label(labels: &Option<LabelFacts>, all: &AllFacts) -> Vec<At> {
     rows.map(|(row, _)| (0, row)).collect()
 }
 
+/// Labels that are one but for case and blanks, the commonest first.
+fn spellings(all: &AllFacts) -> Vec<Vec<usize>> {
+    let mut by_letters: HashMap<String, Vec<usize>> = HashMap::new();
+    for (label, name) in all.labels.iter().enumerate() {
+        let words: Vec<&str> = name.split([' ', '_', '-', '\t', '\u{a0}']).collect();
+        let letters = words.concat().to_lowercase();
+        by_letters.entry(letters).or_default().push(label);
+    }
+    let mut counts = vec![0_usize; all.labels.len()];
+    for label in all
+        .label_of
+        .iter()
+        .filter_map(|label| usize::try_from(*label).ok())
+    {
+        counts[label] += 1;
+    }
+    let mut several: Vec<Vec<usize>> = by_letters
+        .into_values()
+        .filter(|all| all.len() > 1)
+        .collect();
+    for labels in &mut several {
+        labels.sort_by_key(|label| (std::cmp::Reverse(counts[*label]), *label));
+    }
+    several.sort();
+    several
+}
+
+/// Rows whose label is a rarer spelling of another.
+fn other_spellings(spellings: &[Vec<usize>], all: &AllFacts) -> Vec<At> {
+    let rarer: HashSet<usize> = spellings
+        .iter()
+        .flat_map(|labels| &labels[1..])
+        .copied()
+        .collect();
+    let rows = all.label_of.iter().enumerate();
+    let rows = rows
+        .filter(|(_, label)| usize::try_from(**label).is_ok_and(|label| rarer.contains(&label)));
+    rows.map(|(row, _)| (0, row)).collect()
+}
+
 fn rows_with_caption(all: &AllFacts, caption: &str) -> Vec<At> {
     let hash = xxhash_rust::xxh3::xxh3_64(caption.as_bytes());
     let mut rows = all.rows_where(|facts| facts.has_caption && facts.caption == hash);
@@ -197,7 +252,7 @@ fn detail(
     at: At,
     all: &AllFacts,
     groups: &Groups,
-    labels: &Option<LabelFacts>,
+    (labels, spellings): (&Option<LabelFacts>, &[Vec<usize>]),
 ) -> Option<String> {
     let look = all.at(at).look;
     let same_as = |side: usize| {
@@ -221,6 +276,17 @@ fn detail(
             let names: Vec<String> = few.iter().map(|(name, _)| name.clone()).collect();
             let count = counted(names.len(), "label");
             Some(format!("{count}: {}", listed(&names)))
+        }
+        Fault::Row(RowKind::LabelSpelling) => {
+            let text = |labels: &Vec<usize>| {
+                let names: Vec<String> = labels
+                    .iter()
+                    .map(|at| format!("`{}`", all.labels[*at]))
+                    .collect();
+                names.join(" = ")
+            };
+            let first: Vec<String> = spellings.iter().take(3).map(text).collect();
+            Some(first.join(", "))
         }
         Fault::Row(RowKind::SameCaption) => Some(format!("\"{}\"", all.captions.commonest().0)),
         _ => None,

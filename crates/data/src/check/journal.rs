@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::picture_state::{Look, State};
+use crate::stored_file;
 
 /// Another version may see pictures with other eyes.
 const HEADER: &str = concat!("holdall ", env!("CARGO_PKG_VERSION"), " check\n");
-const LETTERS: [(State, &str); 7] = [
+const LETTERS: [(State, &str); 8] = [
     (State::Good, "g"),
     (State::ZeroSize, "z"),
     (State::NotAnImage, "n"),
@@ -21,6 +22,7 @@ const LETTERS: [(State, &str); 7] = [
     (State::Broken, "b"),
     (State::TooManyPixels, "p"),
     (State::NotAClip, "v"),
+    (State::OtherFormat, "f"),
 ];
 
 /// A file as it was when it was looked at.
@@ -32,10 +34,10 @@ pub(super) struct FileStamp {
 
 impl FileStamp {
     pub(super) fn of(path: &Path) -> Option<FileStamp> {
-        let file = fs::metadata(path).ok()?;
-        let modified = file.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        let stored = stored_file::stamp(path)?;
+        let modified = stored.modified?.duration_since(UNIX_EPOCH).ok()?;
         Some(FileStamp {
-            num_bytes: file.len(),
+            num_bytes: stored.num_bytes,
             modified_ns: u64::try_from(modified.as_nanos()).ok()?,
         })
     }
@@ -52,10 +54,7 @@ pub(super) struct Journal {
 impl Journal {
     /// The journal of a check of this CSV; where none can be kept, why.
     pub(super) fn open(csv: &Path) -> (Journal, Option<String>) {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(csv.file_name().unwrap_or_default());
-        name.push(".check");
-        let path = csv.with_file_name(name);
+        let path = stored_file::hidden_beside(csv, ".check");
         let (file, known, note) = match open_file(&path) {
             Ok((file, known)) => (Some(file), known, None),
             Err(cause) => {
@@ -251,7 +250,7 @@ mod tests {
         }
 
         #[test]
-        fn reads_what_it_writes(hash: u64, num_bytes: u64, ns: u64, width: u32, height: u32, num_frames: u32, contents: u128, at in 0usize..7) {
+        fn reads_what_it_writes(hash: u64, num_bytes: u64, ns: u64, width: u32, height: u32, num_frames: u32, contents: u128, at in 0usize..LETTERS.len()) {
             let stamp = FileStamp { num_bytes, modified_ns: ns };
             let look = Look { state: LETTERS[at].0, width, height, num_frames, contents };
             let text = line((hash, stamp, look)).unwrap();

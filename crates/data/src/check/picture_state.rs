@@ -34,6 +34,10 @@ pub enum State {
     Unreadable,
     /// A file of something else, where a clip should be.
     NotAClip,
+    /// A picture of a format, or of a kind, that is not read.
+    OtherFormat,
+    /// An address on the network: nothing is downloaded.
+    Remote,
 }
 
 impl State {
@@ -42,6 +46,7 @@ impl State {
             DataError::PictureMissing { .. } => State::Missing,
             DataError::NotAPicture { .. } if num_bytes == 0 => State::ZeroSize,
             DataError::PictureEmpty { .. } => State::ZeroSize,
+            DataError::PictureRefused { .. } => State::OtherFormat,
             DataError::NotAPicture { .. } => State::NotAnImage,
             DataError::NotAClip { .. } if num_bytes == 0 => State::ZeroSize,
             DataError::NotAClip { .. } => State::NotAClip,

@@ -52,6 +52,37 @@ pub enum RowKind {
     FewOfLabel,
     /// Most rows say the same.
     SameCaption,
+    /// Its caption is a word for nothing, such as `nan`.
+    NullCaption,
+    /// Its label is a word for nothing, such as `nan`.
+    NullLabel,
+    /// It has no label.
+    EmptyLabel,
+    /// Its label differs from another by case or blanks alone.
+    LabelSpelling,
+}
+
+/// What `holdall data clean` does with such rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnClean {
+    /// They are in neither file.
+    Removed,
+    /// They are in `_cleaned` and not in `_filtered`.
+    Filtered,
+    /// They stay: what is wrong has to be put right by hand.
+    Kept,
+}
+
+impl OnClean {
+    /// In a word.
+    pub fn words(self) -> &'static str {
+        match self {
+            OnClean::Removed => "removes",
+            OnClean::Filtered => "filters",
+            OnClean::Kept => "keeps",
+        }
+    }
 }
 
 impl Fault {
@@ -70,6 +101,36 @@ impl Fault {
             Fault::Row(RowKind::TooShort) => "too few frames",
             Fault::Row(RowKind::FewOfLabel) => "few of its label",
             Fault::Row(RowKind::SameCaption) => "same caption",
+            Fault::Row(RowKind::NullCaption) => "caption like nan, None",
+            Fault::Row(RowKind::NullLabel) => "label like nan, None",
+            Fault::Row(RowKind::EmptyLabel) => "empty label",
+            Fault::Row(RowKind::LabelSpelling) => "label spelt two ways",
+        }
+    }
+
+    /// What cleaning does with such rows.
+    pub fn on_clean(self) -> OnClean {
+        match self {
+            Fault::Picture(_)
+            | Fault::Row(RowKind::EmptyCaption | RowKind::WrongFields | RowKind::BadCell) => {
+                OnClean::Removed
+            }
+            Fault::Row(
+                RowKind::Leak
+                | RowKind::Duplicate
+                | RowKind::TooSmall
+                | RowKind::TooNarrow
+                | RowKind::TooShort
+                | RowKind::FewOfLabel
+                | RowKind::NullCaption
+                | RowKind::NullLabel,
+            ) => OnClean::Filtered,
+            Fault::Row(
+                RowKind::GroupLeak
+                | RowKind::SameCaption
+                | RowKind::EmptyLabel
+                | RowKind::LabelSpelling,
+            ) => OnClean::Kept,
         }
     }
 
@@ -81,7 +142,9 @@ impl Fault {
                 | RowKind::WrongFields
                 | RowKind::BadCell
                 | RowKind::Leak
-                | RowKind::GroupLeak,
+                | RowKind::GroupLeak
+                | RowKind::NullCaption
+                | RowKind::NullLabel,
             ) => Severity::Problem,
             Fault::Row(_) => Severity::Warning,
         }
@@ -101,6 +164,8 @@ impl State {
             State::TooManyPixels => "too many pixels",
             State::Unreadable => "cannot be opened",
             State::NotAClip => "not a clip",
+            State::OtherFormat => "format not read",
+            State::Remote => "URL, not downloaded",
         }
     }
 }
@@ -125,6 +190,8 @@ pub struct Finding {
     pub kind: Fault,
     /// How bad.
     pub severity: Severity,
+    /// What `holdall data clean` does with them.
+    pub on_clean: OnClean,
     /// How many rows.
     pub count: usize,
     /// Of all.
@@ -172,6 +239,9 @@ pub struct Report {
     pub validation_rows: usize,
     /// Rows that can be trained or validated on.
     pub usable_rows: usize,
+    /// Whether `holdall data clean` can copy rows of it.
+    #[serde(skip)]
+    pub has_lines: bool,
     /// Problems first.
     pub findings: Vec<Finding>,
     /// How captions repeat.

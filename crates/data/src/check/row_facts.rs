@@ -15,6 +15,7 @@ use crate::clips::{find_ffmpeg, needs_ffmpeg};
 use crate::error::DataError;
 use crate::picture::Scratch;
 use crate::source::{Media, RowFault, Source};
+use crate::stored_file::is_url;
 use crate::table::Row;
 
 /// Rows per thread that are read ahead of the looking. Between two such batches the journal is written.
@@ -33,7 +34,38 @@ pub(super) struct Facts {
     pub(super) has_fields: bool,
     /// Labels and numbers are what they should be.
     pub(super) has_values: bool,
+    /// The caption is a word for nothing, such as `nan`.
+    pub(super) has_null_caption: bool,
+    pub(super) label: LabelCell,
     pub(super) line: u32,
+}
+
+/// What the column of labels says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LabelCell {
+    /// Something, or there is no such column.
+    Good,
+    Empty,
+    /// A word for nothing, such as `nan`.
+    Null,
+}
+
+/// Words that programs write where there is nothing: pandas, Python, JavaScript, databases and spreadsheets.
+pub(super) fn is_null(text: &str) -> bool {
+    const WORDS: [&str; 10] = [
+        "nan",
+        "none",
+        "null",
+        "n/a",
+        "na",
+        "<na>",
+        "undefined",
+        "nil",
+        "#n/a",
+        "-",
+    ];
+    let text = text.trim();
+    WORDS.iter().any(|word| word.eq_ignore_ascii_case(text))
 }
 
 impl Facts {
@@ -197,7 +229,8 @@ struct Seen {
 
 fn see(waiting: &Waiting, media: Media, journal: &Journal, scratch: &mut Scratch) -> Seen {
     let old = |look| Seen { look, new_at: None };
-    if waiting.facts.look.state == State::Unnamed || waiting.same_as.is_some() {
+    let is_no_file = matches!(waiting.facts.look.state, State::Unnamed | State::Remote);
+    if is_no_file || waiting.same_as.is_some() {
         return old(waiting.facts.look);
     }
     // Before the look: a file that changes meanwhile will be looked at again.
@@ -215,10 +248,12 @@ fn see(waiting: &Waiting, media: Media, journal: &Journal, scratch: &mut Scratch
 /// What a row says; its picture is yet to be looked at.
 fn described(source: &Source, row: Row<'_>, image: &mut String, caption: &mut String) -> Facts {
     let fault = source.read_row(row, image, caption);
-    let state = match image.is_empty() {
-        true => State::Unnamed,
-        false => State::Missing,
+    let state = match image.as_str() {
+        "" => State::Unnamed,
+        image if is_url(image) => State::Remote,
+        _ => State::Missing,
     };
+    let label = source.columns.label().map(|column| row.cell(column).trim());
     let path = source.root.join(&*image);
     Facts {
         look: Look::without_file(state),
@@ -227,6 +262,17 @@ fn described(source: &Source, row: Row<'_>, image: &mut String, caption: &mut St
         has_caption: !caption.is_empty() || source.columns.caption.is_none(),
         has_fields: !matches!(fault, Some(RowFault::Fields { .. })),
         has_values: !matches!(fault, Some(RowFault::Cell { .. })),
+        // Of a template, what is filled in may be nothing: `a photo of a nan`.
+        has_null_caption: match &source.columns.caption {
+            Some(_) if is_null(caption) => true,
+            Some(template) => template.columns().any(|column| is_null(row.cell(column))),
+            None => false,
+        },
+        label: match label {
+            Some("") => LabelCell::Empty,
+            Some(label) if is_null(label) => LabelCell::Null,
+            _ => LabelCell::Good,
+        },
         line: row.line(),
     }
 }

@@ -138,7 +138,7 @@ fn class_folders_are_checked_and_not_cleaned() {
     .unwrap_err()
     .to_string();
     assert!(
-        error.contains("expected a CSV to clean, found class folders"),
+        error.contains("expected a CSV or JSON lines to clean, found class folders"),
         "{error}"
     );
 }
@@ -398,7 +398,13 @@ fn labels_with_too_few_pictures() {
     let mut config = folder.config(csv.as_bytes());
     config.data.label = Some("make".into());
     let report = checked(&config);
-    assert_eq!(found(&report), [("few_of_label".to_owned(), vec![6])]);
+    assert_eq!(
+        found(&report),
+        [
+            ("few_of_label".to_owned(), vec![6]),
+            ("empty_label".to_owned(), vec![7])
+        ]
+    );
     assert_eq!(report.labels.unwrap().few, [("BMW".to_owned(), 1)]);
     let detail = report.findings[0].examples[0].detail.as_deref();
     assert_eq!(detail, Some("1 label: BMW"));
@@ -607,4 +613,85 @@ proptest! {
             prop_assert_eq!(num_rows, file.rows);
         }
     }
+}
+
+/// What programs write where there is nothing is no caption and no label; labels that differ by case or blanks are one.
+#[test]
+fn words_for_nothing_and_two_spellings() {
+    let folder = Folder::new();
+    let mut csv = "image,caption,make\n".to_owned();
+    let rows = [
+        ("a red car", "Ford"),
+        ("nan", "Ford"),
+        ("None", "ford"),
+        ("a blue car", "Alfa Romeo"),
+        ("a green car", "alfa-romeo"),
+        ("a null car", "NULL"),
+        ("a black car", ""),
+        ("a white car", "Alfa Romeo"),
+        ("N/A", "Ford"),
+        ("nancy", "Ford"),
+    ];
+    for (at, (caption, make)) in rows.iter().enumerate() {
+        folder.write(&format!("{at}.png"), &png(40, 40, at as u8));
+        csv += &format!("{at}.png,{caption},{make}\n");
+    }
+    let mut config = folder.config(csv.as_bytes());
+    config.data.label = Some("make".into());
+    config.min_per_label = 0;
+    let report = checked(&config);
+    let names: Vec<(String, Vec<u32>)> = found(&report);
+    assert_eq!(
+        names,
+        [
+            ("null_caption".to_owned(), vec![3, 4, 10]),
+            ("null_label".to_owned(), vec![7]),
+            ("empty_label".to_owned(), vec![8]),
+            ("label_spelling".to_owned(), vec![4, 6]),
+        ]
+    );
+    let details: Vec<&str> = report.findings[3].examples[0]
+        .detail
+        .iter()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(details, ["`Alfa Romeo` = `alfa-romeo`, `Ford` = `ford`"]);
+    let on_clean: Vec<OnClean> = report
+        .findings
+        .iter()
+        .map(|finding| finding.on_clean)
+        .collect();
+    assert_eq!(
+        on_clean,
+        [
+            OnClean::Filtered,
+            OnClean::Filtered,
+            OnClean::Kept,
+            OnClean::Kept
+        ]
+    );
+    // In what a template fills in, too.
+    config.data.caption = Some("a photo of a {make}".to_owned());
+    assert_eq!(
+        found(&checked(&config))[0],
+        ("null_caption".to_owned(), vec![7])
+    );
+}
+
+/// A format that is not read is called so, and what is on the network is not said to be missing.
+#[test]
+fn formats_and_addresses_by_name() {
+    let folder = Folder::new();
+    folder.write("1.png", &png(40, 40, 1));
+    folder.write("2.heic", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic");
+    let csv = "image,caption\n1.png,a\n2.heic,b\nhttps://example.org/3.jpg,c\n";
+    let config = folder.config(csv.as_bytes());
+    let report = checked(&config);
+    assert_eq!(
+        found(&report),
+        [
+            ("remote".to_owned(), vec![4]),
+            ("other_format".to_owned(), vec![3])
+        ]
+    );
 }

@@ -1,7 +1,6 @@
 //! A file to RGB bytes, as Pillow's `convert("RGB")` gives them after `exif_transpose`: alpha is
 //! dropped, palettes are looked up, of 16 bits the upper 8 are kept.
 
-use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -17,6 +16,7 @@ use super::tiff::TiffTags;
 use super::webp::{self, CutShort};
 use super::{CHANNELS, Framing, Limits, Scratch};
 use crate::error::DataError;
+use crate::stored_file::StoredFile;
 
 /// Reads a picture into `scratch.rgb`, upright, to be resized as `framing` says, if it is. Returns width and height.
 pub(super) fn decode(
@@ -69,12 +69,11 @@ fn decode_or_panic(
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
     if let Some(Refusal { found, hint }) = refused(bytes) {
-        return Err(DataError::invalid(
-            path.display(),
-            "a JPEG, PNG, WebP, BMP or TIFF of a kind that is read",
+        return Err(DataError::PictureRefused {
+            path: path.to_owned(),
             found,
             hint,
-        ));
+        });
     }
     if jpeg::is_jpeg(bytes) {
         let (width, height, orientation) = jpeg::decode(path, bytes, scratch)?;
@@ -84,7 +83,10 @@ fn decode_or_panic(
     let mut reader = ImageReader::new(Cursor::new(bytes))
         .with_guessed_format()
         .map_err(|cause| failed(ImageError::IoError(cause)))?;
-    let Some(format) = reader.format().filter(|format| *format != ImageFormat::Pnm) else {
+    // `P5` alone makes no PNM.
+    let is_picture =
+        |format: &ImageFormat| *format != ImageFormat::Pnm || Header::of(bytes).is_some();
+    let Some(format) = reader.format().filter(is_picture) else {
         return Err(not_a_picture(path, bytes));
     };
     check_claims(path, bytes, format, scratch.limits)?;
@@ -128,30 +130,33 @@ pub(super) fn sized(buffer: &mut Vec<u8>, num_bytes: usize) {
     }
 }
 
-/// The header of a regular file, and its length; no header where it is no picture.
+/// The header of a stored picture, and its length; no header where it is no picture.
 pub(super) fn header_of(
     path: &Path,
     limits: Limits,
-) -> Result<(File, u64, Option<Header>), DataError> {
-    let (file, metadata) =
-        holdall_files::open_regular(path).map_err(|cause| match cause.kind() {
-            io::ErrorKind::NotFound => DataError::PictureMissing {
-                path: path.to_owned(),
-            },
-            io::ErrorKind::InvalidInput => DataError::PictureNotAFile {
-                path: path.to_owned(),
-                cause: cause.to_string(),
-            },
-            _ => unread(path, cause),
-        })?;
-    if metadata.len() > limits.most_file_bytes {
+) -> Result<(StoredFile, u64, Option<Header>), DataError> {
+    let mut file = StoredFile::open(path).map_err(|cause| match cause.kind() {
+        io::ErrorKind::NotFound => DataError::PictureMissing {
+            path: path.to_owned(),
+        },
+        io::ErrorKind::InvalidInput => DataError::PictureNotAFile {
+            path: path.to_owned(),
+            cause: cause.to_string(),
+        },
+        io::ErrorKind::UnexpectedEof => DataError::PictureTruncated {
+            path: path.to_owned(),
+        },
+        _ => unread(path, cause),
+    })?;
+    let file_bytes = file.num_bytes();
+    if file_bytes > limits.most_file_bytes {
         return Err(DataError::PictureFileTooLarge {
             path: path.to_owned(),
             most_bytes: limits.most_file_bytes,
         });
     }
-    let header = Header::of(&FileBytes::new(&file));
-    Ok((file, metadata.len(), header))
+    let header = Header::of(&FileBytes::new(&mut file));
+    Ok((file, file_bytes, header))
 }
 
 /// Claims what a picture costs, and reads its file into `scratch.file`. Until it is decoded, the limits are those of its header.

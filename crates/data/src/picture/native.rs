@@ -1,5 +1,5 @@
 //! A file to its own pixels: grey or RGB, 8 or 16 bits, at its own size. Segmentation reads pictures and masks this way, and more formats than
-//! the rest: GIF, PNM, and either of these packed by gzip (`im0001.ppm.gz`), because published sets of retinal vessels have them.
+//! the rest: PNM packed by gzip (`im0001.ppm.gz`), because published sets of retinal vessels have them.
 //!
 //! Alpha is dropped. A palette is looked up in a picture. In a mask it is not: a value is the index, unless all colours of the palette are
 //! greys (then it is the grey), as Pillow and numpy users know it from VOC and from DRIVE.
@@ -14,9 +14,10 @@ use image::{ColorType, ImageDecoder, ImageFormat, ImageReader};
 
 use super::decode::{check_claims, check_size, contained, not_a_picture, sized, unread, zeroed};
 use super::header::{Cost, FileBytes, Header};
-use super::refused::{Refusal, refused_native};
+use super::refused::{Refusal, refused};
 use super::{Limits, Scratch, jpeg};
 use crate::error::DataError;
+use crate::stored_file::StoredFile;
 
 /// Bits of a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,11 +140,7 @@ pub(crate) fn native_cost(path: &Path, limits: Limits) -> Result<NativeCost, Dat
 }
 
 /// The header of a PNM that gzip packed, and its size unpacked, as the last four bytes say.
-fn unpacked_size(
-    file: &mut std::fs::File,
-    file_bytes: u64,
-    limits: Limits,
-) -> Option<(Header, u64)> {
+fn unpacked_size(file: &mut StoredFile, file_bytes: u64, limits: Limits) -> Option<(Header, u64)> {
     use std::io::{Seek, SeekFrom};
     let mut magic = [0; 2];
     file.seek(SeekFrom::Start(0)).ok()?;
@@ -240,9 +237,12 @@ fn decode_or_panic(
     scratch: &mut Scratch,
     pixels: &mut Vec<u8>,
 ) -> Result<Native, DataError> {
-    if let Some(Refusal { found, hint }) = refused_native(bytes) {
-        let expected = "a JPEG, PNG, WebP, BMP, TIFF, GIF or PNM of a kind that is read";
-        return Err(DataError::invalid(path.display(), expected, found, hint));
+    if let Some(Refusal { found, hint }) = refused(bytes) {
+        return Err(DataError::PictureRefused {
+            path: path.to_owned(),
+            found,
+            hint,
+        });
     }
     if jpeg::is_jpeg(bytes) {
         return decode_jpeg(path, bytes, scratch, pixels);

@@ -1,4 +1,4 @@
-//! Kinds of pictures that are not read, by their names: a user who reads "a GIF" knows what to do, one who reads "invalid
+//! Kinds of pictures that are not read, by their names: a user who reads "a HEIC" knows what to do, one who reads "invalid
 //! signature" does not. Only beginnings and headers are looked at.
 
 use super::tiff::{self, TiffTags};
@@ -16,7 +16,6 @@ const SAVE_FRAMES: &str = "save its frames, or the first of them, as PNG or JPEG
 
 /// Where a format puts its name, and what it is called.
 const FORMATS: &[(usize, &[u8], &str, &str)] = &[
-    (0, b"GIF8", "a GIF", SAVE_FRAMES),
     (4, b"ftypavif", "an AVIF", SAVE_AS_PNG),
     (4, b"ftypavis", "an animated AVIF", SAVE_FRAMES),
     (4, b"ftyphei", "a HEIC", SAVE_AS_PNG),
@@ -36,14 +35,6 @@ const FORMATS: &[(usize, &[u8], &str, &str)] = &[
     (0, b"II+\0", "a BigTIFF", "save it as TIFF or PNG"),
     (0, b"MM\0+", "a BigTIFF", "save it as TIFF or PNG"),
 ];
-
-/// The kind of a file that is not read at its own size, if it is one: there a GIF is read, its first frame.
-pub(super) fn refused_native(bytes: &[u8]) -> Option<Refusal> {
-    match bytes.starts_with(b"GIF8") {
-        true => None,
-        false => refused(bytes),
-    }
-}
 
 /// The kind of a file that is not read, if it is one.
 pub(super) fn refused(bytes: &[u8]) -> Option<Refusal> {

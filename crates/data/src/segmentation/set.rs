@@ -16,6 +16,7 @@ use crate::config::{Augment, DataConfig, FieldOfViewChoice, Validation};
 use crate::error::DataError;
 use crate::picture::{self, Limits, Native, Scratch};
 use crate::samples::{Companions, Samples, SamplesBuilder};
+use crate::shards;
 use crate::split::held_out;
 use crate::words::{counted, percent};
 
@@ -174,7 +175,7 @@ impl Found {
             (true, Some(folder)) => folder,
             _ => root,
         };
-        if root.is_file() {
+        if root.is_file() || (shards::are_meant(root) && !layout::is_layout(root)?) {
             let layout = table::read(config, root)?;
             return Ok(Found {
                 layout,
@@ -238,7 +239,7 @@ fn split(
     match &config.validation {
         Validation::None => Ok((pairs, Held::Own(Vec::new()), own_test)),
         // The name of a split, where there is no such file.
-        Validation::File { path, .. } if !path.exists() => {
+        Validation::File { path, .. } if !path.exists() && !shards::are_meant(path) => {
             let name = path
                 .file_name()
                 .map(|name| name.to_string_lossy().to_lowercase());

@@ -36,12 +36,17 @@ pub(super) fn read(config: &DataConfig, csv: &Path) -> Result<Layout, DataError>
     };
     let split = match &config.validation {
         Validation::Column { column, .. } => Some(table.column("validation", column)?),
+        // Shards that are called `train` and `val`.
+        Validation::Share { .. } => match table.split_column() {
+            Some(name) => table.position(name)?,
+            None => None,
+        },
         _ => None,
     };
     let mut layout = Layout {
         root: match &config.image_root {
-            Some(root) => root.clone(),
-            None => table.folder().to_owned(),
+            Some(root) if !table.has_own_root() => root.clone(),
+            _ => table.folder().to_owned(),
         },
         notes,
         ..Layout::default()

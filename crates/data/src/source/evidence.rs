@@ -65,7 +65,7 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
         }
     }
     let csv = find(config.train.as_deref())?.csv;
-    if csv.is_dir() {
+    if csv.is_dir() && class_folders::is_layout(&csv)? {
         let reason = format!("{} has a folder per class", csv.display());
         return is(EvidenceKind::Labels, reason);
     }
@@ -94,6 +94,15 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
             EvidenceKind::Labels,
             format!("{} and no captions", has(column)),
         ),
+        None if csv.is_dir() && table.columns().len() == 1 => Err(DataError::invalid(
+            csv.display(),
+            "something to learn: a folder per class, a caption.txt beside each picture, or a CSV",
+            "pictures alone",
+            format_args!(
+                "move pictures of a class into a folder of its name, or write 1.txt beside 1.jpg; `holdall predict RUN {}` needs neither",
+                csv.display()
+            ),
+        )),
         None => Err(DataError::invalid(
             csv.display(),
             "a column of captions, labels, masks or clips",
@@ -106,7 +115,7 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
 /// Why a table is one of clips, if it is.
 fn clips_of_table(config: &DataConfig) -> Result<Option<String>, DataError> {
     let csv = find(config.train.as_deref())?.csv;
-    if csv.is_dir() {
+    if csv.is_dir() && class_folders::is_layout(&csv)? {
         return Ok(None);
     }
     let table = Table::open_separated(&csv, config.separator)?;

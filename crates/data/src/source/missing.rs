@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 use super::{Media, Source};
+use crate::columns::not_downloaded;
 use crate::config::{BadPictures, DataConfig};
 use crate::error::DataError;
 use crate::samples::Samples;
+use crate::stored_file;
 use crate::words::thousands;
 
 /// From here on, looking whether files exist is worth more than one thread.
@@ -71,8 +73,17 @@ pub(super) fn check_images(
     Err(DataError::MissingImages {
         path: source.path(),
         row,
-        hint: hint_on_root(source, &image),
-        image,
+        hint: match stored_file::is_url(samples.image(sample)) {
+            true => not_downloaded(
+                source.table.path(),
+                Some(&source.table.columns()[source.columns.image]),
+            ),
+            false => hint_on_root(source, &image),
+        },
+        image: match stored_file::is_url(samples.image(sample)) {
+            true => PathBuf::from(samples.image(sample)),
+            false => image,
+        },
         num_missing,
         num_images,
         media: source.media,
@@ -85,7 +96,7 @@ fn missing_images(samples: &Samples, media: Media) -> Missing {
     let look = |path: &mut PathBuf, sample: usize| {
         samples.image_path_into(sample, path);
         let is_there = match media {
-            Media::Pictures => path.is_file(),
+            Media::Pictures => stored_file::stamp(path).is_some(),
             // A clip may be a folder of frames.
             Media::Clips => path.exists(),
         };

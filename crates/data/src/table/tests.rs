@@ -88,7 +88,7 @@ fn says_which_row_is_wrong() {
         error(b"a,b\r\n1,2\r\n1,2,3\r\n")
             .contains("row 3: expected 2 fields as in the header, found 3")
     );
-    assert!(error(b"a,b\n1,2\n1,\xff\n").contains("row 3: expected UTF-8"));
+    assert!(error(b"a,b\n1,\xc3\xa4\n1,\xff\n").contains("row 3: expected UTF-8"));
     let missing = Table::open(Path::new("/nowhere/cars.csv")).unwrap_err();
     assert!(matches!(missing, DataError::NoFile { .. }));
 }
@@ -246,5 +246,81 @@ fn columns_are_separated_by_what_the_header_has() {
     assert_eq!(
         asked.rows().unwrap().read().unwrap().unwrap().cell(1),
         "3;4"
+    );
+}
+
+#[test]
+fn letters_of_other_encodings_are_converted_and_it_is_said() {
+    let written = Written::new(b"image;caption\n1.jpg;caf\xe9\n2.jpg;\x80 5\n");
+    let table = written.table();
+    assert!(
+        table.notes()[1].contains("cars.csv is Latin-1"),
+        "{:?}",
+        table.notes()
+    );
+    let mut rows = table.rows().unwrap();
+    assert_eq!(rows.read().unwrap().unwrap().cell(1), "café");
+    let row = rows.read().unwrap().unwrap();
+    assert_eq!((row.cell(1), row.line()), ("€ 5", 3));
+    assert_eq!(row.raw(), "2.jpg;€ 5".as_bytes());
+    let text = "\u{feff}image\tcaption\r\n1.jpg\tcafé\r\n";
+    let bytes: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let written = Written::new(&bytes);
+    let table = written.table();
+    assert_eq!(table.columns(), ["image", "caption"]);
+    assert!(
+        table.notes()[0].contains("separated by tabs"),
+        "{:?}",
+        table.notes()
+    );
+    assert!(table.notes()[1].contains("UTF-16"), "{:?}", table.notes());
+    let mut rows = table.rows().unwrap();
+    assert_eq!(rows.read().unwrap().unwrap().cell(1), "café");
+    assert_eq!(rows.header(), "image\tcaption".as_bytes());
+}
+
+#[test]
+fn json_lines_are_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metadata.jsonl");
+    let text = "{\"file_name\": \"1.jpg\", \"n\": 1.5, \"in\": {\"a\": [1, \"x\"], \"b\": null}}\n\n\
+                {\"text\": \"a, \\\"b\\\"\", \"file_name\": \"2.jpg\", \"ok\": true}\r\n";
+    fs::write(&path, text).unwrap();
+    let table = Table::open(&path).unwrap();
+    assert_eq!(
+        table.columns(),
+        ["file_name", "n", "in.a", "in.b", "text", "ok"]
+    );
+    let mut rows = table.rows().unwrap();
+    let row = rows.read().unwrap().unwrap();
+    let cells: Vec<&str> = row.cells().collect();
+    assert_eq!(cells, ["1.jpg", "1.5", "1|x", "", "", ""]);
+    let row = rows.read().unwrap().unwrap();
+    let cells: Vec<&str> = row.cells().collect();
+    assert_eq!(
+        (cells, row.line()),
+        (vec!["2.jpg", "", "", "", "a, \"b\"", "true"], 3)
+    );
+    assert!(row.raw().starts_with(b"{\"text\"") && row.raw().ends_with(b"}"));
+    assert!(rows.read().unwrap().is_none());
+    assert!(rows.header().is_empty());
+    for (text, expected) in [
+        (
+            "{\"a\": 1}\n[1]\n",
+            "row 2: expected a JSON object, found a list",
+        ),
+        ("{\"a\": \n", "row 1: expected a JSON object, found column"),
+        ("\n", "expected a JSON object per line"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = Table::open(&path).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let array = folder.path().join("photos.json");
+    fs::write(&array, "[{}]").unwrap();
+    let error = Table::open(&array).unwrap_err().to_string();
+    assert!(
+        error.contains("jq -c '.[]'") && error.contains("photos.jsonl"),
+        "{error}"
     );
 }

@@ -130,6 +130,91 @@ fn tables() {
     .run();
 }
 
+#[test]
+fn json_lines() {
+    let texts = [
+        "{\"file_name\": \"1.jpg\", \"text\": \"a red car\"}\n{\"file_name\": \"2.jpg\"}\n",
+        "\u{feff}{\"image\": {\"path\": \"1.jpg\", \"size\": [1, 2.5e3, null]}, \"ok\": true}\r\n\r\n{}\n",
+        "{\"a\": \"\\u00e4\\n\", \"b\": [[], {\"c\": 1}]}",
+    ];
+    let seeds = texts.map(|text| text.as_bytes().to_vec()).to_vec();
+    let most_bytes = 1 << 14;
+    Target {
+        name: "json_lines",
+        read: hostile::json_lines,
+        seeds: vec![seeds],
+        num_cases: 4_000,
+        most_bytes,
+        // A digit of a list is a value of 72 bytes, in vectors that double as they grow; keys name columns.
+        peak_bytes: 512 * most_bytes as u64 + (1 << 20),
+        cost: None,
+    }
+    .run();
+}
+
+#[test]
+fn tars() {
+    let most_bytes = 1 << 16;
+    Target {
+        name: "tar",
+        read: hostile::tar,
+        seeds: vec![vec![small_tar()]],
+        num_cases: 4_000,
+        most_bytes,
+        peak_bytes: 512 * most_bytes as u64 + (1 << 20),
+        cost: None,
+    }
+    .run();
+}
+
+#[test]
+fn parquet_files() {
+    let folder = fixtures().join("parquet");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "parquet"))
+        .collect();
+    files.sort();
+    let seeds = files.iter().map(|path| vec![fs::read(path).unwrap()]);
+    Target {
+        name: "parquet",
+        read: hostile::parquet,
+        seeds: seeds.collect(),
+        num_cases: 4_000,
+        most_bytes: 1 << 16,
+        // Of each of 13 columns a page of 1 MiB as stored, as unpacked, and a dictionary with its places; the window of a codec of one.
+        peak_bytes: 13 * (6 << 20) + (32 << 20),
+        cost: None,
+    }
+    .run();
+}
+
+/// A shard of two samples.
+fn small_tar() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (name, contents) in [
+        ("a/000.jpg", &b"not a picture, but who looks"[..]),
+        ("a/000.txt", b"a red car"),
+        ("a/000.json", br#"{"make": "Ford", "size": {"w": 7}}"#),
+        ("a/001.mask.png", b"no mask"),
+        ("a/001.cls", b"3"),
+    ] {
+        let mut header = [0; 512];
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        header[124..136].copy_from_slice(format!("{:011o}\0", contents.len()).as_bytes());
+        header[148..156].fill(b' ');
+        header[156] = b'0';
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        bytes.extend(header);
+        bytes.extend(contents);
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+    }
+    bytes.resize(bytes.len() + 1024, 0);
+    bytes
+}
+
 /// Pictures of a megapixel each, whole and mutated: what the small ones leave of the stated peak.
 #[test]
 fn large_pictures() {
@@ -166,6 +251,9 @@ fn what_once_broke_a_reader_does_so_no_more() {
             ("picture", hostile::picture, hostile::LIMITS.peak_bytes()),
             ("mask", hostile::mask, hostile::LIMITS.peak_bytes()),
             ("clip", hostile::clip, hostile::LIMITS.peak_bytes()),
+            ("json_lines", hostile::json_lines, u64::MAX),
+            ("tar", hostile::tar, u64::MAX),
+            ("parquet", hostile::parquet, u64::MAX),
         ] {
             let began = Instant::now();
             let (_, peak) = counting::peak_of(|| read(&bytes));
@@ -304,7 +392,7 @@ fn fixtures() -> PathBuf {
 /// The fixture pictures of each format, those that are refused among them.
 fn pictures_by_format() -> Vec<Vec<Vec<u8>>> {
     let by_format = pictures_in(&["pictures", "pictures/refused"]);
-    assert_eq!(by_format.len(), 6);
+    assert_eq!(by_format.len(), 9);
     by_format
 }
 
@@ -379,7 +467,10 @@ fn pictures_in(folders: &[&str]) -> Vec<Vec<Vec<u8>>> {
                 .extension()
                 .and_then(|e| e.to_str())
                 .unwrap_or_default();
-            if matches!(extension, "jpg" | "png" | "webp" | "bmp" | "tif" | "gif") {
+            if matches!(
+                extension,
+                "jpg" | "png" | "webp" | "bmp" | "tif" | "gif" | "ppm" | "pgm" | "pbm"
+            ) {
                 let group = by_format.entry(extension.to_owned()).or_default();
                 group.push((path.clone(), fs::read(&path).unwrap()));
             }

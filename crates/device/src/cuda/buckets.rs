@@ -54,7 +54,7 @@ pub(super) fn buckets(plan: &StepPlan, program: &Program) -> Vec<Bucket> {
                 place.slot_stride == 0 && written.start < own.end && own.start < written.end
             })
         };
-        let instructions = program.instructions.iter();
+        let mut instructions = program.instructions.iter();
         let last = instructions.rposition(|one| one.outputs.iter().any(writes));
         final_after.extend(last.map(|last| (last, *place)));
     }

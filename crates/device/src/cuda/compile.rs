@@ -16,8 +16,7 @@ use super::libraries::{self, Missing};
 /// What every kernel file begins with.
 const COMMON: &str = include_str!("kernels/common.cuh");
 
-/// Where cubins are kept, instead of the user's cache folder.
-pub const CACHE_VARIABLE: &str = "HOLDALL_CACHE";
+pub use holdall_files::CACHE_VARIABLE;
 
 /// Why a kernel has no cubin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -189,20 +188,7 @@ fn file_in(
 
 /// Where [`cached`] keeps cubins; `None` where the environment names no folder for such things.
 pub fn cache_folder() -> Option<PathBuf> {
-    let folder = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    let base = || match cfg!(windows) {
-        true => Some(folder("LOCALAPPDATA")?.join("holdall")),
-        false => Some(
-            folder("XDG_CACHE_HOME")
-                .or_else(|| Some(folder("HOME")?.join(".cache")))?
-                .join("holdall"),
-        ),
-    };
-    Some(folder(CACHE_VARIABLE).or_else(base)?.join("cubins"))
+    Some(holdall_files::cache_folder()?.join("cubins"))
 }
 
 /// 128 bits, so that two sources do not meet. The hash may change with the toolchain: then all is compiled once more.

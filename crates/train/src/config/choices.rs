@@ -172,7 +172,10 @@ pub enum Schedule {
     /// Half a cosine, down to `lr_end`.
     #[default]
     Cosine,
+    /// A straight line, down to `lr_end`.
+    Linear,
     /// It stays.
+    #[serde(alias = "constant_with_warmup")]
     Constant,
 }
 

@@ -36,7 +36,15 @@ pub(super) fn explain(error: &Error, source: &Source, tree: Option<&LocatedValue
     let path = location
         .and_then(|location| tree?.path_at(location.line(), location.column()))
         .filter(|path| !path.is_empty() && !is_about_a_key(error));
-    let Complaint { what, hint } = complaint(error);
+    let Complaint { what, hint } = match (path.as_deref(), error.without_snippet()) {
+        (Some("memory" | "host_memory"), Error::QuotingRequired { value, .. }) => {
+            Complaint::new(format!("{value} what?")).hint(format!(
+                "`{}: {value}GiB`, or {value}GB, {value}%",
+                path.as_deref().unwrap_or_default()
+            ))
+        }
+        _ => complaint(error),
+    };
     let lines = match error.without_snippet() {
         Error::SerdeUnknownField { field, .. } => {
             let layer = tree.map(LocatedValue::value).unwrap_or_default();

@@ -9,11 +9,15 @@ use super::pytorch_keys::answer_to;
 
 /// Other names of keys: section, name, the key that is meant. `serde(alias)` accepts them; layers are merged under the
 /// key that is meant.
-pub(super) const ALIASES: [(&str, &str, &str); 1] = [(
-    "train",
-    "gradient_accumulation_steps",
-    "gradient_accumulation",
-)];
+pub(super) const ALIASES: [(&str, &str, &str); 3] = [
+    (
+        "train",
+        "gradient_accumulation_steps",
+        "gradient_accumulation",
+    ),
+    ("train", "scheduler", "schedule"),
+    ("train", "lr_scheduler_type", "schedule"),
+];
 
 /// How near a key must be to be offered, by Jaro and Winkler.
 const NEAR: f64 = 0.85;
@@ -88,6 +92,49 @@ pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, known)| known)
 }
 
+/// The line of a config that a hint has in backquotes, as it is typed: `image_root: .` is `--set data.image_root=.`.
+pub fn as_typed(hint: &str) -> Option<String> {
+    if hint.contains("--") {
+        return None;
+    }
+    let mut quoted = hint.split('`').skip(1).step_by(2);
+    quoted.find_map(|line| {
+        let (key, _) = line.split_once(": ")?;
+        let is_key = |c: char| c.is_ascii_lowercase() || c == '_';
+        if !key.chars().all(is_key) {
+            return None;
+        }
+        let sections = sections();
+        let has_key = |section: &&Section| section.keys.iter().any(|known| known == key);
+        // `label` is one of the data and a loss; hints are about data.
+        let of_data = sections
+            .iter()
+            .find(|section| section.path == "data" && has_key(section));
+        let section = of_data.or_else(|| sections.iter().find(has_key))?;
+        let mut path = match section.path.as_str() {
+            "" => key.to_owned(),
+            path => format!("{path}.{key}"),
+        };
+        let mut value = line.split_once(": ")?.1.trim();
+        // `data: {label: COLUMN}` goes on inside.
+        while let Some(inside) = value
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'))
+            && sections.iter().any(|section| section.path == path)
+            && !inside.contains([',', '{'])
+        {
+            let (key, inner) = inside.split_once(": ")?;
+            path = format!("{path}.{}", key.trim());
+            value = inner.trim();
+        }
+        let value = value.trim_matches('"');
+        Some(match value.contains([' ', '{', '[', '*', '$', '|']) {
+            true => format!("--set '{path}={value}'"),
+            false => format!("--set {path}={value}"),
+        })
+    })
+}
+
 /// What to say of a key that its section, which has the `expected` ones, does not have.
 pub(super) fn hint_for_unknown(key: &str, expected: &[&str]) -> String {
     let sections = sections();
@@ -146,6 +193,34 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_for_a_file_can_be_typed() {
+        for (hint, expected) in [
+            (
+                "`image_root: .` would find it",
+                Some("--set data.image_root=."),
+            ),
+            (
+                "say what is to be learnt: `caption: COLUMN` or `label: COLUMN` under `data:`",
+                Some("--set data.caption=COLUMN"),
+            ),
+            (
+                "name it, or write a template: `caption: \"a photo of a {make}\"`",
+                Some("--set 'data.caption=a photo of a {make}'"),
+            ),
+            (
+                "`train: {max_steps: 1000}` counts",
+                Some("--set train.max_steps=1000"),
+            ),
+            ("`memory: 8GiB`, 8GB", Some("--set memory=8GiB")),
+            ("`holdall data clean x.csv` writes: `a: b`", None),
+            ("name the file: `--out RUN`", None),
+            ("check the path", None),
+        ] {
+            assert_eq!(as_typed(hint).as_deref(), expected, "{hint}");
+        }
+    }
+
+    #[test]
     fn the_nearest_key_is_offered_where_it_is_near() {
         let here = ["batch_size", "epochs", "lr"];
         let hint = |key| hint_for_unknown(key, &here);
@@ -161,8 +236,9 @@ mod tests {
 
     #[test]
     fn every_alias_is_accepted() {
-        for (section, alias, _) in ALIASES {
-            let text = format!("{section}: {{{alias}: 1}}");
+        for (section, alias, key) in ALIASES {
+            let value = if key == "schedule" { "linear" } else { "1" };
+            let text = format!("{section}: {{{alias}: {value}}}");
             serde_saphyr::from_str::<RunConfig>(&text).unwrap();
         }
     }

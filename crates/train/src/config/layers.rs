@@ -13,7 +13,7 @@ use super::RunConfig;
 use super::explain::explain;
 use super::keys::ALIASES;
 use super::located_value::LocatedValue;
-use super::paths::start_paths_at;
+use super::paths::{expand_home, start_paths_at};
 use super::validate::check_numbers;
 use crate::error::TrainError;
 
@@ -116,6 +116,7 @@ fn lay_file(path: &Path, chain: &mut Vec<PathBuf>, whole: &mut Value) -> Result<
         chain.push(found);
         lay_file(&base_path, chain, whole)?;
     }
+    expand_home(&mut layer);
     start_paths_at(folder, &mut layer);
     lay_over(whole, layer, "");
     Ok(())
@@ -154,7 +155,8 @@ fn read_set(typed: &str) -> Result<Value, TrainError> {
     }
     let indent = " ".repeat(2 * steps.len());
     text += &format!(" {}", value.replace('\n', &format!("\n{indent}")));
-    let (_, layer) = check(&text, &Source::Set { key, typed })?;
+    let (_, mut layer) = check(&text, &Source::Set { key, typed })?;
+    expand_home(&mut layer);
     Ok(layer)
 }
 

@@ -43,6 +43,7 @@ pub use self::freeze::{Freeze, FrozenShare, covers};
 pub use self::generation_section::{
     EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
 };
+pub use self::keys::as_typed;
 pub use self::layers::lay_batch_numbers;
 pub use self::lora_section::{LoraSection, LoraTargets};
 pub use self::rates::{RatesByName, matches};
@@ -102,6 +103,8 @@ pub struct RunConfig {
     pub seed: u64,
     /// The run's folder, relative to where the command was typed.
     pub out: Option<PathBuf>,
+    /// Name of the run's folder in `runs`, where `out` names none; that of the data or of the config by default.
+    pub run_name: Option<String>,
 }
 
 impl Default for RunConfig {
@@ -127,6 +130,7 @@ impl Default for RunConfig {
             prefetch: Count::Auto,
             seed: 0,
             out: None,
+            run_name: None,
         }
     }
 }

@@ -7,6 +7,36 @@ use serde_json::Value;
 
 use super::RunConfig;
 
+/// Writes out what `~` stands for in the paths of a layer: nobody else does, where no shell has seen them.
+pub(super) fn expand_home(layer: &mut Value) {
+    let home = std::env::var_os("HOME").or_else(|| std::env::var_os("USERPROFILE"));
+    let Some(home) = home.filter(|home| !home.is_empty()) else {
+        return;
+    };
+    let home = PathBuf::from(home);
+    let pointers = [
+        "/out",
+        "/model",
+        "/data/train",
+        "/data/image_root",
+        "/data/validation",
+        "/data/validation/file",
+        "/data/tokenizer",
+        "/video_text/cache_folder",
+        "/video_text/text_model",
+        "/video_text/tokenizer",
+        "/train/lora/adapter",
+    ];
+    for pointer in pointers {
+        if let Some(Value::String(path)) = layer.pointer_mut(pointer) {
+            let below = path.strip_prefix("~/").or((path == "~").then_some(""));
+            if let Some(below) = below {
+                *path = home.join(below).display().to_string();
+            }
+        }
+    }
+}
+
 /// Makes the paths of a layer start at the folder of its file.
 pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
     let start = |value: &mut Value| {
@@ -138,6 +168,25 @@ mod tests {
         assert_eq!(adapter, Some(folder.path().join("before")));
         let defaults = RunConfig::default();
         assert_eq!(parse(&defaults.resolved()).unwrap(), defaults);
+    }
+
+    #[test]
+    fn a_tilde_is_the_home_folder() {
+        let Some(home) = std::env::var_os("HOME").map(PathBuf::from) else {
+            return;
+        };
+        let files = [(
+            "run.yml",
+            "data: {train: ~/cars.csv, validation: {file: ~/val.csv}}\nout: ~/runs/1\n",
+        )];
+        let folder = folder(&files);
+        let sets = ["data.image_root=~/pictures".to_owned()];
+        let config = RunConfig::load(Some(&folder.path().join("run.yml")), &sets).unwrap();
+        assert_eq!(config.data.train, Some(home.join("cars.csv")));
+        assert_eq!(config.data.image_root, Some(home.join("pictures")));
+        assert_eq!(config.out, Some(home.join("runs/1")));
+        let validation = config.data.validation;
+        assert_eq!(validation, Validation::file(home.join("val.csv")));
     }
 
     #[cfg(unix)]

@@ -259,8 +259,8 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`train: {warmup: 5%}` is a share of all steps",
     },
     Brought {
-        keys: &["scheduler", "lr_scheduler", "lr_scheduler_type"],
-        answer: "`train: {schedule: cosine}`, or constant",
+        keys: &["lr_scheduler", "lr_schedule"],
+        answer: "`train: {schedule: cosine}`, or linear, constant",
     },
     Brought {
         keys: &["min_lr", "eta_min", "lr_min"],
@@ -353,8 +353,66 @@ pub static BROUGHT: &[Brought] = &[
         answer: "`--resume` on the command line, with the run's folder as `--out`",
     },
     Brought {
-        keys: &["output_dir", "save_dir", "checkpoint_dir", "log_dir"],
+        keys: &[
+            "output_dir",
+            "save_dir",
+            "checkpoint_dir",
+            "log_dir",
+            "logging_dir",
+        ],
         answer: "`out: RUN`, or `--out RUN`: one folder holds all of a run",
+    },
+    Brought {
+        keys: &[
+            "wandb",
+            "use_wandb",
+            "wandb_project",
+            "wandb_entity",
+            "report_to",
+            "tensorboard",
+            "use_tensorboard",
+            "logger",
+        ],
+        answer: "`--tensorboard` on the command line writes event files into the run's folder, which `wandb sync RUN/tensorboard` uploads; \
+                 `holdall report RUN` is one HTML file",
+    },
+    Brought {
+        keys: &[
+            "logging_steps",
+            "log_interval",
+            "log_every",
+            "log_every_n_steps",
+            "log_freq",
+            "print_freq",
+        ],
+        answer: "nothing to do, leave it out: every step is a line of metrics.jsonl",
+    },
+    Brought {
+        keys: &[
+            "world_size",
+            "local_rank",
+            "num_processes",
+            "nproc_per_node",
+            "distributed",
+            "ddp",
+            "dist_backend",
+            "ddp_backend",
+            "strategy",
+        ],
+        answer: "`--processes 4` on the command line starts four processes, one per device; `mpirun -n 8 holdall train ...` or srun does on \
+                 several machines; `effective_batch` is the total of all",
+    },
+    Brought {
+        keys: &["gpus", "num_gpus", "n_gpu", "n_gpus", "devices", "gpu_ids"],
+        answer: "`--processes 2` on the command line takes two GPUs, one process each; `--device cuda:1` takes the second alone",
+    },
+    Brought {
+        keys: &["max_train_steps", "num_training_steps", "total_steps"],
+        answer: "`train: {max_steps: 1000}` counts optimizer steps",
+    },
+    Brought {
+        keys: &["experiment_name", "exp_name"],
+        answer: "`run_name: cars`, or `out: runs/cars`",
     },
     Brought {
         keys: &["drop_last"],
@@ -537,7 +595,7 @@ pub static BROUGHT: &[Brought] = &[
     },
     Brought {
         keys: &["scheduler_name"],
-        answer: "`train: {schedule: cosine}`, or constant: both begin with a warmup",
+        answer: "`train: {schedule: cosine}`, or linear, constant: all begin with a warmup",
     },
     Brought {
         keys: &["loss_weights"],

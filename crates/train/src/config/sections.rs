@@ -28,6 +28,8 @@ pub struct TrainSection {
     pub recompute: RecomputeChoice,
     /// Times that the data is seen.
     pub epochs: usize,
+    /// Optimizer steps of the run, instead of `epochs`.
+    pub max_steps: Option<usize>,
     /// Learning rate of the model.
     pub lr: f64,
     /// Learning rate of heads and classifiers.
@@ -37,10 +39,11 @@ pub struct TrainSection {
     /// What is not trained.
     pub freeze: Freeze,
     /// How the learning rate moves after the warmup.
+    #[serde(alias = "scheduler", alias = "lr_scheduler_type")]
     pub schedule: Schedule,
     /// How long the learning rate rises at the start.
     pub warmup: Warmup,
-    /// Share of the learning rate that is left at the end of a cosine.
+    /// Share of the learning rate that is left at the end of a cosine or a line.
     pub lr_end: f64,
     /// Bound on the global gradient norm.
     #[serde(with = "real_or_none")]
@@ -82,6 +85,22 @@ pub struct TrainSection {
     pub best_metric: Option<String>,
 }
 
+impl TrainSection {
+    /// Optimizer steps of a run whose epochs have so many.
+    pub fn total_steps(&self, steps_per_epoch: u64) -> u64 {
+        match self.max_steps {
+            Some(steps) => steps as u64,
+            None => steps_per_epoch * self.epochs as u64,
+        }
+    }
+
+    /// Epochs that such a run begins.
+    pub fn epochs_begun(&self, steps_per_epoch: u64) -> u64 {
+        self.total_steps(steps_per_epoch)
+            .div_ceil(steps_per_epoch.max(1))
+    }
+}
+
 impl Default for TrainSection {
     fn default() -> TrainSection {
         TrainSection {
@@ -90,6 +109,7 @@ impl Default for TrainSection {
             gradient_accumulation: None,
             recompute: RecomputeChoice::Auto,
             epochs: 10,
+            max_steps: None,
             lr: 2e-5,
             lr_head: 1e-3,
             lr_by: RatesByName::default(),

@@ -215,6 +215,13 @@ fn check_moments(train: &TrainSection) -> Result<(), Wrong> {
         "at least 1",
         "`holdall plan` looks at a run without training",
     )?;
+    check(
+        train.max_steps != Some(0),
+        "train.max_steps",
+        0,
+        "at least 1",
+        "leave it out, and `epochs` say how long a run is",
+    )?;
     for (key, share) in [
         ("train.dropout", train.dropout),
         ("train.stochastic_depth", train.stochastic_depth),

@@ -76,23 +76,17 @@ impl Values for StateTensor<'_> {
             StateTensor::Elsewhere(tensor) => tensor,
         };
         let bytes = tensor.fetch().map_err(io::Error::other)?;
+        let halves = || {
+            let halves = bytes.as_chunks().0.iter();
+            halves.map(|two| u16::from_le_bytes(*two)).collect()
+        };
         let elements = match tensor.format {
-            ElementFormat::F32 => Elements::F32(Cow::Owned(
-                bytes
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .map(|four| f32::from_le_bytes(*four))
-                    .collect(),
-            )),
-            ElementFormat::Bf16 => Elements::Bf16(Cow::Owned(
-                bytes
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .map(|two| u16::from_le_bytes(*two))
-                    .collect(),
-            )),
+            ElementFormat::F32 => {
+                let words = bytes.as_chunks().0.iter();
+                Elements::F32(words.map(|four| f32::from_le_bytes(*four)).collect())
+            }
+            ElementFormat::Bf16 => Elements::Bf16(Cow::Owned(halves())),
+            ElementFormat::F16 => Elements::F16(Cow::Owned(halves())),
             ElementFormat::U8 => Elements::U8(Cow::Owned(bytes)),
         };
         Ok(elements)
@@ -106,7 +100,7 @@ fn bytes_of(elements: &Elements<'_>) -> Vec<u8> {
             .iter()
             .flat_map(|value| value.to_le_bytes())
             .collect(),
-        Elements::Bf16(values) => values
+        Elements::Bf16(values) | Elements::F16(values) => values
             .iter()
             .flat_map(|value| value.to_le_bytes())
             .collect(),

@@ -251,10 +251,9 @@ fn table_without_labels(config: &RunConfig) -> Result<Option<Table>, TrainError>
         return Ok(None);
     }
     let found = find(data.train.as_deref())?;
-    match found.csv.is_dir() {
-        true => Ok(None),
-        false => Ok(Some(Table::open_separated(&found.csv, data.separator)?)),
-    }
+    let table = Table::open_separated(&found.csv, data.separator)?;
+    // Class folders are labels themselves.
+    Ok((!table.is_listing()).then_some(table))
 }
 
 /// What a model with labels is evaluated on: the column that is called `make` or `label`, if there is one.

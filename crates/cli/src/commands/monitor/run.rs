@@ -12,7 +12,7 @@ use holdall_telemetry::run_files::{
     self, CONFIG_FILE, EvaluationLine, FAILURE_FILE, LOG_TAIL_BYTES, Loss, METRICS_FILE,
     MetricsLine, PLAN_FILE, Plan, ProcessesOfStep, SUMMARY_FILE, StepLine, Summary,
 };
-use holdall_train::config::RunConfig;
+use holdall_train::config::{RunConfig, TrainSection};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 
@@ -101,7 +101,7 @@ pub struct RunWatch {
     plan: File<Plan>,
     summary: File<Summary>,
     /// Of `config.yml`, when it was written so.
-    epochs: (Option<SystemTime>, Option<u64>),
+    length: (Option<SystemTime>, Option<TrainSection>),
 }
 
 /// What the newest lines say.
@@ -157,7 +157,7 @@ impl RunWatch {
             samples_per_s: Curve::default(),
             plan: File::new(PLAN_FILE),
             summary: File::new(SUMMARY_FILE),
-            epochs: (None, None),
+            length: (None, None),
         }
     }
 
@@ -173,7 +173,7 @@ impl RunWatch {
             News::Restart => *sample = None,
             News::Line(line) => *sample = serde_json::from_slice(line).ok().or(sample.take()),
         });
-        self.read_epochs();
+        self.read_length();
         let quiet = find::last_written(&self.folder)
             .map(|last| SystemTime::now().duration_since(last).unwrap_or_default());
         self.reading(find::trainer_of(&self.folder), quiet)
@@ -209,12 +209,12 @@ impl RunWatch {
         });
     }
 
-    fn read_epochs(&mut self) {
+    fn read_length(&mut self) {
         let written = written(&self.folder, CONFIG_FILE);
-        if written != self.epochs.0 {
+        if written != self.length.0 {
             let path = self.folder.join(CONFIG_FILE);
             let config = RunConfig::load(Some(&path), &[]).ok();
-            self.epochs = (written, config.map(|config| config.train.epochs as u64));
+            self.length = (written, config.map(|config| config.train));
         }
     }
 
@@ -244,7 +244,13 @@ impl RunWatch {
         let recent = |value: f64| (seconds > 0.0).then(|| value / seconds);
         let steps = summary.steps.or_else(|| {
             let per_epoch = seen.steps_per_epoch?;
-            per_epoch.checked_mul(self.epochs.1?)
+            Some(self.length.1.as_ref()?.total_steps(per_epoch))
+        });
+        let epochs = self.length.1.as_ref().and_then(|train| {
+            match (train.max_steps, seen.steps_per_epoch) {
+                (None, _) => Some(train.epochs as u64),
+                (Some(_), per_epoch) => Some(train.epochs_begun(per_epoch?)),
+            }
         });
         let pid = training.and_then(|training| training.pid);
         let is_running = state == State::Running;
@@ -266,7 +272,7 @@ impl RunWatch {
             step: last.step,
             steps,
             epoch: last.epoch,
-            epochs: self.epochs.1,
+            epochs,
             loss: last.loss,
             chance: last
                 .losses

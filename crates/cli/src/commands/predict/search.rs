@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use holdall_data::loader::{self, Course, Loader};
+use holdall_data::loader::{self, Course, Loader, Share};
 use holdall_data::picture::thumbnail;
 use holdall_data::samples::SamplesBuilder;
 use holdall_device::{Device, HostRow};
@@ -243,7 +243,7 @@ fn search_pictures(
     let planned_bytes = model.plan().process_bytes;
     let mut encoder = Encoder::new(&task, model.forward(job.device));
     let features = &mut search.features;
-    let encoded = encode_captions(&mut encoder, &tokens, |encoded| {
+    let encoded = encode_captions(&mut encoder, &tokens, 0..tokens.len(), |encoded| {
         features.extend_from_slice(encoded);
         true
     });
@@ -312,7 +312,7 @@ fn search_clips(
     if let Some(clips) = &mut clips {
         let bar = progress(job.paths.len() as u64, "Searching");
         let batch = reader.batch().min(clips.num_rows());
-        let course = (&job.samples, Course::Once);
+        let course = (&job.samples, Course::Once(Share::default()));
         let read = read_course(clips, course, batch, &stop::requests().stop, |loaded| {
             let encoded = reader.clips(loaded)?.features;
             for (&sample, feature) in loaded.samples.iter().zip(encoded.chunks(projection)) {
@@ -364,7 +364,8 @@ fn thumbnails(
     let mut small = Vec::new();
     let batch = pictures.num_rows();
     let stop = &stop::requests().stop;
-    read_once(pictures, &samples, batch, stop, |read, rows| {
+    let all = (&samples, Share::default());
+    read_once(pictures, all, batch, stop, |read, rows| {
         for (&index, row) in read.iter().zip(rows) {
             let row: &[u8] = row.as_ref();
             let frame_bytes = row.len() / frames;

@@ -1,0 +1,588 @@
+//! Pictures of a table as WebDataset shards, resized once. A shard holds so many rows of the table, so it depends on no other: whoever stops goes on
+//! with the next.
+//!
+//! ```text
+//! OUT/cars-000000.tar      000000000.jpg, 000000000.txt (its caption), 000000000.json (all other columns), 000000000.mask.png
+//! OUT/pack.json            what was asked for, and of each shard its samples, bytes and checksum
+//! OUT/skipped.csv          rows whose picture cannot be read
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use holdall_files::{Checksum, RunningChecksum};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::allowance::Allowance;
+use crate::check::{Outcome, Watch};
+use crate::columns::{caption_by_name, image_column, mask_by_name};
+use crate::config::DataConfig;
+use crate::error::DataError;
+use crate::picture::{self, ReadAs, Scratch, SmallerFormat};
+use crate::shards::tar;
+use crate::stored_file::{self, StoredFile, is_url};
+use crate::table::{Row, Table};
+use crate::words::thousands;
+
+/// What is packed, and how.
+#[derive(Clone, Debug)]
+pub struct PackConfig {
+    /// Columns, and where images are.
+    pub data: DataConfig,
+    /// The table.
+    pub table: PathBuf,
+    /// The folder of the shards.
+    pub out: PathBuf,
+    /// Pixels that the shorter side has at most; none copies files as they are.
+    pub size: Option<u32>,
+    /// How resized pictures are written.
+    pub format: SmallerFormat,
+    /// Rows of a shard.
+    pub rows_per_shard: usize,
+    /// Threads; none for one per core.
+    pub num_workers: Option<usize>,
+    /// What decoding may take, all threads together.
+    pub allowance: Allowance,
+}
+
+/// A row that is in no shard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unpacked {
+    /// Its line.
+    pub row: u32,
+    /// Its image.
+    pub image: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A shard, as `pack.json` has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackedShard {
+    /// Its file.
+    pub name: String,
+    /// Samples in it.
+    pub samples: usize,
+    /// Its length.
+    pub bytes: u64,
+    /// Of all its bytes.
+    pub checksum: String,
+}
+
+/// What was packed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Packed {
+    /// The folder.
+    pub out: PathBuf,
+    /// Rows of the table.
+    pub rows: usize,
+    /// Samples of all shards.
+    pub samples: usize,
+    /// Bytes of all shards.
+    pub bytes: u64,
+    /// Shards that were there already, and are as they were written.
+    pub kept_shards: usize,
+    /// All of them.
+    pub shards: Vec<PackedShard>,
+    /// Rows that are in none, of those that were packed now.
+    pub skipped: Vec<Unpacked>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    holdall: String,
+    /// Of the table's rows and of what was asked for.
+    key: String,
+    shards: Vec<PackedShard>,
+}
+
+const MANIFEST: &str = "pack.json";
+const VERSION: &str = "pack 1";
+/// Rows per thread that are decoded before they are written.
+const ROWS_PER_THREAD: usize = 16;
+
+/// Packs a table, or goes on where an earlier start was stopped.
+pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, DataError> {
+    let table = Table::open_separated(&config.table, config.data.separator)?;
+    let mut notes = table.notes().to_vec();
+    let columns = PackColumns::find(config, &table, &mut notes)?;
+    let (key, num_rows) = key(config, &table)?;
+    fs::create_dir_all(&config.out).map_err(|cause| unwritten(&config.out, cause))?;
+    let mut manifest = Manifest::open(&config.out, &key)?;
+    let kept_shards = manifest.shards.len();
+    if kept_shards > 0 {
+        notes.push(format!(
+            "Going on: {} shards are there",
+            thousands(kept_shards)
+        ));
+    }
+    notes.iter().for_each(|note| (watch.on_note)(note));
+    (watch.on_start)(num_rows);
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(config.num_workers.unwrap_or(0));
+    let threads = threads.build().map_err(|cause| DataError::Io {
+        path: config.table.clone(),
+        action: "start threads for it",
+        cause: io::Error::other(cause),
+    })?;
+    let mut skipped = Vec::new();
+    let stem = name_of(&config.table);
+    let mut rows = table.rows()?;
+    let mut at = 0;
+    for shard in 0..num_rows.div_ceil(config.rows_per_shard) {
+        let in_shard = config.rows_per_shard.min(num_rows - at);
+        if shard < kept_shards {
+            for _ in 0..in_shard {
+                rows.read()?.ok_or_else(|| table.changed())?;
+            }
+            manifest.check(&config.out, shard)?;
+            (watch.on_progress)(in_shard);
+            at += in_shard;
+            continue;
+        }
+        let name = format!("{stem}-{shard:06}.tar");
+        let mut writer = ShardWriter::create(&config.out, &name)?;
+        let batch_rows = ROWS_PER_THREAD * threads.current_num_threads();
+        let mut left = in_shard;
+        while left > 0 {
+            let mut batch = Vec::new();
+            while batch.len() < batch_rows.min(left) {
+                let row = rows.read()?.ok_or_else(|| table.changed())?;
+                batch.push(columns.sample(&table, row, at)?);
+                at += 1;
+            }
+            left -= batch.len();
+            let work = Work {
+                config,
+                columns: &columns,
+                stop: watch.stop,
+                on_progress: watch.on_progress,
+            };
+            let Some(files) = threads.install(|| work.encode(&batch)) else {
+                return Ok(Outcome::Stopped {
+                    num_done: at - (at % config.rows_per_shard),
+                    num_rows,
+                    is_kept: true,
+                });
+            };
+            for (sample, files) in batch.iter().zip(files) {
+                match files {
+                    Ok(files) => writer.add(sample, &files)?,
+                    Err(error) => skipped.push(Unpacked {
+                        row: sample.row,
+                        image: sample.image.clone(),
+                        reason: first_line(&error),
+                    }),
+                }
+            }
+        }
+        manifest.shards.push(writer.finish()?);
+        manifest.write(&config.out)?;
+    }
+    if !skipped.is_empty() {
+        write_skipped(&config.out, &skipped)?;
+    }
+    let shards = manifest.shards;
+    Ok(Outcome::Done(Packed {
+        out: config.out.clone(),
+        rows: num_rows,
+        samples: shards.iter().map(|shard| shard.samples).sum(),
+        bytes: shards.iter().map(|shard| shard.bytes).sum(),
+        kept_shards,
+        shards,
+        skipped,
+    }))
+}
+
+/// A hash of all cells and of what is asked for, and how many rows there are.
+fn key(config: &PackConfig, table: &Table) -> Result<(String, usize), DataError> {
+    let mut hasher = Xxh3::new();
+    let asked = format!(
+        "{VERSION} {:?} {:?} {} {:?}",
+        config.size,
+        config.format,
+        config.rows_per_shard,
+        table.columns()
+    );
+    hasher.update(asked.as_bytes());
+    let mut num_rows = 0;
+    let mut rows = table.rows()?;
+    while let Some(row) = rows.read()? {
+        for cell in row.cells() {
+            hasher.update(cell.as_bytes());
+            hasher.update(&[0]);
+        }
+        num_rows += 1;
+    }
+    Ok((format!("{:016x}", hasher.digest()), num_rows))
+}
+
+/// Which columns are what.
+struct PackColumns {
+    image: usize,
+    mask: Option<usize>,
+    caption: Option<usize>,
+    root: PathBuf,
+    read_mask_as: ReadAs,
+}
+
+/// A row that is to be packed.
+struct Sample {
+    row: u32,
+    key: String,
+    image: String,
+    mask: Option<String>,
+    caption: Option<String>,
+    json: String,
+}
+
+/// Names and contents of a sample's pictures.
+type Files = Vec<(String, Vec<u8>)>;
+
+impl PackColumns {
+    fn find(
+        config: &PackConfig,
+        table: &Table,
+        notes: &mut Vec<String>,
+    ) -> Result<PackColumns, DataError> {
+        let data = &config.data;
+        let image = image_column(data, table, notes)?;
+        let mask = match (&data.mask, mask_by_name(table)) {
+            (Some(name), _) => Some(table.column("mask", name)?),
+            (None, Some(name)) => Some(table.column("mask", name)?),
+            (None, None) => None,
+        };
+        let caption = match (&data.caption, caption_by_name(table)) {
+            (Some(name), _) => table.position(name)?,
+            (None, Some(name)) => Some(table.column("caption", name)?),
+            (None, None) => None,
+        };
+        Ok(PackColumns {
+            image,
+            mask,
+            caption,
+            root: match &data.image_root {
+                Some(root) if !table.has_own_root() => root.clone(),
+                _ => table.folder().to_owned(),
+            },
+            read_mask_as: match data.colours.list().is_empty() {
+                true => ReadAs::Mask,
+                false => ReadAs::ColourMask,
+            },
+        })
+    }
+
+    fn sample(&self, table: &Table, row: Row<'_>, at: usize) -> Result<Sample, DataError> {
+        let path = |column: usize| row.cell(column).trim().replace('\\', "/");
+        let mut json = Map::new();
+        for (column, name) in table.columns().iter().enumerate() {
+            let is_packed = column == self.image || Some(column) == self.mask || name == "__key__";
+            // Of class folders, which rows are held out stays known.
+            let name = match table.split_column() {
+                Some(split) if split == name => crate::shards::SPLIT,
+                _ => name,
+            };
+            if !is_packed && !row.cell(column).is_empty() {
+                json.insert(name.to_owned(), Value::from(row.cell(column)));
+            }
+        }
+        Ok(Sample {
+            row: row.line(),
+            key: format!("{at:09}"),
+            image: path(self.image),
+            mask: self.mask.map(path).filter(|mask| !mask.is_empty()),
+            caption: self
+                .caption
+                .map(|column| row.cell(column).trim().to_owned()),
+            json: Value::Object(json).to_string(),
+        })
+    }
+}
+
+/// Decoding, resizing and encoding, by all threads.
+struct Work<'a> {
+    config: &'a PackConfig,
+    columns: &'a PackColumns,
+    stop: &'a AtomicBool,
+    on_progress: &'a (dyn Fn(usize) + Sync),
+}
+
+impl Work<'_> {
+    /// The files of each sample, or why there are none; nothing if it was stopped.
+    fn encode(&self, batch: &[Sample]) -> Option<Vec<Result<Files, DataError>>> {
+        let files = batch.par_iter().map_init(
+            || Scratch::within(&self.config.allowance),
+            |scratch, sample| {
+                if self.stop.load(Ordering::Relaxed) {
+                    return None;
+                }
+                let files = self.files(sample, scratch);
+                scratch.free_if_wanted();
+                (self.on_progress)(1);
+                Some(files)
+            },
+        );
+        files.collect()
+    }
+
+    fn files(&self, sample: &Sample, scratch: &mut Scratch) -> Result<Files, DataError> {
+        if sample.image.is_empty() || is_url(&sample.image) {
+            return Err(DataError::PictureMissing {
+                path: PathBuf::from(&sample.image),
+            });
+        }
+        let path = self.columns.root.join(&sample.image);
+        let mut files = Vec::new();
+        let smaller = match self.config.size {
+            Some(size) => picture::smaller_picture(&path, size, self.config.format, scratch)?,
+            // What cannot be decoded is of no use in a shard either.
+            None => picture::probe(&path, scratch).map(|_| None)?,
+        };
+        files.push(match smaller {
+            Some(bytes) => (self.config.format.extension().to_owned(), bytes),
+            None => (extension(&sample.image), scratch.file().to_vec()),
+        });
+        if let Some(mask) = &sample.mask {
+            let path = self.columns.root.join(mask);
+            let smaller = match self.config.size {
+                Some(size) => {
+                    let read_as = self.columns.read_mask_as;
+                    picture::smaller_mask(&path, size, read_as, scratch)?
+                }
+                None => None,
+            };
+            files.push(match smaller {
+                Some(bytes) => ("mask.png".to_owned(), bytes),
+                None => (format!("mask.{}", extension(mask)), whole_file(&path)?),
+            });
+        }
+        Ok(files)
+    }
+}
+
+/// What a name ends with; that of a part of a file is that of its member.
+fn extension(name: &str) -> String {
+    let name = match name.rsplit_once('@') {
+        Some((name, numbers)) if numbers.contains('+') => name,
+        _ => name,
+    };
+    let end = name
+        .rsplit_once('.')
+        .map(|(_, end)| end.to_ascii_lowercase());
+    let end = end.filter(|end| crate::folder::is_picture(&format!(".{end}")));
+    end.unwrap_or_else(|| "jpg".to_owned())
+}
+
+fn whole_file(path: &Path) -> Result<Vec<u8>, DataError> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut StoredFile::open(path)?, &mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|cause| DataError::Io {
+        path: path.to_owned(),
+        action: "read the mask",
+        cause,
+    })
+}
+
+/// A tar that is being written beside the name it will have.
+struct ShardWriter {
+    path: PathBuf,
+    file: BufWriter<File>,
+    checksum: RunningChecksum,
+    samples: usize,
+}
+
+impl ShardWriter {
+    fn create(folder: &Path, name: &str) -> Result<ShardWriter, DataError> {
+        let path = folder.join(name);
+        let file = File::create(holdall_files::partial(&path));
+        Ok(ShardWriter {
+            file: BufWriter::with_capacity(1 << 20, file.map_err(|cause| unwritten(&path, cause))?),
+            path,
+            checksum: RunningChecksum::default(),
+            samples: 0,
+        })
+    }
+
+    fn add(&mut self, sample: &Sample, files: &Files) -> Result<(), DataError> {
+        for (ending, bytes) in files {
+            self.member(&format!("{}.{ending}", sample.key), bytes)?;
+        }
+        if let Some(caption) = &sample.caption {
+            self.member(&format!("{}.txt", sample.key), caption.as_bytes())?;
+        }
+        self.member(&format!("{}.json", sample.key), sample.json.as_bytes())?;
+        self.samples += 1;
+        Ok(())
+    }
+
+    fn member(&mut self, name: &str, bytes: &[u8]) -> Result<(), DataError> {
+        const ZEROS: [u8; 512] = [0; 512];
+        let header = tar::header(name, bytes.len() as u64).ok_or_else(|| {
+            let cause = io::Error::other("a picture of more than 8 GiB");
+            unwritten(&self.path, cause)
+        })?;
+        let padding = &ZEROS[..tar::padding(bytes.len() as u64)];
+        [&header[..], bytes, padding]
+            .iter()
+            .try_for_each(|piece| self.write(piece))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
+        self.checksum.add(bytes);
+        let written = self.file.write_all(bytes);
+        written.map_err(|cause| unwritten(&self.path, cause))
+    }
+
+    /// Ends the tar and gives it its name.
+    fn finish(mut self) -> Result<PackedShard, DataError> {
+        self.write(&[0; 1024])?;
+        let path = self.path.clone();
+        let mut finished = || -> io::Result<()> {
+            self.file.flush()?;
+            self.file.get_ref().sync_all()?;
+            fs::rename(holdall_files::partial(&path), &path)?;
+            holdall_files::sync_folder(path.parent().unwrap_or(Path::new("")))
+        };
+        finished().map_err(|cause| unwritten(&self.path, cause))?;
+        Ok(PackedShard {
+            name: name_with_extension(&self.path),
+            samples: self.samples,
+            bytes: self.checksum.num_bytes(),
+            checksum: self.checksum.value().to_string(),
+        })
+    }
+}
+
+impl Manifest {
+    /// What an earlier start left; an error where it packed something else.
+    fn open(folder: &Path, key: &str) -> Result<Manifest, DataError> {
+        let path = folder.join(MANIFEST);
+        let bytes = match holdall_files::read_regular(&path, 1 << 30) {
+            Ok(bytes) => bytes,
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+                return Ok(Manifest {
+                    holdall: VERSION.to_owned(),
+                    key: key.to_owned(),
+                    shards: Vec::new(),
+                });
+            }
+            Err(cause) => {
+                return Err(DataError::Io {
+                    path,
+                    action: "read it",
+                    cause,
+                });
+            }
+        };
+        let manifest: Option<Manifest> = serde_json::from_slice(&bytes).ok();
+        match manifest.filter(|manifest| manifest.holdall == VERSION && manifest.key == key) {
+            Some(manifest) => Ok(manifest),
+            None => Err(DataError::invalid(
+                folder.display(),
+                "an empty folder, or shards of this table, size and format",
+                "shards of something else",
+                "name another folder with --out, or remove this one",
+            )),
+        }
+    }
+
+    fn write(&self, folder: &Path) -> Result<(), DataError> {
+        let path = folder.join(MANIFEST);
+        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        let written = holdall_files::write_whole(&path, text.as_bytes());
+        written.map_err(|cause| unwritten(&path, cause))
+    }
+
+    /// Whether a shard is as it was written.
+    fn check(&self, folder: &Path, shard: usize) -> Result<(), DataError> {
+        let shard = &self.shards[shard];
+        let path = folder.join(&shard.name);
+        let found = Checksum::of_file(&path).ok();
+        let is_same = found.is_some_and(|(checksum, bytes)| {
+            checksum.to_string() == shard.checksum && bytes == shard.bytes
+        });
+        match is_same {
+            true => Ok(()),
+            false => Err(DataError::invalid(
+                path.display(),
+                "the shard that was written",
+                "another, or none",
+                format_args!(
+                    "remove {} and its shards, and pack again",
+                    folder.join(MANIFEST).display()
+                ),
+            )),
+        }
+    }
+}
+
+fn write_skipped(folder: &Path, skipped: &[Unpacked]) -> Result<(), DataError> {
+    let path = folder.join("skipped.csv");
+    let mut rows = csv::Writer::from_writer(Vec::new());
+    let write = |rows: &mut csv::Writer<Vec<u8>>| -> Result<(), csv::Error> {
+        rows.write_record(["row", "image", "reason"])?;
+        for one in skipped {
+            rows.write_record([&one.row.to_string(), &one.image, &one.reason])?;
+        }
+        rows.flush()?;
+        Ok(())
+    };
+    write(&mut rows).map_err(|cause| unwritten(&path, io::Error::other(cause)))?;
+    let bytes = rows.into_inner().unwrap_or_default();
+    holdall_files::write_whole(&path, &bytes).map_err(|cause| unwritten(&path, cause))
+}
+
+/// What went wrong, without the hint.
+fn first_line(error: &DataError) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+fn name_of(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let plain = |c: char| match c.is_alphanumeric() || c == '_' || c == '-' {
+        true => c,
+        false => '_',
+    };
+    match stem.chars().map(plain).collect::<String>().as_str() {
+        "" => "shard".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+fn name_with_extension(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn unwritten(path: &Path, cause: io::Error) -> DataError {
+    DataError::Io {
+        path: path.to_owned(),
+        action: "write it",
+        cause,
+    }
+}
+
+/// Bytes of all pictures that a table names, as far as they are there.
+pub fn picture_bytes(config: &PackConfig) -> Result<u64, DataError> {
+    let table = Table::open_separated(&config.table, config.data.separator)?;
+    let columns = PackColumns::find(config, &table, &mut Vec::new())?;
+    let mut bytes = 0;
+    let mut rows = table.rows()?;
+    while let Some(row) = rows.read()? {
+        let path = columns
+            .root
+            .join(row.cell(columns.image).trim().replace('\\', "/"));
+        bytes += stored_file::stamp(&path).map_or(0, |stamp| stamp.num_bytes);
+    }
+    Ok(bytes)
+}

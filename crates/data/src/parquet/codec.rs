@@ -1,0 +1,170 @@
+//! What packed a page. A page says how many bytes it has unpacked; it is believed only as far as the packed bytes can bear it out.
+
+use std::io::Read;
+
+use super::Fault;
+
+/// How a page is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Codec {
+    Plain,
+    Snappy,
+    Gzip,
+    Brotli,
+    /// In frames of Hadoop, or as a block.
+    Lz4,
+    Zstd,
+    Lz4Block,
+}
+
+impl Codec {
+    pub(super) fn of(number: i64) -> Result<Codec, Fault> {
+        Ok(match number {
+            0 => Codec::Plain,
+            1 => Codec::Snappy,
+            2 => Codec::Gzip,
+            3 => return Err(Fault::Unsupported("one that LZO packed")),
+            4 => Codec::Brotli,
+            5 => Codec::Lz4,
+            6 => Codec::Zstd,
+            7 => Codec::Lz4Block,
+            _ => return Err(Fault::damaged("pages packed by an unknown program")),
+        })
+    }
+
+    /// Unpacks `packed` behind what `out` holds: exactly so many bytes more.
+    pub(super) fn unpack(
+        self,
+        packed: &[u8],
+        num_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let wrong = || Fault::damaged("a page that cannot be unpacked");
+        let start = out.len();
+        match self {
+            Codec::Plain => out.extend_from_slice(packed),
+            Codec::Snappy => {
+                // A copy of 64 bytes takes 3.
+                set_aside(packed, num_bytes, 24, out)?;
+                let written = snap::raw::Decoder::new().decompress(packed, &mut out[start..]);
+                out.truncate(start + written.map_err(|_| wrong())?);
+            }
+            Codec::Gzip => {
+                let reader = flate2::read::MultiGzDecoder::new(packed);
+                read_some(reader, num_bytes, out)?;
+            }
+            Codec::Brotli => {
+                let reader = brotli_decompressor::Decompressor::new(packed, 4096);
+                read_some(reader, num_bytes, out)?;
+            }
+            Codec::Zstd => {
+                // Memory for the window is set aside before anything is unpacked.
+                let window = zstd_window(packed).ok_or_else(wrong)?;
+                if window > MOST_WINDOW.max(num_bytes as u64) {
+                    return Err(Fault::damaged("a page that claims more than it has"));
+                }
+                let reader = ruzstd::decoding::StreamingDecoder::new(packed);
+                read_some(reader.map_err(|_| wrong())?, num_bytes, out)?;
+            }
+            Codec::Lz4Block => unpack_lz4(packed, num_bytes, out)?,
+            Codec::Lz4 => {
+                if unpack_hadoop(packed, num_bytes, out).is_err() {
+                    out.truncate(start);
+                    unpack_lz4(packed, num_bytes, out)?;
+                }
+            }
+        }
+        match out.len() - start == num_bytes {
+            true => Ok(()),
+            false => Err(wrong()),
+        }
+    }
+}
+
+/// Makes room for what so many packed bytes can become.
+fn set_aside(
+    packed: &[u8],
+    num_bytes: usize,
+    most_ratio: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), Fault> {
+    if num_bytes > packed.len().saturating_mul(most_ratio) {
+        return Err(Fault::damaged("a page that claims more than it has"));
+    }
+    let length = out.len() + num_bytes;
+    out.reserve_exact(num_bytes);
+    out.resize(length, 0);
+    Ok(())
+}
+
+/// Reads so many bytes, and not one more; memory grows with what comes.
+fn read_some(reader: impl Read, num_bytes: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+    let read = reader.take(num_bytes as u64).read_to_end(out);
+    match read {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Fault::damaged("a page that cannot be unpacked")),
+    }
+}
+
+fn unpack_lz4(packed: &[u8], num_bytes: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+    let start = out.len();
+    // A length grows by 255 with each byte.
+    set_aside(packed, num_bytes, 256, out)?;
+    let written = lz4_flex::block::decompress_into(packed, &mut out[start..]);
+    let written = written.map_err(|_| Fault::damaged("a page that cannot be unpacked"))?;
+    out.truncate(start + written);
+    Ok(())
+}
+
+/// Blocks, each after its two lengths.
+fn unpack_hadoop(mut packed: &[u8], num_bytes: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+    let wrong = || Fault::damaged("a page that cannot be unpacked");
+    let mut left = num_bytes;
+    while !packed.is_empty() {
+        let (lengths, rest) = packed.split_at_checked(8).ok_or_else(wrong)?;
+        let number = |at: usize| {
+            let bytes = lengths[at..at + 4].first_chunk();
+            bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize)
+        };
+        let (unpacked, length) = (number(0), number(4));
+        left = left.checked_sub(unpacked).ok_or_else(wrong)?;
+        let (block, rest) = rest.split_at_checked(length).ok_or_else(wrong)?;
+        let start = out.len();
+        unpack_lz4(block, unpacked, out)?;
+        if out.len() - start != unpacked {
+            return Err(wrong());
+        }
+        packed = rest;
+    }
+    match left {
+        0 => Ok(()),
+        _ => Err(wrong()),
+    }
+}
+
+/// What every decoder of zstd must be able to hold.
+const MOST_WINDOW: u64 = 8 << 20;
+
+/// How far back a zstd frame reaches, as its header says.
+fn zstd_window(packed: &[u8]) -> Option<u64> {
+    let rest = packed.strip_prefix(&[0x28, 0xb5, 0x2f, 0xfd])?;
+    let (flags, rest) = rest.split_first()?;
+    if flags & 0x20 == 0 {
+        let descriptor = u64::from(*rest.first()?);
+        let base = 1_u64 << (10 + (descriptor >> 3));
+        return Some(base + base / 8 * (descriptor & 7));
+    }
+    // One segment: as far as it is long. Its length stands behind a dictionary's number.
+    let rest = rest.get([0, 1, 2, 4][usize::from(flags & 3)]..)?;
+    let number = |length: usize| {
+        let bytes = rest.get(..length)?;
+        let digits = bytes.iter().rev();
+        Some(digits.fold(0_u64, |all, byte| all << 8 | u64::from(*byte)))
+    };
+    match flags >> 6 {
+        0 => number(1),
+        1 => number(2).map(|length| length + 256),
+        2 => number(4),
+        _ => number(8),
+    }
+}

@@ -1,0 +1,323 @@
+//! A column of a row group, page by page: its cells, one after the other.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use super::codec::Codec;
+pub(crate) use super::encodings::Value;
+use super::encodings::{Dictionary, Values};
+use super::footer::{Chunk, Leaf, Physical};
+use super::hybrid::Hybrid;
+use super::thrift::Thrift;
+use super::{Fault, Limits};
+
+/// Cells one after the other.
+#[derive(Debug)]
+pub(crate) struct ColumnReader {
+    file: File,
+    physical: Physical,
+    most_definition: u16,
+    most_repetition: u16,
+    codec: Codec,
+    limits: Limits,
+    /// Where the next page is, and where the column ends.
+    at: u64,
+    end: u64,
+    /// Cells that the footer promises and that were not read.
+    left_in_column: u64,
+    left_in_page: usize,
+    packed: Vec<u8>,
+    page: Vec<u8>,
+    dictionary: Dictionary,
+    repetition: Hybrid,
+    definition: Hybrid,
+    values: Values,
+    scratch: [u8; 8],
+    /// The repetition level of the next cell, where it was looked at.
+    pending: Option<u32>,
+}
+
+/// What a page says of itself.
+#[derive(Debug, Default)]
+struct PageHeader {
+    kind: i64,
+    unpacked_bytes: i64,
+    packed_bytes: i64,
+    num_values: i64,
+    encoding: i64,
+    definition_encoding: i64,
+    repetition_encoding: i64,
+    definition_bytes: i64,
+    repetition_bytes: i64,
+    is_packed: bool,
+    length: usize,
+}
+
+const DATA: i64 = 0;
+const DICTIONARY: i64 = 2;
+const DATA_V2: i64 = 3;
+/// Headers are short, but for the statistics that some writers put into them.
+const HEADER_BYTES: [u64; 2] = [256, 1 << 20];
+
+impl ColumnReader {
+    pub(super) fn new(
+        file: File,
+        file_bytes: u64,
+        leaf: &Leaf,
+        chunk: &Chunk,
+        limits: Limits,
+    ) -> Result<ColumnReader, Fault> {
+        Ok(ColumnReader {
+            file,
+            physical: leaf.physical,
+            most_definition: leaf.most_definition,
+            most_repetition: leaf.most_repetition,
+            codec: Codec::of(chunk.codec)?,
+            limits,
+            at: chunk.start,
+            end: (chunk.start + chunk.num_bytes).min(file_bytes),
+            left_in_column: chunk.num_values,
+            left_in_page: 0,
+            packed: Vec::new(),
+            page: Vec::new(),
+            dictionary: Dictionary::default(),
+            repetition: Hybrid::default(),
+            definition: Hybrid::default(),
+            values: Values::Plain { at: 0 },
+            scratch: [0; 8],
+            pending: None,
+        })
+    }
+
+    /// Whether the next cell goes on with a list.
+    pub(crate) fn goes_on(&mut self) -> Result<bool, Fault> {
+        if self.most_repetition == 0 || self.left_in_column == 0 {
+            return Ok(false);
+        }
+        self.find_page()?;
+        let level = match self.pending {
+            Some(level) => level,
+            None => self.repetition.next(&self.page)?,
+        };
+        self.pending = Some(level);
+        Ok(level > 0)
+    }
+
+    /// The next cell, or element of a list in one; nothing where it is null, or the list is empty. An error after the last.
+    pub(crate) fn next(&mut self) -> Result<Option<Value<'_>>, Fault> {
+        self.find_page()?;
+        if self.pending.take().is_none() && self.most_repetition > 0 {
+            self.repetition.next(&self.page)?;
+        }
+        let definition = match self.most_definition {
+            0 => 0,
+            _ => self.definition.next(&self.page)?,
+        };
+        self.left_in_page -= 1;
+        self.left_in_column -= 1;
+        let is_there = definition == u32::from(self.most_definition);
+        if !is_there {
+            return Ok(None);
+        }
+        let (page, dictionary) = (&self.page, &self.dictionary);
+        let values = &mut self.values;
+        let value = values.next(page, dictionary, self.physical, &mut self.scratch)?;
+        Ok(Some(value))
+    }
+
+    /// Makes sure that the page has a cell left.
+    fn find_page(&mut self) -> Result<(), Fault> {
+        while self.left_in_page == 0 {
+            if self.left_in_column == 0 || self.at >= self.end {
+                return Err(Fault::damaged("a column of fewer rows than the file has"));
+            }
+            let header = self.read_header()?;
+            self.read_page(&header)?;
+        }
+        Ok(())
+    }
+
+    fn read_header(&mut self) -> Result<PageHeader, Fault> {
+        for most_bytes in HEADER_BYTES {
+            let num_bytes = most_bytes.min(self.end - self.at);
+            self.packed.clear();
+            self.file.seek(SeekFrom::Start(self.at))?;
+            (&mut self.file)
+                .take(num_bytes)
+                .read_to_end(&mut self.packed)?;
+            match PageHeader::parse(&self.packed) {
+                Ok(header) => return Ok(header),
+                Err(fault) if most_bytes == HEADER_BYTES[1] || num_bytes < most_bytes => {
+                    return Err(fault);
+                }
+                Err(_) => {}
+            }
+        }
+        Err(Fault::damaged("a page without an end"))
+    }
+
+    fn read_page(&mut self, header: &PageHeader) -> Result<(), Fault> {
+        let too_large = || Fault::damaged("a page that is too large");
+        let most = self.limits.most_page_bytes;
+        let size = |number: i64| u64::try_from(number).ok().filter(|size| *size <= most);
+        let packed_bytes = size(header.packed_bytes).ok_or_else(too_large)?;
+        let unpacked_bytes = size(header.unpacked_bytes).ok_or_else(too_large)? as usize;
+        let start = self.at + header.length as u64;
+        if start + packed_bytes > self.end {
+            return Err(Fault::damaged("a page that is cut short"));
+        }
+        self.packed.clear();
+        self.packed.reserve_exact(packed_bytes as usize);
+        self.file.seek(SeekFrom::Start(start))?;
+        (&mut self.file)
+            .take(packed_bytes)
+            .read_to_end(&mut self.packed)?;
+        if self.packed.len() as u64 != packed_bytes {
+            return Err(Fault::damaged("a page that is cut short"));
+        }
+        self.at = start + packed_bytes;
+        match header.kind {
+            DATA => {
+                self.page.clear();
+                self.codec
+                    .unpack(&self.packed, unpacked_bytes, &mut self.page)?;
+                self.begin_data(header)
+            }
+            DATA_V2 => {
+                let sum = header.definition_bytes.checked_add(header.repetition_bytes);
+                let levels = sum.and_then(|levels| usize::try_from(levels).ok());
+                let levels = levels
+                    .filter(|levels| *levels <= self.packed.len() && *levels <= unpacked_bytes);
+                let levels = levels.ok_or_else(|| Fault::damaged("levels beyond their page"))?;
+                self.page.clear();
+                self.page.extend_from_slice(&self.packed[..levels]);
+                let codec = match header.is_packed {
+                    true => self.codec,
+                    false => Codec::Plain,
+                };
+                let values = &self.packed[levels..];
+                // Where every cell is null, some writers store nothing.
+                if !values.is_empty() {
+                    codec.unpack(values, unpacked_bytes - levels, &mut self.page)?;
+                }
+                self.begin_data_v2(header, levels)
+            }
+            DICTIONARY => {
+                let mut page = Vec::new();
+                self.codec.unpack(&self.packed, unpacked_bytes, &mut page)?;
+                let num_values = usize::try_from(header.num_values);
+                let num_values = num_values.map_err(|_| too_large())?;
+                self.dictionary = Dictionary::new(page, num_values, self.physical)?;
+                Ok(())
+            }
+            // An index page, or one of a kind to come.
+            _ => Ok(()),
+        }
+    }
+
+    /// Levels stand before the values, each after its length.
+    fn begin_data(&mut self, header: &PageHeader) -> Result<(), Fault> {
+        let mut at = 0;
+        for (most, encoding, is_repetition) in [
+            (self.most_repetition, header.repetition_encoding, true),
+            (self.most_definition, header.definition_encoding, false),
+        ] {
+            if most == 0 {
+                continue;
+            }
+            if encoding != 3 {
+                return Err(Fault::Unsupported(
+                    "levels in an encoding that nobody writes any more (BIT_PACKED)",
+                ));
+            }
+            let length = self.page.get(at..).and_then(|rest| rest.first_chunk());
+            let length = length.map(|length| u32::from_le_bytes(*length) as usize);
+            let end = length.and_then(|length| (at + 4).checked_add(length));
+            let end = end.filter(|end| *end <= self.page.len());
+            let end = end.ok_or_else(|| Fault::damaged("levels beyond their page"))?;
+            let levels = Hybrid::new(width_of(most), at + 4, end)?;
+            match is_repetition {
+                true => self.repetition = levels,
+                false => self.definition = levels,
+            }
+            at = end;
+        }
+        self.begin_values(header, at)
+    }
+
+    fn begin_data_v2(&mut self, header: &PageHeader, levels: usize) -> Result<(), Fault> {
+        let middle = usize::try_from(header.repetition_bytes)
+            .map_err(|_| Fault::damaged("levels beyond their page"))?;
+        if self.most_repetition > 0 {
+            self.repetition = Hybrid::new(width_of(self.most_repetition), 0, middle)?;
+        }
+        if self.most_definition > 0 {
+            self.definition = Hybrid::new(width_of(self.most_definition), middle, levels)?;
+        }
+        self.begin_values(header, levels)
+    }
+
+    fn begin_values(&mut self, header: &PageHeader, at: usize) -> Result<(), Fault> {
+        let num_values = usize::try_from(header.num_values);
+        let num_values = num_values.map_err(|_| Fault::damaged("a page of less than no rows"))?;
+        let encoding = header.encoding;
+        self.values = Values::new(encoding, &self.page, at, num_values, self.physical)?;
+        self.left_in_page = num_values.min(self.left_in_column.try_into().unwrap_or(usize::MAX));
+        self.pending = None;
+        Ok(())
+    }
+}
+
+/// Bits that levels up to this take.
+fn width_of(most: u16) -> u32 {
+    u16::BITS - most.leading_zeros()
+}
+
+impl PageHeader {
+    fn parse(bytes: &[u8]) -> Result<PageHeader, Fault> {
+        let mut header = PageHeader {
+            is_packed: true,
+            ..PageHeader::default()
+        };
+        let mut thrift = Thrift::new(bytes);
+        thrift.fields(|thrift, field| {
+            match field.number {
+                1 => header.kind = thrift.number(field)?,
+                2 => header.unpacked_bytes = thrift.number(field)?,
+                3 => header.packed_bytes = thrift.number(field)?,
+                5 => thrift.fields(|thrift, field| {
+                    match field.number {
+                        1 => header.num_values = thrift.number(field)?,
+                        2 => header.encoding = thrift.number(field)?,
+                        3 => header.definition_encoding = thrift.number(field)?,
+                        4 => header.repetition_encoding = thrift.number(field)?,
+                        _ => return Ok(false),
+                    }
+                    Ok(true)
+                })?,
+                7 => thrift.fields(|thrift, field| {
+                    match field.number {
+                        1 => header.num_values = thrift.number(field)?,
+                        _ => return Ok(false),
+                    }
+                    Ok(true)
+                })?,
+                8 => thrift.fields(|thrift, field| {
+                    match field.number {
+                        1 => header.num_values = thrift.number(field)?,
+                        4 => header.encoding = thrift.number(field)?,
+                        5 => header.definition_bytes = thrift.number(field)?,
+                        6 => header.repetition_bytes = thrift.number(field)?,
+                        7 => header.is_packed = thrift.number(field)? == 1,
+                        _ => return Ok(false),
+                    }
+                    Ok(true)
+                })?,
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        header.length = thrift.position();
+        Ok(header)
+    }
+}

@@ -1,0 +1,291 @@
+//! The footer: columns, row groups, and where the chunks of each are.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use super::thrift::{Field, Thrift};
+use super::{Fault, Limits};
+
+const MAGIC: &[u8; 4] = b"PAR1";
+/// More columns than any table of pictures has.
+const MOST_LEAVES: usize = 10_000;
+/// Groups within groups.
+const MOST_DEPTH: usize = 32;
+
+/// What there is, and where.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Footer {
+    pub(crate) leaves: Vec<Leaf>,
+    pub(crate) row_groups: Vec<RowGroup>,
+    /// What writers add, such as `huggingface`.
+    pub(crate) notes: Vec<(String, String)>,
+}
+
+/// How values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Physical {
+    Boolean,
+    Int32,
+    Int64,
+    Int96,
+    Float,
+    Double,
+    Bytes,
+    Fixed(usize),
+}
+
+/// A column that has values.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaf {
+    /// Names of the groups that it is in, and its own.
+    pub(crate) path: Vec<String>,
+    pub(crate) physical: Physical,
+    /// Bytes that are marked as text.
+    pub(crate) is_text: bool,
+    pub(crate) is_unsigned: bool,
+    /// What a cell that is there has.
+    pub(super) most_definition: u16,
+    /// Lists that it is in.
+    pub(crate) most_repetition: u16,
+}
+
+/// Rows that lie together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RowGroup {
+    pub(crate) num_rows: u64,
+    pub(super) chunks: Vec<Chunk>,
+}
+
+/// The pages of a column in a row group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Chunk {
+    pub(super) codec: i64,
+    pub(super) num_values: u64,
+    pub(super) start: u64,
+    pub(super) num_bytes: u64,
+}
+
+impl Footer {
+    pub(super) fn read(file: &mut File, num_bytes: u64, limits: Limits) -> Result<Footer, Fault> {
+        let not_parquet = || Fault::damaged("a file that is none, or one that is cut short");
+        if num_bytes < 12 {
+            return Err(not_parquet());
+        }
+        let mut end = [0; 8];
+        file.seek(SeekFrom::Start(num_bytes - 8))?;
+        file.read_exact(&mut end)?;
+        let ([length @ .., _, _, _, _], magic) = (&end, &end[4..]);
+        if magic == b"PARE" {
+            return Err(Fault::Unsupported("an encrypted one"));
+        }
+        let length: [u8; 4] = *length.first_chunk().ok_or_else(not_parquet)?;
+        let length = u64::from(u32::from_le_bytes(length));
+        if magic != MAGIC || length > num_bytes - 12 || length > limits.most_footer_bytes {
+            return Err(not_parquet());
+        }
+        let mut bytes = vec![0; length as usize];
+        file.seek(SeekFrom::Start(num_bytes - 8 - length))?;
+        file.read_exact(&mut bytes)?;
+        let footer = parse(&bytes)?;
+        for chunk in footer.row_groups.iter().flat_map(|group| &group.chunks) {
+            let end = chunk.start.checked_add(chunk.num_bytes);
+            if end.is_none_or(|end| end > num_bytes) {
+                return Err(Fault::damaged("a column that lies outside of the file"));
+            }
+        }
+        Ok(footer)
+    }
+
+    /// All rows.
+    pub(crate) fn num_rows(&self) -> u64 {
+        let rows = self.row_groups.iter().map(|group| group.num_rows);
+        rows.fold(0, u64::saturating_add)
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<Footer, Fault> {
+    let mut footer = Footer::default();
+    let mut elements: Vec<Element> = Vec::new();
+    Thrift::new(bytes).fields(|thrift, field| {
+        match field.number {
+            2 => thrift.list(field, |thrift, _| {
+                elements.push(Element::read(thrift)?);
+                Ok(())
+            })?,
+            4 => thrift.list(field, |thrift, _| {
+                footer.row_groups.push(row_group(thrift)?);
+                Ok(())
+            })?,
+            5 => thrift.list(field, |thrift, _| {
+                let (mut key, mut value) = (String::new(), String::new());
+                thrift.fields(|thrift, field| {
+                    match field.number {
+                        1 => key = thrift.text()?,
+                        2 => value = thrift.text()?,
+                        _ => return Ok(false),
+                    }
+                    Ok(true)
+                })?;
+                footer.notes.push((key, value));
+                Ok(())
+            })?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let mut elements = elements.into_iter();
+    let root = elements
+        .next()
+        .ok_or_else(|| Fault::damaged("no columns"))?;
+    let mut path = Vec::new();
+    for _ in 0..root.num_children.unwrap_or(0) {
+        add_leaves(&mut elements, &mut path, (0, 0), &mut footer.leaves)?;
+    }
+    let num_leaves = footer.leaves.len();
+    let is_whole = |group: &RowGroup| group.chunks.len() == num_leaves;
+    match num_leaves > 0 && footer.row_groups.iter().all(is_whole) {
+        true => Ok(footer),
+        false => Err(Fault::damaged("row groups of other columns")),
+    }
+}
+
+/// A node of the tree of columns.
+#[derive(Default)]
+struct Element {
+    kind: Option<i64>,
+    length: i64,
+    repetition: i64,
+    name: String,
+    num_children: Option<i64>,
+    converted: Option<i64>,
+    logical: Option<i32>,
+}
+
+impl Element {
+    fn read(thrift: &mut Thrift<'_>) -> Result<Element, Fault> {
+        let mut element = Element::default();
+        thrift.fields(|thrift, field: Field| {
+            match field.number {
+                1 => element.kind = Some(thrift.number(field)?),
+                2 => element.length = thrift.number(field)?,
+                3 => element.repetition = thrift.number(field)?,
+                4 => element.name = thrift.text()?,
+                5 => element.num_children = Some(thrift.number(field)?),
+                6 => element.converted = Some(thrift.number(field)?),
+                10 => thrift.fields(|_, kind| {
+                    element.logical = Some(kind.number);
+                    Ok(false)
+                })?,
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        Ok(element)
+    }
+
+    /// UTF-8, an enumeration, JSON.
+    fn is_text(&self) -> bool {
+        matches!(self.converted, Some(0 | 4 | 19)) || matches!(self.logical, Some(1 | 4 | 12))
+    }
+}
+
+/// The leaves of the next element.
+fn add_leaves(
+    elements: &mut impl Iterator<Item = Element>,
+    path: &mut Vec<String>,
+    (definition, repetition): (u16, u16),
+    leaves: &mut Vec<Leaf>,
+) -> Result<(), Fault> {
+    let cut_short = || Fault::damaged("columns that are cut short");
+    let element = elements.next().ok_or_else(cut_short)?;
+    if path.len() >= MOST_DEPTH || leaves.len() >= MOST_LEAVES {
+        return Err(Fault::damaged("columns without end"));
+    }
+    let (definition, repetition) = match element.repetition {
+        0 => (definition, repetition),
+        1 => (definition + 1, repetition),
+        _ => (definition + 1, repetition + 1),
+    };
+    path.push(element.name.clone());
+    if let Some(num_children) = element.num_children.filter(|children| *children > 0) {
+        for _ in 0..num_children {
+            add_leaves(elements, path, (definition, repetition), leaves)?;
+        }
+    } else {
+        let physical = match element.kind {
+            Some(0) => Physical::Boolean,
+            Some(1) => Physical::Int32,
+            Some(2) => Physical::Int64,
+            Some(3) => Physical::Int96,
+            Some(4) => Physical::Float,
+            Some(5) => Physical::Double,
+            Some(6) => Physical::Bytes,
+            Some(7) => match usize::try_from(element.length) {
+                Ok(length @ 1..) => Physical::Fixed(length),
+                _ => return Err(Fault::damaged("values of no length")),
+            },
+            _ => return Err(Fault::damaged("a column of an unknown type")),
+        };
+        leaves.push(Leaf {
+            path: path.clone(),
+            physical,
+            is_text: element.is_text(),
+            is_unsigned: matches!(element.converted, Some(11..=14)),
+            most_definition: definition,
+            most_repetition: repetition,
+        });
+    }
+    path.pop();
+    Ok(())
+}
+
+fn row_group(thrift: &mut Thrift<'_>) -> Result<RowGroup, Fault> {
+    let mut group = RowGroup::default();
+    thrift.fields(|thrift, field| {
+        match field.number {
+            1 => thrift.list(field, |thrift, _| {
+                group.chunks.push(chunk(thrift)?);
+                Ok(())
+            })?,
+            3 => group.num_rows = positive(thrift.number(field)?)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    Ok(group)
+}
+
+fn chunk(thrift: &mut Thrift<'_>) -> Result<Chunk, Fault> {
+    let mut chunk = Chunk::default();
+    let mut is_elsewhere = false;
+    let (mut data, mut dictionary) = (0, None);
+    thrift.fields(|thrift, field| {
+        match field.number {
+            1 => is_elsewhere = !thrift.binary()?.is_empty(),
+            3 => thrift.fields(|thrift, field| {
+                match field.number {
+                    4 => chunk.codec = thrift.number(field)?,
+                    5 => chunk.num_values = positive(thrift.number(field)?)?,
+                    7 => chunk.num_bytes = positive(thrift.number(field)?)?,
+                    9 => data = positive(thrift.number(field)?)?,
+                    11 => dictionary = Some(positive(thrift.number(field)?)?),
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            })?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    if is_elsewhere {
+        return Err(Fault::Unsupported("columns in other files"));
+    }
+    // Some writers say 0 where there is no dictionary.
+    let dictionary = dictionary.filter(|start| *start > 0);
+    chunk.start = dictionary.map_or(data, |start| start.min(data));
+    Ok(chunk)
+}
+
+fn positive(number: i64) -> Result<u64, Fault> {
+    u64::try_from(number).map_err(|_| Fault::damaged("a negative length"))
+}

@@ -1,0 +1,126 @@
+//! Small numbers in runs: `(length << 1, value)` for a run of one value, `(groups << 1 | 1, bits ...)` for groups of eight packed numbers. Levels and
+//! indices of dictionaries are written so.
+
+use super::Fault;
+
+/// Numbers one after the other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hybrid {
+    /// Bits of each number.
+    width: u32,
+    /// Where in the page the next run is, and where the runs end.
+    at: usize,
+    end: usize,
+    run: Run,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Run {
+    Same { value: u32, left: u64 },
+    Packed { first_bit: u64, left: u64 },
+}
+
+impl Default for Run {
+    fn default() -> Run {
+        Run::Same { value: 0, left: 0 }
+    }
+}
+
+impl Hybrid {
+    /// Of this part of a page.
+    pub(super) fn new(width: u32, at: usize, end: usize) -> Result<Hybrid, Fault> {
+        if width > 32 || at > end {
+            return Err(Fault::damaged("numbers of more than 32 bits"));
+        }
+        Ok(Hybrid {
+            width,
+            at,
+            end,
+            run: Run::default(),
+        })
+    }
+
+    /// The next number, of the page that it was made for.
+    pub(super) fn next(&mut self, page: &[u8]) -> Result<u32, Fault> {
+        if self.width == 0 {
+            return Ok(0);
+        }
+        loop {
+            match &mut self.run {
+                Run::Same { value, left } if *left > 0 => {
+                    *left -= 1;
+                    return Ok(*value);
+                }
+                Run::Packed { first_bit, left } if *left > 0 => {
+                    let value = bits(page, *first_bit, self.width);
+                    *left -= 1;
+                    *first_bit += u64::from(self.width);
+                    return Ok(value);
+                }
+                _ => self.run = self.next_run(page)?,
+            }
+        }
+    }
+
+    fn next_run(&mut self, page: &[u8]) -> Result<Run, Fault> {
+        let cut_short = || Fault::damaged("a page that is cut short");
+        let mut head: u64 = 0;
+        for shift in (0..36).step_by(7) {
+            let byte = match self.at < self.end {
+                true => *page.get(self.at).ok_or_else(cut_short)?,
+                false => return Err(cut_short()),
+            };
+            self.at += 1;
+            head |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        let length = head >> 1;
+        if head & 1 == 0 {
+            let num_bytes = self.width.div_ceil(8) as usize;
+            let bytes = page.get(self.at..self.at + num_bytes);
+            let bytes = bytes.ok_or_else(cut_short)?;
+            let value = bytes
+                .iter()
+                .rev()
+                .fold(0, |all, byte| all << 8 | u32::from(*byte));
+            self.at += num_bytes;
+            return match length {
+                0 => Err(Fault::damaged("a run of no length")),
+                left => Ok(Run::Same { value, left }),
+            };
+        }
+        let first_bit = self.at as u64 * 8;
+        let num_bytes = length * u64::from(self.width);
+        let left = (self.end - self.at) as u64;
+        // The last group may be cut off where the rest says nothing.
+        let num_there = num_bytes.min(left);
+        self.at += num_there as usize;
+        match num_there * 8 / u64::from(self.width) {
+            0 => Err(cut_short()),
+            whole => Ok(Run::Packed {
+                first_bit,
+                left: whole.min(length * 8),
+            }),
+        }
+    }
+}
+
+/// A number of up to 32 bits, the lowest first; what lies beyond the page is 0.
+pub(super) fn bits(page: &[u8], first_bit: u64, width: u32) -> u32 {
+    wide_bits(page, first_bit, width) as u32
+}
+
+/// The same of up to 64 bits.
+pub(super) fn wide_bits(page: &[u8], first_bit: u64, width: u32) -> u64 {
+    let start = (first_bit / 8) as usize;
+    let shift = (first_bit % 8) as u32;
+    let mut value: u128 = 0;
+    for at in 0..9 {
+        let byte = page.get(start + at).copied().unwrap_or(0);
+        value |= u128::from(byte) << (8 * at);
+    }
+    let mask = (1u128 << width) - 1;
+    (value >> shift & mask) as u64
+}

@@ -1,0 +1,209 @@
+//! Thrift's compact protocol, as it is read: fields of a struct by their numbers, whatever is not asked for passed over.
+
+use super::Fault;
+
+/// Types on the wire.
+pub(super) const TRUE: u8 = 1;
+pub(super) const FALSE: u8 = 2;
+const BYTE: u8 = 3;
+const I16: u8 = 4;
+const I32: u8 = 5;
+const I64: u8 = 6;
+const DOUBLE: u8 = 7;
+const BINARY: u8 = 8;
+const LIST: u8 = 9;
+const SET: u8 = 10;
+const MAP: u8 = 11;
+const STRUCT: u8 = 12;
+
+/// Structs within structs: no file of a writer has more.
+const MOST_DEPTH: u32 = 32;
+
+/// Reads a struct from bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Thrift<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    depth: u32,
+}
+
+/// A field of a struct, whose value is next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    pub(super) number: i32,
+    pub(super) kind: u8,
+}
+
+impl<'a> Thrift<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Thrift<'a> {
+        Thrift {
+            bytes,
+            at: 0,
+            depth: 0,
+        }
+    }
+
+    /// Bytes that were read.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    fn cut_short() -> Fault {
+        Fault::damaged("metadata that is cut short")
+    }
+
+    fn byte(&mut self) -> Result<u8, Fault> {
+        let byte = *self.bytes.get(self.at).ok_or_else(Thrift::cut_short)?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    fn varint(&mut self) -> Result<u64, Fault> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(Fault::damaged("a number of more than 64 bits"))
+    }
+
+    fn zigzag(&mut self) -> Result<i64, Fault> {
+        let value = self.varint()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    fn length(&mut self) -> Result<usize, Fault> {
+        let length = self.varint()?;
+        // Whatever has so many parts has as many bytes, at least.
+        match usize::try_from(length) {
+            Ok(length) if length <= self.bytes.len() - self.at => Ok(length),
+            _ => Err(Thrift::cut_short()),
+        }
+    }
+
+    /// Hands each field on; one that is not taken is passed over.
+    pub(super) fn fields(
+        &mut self,
+        mut take: impl FnMut(&mut Thrift<'a>, Field) -> Result<bool, Fault>,
+    ) -> Result<(), Fault> {
+        self.depth += 1;
+        if self.depth > MOST_DEPTH {
+            return Err(Fault::damaged("metadata without end"));
+        }
+        let mut number = 0;
+        loop {
+            let head = self.byte()?;
+            if head == 0 {
+                self.depth -= 1;
+                return Ok(());
+            }
+            number = match head >> 4 {
+                0 => self.zigzag()? as i32,
+                more => number + i32::from(more),
+            };
+            let field = Field {
+                number,
+                kind: head & 0x0f,
+            };
+            if !take(self, field)? {
+                self.skip(field.kind)?;
+            }
+        }
+    }
+
+    /// Hands each element of a list on.
+    pub(super) fn list(
+        &mut self,
+        field: Field,
+        mut take: impl FnMut(&mut Thrift<'a>, u8) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        if !matches!(field.kind, LIST | SET) {
+            return Err(Fault::damaged("metadata of another kind"));
+        }
+        let (length, kind) = self.list_head()?;
+        (0..length).try_for_each(|_| take(self, kind))
+    }
+
+    fn list_head(&mut self) -> Result<(usize, u8), Fault> {
+        let head = self.byte()?;
+        let length = match head >> 4 {
+            15 => self.length()?,
+            length => usize::from(length),
+        };
+        Ok((length, head & 0x0f))
+    }
+
+    /// A whole number.
+    pub(super) fn number(&mut self, field: Field) -> Result<i64, Fault> {
+        match field.kind {
+            I16 | I32 | I64 => self.zigzag(),
+            BYTE => Ok(i64::from(self.byte()? as i8)),
+            TRUE => Ok(1),
+            FALSE => Ok(0),
+            _ => Err(Fault::damaged("metadata of another kind")),
+        }
+    }
+
+    /// Bytes.
+    pub(super) fn binary(&mut self) -> Result<&'a [u8], Fault> {
+        let length = self.length()?;
+        let bytes = &self.bytes[self.at..self.at + length];
+        self.at += length;
+        Ok(bytes)
+    }
+
+    /// Text.
+    pub(super) fn text(&mut self) -> Result<String, Fault> {
+        Ok(String::from_utf8_lossy(self.binary()?).into_owned())
+    }
+
+    fn skip(&mut self, kind: u8) -> Result<(), Fault> {
+        match kind {
+            TRUE | FALSE => Ok(()),
+            BYTE => self.byte().map(|_| ()),
+            I16 | I32 | I64 => self.varint().map(|_| ()),
+            DOUBLE => {
+                self.at += 8;
+                match self.at <= self.bytes.len() {
+                    true => Ok(()),
+                    false => Err(Thrift::cut_short()),
+                }
+            }
+            BINARY => self.binary().map(|_| ()),
+            LIST | SET => {
+                let (length, kind) = self.list_head()?;
+                (0..length).try_for_each(|_| self.skip_element(kind))
+            }
+            MAP => {
+                let length = self.length()?;
+                if length == 0 {
+                    return Ok(());
+                }
+                let kinds = self.byte()?;
+                (0..length).try_for_each(|_| {
+                    self.skip_element(kinds >> 4)?;
+                    self.skip_element(kinds & 0x0f)
+                })
+            }
+            STRUCT => self.fields(|_, _| Ok(false)),
+            _ => Err(Fault::damaged("metadata of an unknown kind")),
+        }
+    }
+
+    /// In lists and maps, true and false have a byte.
+    fn skip_element(&mut self, kind: u8) -> Result<(), Fault> {
+        self.depth += 1;
+        if self.depth > MOST_DEPTH {
+            return Err(Fault::damaged("metadata without end"));
+        }
+        let skipped = match kind {
+            TRUE | FALSE => self.byte().map(|_| ()),
+            kind => self.skip(kind),
+        };
+        self.depth -= 1;
+        skipped
+    }
+}

@@ -1,0 +1,213 @@
+//! A picture as a smaller file: resized once, so that training does not do it in every epoch.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use image::codecs::jpeg::JpegEncoder;
+use image::codecs::webp::WebPEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+
+use super::geometry::Window;
+use super::{CHANNELS, Filter, Framing, Scratch, decode, resize};
+use super::{PixelDepth, ReadAs, native_cost, read_native};
+use crate::error::DataError;
+
+/// How a smaller picture is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SmallerFormat {
+    /// JPEG of quality 95, colours at full resolution.
+    #[default]
+    Jpeg,
+    /// WebP that loses nothing.
+    Webp,
+}
+
+impl SmallerFormat {
+    /// What its names end with.
+    pub fn extension(self) -> &'static str {
+        match self {
+            SmallerFormat::Jpeg => "jpg",
+            SmallerFormat::Webp => "webp",
+        }
+    }
+}
+
+const QUALITY: u8 = 95;
+
+/// Width and height whose shorter side is `size`.
+fn smaller_size((width, height): (u32, u32), size: u32) -> (u32, u32) {
+    let shorter = u64::from(width.min(height));
+    let scaled = |side: u32| {
+        let scaled = (u64::from(side) * u64::from(size) + shorter / 2) / shorter;
+        scaled.max(1) as u32
+    };
+    (scaled(width), scaled(height))
+}
+
+/// The bytes of a picture whose shorter side is `size`, by a bicubic filter as Pillow's; nothing where it is no longer than that: then the file is
+/// what it should be. Its own bytes are in [`Scratch::file`].
+pub(crate) fn smaller_picture(
+    path: &Path,
+    size: u32,
+    format: SmallerFormat,
+    scratch: &mut Scratch,
+) -> Result<Option<Vec<u8>>, DataError> {
+    let (width, height) = decode::decode(path, Some(Framing::clip(size)), scratch)?;
+    if width.min(height) <= size {
+        return Ok(None);
+    }
+    let (new_width, new_height) = smaller_size((width, height), size);
+    let filter = Filter::Bicubic
+        .convolution()
+        .expect("bicubic is a convolution");
+    let window = |width: u32, height: u32| Window {
+        left: 0.0,
+        top: 0.0,
+        width: f64::from(width),
+        height: f64::from(height),
+    };
+    let Scratch {
+        rgb, rows, resizer, ..
+    } = scratch;
+    decode::sized(rows, new_width as usize * height as usize * CHANNELS);
+    resize(
+        (path, resizer, filter),
+        (rgb, width, height),
+        window(width, height),
+        (rows, new_width, height),
+    )?;
+    let mut pixels = vec![0; new_width as usize * new_height as usize * CHANNELS];
+    resize(
+        (path, resizer, filter),
+        (rows, new_width, height),
+        window(new_width, height),
+        (&mut pixels, new_width, new_height),
+    )?;
+    let mut bytes = Vec::new();
+    let (size, color) = ((new_width, new_height), ExtendedColorType::Rgb8);
+    let written = match format {
+        SmallerFormat::Jpeg => JpegEncoder::new_with_quality(&mut bytes, QUALITY)
+            .write_image(&pixels, size.0, size.1, color),
+        SmallerFormat::Webp => {
+            WebPEncoder::new_lossless(&mut bytes).write_image(&pixels, size.0, size.1, color)
+        }
+    };
+    written.map_err(|cause| DataError::broken_picture(path, cause))?;
+    Ok(Some(bytes))
+}
+
+/// The bytes of a mask, as PNG, resized as its picture is: the value under the middle of each pixel. Nothing where it stays as it is.
+pub(crate) fn smaller_mask(
+    path: &Path,
+    size: u32,
+    read_as: ReadAs,
+    scratch: &mut Scratch,
+) -> Result<Option<Vec<u8>>, DataError> {
+    let cost = native_cost(path, scratch.limits())?;
+    let total = super::Cost {
+        file: cost.file,
+        pixels: cost.pixels,
+        beside: cost.beside + cost.pixels,
+    };
+    scratch.claim_frame(path, (cost.native.width, cost.native.height), total)?;
+    let mut pixels = Vec::new();
+    let native = read_native(path, read_as, scratch, &mut pixels)?;
+    if native.width.min(native.height) <= size {
+        return Ok(None);
+    }
+    let (new_width, new_height) = smaller_size((native.width, native.height), size);
+    let pixel_bytes = native.channels * native.depth.bytes();
+    let mut out = vec![0; new_width as usize * new_height as usize * pixel_bytes];
+    for y in 0..new_height as usize {
+        let from_y = middle(y, new_height, native.height);
+        for x in 0..new_width as usize {
+            let from_x = middle(x, new_width, native.width);
+            let from = (from_y * native.width as usize + from_x) * pixel_bytes;
+            let to = (y * new_width as usize + x) * pixel_bytes;
+            out[to..to + pixel_bytes].copy_from_slice(&pixels[from..from + pixel_bytes]);
+        }
+    }
+    let color = match (native.channels, native.depth) {
+        (1, PixelDepth::Eight) => png::ColorType::Grayscale,
+        (1, PixelDepth::Sixteen) => png::ColorType::Grayscale,
+        _ => png::ColorType::Rgb,
+    };
+    if native.depth == PixelDepth::Sixteen {
+        // Of a PNG the upper byte comes first.
+        out.as_chunks_mut::<2>()
+            .0
+            .iter_mut()
+            .for_each(|pair| pair.reverse());
+    }
+    let mut bytes = Cursor::new(Vec::new());
+    let mut encoder = png::Encoder::new(&mut bytes, new_width, new_height);
+    encoder.set_color(color);
+    encoder.set_depth(match native.depth {
+        PixelDepth::Eight => png::BitDepth::Eight,
+        PixelDepth::Sixteen => png::BitDepth::Sixteen,
+    });
+    let written = encoder
+        .write_header()
+        .and_then(|mut writer| writer.write_image_data(&out));
+    written.map_err(|cause| DataError::broken_picture(path, cause))?;
+    Ok(Some(bytes.into_inner()))
+}
+
+/// The pixel under the middle of the one at `at`.
+fn middle(at: usize, side: u32, from_side: u32) -> usize {
+    let place = (at as f64 + 0.5) * f64::from(from_side) / f64::from(side);
+    (place as usize).min(from_side as usize - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waves(width: u32, height: u32) -> image::RgbImage {
+        image::RgbImage::from_fn(width, height, |x, y| {
+            let wave =
+                (127.0 + 90.0 * (f64::from(x) / 9.0).sin() * (f64::from(y) / 7.0).cos()) as u8;
+            image::Rgb([wave, 255 - wave, 60])
+        })
+    }
+
+    #[test]
+    fn the_shorter_side_is_as_asked_and_nothing_is_enlarged() {
+        assert_eq!(smaller_size((1024, 768), 256), (341, 256));
+        assert_eq!(smaller_size((768, 1024), 256), (256, 341));
+        assert_eq!(smaller_size((100, 9_000), 50), (50, 4_500));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.png");
+        waves(90, 60).save(&path).unwrap();
+        let mut scratch = Scratch::default();
+        let mut read = |size, format| {
+            let bytes = smaller_picture(&path, size, format, &mut scratch).unwrap();
+            bytes.map(|bytes| image::load_from_memory(&bytes).unwrap().to_rgb8())
+        };
+        assert!(read(60, SmallerFormat::Jpeg).is_none());
+        let lossless = read(30, SmallerFormat::Webp).unwrap();
+        assert_eq!(lossless.dimensions(), (45, 30));
+        let jpeg = read(30, SmallerFormat::Jpeg).unwrap();
+        let difference = lossless.as_raw().iter().zip(jpeg.as_raw());
+        let worst = difference.map(|(a, b)| a.abs_diff(*b)).max().unwrap();
+        assert!(worst <= 12, "{worst}");
+    }
+
+    #[test]
+    fn a_mask_keeps_its_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mask.png");
+        let mask =
+            image::GrayImage::from_fn(90, 60, |x, _| image::Luma([if x < 45 { 0 } else { 255 }]));
+        mask.save(&path).unwrap();
+        let bytes = smaller_mask(&path, 20, ReadAs::Mask, &mut Scratch::default())
+            .unwrap()
+            .unwrap();
+        let small = image::load_from_memory(&bytes).unwrap().to_luma8();
+        assert_eq!(small.dimensions(), (30, 20));
+        let expected =
+            image::GrayImage::from_fn(30, 20, |x, _| image::Luma([if x < 15 { 0 } else { 255 }]));
+        assert_eq!(small, expected);
+    }
+}

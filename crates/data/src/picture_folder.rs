@@ -1,0 +1,156 @@
+//! A folder of pictures without labels, its inner folders included: `1.jpg`, `holiday/7.png`. A text beside a picture (`1.txt`) is its caption, where one
+//! picture has one.
+//!
+//! Like class folders, they are listed as a CSV would list them, in natural order.
+
+use std::fs;
+use std::path::Path;
+
+use crate::class_folders::{Listing, joined, push_cell};
+use crate::error::DataError;
+use crate::folder::{entries, is_picture, stem, unread_format};
+use crate::words::{counted, listed};
+
+/// A caption that is longer is something else.
+const MOST_CAPTION_BYTES: u64 = 1 << 20;
+
+/// Whether a folder, or one in it, has a picture.
+pub(crate) fn has_pictures(folder: &Path) -> Result<bool, DataError> {
+    let found = entries(folder)?;
+    if found.files.iter().any(|name| is_picture(name)) {
+        return Ok(true);
+    }
+    for name in &found.folders {
+        if has_pictures(&folder.join(name))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a picture has its caption beside it.
+pub(crate) fn has_captions(folder: &Path) -> Result<bool, DataError> {
+    let found = entries(folder)?;
+    let has_text =
+        |name: &String| is_picture(name) && found.files.contains(&format!("{}.txt", stem(name)));
+    if found.files.iter().any(has_text) {
+        return Ok(true);
+    }
+    for name in &found.folders {
+        if has_captions(&folder.join(name))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Lists the pictures of a folder.
+pub(crate) fn list(root: &Path) -> Result<Listing, DataError> {
+    let mut list = List {
+        has_captions: has_captions(root)?,
+        ..List::default()
+    };
+    list.rows.push_str(match list.has_captions {
+        true => "image,caption\n",
+        false => "image\n",
+    });
+    list.folder(root, "")?;
+    if list.num_rows == 0 {
+        return Err(DataError::no_pictures(root, "pictures", ""));
+    }
+    let mut notes = vec![match list.has_captions {
+        true => format!(
+            "Data: {} of {}, captions from the .txt beside each",
+            counted(list.num_rows, "picture"),
+            root.display()
+        ),
+        false => format!(
+            "Data: {} of {}, without labels or captions",
+            counted(list.num_rows, "picture"),
+            root.display()
+        ),
+    }];
+    if !list.unread.is_empty() {
+        notes.push(format!(
+            "Careful: {} of formats that are not read: {}",
+            counted(list.num_unread, "picture"),
+            listed(&list.unread)
+        ));
+    }
+    Ok(Listing {
+        csv: list.rows,
+        notes,
+    })
+}
+
+#[derive(Default)]
+struct List {
+    rows: String,
+    num_rows: usize,
+    has_captions: bool,
+    num_unread: usize,
+    unread: Vec<String>,
+}
+
+impl List {
+    fn folder(&mut self, root: &Path, folder: &str) -> Result<(), DataError> {
+        let found = entries(&root.join(folder))?;
+        for name in &found.files {
+            if let Some(format) = unread_format(name) {
+                self.num_unread += 1;
+                if !self.unread.iter().any(|known| known == format) {
+                    self.unread.push(format.to_owned());
+                }
+            }
+            if !is_picture(name) {
+                continue;
+            }
+            let path = joined(folder, name);
+            push_cell(&mut self.rows, &path);
+            if self.has_captions {
+                self.rows.push(',');
+                let text = format!("{}.txt", stem(name));
+                if found.files.contains(&text) {
+                    push_cell(&mut self.rows, &caption(&root.join(folder).join(text))?);
+                }
+            }
+            self.rows.push('\n');
+            self.num_rows += 1;
+        }
+        for inner in &found.folders {
+            self.folder(root, &joined(folder, inner))?;
+        }
+        Ok(())
+    }
+}
+
+/// A text in one line.
+fn caption(path: &Path) -> Result<String, DataError> {
+    let failed = |cause| DataError::Io {
+        path: path.to_owned(),
+        action: "read the caption",
+        cause,
+    };
+    if fs::metadata(path).map_err(failed)?.len() > MOST_CAPTION_BYTES {
+        return Err(DataError::invalid(
+            path.display(),
+            "a caption of at most 1 MiB",
+            "a longer text",
+            "move it away if it is no caption",
+        ));
+    }
+    let bytes = holdall_files::read_regular(path, MOST_CAPTION_BYTES).map_err(failed)?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        DataError::invalid(
+            path.display(),
+            "UTF-8",
+            "bytes that are not",
+            "save the file as UTF-8",
+        )
+    })?;
+    let words: Vec<&str> = text
+        .trim_start_matches('\u{feff}')
+        .split_whitespace()
+        .collect();
+    Ok(words.join(" "))
+}

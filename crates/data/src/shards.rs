@@ -1,0 +1,446 @@
+//! Pictures that lie in files of many: WebDataset's tars, and Parquet. What is in them is listed once, as a CSV would list it, and the list is kept
+//! beside them (`.NAME.index`) until one of them changes, so a set of a million pictures is opened in the time that its list takes to read.
+//!
+//! ```text
+//! holdall index 1 KEY pictures                       KEY: names, sizes and times of the files
+//! image,caption,label,__key__
+//! cars-000.tar#000000.jpg@1024+20480,a red car,Ford,000000
+//! ```
+//!
+//! Pictures of a tar are read where they lie. Those of a Parquet file lie packed in pages of many, so they are copied once into a file beside
+//! the list (`.NAME.pictures`), as they are.
+
+mod parquet_rows;
+mod pattern;
+pub(crate) mod tar;
+#[cfg(test)]
+mod tests;
+mod web_dataset;
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::error::DataError;
+use crate::folder::entries;
+use crate::parquet;
+use crate::stored_file::hidden_beside;
+use crate::table::TextRecords;
+use crate::words::{counted, thousands};
+
+const VERSION: &str = "holdall index 1";
+/// The column that says `train` or `validation`, where names of shards do; no column of a table is called so.
+pub(crate) const SPLIT: &str = "__split__";
+
+/// What shards are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    WebDataset,
+    Parquet,
+}
+
+impl Kind {
+    /// By the end of a name.
+    fn of(path: &Path) -> Option<Kind> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        let packed = [".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz"];
+        if name.ends_with(".parquet") || name.ends_with(".pq") {
+            Some(Kind::Parquet)
+        } else if name.ends_with(".tar") || packed.iter().any(|end| name.ends_with(end)) {
+            Some(Kind::WebDataset)
+        } else {
+            None
+        }
+    }
+}
+
+/// One of the files.
+#[derive(Clone, Debug)]
+struct Shard {
+    path: PathBuf,
+    /// From the folder that the set is in, with `/`.
+    name: String,
+    /// Whether its name says that it is held out; nothing where names say nothing.
+    is_held: Option<bool>,
+}
+
+/// What was listed.
+#[derive(Debug)]
+struct Listed {
+    num_rows: usize,
+    /// Whether rows name parts of files, and not files.
+    has_pictures: bool,
+    notes: Vec<String>,
+}
+
+/// Whether a path means shards: a file, a pattern, or a folder that has them and nothing else to go by.
+pub(crate) fn are_meant(path: &Path) -> bool {
+    match path.is_dir() {
+        false if pattern::is_pattern(path) => {
+            let first = pattern::expand(path).ok();
+            let first = first.and_then(|files| files.into_iter().next());
+            first.is_some_and(|file| Kind::of(&file).is_some())
+        }
+        false => Kind::of(path).is_some(),
+        true => folder_of_shards(path).is_some(),
+    }
+}
+
+/// The folder itself, or `data` in it as Hugging Face lays it out, if it has shards.
+pub(crate) fn folder_of_shards(folder: &Path) -> Option<PathBuf> {
+    let has_shards = |folder: &Path| {
+        let found = entries(folder).ok();
+        found.is_some_and(|found| {
+            found
+                .files
+                .iter()
+                .any(|name| Kind::of(Path::new(name)).is_some())
+        })
+    };
+    let inner = folder.join("data");
+    if has_shards(folder) {
+        Some(folder.to_owned())
+    } else if inner.is_dir() && has_shards(&inner) {
+        Some(inner)
+    } else {
+        None
+    }
+}
+
+/// A list of what is in shards.
+#[derive(Clone, Debug)]
+pub(crate) struct Index {
+    file: PathBuf,
+    key: String,
+    folder: PathBuf,
+    has_pictures: bool,
+}
+
+impl Index {
+    /// The list that is kept, or a new one. Also what there is to say.
+    pub(crate) fn open(path: &Path) -> Result<(Index, Vec<String>), DataError> {
+        let (shards, folder, kind) = shards(path)?;
+        let key = key(&shards)?;
+        let places = places(path, &folder);
+        let kept = |place: &PathBuf| Index::kept(place, &key, &folder);
+        if let Some(index) = places.iter().find_map(kept) {
+            return Ok((index, Vec::new()));
+        }
+        let mut failed = None;
+        for place in &places {
+            match Index::make(place, &key, &folder, kind, &shards) {
+                Err(DataError::Io {
+                    path,
+                    action,
+                    cause,
+                }) if path.as_os_str().is_empty() => {
+                    // This place cannot be written to; the next may be.
+                    let path = place.clone();
+                    failed = Some(DataError::Io {
+                        path,
+                        action,
+                        cause,
+                    });
+                }
+                made => return made,
+            }
+        }
+        Err(failed.unwrap_or_else(|| unwritten(io::ErrorKind::NotFound.into())))
+    }
+
+    /// What was listed before, if the files are what they were.
+    fn kept(place: &Path, key: &str, folder: &Path) -> Option<Index> {
+        let mut first = String::new();
+        let file = holdall_files::open_regular(place).ok()?.0;
+        let mut reader = BufReader::with_capacity(512, io::Read::take(file, 512));
+        reader.read_line(&mut first).ok()?;
+        let rest = first.strip_prefix(VERSION)?.strip_suffix('\n')?;
+        let (found, has_pictures) = match rest.trim().split_once(' ')? {
+            (found, "pictures") => (found, true),
+            (found, "paths") => (found, false),
+            _ => return None,
+        };
+        (found == key).then(|| Index {
+            file: place.to_owned(),
+            key: key.to_owned(),
+            folder: folder.to_owned(),
+            has_pictures,
+        })
+    }
+
+    /// Lists what is in the files. One process does it, others that start at the same time wait for it.
+    fn make(
+        place: &Path,
+        key: &str,
+        folder: &Path,
+        kind: Kind,
+        shards: &[Shard],
+    ) -> Result<(Index, Vec<String>), DataError> {
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent).map_err(unwritten)?;
+        }
+        let lock_path = hidden_beside(place, ".lock");
+        let lock = File::create(&lock_path).map_err(unwritten)?;
+        // Some network file systems have no locks: there two may list at once, and the last one wins.
+        let _ = lock.lock();
+        if let Some(index) = Index::kept(place, key, folder) {
+            return Ok((index, Vec::new()));
+        }
+        let rows = place.with_added_extension("rows");
+        let mut listed = None;
+        let written = holdall_files::write_whole_by(&rows, |out| {
+            let made = match kind {
+                Kind::WebDataset => web_dataset::list(shards, out),
+                Kind::Parquet => {
+                    parquet_rows::list(shards, (place, folder), parquet::Limits::default(), out)
+                }
+            };
+            let is_made = made.is_ok();
+            listed = Some(made);
+            match is_made {
+                true => Ok(()),
+                false => Err(io::Error::other("not listed")),
+            }
+        });
+        let Listed {
+            num_rows,
+            has_pictures,
+            mut notes,
+        } = match listed {
+            Some(listed) => listed?,
+            None => {
+                written.map_err(unwritten)?;
+                return Err(unwritten(io::ErrorKind::Other.into()));
+            }
+        };
+        written.map_err(unwritten)?;
+        // The first line is known last.
+        let joined = holdall_files::write_whole_by(place, |out| {
+            let what = if has_pictures { "pictures" } else { "paths" };
+            writeln!(out, "{VERSION} {key} {what}")?;
+            io::copy(&mut File::open(&rows)?, out).map(|_| ())
+        });
+        let _ = fs::remove_file(&rows);
+        joined.map_err(unwritten)?;
+        let _ = fs::remove_file(&lock_path);
+        notes.insert(
+            0,
+            format!(
+                "Listed {} of {}: {}",
+                counted(num_rows, "row"),
+                counted(shards.len(), "file"),
+                place.display()
+            ),
+        );
+        let index = Index {
+            file: place.to_owned(),
+            key: key.to_owned(),
+            folder: folder.to_owned(),
+            has_pictures,
+        };
+        Ok((index, notes))
+    }
+
+    /// Where the paths in it start.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether rows name parts of files, and not files.
+    pub(crate) fn has_pictures(&self) -> bool {
+        self.has_pictures
+    }
+
+    /// The list as rows, header first; `path` is what the user named. An error if it is no longer the list that was opened.
+    pub(crate) fn records(&self, path: &Path) -> Result<TextRecords, DataError> {
+        let failed = |cause| DataError::Io {
+            path: self.file.clone(),
+            action: "read it",
+            cause,
+        };
+        if Index::kept(&self.file, &self.key, &self.folder).is_none() {
+            return Err(DataError::Changed {
+                path: path.to_owned(),
+            });
+        }
+        let (mut file, _) = holdall_files::open_regular(&self.file).map_err(failed)?;
+        let mut first = Vec::new();
+        BufReader::new(&mut file)
+            .read_until(b'\n', &mut first)
+            .map_err(failed)?;
+        file.seek(SeekFrom::Start(first.len() as u64))
+            .map_err(failed)?;
+        Ok(TextRecords::of_list(path, file))
+    }
+}
+
+/// Lists what is in one file, and leaves nothing behind: for files of any bytes.
+pub(crate) fn list_file(path: &Path, limits: parquet::Limits) -> Result<Vec<u8>, DataError> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let shards = [Shard {
+        path: path.to_owned(),
+        name: name.into_owned(),
+        is_held: None,
+    }];
+    let mut out = Vec::new();
+    match Kind::of(path) {
+        Some(Kind::Parquet) => {
+            let place = hidden_beside(path, ".index");
+            let listed = parquet_rows::list(&shards, (&place, folder), limits, &mut out);
+            let _ = fs::remove_file(place.with_extension("pictures"));
+            listed?;
+        }
+        _ => {
+            web_dataset::list(&shards, &mut out)?;
+        }
+    }
+    Ok(out)
+}
+
+/// An error of writing the list, before it is known where.
+fn unwritten(cause: io::Error) -> DataError {
+    DataError::Io {
+        path: PathBuf::new(),
+        action: "write the list of what is in these files",
+        cause,
+    }
+}
+
+/// The files that a path means, the folder they are named from, and what they are.
+fn shards(path: &Path) -> Result<(Vec<Shard>, PathBuf, Kind), DataError> {
+    let (files, folder) = if let (true, Some(folder)) = (path.is_dir(), folder_of_shards(path)) {
+        let names = entries(&folder)?.files.into_iter();
+        let names = names.filter(|name| Kind::of(Path::new(name)).is_some());
+        (names.map(|name| folder.join(name)).collect(), folder)
+    } else {
+        let files = match pattern::is_pattern(path) {
+            true => pattern::expand(path)?,
+            false => vec![path.to_owned()],
+        };
+        // What all of them are in.
+        let mut folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        while folder.to_string_lossy().contains(['{', '*']) && !folder.exists() {
+            folder = folder.parent().unwrap_or(Path::new("")).to_owned();
+        }
+        (files, folder)
+    };
+    if let Some(missing) = files.iter().find(|file| !file.is_file()) {
+        return Err(DataError::NoFile {
+            path: missing.clone(),
+        });
+    }
+    let kinds: Vec<Kind> = files.iter().filter_map(|file| Kind::of(file)).collect();
+    let is_one_kind = kinds.windows(2).all(|pair| pair[0] == pair[1]);
+    let (Some(kind), true) = (kinds.first(), is_one_kind && kinds.len() == files.len()) else {
+        return Err(DataError::invalid(
+            path.display(),
+            "tars, or Parquet files",
+            "some of both",
+            "name those that are meant: `train-*.parquet`",
+        ));
+    };
+    let name = |file: &PathBuf| {
+        let name = file.strip_prefix(&folder).unwrap_or(file).to_string_lossy();
+        name.replace('\\', "/")
+    };
+    let mut shards: Vec<Shard> = files
+        .iter()
+        .map(|file| Shard {
+            path: file.clone(),
+            name: name(file),
+            is_held: None,
+        })
+        .collect();
+    split_by_name(&mut shards);
+    Ok((shards, folder, *kind))
+}
+
+/// Files called `train...` and `val...` or `test...` are the split; where there are both of these, `test` is left for evaluation.
+fn split_by_name(shards: &mut Vec<Shard>) {
+    let side = |shard: &Shard| {
+        let name = shard.path.file_name().unwrap_or_default();
+        let name = name.to_string_lossy().to_ascii_lowercase();
+        let word = name.split(|c: char| !c.is_alphabetic()).next();
+        match word? {
+            "train" | "training" => Some("train"),
+            "val" | "valid" | "validation" => Some("val"),
+            "test" | "testing" => Some("test"),
+            _ => None,
+        }
+    };
+    let sides: Vec<Option<&str>> = shards.iter().map(side).collect();
+    let has = |wanted: &str| sides.contains(&Some(wanted));
+    if !(has("train") && (has("val") || has("test"))) || sides.contains(&None) {
+        return;
+    }
+    let held = if has("val") { "val" } else { "test" };
+    for (shard, side) in shards.iter_mut().zip(&sides) {
+        shard.is_held = Some(*side == Some(held));
+    }
+    let mut sides = sides.iter();
+    shards.retain(|_| {
+        let side = sides.next().copied().flatten();
+        side == Some("train") || side == Some(held)
+    });
+}
+
+/// What the column of the split says of a file's rows.
+fn split_cell(shard: &Shard) -> &'static str {
+    match shard.is_held {
+        Some(true) => "validation",
+        _ => "train",
+    }
+}
+
+/// A hash of names, sizes and times.
+fn key(shards: &[Shard]) -> Result<String, DataError> {
+    let mut hasher = Xxh3::new();
+    for shard in shards {
+        let metadata = fs::metadata(&shard.path).map_err(|cause| DataError::Io {
+            path: shard.path.clone(),
+            action: "read it",
+            cause,
+        })?;
+        let time = metadata.modified().ok();
+        let time = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        hasher.update(shard.name.as_bytes());
+        hasher.update(&[0, shard.is_held.map_or(2, u8::from)]);
+        hasher.update(&metadata.len().to_le_bytes());
+        hasher.update(&time.map_or(0, |time| time.as_nanos() as u64).to_le_bytes());
+    }
+    Ok(format!("{:016x}", hasher.digest()))
+}
+
+/// Where a list may be kept: beside the files, or else where caches are.
+fn places(path: &Path, folder: &Path) -> Vec<PathBuf> {
+    let name = match path.is_dir() {
+        true => "shards".to_owned(),
+        false => {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.replace(['{', '}', '*', ','], "_")
+        }
+    };
+    let beside = folder.join(format!(".{name}.index"));
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let hash = xxh3_64(whole.as_os_str().as_encoded_bytes());
+    let cache = holdall_files::cache_folder();
+    let elsewhere = cache.map(|cache| {
+        cache
+            .join("indexes")
+            .join(format!("{hash:016x}-{name}.index"))
+    });
+    [Some(beside), elsewhere].into_iter().flatten().collect()
+}
+
+/// `12,345 pictures (1.2 GiB)`.
+fn pictures_text(num_pictures: usize, num_bytes: u64) -> String {
+    format!(
+        "{} pictures ({})",
+        thousands(num_pictures),
+        holdall_files::show_bytes(num_bytes)
+    )
+}

@@ -1,0 +1,258 @@
+//! WebDataset: members of a tar that share a name up to its first dot are a sample.
+//!
+//! ```text
+//! 000017.jpg        a picture          -> column `image`
+//! 000017.mask.png   a picture by name  -> column `mask`
+//! 000017.txt        a caption          -> column `caption`
+//! 000017.cls        a label            -> column `label`
+//! 000017.json       anything else      -> a column per key
+//! ```
+
+use std::io::Write;
+
+use super::tar::{Member, Members};
+use super::{Listed, Shard, split_cell};
+use crate::error::DataError;
+use crate::folder::is_picture;
+use crate::stored_file::part_path;
+use crate::table::json_lines::each_cell;
+use crate::words::{counted, listed, thousands};
+
+/// Captions, labels and JSON: whatever is longer is something else.
+const MOST_TEXT_BYTES: u64 = 4 << 20;
+/// More keys than any table has.
+const MOST_COLUMNS: usize = 4096;
+const IMAGE: &str = "image";
+const KEY: &str = "__key__";
+
+/// Cells by column.
+type Cells = Vec<(String, String)>;
+
+/// Writes a row per sample.
+pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, DataError> {
+    let mut columns = vec![IMAGE.to_owned()];
+    let mut others: Vec<String> = Vec::new();
+    let mut num_samples = 0;
+    let mut num_without = 0;
+    for shard in shards {
+        each_sample(shard, &mut others, |cells| {
+            num_samples += 1;
+            num_without += usize::from(cells.iter().all(|(column, _)| column != IMAGE));
+            for (column, _) in cells {
+                if columns.len() < MOST_COLUMNS && !columns.contains(column) {
+                    columns.push(column.clone());
+                }
+            }
+            Ok(())
+        })?;
+    }
+    // What stands in files of its own comes before what JSON says.
+    let place = |column: &str| match column {
+        IMAGE => 0,
+        "mask" => 1,
+        "caption" => 2,
+        "label" => 3,
+        KEY => 5,
+        _ => 4,
+    };
+    columns.sort_by_key(|column| place(column));
+    let mut notes = Vec::new();
+    if num_samples > 0 && num_without == num_samples {
+        let first = shards.first().map(|shard| shard.path.display().to_string());
+        return Err(DataError::invalid(
+            first.unwrap_or_default(),
+            "pictures such as 000017.jpg, with 000017.txt, .cls or .json beside them",
+            format_args!("{} without one", counted(num_samples, "sample")),
+            "a shard is a tar of pictures and their texts: `holdall data pack photos.csv --out shards` writes such",
+        ));
+    }
+    if num_without > 0 {
+        notes.push(format!(
+            "Careful: {} of {} samples have no picture (members of a sample must follow each other: `tar --sort=name`)",
+            thousands(num_without),
+            thousands(num_samples)
+        ));
+    }
+    if !others.is_empty() {
+        notes.push(format!(
+            "Not read: members that end with {}",
+            listed(&others)
+        ));
+    }
+    let is_split = shards.iter().any(|shard| shard.is_held.is_some());
+    let mut rows = csv::Writer::from_writer(out);
+    let mut header: Vec<&str> = columns.iter().map(String::as_str).collect();
+    if is_split {
+        header.push(super::SPLIT);
+    }
+    write_row(&mut rows, &header)?;
+    for shard in shards {
+        each_sample(shard, &mut Vec::new(), |cells| {
+            let cell = |column: &String| {
+                let found = cells.iter().find(|(name, _)| name == column);
+                found.map_or("", |(_, cell)| cell.as_str())
+            };
+            let mut row: Vec<&str> = columns.iter().map(cell).collect();
+            if is_split {
+                row.push(split_cell(shard));
+            }
+            write_row(&mut rows, &row)
+        })?;
+    }
+    rows.flush().map_err(super::unwritten)?;
+    Ok(Listed {
+        num_rows: num_samples,
+        has_pictures: true,
+        notes,
+    })
+}
+
+fn write_row(rows: &mut csv::Writer<&mut dyn Write>, row: &[&str]) -> Result<(), DataError> {
+    rows.write_record(row)
+        .map_err(|cause| super::unwritten(std::io::Error::other(cause)))
+}
+
+/// Hands the cells of each sample on; ends of names that say nothing here are added to `others`.
+fn each_sample(
+    shard: &Shard,
+    others: &mut Vec<String>,
+    mut hand_on: impl FnMut(&Cells) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let mut members = Members::open(&shard.path)?;
+    let mut key = String::new();
+    let mut cells: Cells = Vec::new();
+    let mut of_json: Cells = Vec::new();
+    let mut bytes = Vec::new();
+    let mut hand_on_sample = |key: &str, cells: &mut Cells, of_json: &mut Cells| {
+        if !cells.is_empty() || !of_json.is_empty() {
+            for (column, cell) in of_json.drain(..) {
+                if !cells.iter().any(|(known, _)| *known == column) {
+                    cells.push((column, cell));
+                }
+            }
+            if !cells.iter().any(|(known, _)| known == KEY) {
+                cells.push((KEY.to_owned(), key.to_owned()));
+            }
+            hand_on(cells)?;
+        }
+        cells.clear();
+        Ok::<(), DataError>(())
+    };
+    while let Some(member) = members.next()? {
+        let Some((own_key, ending)) = key_and_ending(&member.name) else {
+            continue;
+        };
+        if own_key != key {
+            hand_on_sample(&key, &mut cells, &mut of_json)?;
+            own_key.clone_into(&mut key);
+        }
+        match Role::of(&ending) {
+            Role::Picture(column) => push(&mut cells, column, || {
+                part_path(&shard.name, &member.name, member.offset, member.num_bytes)
+            }),
+            Role::Text(column) => {
+                let text = text(shard, &mut members, &member, &mut bytes)?;
+                push(&mut cells, column, || text.trim().to_owned());
+            }
+            Role::Json => {
+                let text = text(shard, &mut members, &member, &mut bytes)?;
+                match serde_json::from_str(&text) {
+                    Ok(serde_json::Value::Object(object)) => {
+                        each_cell(&object, "", &mut |column, cell| {
+                            let is_own = column == IMAGE || column == "mask";
+                            if !is_own && of_json.len() < MOST_COLUMNS {
+                                of_json.push((column.to_owned(), cell));
+                            }
+                        });
+                    }
+                    _ => return Err(wrong(shard, &member, "a JSON object", "something else")),
+                }
+            }
+            Role::None => {
+                if others.len() < 20 && !others.contains(&ending) {
+                    others.push(ending);
+                }
+            }
+        }
+    }
+    hand_on_sample(&key, &mut cells, &mut of_json)
+}
+
+fn push(cells: &mut Cells, column: &str, cell: impl FnOnce() -> String) {
+    if !cells.iter().any(|(known, _)| known == column) {
+        cells.push((column.to_owned(), cell()));
+    }
+}
+
+fn text(
+    shard: &Shard,
+    members: &mut Members,
+    member: &Member,
+    bytes: &mut Vec<u8>,
+) -> Result<String, DataError> {
+    if member.num_bytes > MOST_TEXT_BYTES {
+        return Err(wrong(
+            shard,
+            member,
+            "a text of at most 4 MiB",
+            "a longer one",
+        ));
+    }
+    members.read(member, bytes)?;
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.trim_start_matches('\u{feff}').to_owned()),
+        Err(_) => Err(wrong(shard, member, "UTF-8", "bytes that are not")),
+    }
+}
+
+fn wrong(shard: &Shard, member: &Member, expected: &str, found: &str) -> DataError {
+    DataError::invalid(
+        format_args!("{}, `{}`", shard.path.display(), member.name),
+        expected,
+        found,
+        "write the shard again",
+    )
+}
+
+/// `a/b.mask.png` is `a/b` and `mask.png`; nothing for hidden files and what macOS adds.
+fn key_and_ending(name: &str) -> Option<(&str, String)> {
+    let name = name.trim_start_matches("./");
+    let start = name.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = start + name[start..].find('.')?;
+    if dot == start || name.starts_with("__MACOSX/") {
+        return None;
+    }
+    Some((&name[..dot], name[dot + 1..].to_ascii_lowercase()))
+}
+
+/// What a member is to its sample.
+enum Role<'a> {
+    Picture(&'a str),
+    Text(&'a str),
+    Json,
+    None,
+}
+
+impl Role<'_> {
+    fn of(ending: &str) -> Role<'_> {
+        let (before, last) = match ending.rsplit_once('.') {
+            Some((before, last)) => (before, last),
+            None => ("", ending),
+        };
+        match (before, last) {
+            ("" | "image" | "img", last) if is_picture(&format!(".{last}")) => Role::Picture(IMAGE),
+            ("mask" | "masks" | "seg" | "segmentation", last)
+                if is_picture(&format!(".{last}")) =>
+            {
+                Role::Picture("mask")
+            }
+            (before, last) if is_picture(&format!(".{last}")) => Role::Picture(before),
+            ("", "txt" | "text" | "caption") | ("caption" | "text", "txt") => Role::Text("caption"),
+            ("", "cls" | "class" | "label") | ("cls" | "label" | "class", "txt") => {
+                Role::Text("label")
+            }
+            ("", "json") => Role::Json,
+            _ => Role::None,
+        }
+    }
+}

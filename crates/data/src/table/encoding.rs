@@ -1,0 +1,294 @@
+//! Text in the encodings that spreadsheets write, read as UTF-8.
+//!
+//! UTF-16 is told by its byte order mark, or by the zeros in its first bytes. A file that is neither that nor UTF-8 is Windows-1252,
+//! which Latin-1 is a part of, where its letters beyond ASCII stand among others, as in `café`. Where they stand in rows, as in Cyrillic
+//! and Chinese encodings, or where the file has letters of UTF-8 too, it is for its owner to say what it is.
+
+use std::io::{self, Read};
+
+/// How the letters of a file are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Utf8,
+    Utf16LittleEndian,
+    Utf16BigEndian,
+    Windows1252,
+}
+
+impl Encoding {
+    /// As messages call it.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Encoding::Utf8 => "UTF-8",
+            Encoding::Utf16LittleEndian | Encoding::Utf16BigEndian => "UTF-16",
+            Encoding::Windows1252 => "Latin-1 (Windows-1252)",
+        }
+    }
+
+    /// Of all that a reader gives.
+    pub(super) fn of(mut reader: impl Read) -> io::Result<Encoding> {
+        let mut piece = vec![0; 1 << 16];
+        let mut length = fill(&mut reader, &mut piece)?;
+        match piece[..length] {
+            [0xff, 0xfe, ..] => return Ok(Encoding::Utf16LittleEndian),
+            [0xfe, 0xff, ..] => return Ok(Encoding::Utf16BigEndian),
+            // A header starts with letters that have one byte in UTF-8.
+            [1..=255, 0, 1..=255, 0, ..] => return Ok(Encoding::Utf16LittleEndian),
+            [0, 1..=255, 0, 1..=255, ..] => return Ok(Encoding::Utf16BigEndian),
+            _ => {}
+        }
+        let mut seen = Seen::default();
+        let mut carried = 0;
+        while length > carried {
+            let kept = seen.look(&piece[..length]);
+            // A letter that the piece cuts in two is looked at with the next.
+            piece.copy_within(length - kept..length, 0);
+            carried = kept;
+            length = kept + fill(&mut reader, &mut piece[kept..])?;
+        }
+        seen.num_alone += carried;
+        Ok(match seen.is_western() {
+            true => Encoding::Windows1252,
+            false => Encoding::Utf8,
+        })
+    }
+}
+
+/// Bytes beyond ASCII.
+#[derive(Default)]
+struct Seen {
+    /// In letters of UTF-8.
+    num_letters: usize,
+    /// In no such letter, with ASCII before and behind.
+    num_alone: usize,
+    /// In no such letter, beside another byte beyond ASCII.
+    num_in_rows: usize,
+}
+
+impl Seen {
+    fn is_western(&self) -> bool {
+        self.num_letters == 0 && self.num_alone > self.num_in_rows
+    }
+
+    /// Looks at bytes; how many at the end may be the start of a letter.
+    fn look(&mut self, bytes: &[u8]) -> usize {
+        let is_beyond = |at: Option<usize>| {
+            let byte = at.and_then(|at| bytes.get(at));
+            byte.is_some_and(|byte| !byte.is_ascii())
+        };
+        let mut start = 0;
+        loop {
+            let rest = &bytes[start..];
+            let (valid, error) = match std::str::from_utf8(rest) {
+                Ok(text) => (text.as_bytes(), None),
+                Err(error) => (&rest[..error.valid_up_to()], Some(error)),
+            };
+            self.num_letters += valid.iter().filter(|byte| !byte.is_ascii()).count();
+            let found = start + valid.len();
+            match error.map(|error| error.error_len()) {
+                None => return 0,
+                Some(None) => return bytes.len() - found,
+                Some(Some(length)) => {
+                    for at in found..found + length {
+                        match is_beyond(at.checked_sub(1)) || is_beyond(Some(at + 1)) {
+                            true => self.num_in_rows += 1,
+                            false => self.num_alone += 1,
+                        }
+                    }
+                    start = found + length;
+                }
+            }
+        }
+    }
+}
+
+/// Reads until a buffer is full or nothing is left.
+fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match reader.read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(length)
+}
+
+/// A file's letters in UTF-8, without a byte order mark of UTF-16.
+#[derive(Debug)]
+pub(super) struct Utf8Reader<R> {
+    inner: R,
+    encoding: Encoding,
+    /// Read and not yet converted: of UTF-16 half a letter.
+    raw: Vec<u8>,
+    /// Converted and not yet handed out, from `given` on.
+    text: String,
+    given: usize,
+    is_started: bool,
+}
+
+impl<R: Read> Utf8Reader<R> {
+    pub(super) fn new(inner: R, encoding: Encoding) -> Utf8Reader<R> {
+        Utf8Reader {
+            inner,
+            encoding,
+            raw: Vec::new(),
+            text: String::new(),
+            given: 0,
+            is_started: false,
+        }
+    }
+
+    /// Converts the next piece; false at the end.
+    fn convert(&mut self) -> io::Result<bool> {
+        const PIECE: usize = 1 << 14;
+        let kept = self.raw.len();
+        self.raw.resize(kept + PIECE, 0);
+        let length = fill(&mut self.inner, &mut self.raw[kept..])?;
+        self.raw.truncate(kept + length);
+        self.text.clear();
+        self.given = 0;
+        let is_end = length == 0;
+        match self.encoding {
+            Encoding::Utf16LittleEndian => self.convert_utf16(u16::from_le_bytes, is_end),
+            Encoding::Utf16BigEndian => self.convert_utf16(u16::from_be_bytes, is_end),
+            Encoding::Windows1252 | Encoding::Utf8 => {
+                self.text.extend(self.raw.drain(..).map(windows_1252));
+            }
+        }
+        Ok(!self.text.is_empty() || !is_end)
+    }
+
+    fn convert_utf16(&mut self, unit: fn([u8; 2]) -> u16, is_end: bool) {
+        const MARK: u16 = 0xfeff;
+        let (pairs, _) = self.raw.as_chunks::<2>();
+        let mut units: Vec<u16> = pairs.iter().map(|pair| unit(*pair)).collect();
+        // The first half of a letter of two waits for its second.
+        if !is_end
+            && units
+                .last()
+                .is_some_and(|unit| (0xd800..0xdc00).contains(unit))
+        {
+            units.pop();
+        }
+        self.raw.drain(..2 * units.len());
+        if is_end && !self.raw.is_empty() {
+            self.raw.clear();
+            units.push(0xfffd);
+        }
+        let start = usize::from(!self.is_started && units.first() == Some(&MARK));
+        self.is_started |= !units.is_empty();
+        let letters = char::decode_utf16(units[start..].iter().copied());
+        self.text
+            .extend(letters.map(|letter| letter.unwrap_or(char::REPLACEMENT_CHARACTER)));
+    }
+}
+
+impl<R: Read> Read for Utf8Reader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.encoding == Encoding::Utf8 {
+            return self.inner.read(buffer);
+        }
+        while self.given == self.text.len() {
+            if !self.convert()? {
+                return Ok(0);
+            }
+        }
+        let rest = &self.text.as_bytes()[self.given..];
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        self.given += length;
+        Ok(length)
+    }
+}
+
+/// Letters of 0x80 to 0x9f; the others are those of Unicode's first 256.
+const WINDOWS_1252: [char; 32] = [
+    '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}',
+    '\u{90}', '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
+];
+
+fn windows_1252(byte: u8) -> char {
+    match byte {
+        0x80..=0x9f => WINDOWS_1252[usize::from(byte - 0x80)],
+        _ => char::from(byte),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives so many bytes at a time.
+    struct Slowly<'a>(&'a [u8], usize);
+
+    impl Read for Slowly<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let length = self.0.len().min(buffer.len()).min(self.1);
+            buffer[..length].copy_from_slice(&self.0[..length]);
+            self.0 = &self.0[length..];
+            Ok(length)
+        }
+    }
+
+    fn read(bytes: &[u8]) -> (Encoding, String) {
+        let encoding = Encoding::of(bytes).unwrap();
+        let mut text = String::new();
+        let mut reader = Utf8Reader::new(Slowly(bytes, 3), encoding);
+        reader.read_to_string(&mut text).unwrap();
+        (encoding, text)
+    }
+
+    #[test]
+    fn what_spreadsheets_write_reads_the_same() {
+        let text = "image,caption\nä.jpg,\"10 €, schön 🚗\"\n".repeat(2_000);
+        let units: Vec<u16> = text.encode_utf16().collect();
+        for mark in ["", "\u{feff}"] {
+            let units: Vec<u16> = mark.encode_utf16().chain(units.iter().copied()).collect();
+            let little: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+            let big: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+            assert_eq!(read(&little), (Encoding::Utf16LittleEndian, text.clone()));
+            assert_eq!(read(&big), (Encoding::Utf16BigEndian, text.clone()));
+        }
+        assert_eq!(read(text.as_bytes()), (Encoding::Utf8, text));
+        let latin = b"image,caption\n\xe4.jpg,10 \x80 \x93caf\xe9\x94\n";
+        let expected = "image,caption\nä.jpg,10 € “café”\n".to_owned();
+        assert_eq!(read(latin), (Encoding::Windows1252, expected));
+    }
+
+    /// Letters of both: neither reading would be right, and the row is named by whoever reads it as UTF-8.
+    #[test]
+    fn a_file_of_two_encodings_is_taken_for_utf_8() {
+        let mut bytes = "a,b\nä,1\n".as_bytes().to_vec();
+        bytes.extend(b"\xe4,2\n");
+        assert_eq!(Encoding::of(&*bytes).unwrap(), Encoding::Utf8);
+    }
+
+    /// Cyrillic and Chinese in their old encodings are not Latin-1, and nobody would see it in a run.
+    #[test]
+    fn letters_in_rows_are_not_western() {
+        let cyrillic = b"image,caption\n1.jpg,\xea\xf0\xe0\xf1\xed\xfb\xe9\n";
+        assert_eq!(Encoding::of(&cyrillic[..]).unwrap(), Encoding::Utf8);
+        let chinese = b"image,caption\n1.jpg,\xba\xec\xc9\xab\xb5\xc4\n";
+        assert_eq!(Encoding::of(&chinese[..]).unwrap(), Encoding::Utf8);
+    }
+
+    #[test]
+    fn a_letter_between_two_pieces_is_one_letter() {
+        for before in (1 << 16) - 3..(1 << 16) + 1 {
+            let text = "x".repeat(before) + "🚗" + &"y".repeat(10);
+            assert_eq!(Encoding::of(text.as_bytes()).unwrap(), Encoding::Utf8);
+        }
+    }
+
+    #[test]
+    fn half_a_letter_at_the_end_is_replaced() {
+        let (encoding, text) = read(b"\xff\xfea\0b\0c");
+        assert_eq!(encoding, Encoding::Utf16LittleEndian);
+        assert_eq!(text, "ab\u{fffd}");
+        let (_, text) = read(b"\xff\xfea\0\x3d\xd8");
+        assert_eq!(text, "a\u{fffd}");
+    }
+}

@@ -1,0 +1,247 @@
+//! A JSON object per line, as `metadata.jsonl` of Hugging Face image folders has them: keys are columns.
+//!
+//! An object within an object is taken apart (`image.path`), a list is joined by `|`, null is an empty cell.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use csv::ByteRecord;
+use serde_json::{Map, Value};
+
+use super::rows::{Records, Stamp};
+use super::text_records::{open_file, unreadable};
+use crate::error::{DataError, at_row};
+
+/// Lines whose keys are the columns. A key that appears later is not read.
+const HEADER_LINES: usize = 1000;
+/// A line that is longer is no row.
+const MOST_LINE_BYTES: u64 = 16 << 20;
+/// More keys than any table has.
+const MOST_COLUMNS: usize = 4096;
+/// What stands between the values of a list.
+const LIST_SEPARATOR: &str = "|";
+
+/// Whether a file is one of JSON lines, by its name.
+pub(super) fn is_json_lines(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|extension| {
+        ["jsonl", "ndjson"]
+            .iter()
+            .any(|name| name.eq_ignore_ascii_case(extension))
+    })
+}
+
+/// A JSON file that is one value: the line that makes lines of it.
+pub(super) fn refuse_json(path: &Path) -> DataError {
+    let name = path.display();
+    DataError::invalid(
+        &name,
+        "a CSV, JSON lines or Parquet",
+        "a JSON file",
+        format_args!(
+            "`jq -c '.[]' {name} > {}` writes a line per row",
+            path.with_extension("jsonl").display()
+        ),
+    )
+}
+
+/// The columns: keys of the first rows, in the order of their appearance.
+pub(super) fn columns(path: &Path) -> Result<Vec<String>, DataError> {
+    let mut lines = Lines::open(path)?.0;
+    let mut columns: Vec<String> = Vec::new();
+    let mut known: HashSet<String> = HashSet::new();
+    let mut num_rows = 0;
+    while num_rows < HEADER_LINES
+        && let Some(object) = lines.next_object()?
+    {
+        num_rows += 1;
+        each_cell(&object, "", &mut |key, _| {
+            if columns.len() < MOST_COLUMNS && known.insert(key.to_owned()) {
+                columns.push(key.to_owned());
+            }
+        });
+    }
+    if columns.is_empty() {
+        return Err(DataError::invalid(
+            path.display(),
+            "a JSON object per line, such as {\"file_name\": \"1.jpg\", \"text\": \"a red car\"}",
+            "none",
+            "check whether the step that writes this file filtered every row out",
+        ));
+    }
+    Ok(columns)
+}
+
+/// Opens the rows, as cells of these columns.
+pub(super) fn open(path: &Path, columns: &[String]) -> Result<(JsonRecords, Stamp), DataError> {
+    let (lines, stamp) = Lines::open(path)?;
+    let places = columns.iter().cloned().zip(0..);
+    let records = JsonRecords {
+        lines,
+        place_of: places.collect(),
+        cells: vec![String::new(); columns.len()],
+    };
+    Ok((records, stamp))
+}
+
+/// Rows of cells.
+pub(super) struct JsonRecords {
+    lines: Lines,
+    place_of: HashMap<String, usize>,
+    cells: Vec<String>,
+}
+
+impl Records for JsonRecords {
+    fn read(&mut self, record: &mut ByteRecord) -> Result<Option<u32>, DataError> {
+        let Some(object) = self.lines.next_object()? else {
+            return Ok(None);
+        };
+        self.cells.iter_mut().for_each(String::clear);
+        let (place_of, cells) = (&self.place_of, &mut self.cells);
+        each_cell(&object, "", &mut |key, value| {
+            if let Some(at) = place_of.get(key) {
+                cells[*at] = value;
+            }
+        });
+        record.clear();
+        cells
+            .iter()
+            .for_each(|cell| record.push_field(cell.as_bytes()));
+        Ok(Some(self.lines.line))
+    }
+
+    fn raw(&self) -> &[u8] {
+        self.lines.text.trim_ascii()
+    }
+
+    fn header(&self) -> &[u8] {
+        &[]
+    }
+}
+
+/// Lines that say something, and their numbers.
+struct Lines {
+    path: PathBuf,
+    reader: BufReader<File>,
+    text: Vec<u8>,
+    line: u32,
+}
+
+impl Lines {
+    fn open(path: &Path) -> Result<(Lines, Stamp), DataError> {
+        let (file, stamp) = open_file(path)?;
+        let lines = Lines {
+            path: path.to_owned(),
+            reader: BufReader::with_capacity(1 << 16, file),
+            text: Vec::new(),
+            line: 0,
+        };
+        Ok((lines, stamp))
+    }
+
+    fn next_object(&mut self) -> Result<Option<Map<String, Value>>, DataError> {
+        loop {
+            self.text.clear();
+            let mut limited = (&mut self.reader).take(MOST_LINE_BYTES + 1);
+            let length = limited
+                .read_until(b'\n', &mut self.text)
+                .map_err(|cause: io::Error| unreadable(&self.path, cause))?;
+            if length == 0 {
+                return Ok(None);
+            }
+            self.line = self
+                .line
+                .checked_add(1)
+                .ok_or_else(|| DataError::too_many_rows(&self.path))?;
+            if length as u64 > MOST_LINE_BYTES {
+                return Err(self.wrong("a line of at most 16 MiB", "a longer one"));
+            }
+            let text = self
+                .text
+                .strip_prefix(b"\xef\xbb\xbf")
+                .unwrap_or(&self.text);
+            if text.trim_ascii().is_empty() {
+                continue;
+            }
+            return match serde_json::from_slice::<Value>(text) {
+                Ok(Value::Object(object)) => Ok(Some(object)),
+                Ok(other) => Err(self.wrong("a JSON object", kind(&other))),
+                // Where in the line, not in the file.
+                Err(cause) => Err(self.wrong(
+                    "a JSON object",
+                    format!("column {}: {}", cause.column(), reason(&cause)),
+                )),
+            };
+        }
+    }
+
+    fn wrong(&self, expected: &str, found: impl std::fmt::Display) -> DataError {
+        DataError::invalid(
+            at_row(&self.path, self.line),
+            expected,
+            found,
+            "each line is a row: {\"file_name\": \"1.jpg\", \"text\": \"a red car\"}",
+        )
+    }
+}
+
+/// What is wrong, without the place.
+fn reason(cause: &serde_json::Error) -> String {
+    let text = cause.to_string();
+    let end = text.rfind(" at line ").unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Array(_) => "a list",
+        Value::String(_) => "text",
+        Value::Number(_) => "a number",
+        Value::Bool(_) => "true or false",
+        Value::Null => "null",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Hands each value on as a cell; keys of objects within are joined by dots.
+pub(crate) fn each_cell(
+    object: &Map<String, Value>,
+    prefix: &str,
+    hand_on: &mut impl FnMut(&str, String),
+) {
+    for (key, value) in object {
+        let key = match prefix {
+            "" => key.trim().to_owned(),
+            _ => format!("{prefix}.{}", key.trim()),
+        };
+        match value {
+            Value::Object(inner) => each_cell_dyn(inner, &key, hand_on),
+            value => hand_on(&key, cell(value)),
+        }
+    }
+}
+
+/// Through a pointer: a closure of closures would be a type without end.
+fn each_cell_dyn(
+    object: &Map<String, Value>,
+    prefix: &str,
+    mut hand_on: &mut dyn FnMut(&str, String),
+) {
+    each_cell(object, prefix, &mut hand_on);
+}
+
+/// What a value says.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null | Value::Object(_) => String::new(),
+        Value::Bool(is_true) => is_true.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.clone(),
+        Value::Array(values) => {
+            let cells: Vec<String> = values.iter().map(cell).collect();
+            cells.join(LIST_SEPARATOR)
+        }
+    }
+}

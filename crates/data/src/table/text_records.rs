@@ -1,0 +1,282 @@
+//! Rows of text between separators: a CSV, whatever its separator and its encoding, or a list in memory that is written like one.
+
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use csv::ByteRecord;
+
+use super::encoding::{Encoding, Utf8Reader};
+use super::retaining_reader::RetainingReader;
+use super::rows::{Records, Stamp};
+use super::separator::{Separated, without_stand_ins};
+use crate::config::Separator;
+use crate::error::{DataError, at_row};
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A CSV's text in UTF-8, after a byte order mark: of a file, or of a list in memory.
+type Bytes = BufReader<Box<dyn Read + Send>>;
+
+/// Bytes from the beginning that its header is looked for in.
+const HEADER_BYTES: u64 = 64 << 10;
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TextForm {
+    pub(super) encoding: Encoding,
+    pub(super) separator: Separator,
+}
+
+/// How a CSV is written: its encoding is told from all of its bytes, its separator from the header unless it is said.
+pub(super) fn form(path: &Path, separator: Option<Separator>) -> Result<TextForm, DataError> {
+    let encoding = Encoding::of(open_file(path)?.0).map_err(|cause| unreadable(path, cause))?;
+    let separator = match separator {
+        Some(separator) => separator,
+        None => {
+            let mut start = Vec::new();
+            Utf8Reader::new(open_file(path)?.0, encoding)
+                .take(HEADER_BYTES)
+                .read_to_end(&mut start)
+                .map_err(|cause| unreadable(path, cause))?;
+            Separator::of_header(start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start))
+        }
+    };
+    Ok(TextForm {
+        encoding,
+        separator,
+    })
+}
+
+/// Opens a CSV that is written like this.
+pub(super) fn open(path: &Path, form: TextForm) -> Result<(TextRecords, Stamp), DataError> {
+    let (file, stamp) = open_file(path)?;
+    let mut text = Utf8Reader::new(file, form.encoding);
+    let mut start = Vec::new();
+    (&mut text)
+        .take(BYTE_ORDER_MARK.len() as u64)
+        .read_to_end(&mut start)
+        .map_err(|cause| unreadable(path, cause))?;
+    let has_mark = start == BYTE_ORDER_MARK;
+    if has_mark {
+        start.clear();
+    }
+    let bytes: Box<dyn Read + Send> = Box::new(Cursor::new(start).chain(text));
+    let records = TextRecords::new(path, bytes, has_mark, form.separator);
+    Ok((records, stamp))
+}
+
+pub(super) fn open_file(path: &Path) -> Result<(File, Stamp), DataError> {
+    let failed = |cause: io::Error| match cause.kind() {
+        io::ErrorKind::NotFound => DataError::NoFile {
+            path: path.to_owned(),
+        },
+        _ => unreadable(path, cause),
+    };
+    let file = File::open(path).map_err(failed)?;
+    let stamp = Stamp::of(&file.metadata().map_err(failed)?);
+    Ok((file, stamp))
+}
+
+/// A list in memory, of what is at this path. Its header counts as no line: the first row is row 1.
+pub(super) fn open_listing(path: &Path, text: Arc<str>) -> TextRecords {
+    let bytes = Cursor::new(ListingBytes(text));
+    TextRecords {
+        line: 0,
+        ..TextRecords::new(path, Box::new(bytes), false, Separator::Comma)
+    }
+}
+
+struct ListingBytes(Arc<str>);
+
+impl AsRef<[u8]> for ListingBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+/// Records with the line each starts in. The reader's own line numbers are off after `\r\n` and
+/// blank lines, which it skips only when it reads on; byte offsets tell the truth.
+pub(crate) struct TextRecords {
+    path: PathBuf,
+    reader: csv::Reader<Separated<Bytes>>,
+    separator: Separator,
+    /// Where the record last read lies in the file.
+    start: u64,
+    end: u64,
+    line: u32,
+    /// A row's number instead of its line.
+    counts_rows: bool,
+    /// The header with its byte order mark, once it was read.
+    header: Vec<u8>,
+    /// What ends the first record's line, once a second was read.
+    line_end: Option<&'static [u8]>,
+}
+
+impl TextRecords {
+    fn new(
+        path: &Path,
+        bytes: Box<dyn Read + Send>,
+        has_mark: bool,
+        separator: Separator,
+    ) -> TextRecords {
+        let bytes = BufReader::with_capacity(1 << 16, bytes);
+        let reader = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .delimiter(separator.delimiter())
+            .from_reader(Separated::new(RetainingReader::new(bytes), separator));
+        let mark = match has_mark {
+            true => BYTE_ORDER_MARK,
+            false => &[],
+        };
+        TextRecords {
+            path: path.to_owned(),
+            reader,
+            separator,
+            start: 0,
+            end: 0,
+            line: 1,
+            counts_rows: false,
+            header: mark.to_vec(),
+            line_end: None,
+        }
+    }
+
+    /// A list in a file, of what is at this path. Rows count, not lines: a row may be several.
+    pub(crate) fn of_list(path: &Path, file: File) -> TextRecords {
+        TextRecords {
+            line: 0,
+            counts_rows: true,
+            ..TextRecords::new(path, Box::new(file), false, Separator::Comma)
+        }
+    }
+
+    /// The names in the first line that says something.
+    pub(crate) fn read_header(&mut self) -> Result<Vec<String>, DataError> {
+        let mut record = ByteRecord::new();
+        let Some(line) = self.read(&mut record)? else {
+            return Err(DataError::invalid(
+                self.path.display(),
+                "a header row such as `image,caption`",
+                "an empty file",
+                "write the file again; the first line names the columns",
+            ));
+        };
+        let raw = self.raw().to_vec();
+        self.header.extend(raw);
+        let name = |cell: &[u8]| std::str::from_utf8(cell).map(|name| name.trim().to_owned());
+        let names: Result<Vec<String>, _> = record.iter().map(name).collect();
+        names.map_err(|_| DataError::not_utf8(&self.path, line))
+    }
+}
+
+impl Records for TextRecords {
+    fn read(&mut self, record: &mut ByteRecord) -> Result<Option<u32>, DataError> {
+        let TextRecords { path, reader, .. } = self;
+        let failed = |cause: csv::Error| unreadable(path, io::Error::other(cause));
+        if !reader.read_byte_record(record).map_err(failed)? {
+            return Ok(None);
+        }
+        if self.separator == Separator::Alpha {
+            *record = without_stand_ins(record);
+        }
+        // Since the start of the record before: its lines are counted now.
+        let bytes = reader.get_ref().inner.since(self.start);
+        let mut skipped = (self.end - self.start) as usize;
+        while matches!(bytes.get(skipped), Some(b'\r' | b'\n')) {
+            skipped += 1;
+        }
+        if self.end > 0 && self.line_end.is_none() {
+            self.line_end = Some(line_end_after(&bytes[..skipped]));
+        }
+        let num_lines = match self.counts_rows {
+            true => usize::from(self.end > 0),
+            false => count_lines(bytes, skipped),
+        };
+        self.line = u32::try_from(num_lines)
+            .ok()
+            .and_then(|lines| self.line.checked_add(lines))
+            .ok_or_else(|| DataError::too_many_rows(path))?;
+        self.start += skipped as u64;
+        self.end = reader.position().byte().max(self.start);
+        let given = reader.get_ref().inner.since(self.start).len() as u64;
+        let source = &mut reader.get_mut().inner;
+        source.forget_before(self.start);
+        let may_be_last = self.end - self.start >= given;
+        if may_be_last
+            && has_open_quote(source.since(self.start))
+            && source
+                .is_at_end()
+                .map_err(|cause| unreadable(path, cause))?
+        {
+            return Err(DataError::invalid(
+                at_row(path, self.line),
+                "a closing quote",
+                "the end of the file",
+                "close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
+            ));
+        }
+        Ok(Some(self.line))
+    }
+
+    /// The record last read, as the file has it, without the end of its line.
+    fn raw(&self) -> &[u8] {
+        let since = self.reader.get_ref().inner.since(self.start);
+        let length = (self.end - self.start) as usize;
+        without_line_ends(&since[..length.min(since.len())])
+    }
+
+    fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    fn line_end(&self) -> &'static [u8] {
+        self.line_end.unwrap_or(b"\n")
+    }
+}
+
+fn without_line_ends(mut bytes: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\r' | b'\n'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+/// The first end of a line after what these bytes say.
+fn line_end_after(bytes: &[u8]) -> &'static [u8] {
+    let ends = &bytes[without_line_ends(bytes).len()..];
+    match ends {
+        [b'\r', b'\n', ..] => b"\r\n",
+        [b'\r', ..] => b"\r",
+        _ => b"\n",
+    }
+}
+
+/// Ends of lines among the first `length` bytes: `\n`, `\r\n`, or `\r` alone.
+fn count_lines(bytes: &[u8], length: usize) -> usize {
+    let counted = &bytes[..length.min(bytes.len())];
+    let ends_line = |at: usize| match counted[at] {
+        b'\n' => true,
+        b'\r' => bytes.get(at + 1) != Some(&b'\n'),
+        _ => false,
+    };
+    (0..counted.len()).filter(|&at| ends_line(at)).count()
+}
+
+/// Whether the last record took in lines that were meant as rows: an odd number of quotes, over more than one line. A
+/// lone quote within a line, as in `5" wheels`, is read as it stands.
+fn has_open_quote(record: &[u8]) -> bool {
+    let quotes = record.iter().filter(|&&byte| byte == b'"').count();
+    let lines = record.trim_ascii_end().contains(&b'\n');
+    lines && !quotes.is_multiple_of(2)
+}
+
+pub(super) fn unreadable(path: &Path, cause: io::Error) -> DataError {
+    DataError::Io {
+        path: path.to_owned(),
+        action: "read it",
+        cause,
+    }
+}
