@@ -89,6 +89,7 @@ fn train(arithmetic: Arithmetic) -> Value {
         "digest": format!("{digest:016x}"),
         "planned_bytes": planned_bytes,
         "used_bytes": used_bytes,
+        "held_bytes": device.held_bytes(),
         "exchanges": device.exchanges_through(),
     })
 }
@@ -171,6 +172,15 @@ fn processes_on_one_card_train_as_one() {
             losses.map(|loss| loss.as_f64().unwrap()).collect()
         };
         let expected = losses(&alone);
+        // What the driver has in use beside processes once there is one, and not before.
+        let bytes = |key: &str| alone[key].as_u64().unwrap();
+        let beside = bytes("used_bytes") - idle - bytes("held_bytes");
+        println!(
+            "{name}, 1 process: forecast {:.1} MiB, held {:.1} MiB, {:.1} MiB in use beside",
+            bytes("planned_bytes") as f64 / f64::from(1 << 20),
+            bytes("held_bytes") as f64 / f64::from(1 << 20),
+            beside as f64 / f64::from(1 << 20)
+        );
         for count in [2, 4] {
             let [first, again] = [(); 2].map(|()| elsewhere(count, arithmetic, free_port()));
             for one in first.iter().chain(&again) {
@@ -191,7 +201,7 @@ fn processes_on_one_card_train_as_one() {
                 .iter()
                 .map(|one| one["planned_bytes"].as_u64().unwrap())
                 .sum();
-            let used = first[0]["used_bytes"].as_u64().unwrap() - idle;
+            let used = first[0]["used_bytes"].as_u64().unwrap() - idle - beside;
             println!(
                 "{name}, {count} processes by {}: losses off by {off:.1e}; forecast {:.1} MiB together, the card has {:.1} MiB in use",
                 first[0]["exchanges"],
