@@ -160,7 +160,8 @@ pub fn open_device(
     };
     let device = Device::open(choice, num_threads).map_err(TrainError::from)?;
     let sharers = sharers(&group, &device)?;
-    Ok(device.with_group(group).with_sharers(sharers))
+    let device = device.with_group(group).map_err(TrainError::from)?;
+    Ok(device.with_sharers(sharers))
 }
 
 /// The card of a process of this machine. One that sees a single card because its launcher shows it no other takes that.

@@ -93,6 +93,9 @@ mod retrieval;
 mod run;
 #[path = "cli/segment.rs"]
 mod segment;
+#[cfg(target_os = "linux")]
+#[path = "cli/several_processes.rs"]
+mod several_processes;
 #[path = "cli/telemetry.rs"]
 mod telemetry;
 #[path = "cli/training.rs"]

@@ -92,8 +92,6 @@ pub struct Device {
     gpu: Option<Cuda>,
     /// Why there is no GPU although there is a driver.
     notes: Vec<String>,
-    /// The processes that compute together with this one.
-    group: Group,
     /// Processes of this machine that have this memory between them, this one among them.
     num_sharers: u64,
 }
@@ -121,7 +119,6 @@ impl Device {
             cpu,
             gpu,
             notes,
-            group: Group::alone(),
             num_sharers: 1,
         })
     }
@@ -132,19 +129,8 @@ impl Device {
             cpu,
             gpu: None,
             notes: Vec::new(),
-            group: Group::alone(),
             num_sharers: 1,
         }
-    }
-
-    /// The same as one of several processes.
-    pub fn with_group(self, group: Group) -> Device {
-        Device { group, ..self }
-    }
-
-    /// The processes that compute together with this one: alone, unless somebody said otherwise.
-    pub fn group(&self) -> &Group {
-        &self.group
     }
 
     /// The same where so many processes of this machine have its memory between them.
@@ -163,6 +149,33 @@ impl Device {
     /// The threads: they decode, count ranks and, without a GPU, compute.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
+    }
+
+    /// The same as one of several processes that train together.
+    ///
+    /// # Errors
+    /// If their cards cannot be joined.
+    pub fn with_group(self, group: Group) -> Result<Device, DeviceError> {
+        let gpu = self.gpu.map(|gpu| gpu.with_group(&group)).transpose()?;
+        Ok(Device {
+            cpu: self.cpu.with_group(group),
+            gpu,
+            ..self
+        })
+    }
+
+    /// The processes that train together: this one alone, where nobody said otherwise.
+    pub fn group(&self) -> &Group {
+        self.cpu.group()
+    }
+
+    /// What processes exchange through, with all that the order of additions depends on; `None` for one process.
+    pub fn exchanges_through(&self) -> Option<String> {
+        let transport = self.group().transport()?;
+        Some(match &self.gpu {
+            Some(gpu) => gpu.exchanges_through().unwrap_or_default(),
+            None => transport.to_owned(),
+        })
     }
 
     /// The GPU that programs run on, if they do.
@@ -311,6 +324,7 @@ impl Device {
 pub struct Machine {
     kind: Backend,
     arithmetic: Arithmetic,
+    group: Group,
 }
 
 enum Backend {
@@ -333,7 +347,11 @@ impl Machine {
                 Backend::Cpu(Arena::new(plan.arena_bytes)?)
             }
         };
-        Ok(Machine { kind, arithmetic })
+        Ok(Machine {
+            kind,
+            arithmetic,
+            group: device.group().clone(),
+        })
     }
 
     /// Size of the arena, as reserved.
@@ -457,7 +475,10 @@ impl Machine {
     /// Waits for what still runs, and tells whether the device failed.
     pub fn wait(&mut self) -> Result<(), DeviceError> {
         match &mut self.kind {
-            Backend::Cpu(_) => Ok(()),
+            Backend::Cpu(_) => match self.group.error() {
+                Some(error) => Err(DeviceError::Failed(error.to_string())),
+                None => Ok(()),
+            },
             Backend::Cuda(machine) => machine.wait(),
         }
     }

@@ -375,12 +375,14 @@ impl StepPlan {
         let once = move |stage: Stage| std::iter::once(run(stage, 0, 0));
         let kept_forward = (0..kept).map(move |micro| run(Stage::KeptForward, micro, micro));
         let kept_backward = (0..kept).rev();
+        let reduces = !self.program(Stage::Reduce).instructions.is_empty();
         once(Stage::Begin)
             .chain((kept..first_pass).map(move |micro| run(Stage::FirstPass, micro, 0)))
             .chain(kept_forward)
             .chain(once(Stage::Loss))
             .chain(kept_backward.map(move |micro| run(Stage::KeptBackward, micro, micro)))
             .chain((kept..all).map(move |micro| run(Stage::ForwardBackward, micro, 0)))
+            .chain(reduces.then(|| run(Stage::Reduce, 0, 0)))
     }
 
     /// Where an endpoint of the graph is, if it has one of that name.

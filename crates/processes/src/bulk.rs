@@ -87,6 +87,7 @@ enum Collective {
     Gather = 1,
     Reduce = 2,
     GatherBytes = 3,
+    FromOwners = 4,
 }
 
 const HEADER_BYTES: usize = 16;
@@ -202,6 +203,37 @@ impl Bulk {
                 part.copy_from_slice(&self.incoming[at..at + part.len()]);
             });
             done += block;
+        }
+        Ok(())
+    }
+
+    /// See [`crate::Group::take_from_owners`].
+    pub fn take_from_owners(
+        &mut self,
+        values: &mut [&mut [f32]],
+        owners: &[usize],
+        watch: &dyn Watch,
+    ) -> Result<(), GroupError> {
+        let total: usize = values.iter().map(|slice| slice.len()).sum();
+        self.begin(Collective::FromOwners, total, watch)?;
+        let chunk = self.chunk_bytes / size_of::<f32>();
+        for (slice, &owner) in values.iter_mut().zip(owners) {
+            for part in slice.chunks_mut(chunk) {
+                self.sends.fill(Span::default());
+                self.receives.fill(Span::default());
+                if owner == self.rank {
+                    self.outgoing[..part.len()].copy_from_slice(part);
+                    for peer in self.peers() {
+                        self.sends[peer] = floats(0, part.len());
+                    }
+                } else {
+                    self.receives[owner] = floats(0, part.len());
+                }
+                self.exchange(watch)?;
+                if owner != self.rank {
+                    part.copy_from_slice(&self.incoming[..part.len()]);
+                }
+            }
         }
         Ok(())
     }

@@ -152,6 +152,20 @@ impl Group {
         }
     }
 
+    /// Bulk, in place: each slice becomes that of its owner.
+    pub fn take_from_owners(
+        &self,
+        values: &mut [&mut [f32]],
+        owners: &[usize],
+    ) -> Result<(), GroupError> {
+        match &self.0 {
+            None => Ok(()),
+            Some(group) => {
+                group.with_bulk(|bulk, watch| bulk.take_from_owners(values, owners, watch))
+            }
+        }
+    }
+
     /// Rows of any length, in rank order, to every process.
     pub fn gather_bytes(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
         let Some(group) = &self.0 else {

@@ -28,7 +28,7 @@ use crate::error::{TrainError, without_hint};
 use crate::report::SummaryMetrics;
 use crate::run_folder::{RunFolder, failed};
 use crate::scaler::LossScaler;
-use crate::step::{ElementsMut, Step, Stored};
+use crate::step::{ElementsMut, StateTensor, Step};
 
 /// What a run does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -446,13 +446,12 @@ impl Checkpoints {
     /// Writes a checkpoint and keeps the one before. Where that fails, the two from before are still there.
     pub fn save(&mut self, state: &State, step: &Step) -> Result<(), TrainError> {
         assert!(!step.is_averaged(), "training goes on from the weights");
-        let mut tensors: Vec<NamedTensor<Stored<'_>>> = Vec::new();
+        let mut tensors: Vec<NamedTensor<StateTensor<'_>>> = Vec::new();
         for parameter in step.parameters() {
-            let values = step.stored_weight(parameter);
+            let values = StateTensor::Here(step.stored_weight(parameter));
             tensors.push((parameter.name.clone(), vec![values.num_values()], values));
         }
-        for (parameter, part, values) in step.optimizer_state() {
-            let name = part.checkpoint_name(&parameter.name);
+        for (name, values) in step.whole_optimizer_state() {
             tensors.push((name, vec![values.num_values()], values));
         }
         let text = serde_json::to_string(state).expect("a state is plain data");
@@ -463,6 +462,7 @@ impl Checkpoints {
             true => fs::rename(&last, &previous),
             false => Ok(()),
         });
+        step.release_state();
         let checksum = written.map_err(|cause| {
             if keeps_last && !last.exists() {
                 // Should that fail too, the run goes on from the other name.

@@ -45,6 +45,7 @@ pub mod optimizer;
 mod picture_changes;
 pub mod picture_costs;
 pub mod plan_race;
+pub mod plan_together;
 pub mod planned_run;
 pub mod prepare;
 pub mod processes;

@@ -4,11 +4,10 @@ use std::sync::atomic::AtomicBool;
 
 use holdall_device::Device;
 use holdall_plan::{Plan, knee};
-use holdall_processes::Group;
 use holdall_telemetry::memory_log::Phase;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use holdall_plan::{Candidate, Choice};
+use holdall_plan::Candidate;
 
 use crate::budget::Memory;
 use crate::checkpoint::{Checkpoint, SplitOfBatch};
@@ -18,14 +17,14 @@ use crate::feed::Feed;
 use crate::frozen::ParameterCount;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
 use crate::plan_race::{Choosing, does_not_fit_here};
+use crate::plan_together::{agree, plan_as_first, split_again, split_among};
 use crate::prepare::Prepared;
-use crate::processes::{self, Identity, agree_on_run, split_again, split_among};
+use crate::processes;
 use crate::recorder::Recorder;
 use crate::site::Site;
 use crate::skipped::SkippedFile;
 use crate::step::Step;
 use crate::task::Storing;
-use crate::trainer::data_digest;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
 #[derive(Serialize)]
@@ -404,67 +403,6 @@ fn leave_out_again(
         costs.leave_out(list, &broken);
         feed.leave_out(samples, broken);
     }
-}
-
-/// What the first process tells the others of its plan.
-#[derive(Serialize, Deserialize)]
-struct PlanOfFirst {
-    choice: Choice,
-    /// Pictures that do not fit: which list, and which sample.
-    left_out: Vec<(usize, u32)>,
-}
-
-/// Plans on the first process, then on the others what it has chosen. `plan` returns the plan and the pictures that do not fit.
-fn plan_as_first(
-    group: &Group,
-    plan: impl FnOnce(Option<PlanOfFirst>) -> Result<(Plan, Vec<(usize, u32)>), TrainError>,
-) -> Result<(Plan, Vec<(usize, u32)>), TrainError> {
-    if group.rank() > 0 {
-        let first: PlanOfFirst = processes::from_first(group, || unreachable!("not the first"))?;
-        let left_out = first.left_out.clone();
-        let (plan, _) = processes::failing(group, || plan(Some(first)))?;
-        return Ok((plan, left_out));
-    }
-    let mut planned = None;
-    processes::from_first(group, || {
-        let (plan, left_out) = plan(None)?;
-        let first = PlanOfFirst {
-            choice: plan.chosen.choice,
-            left_out: left_out.clone(),
-        };
-        planned = Some((plan, left_out));
-        Ok(first)
-    })?;
-    Ok(planned.expect("the first process plans"))
-}
-
-/// Whether all processes mean the same run; the smallest budget of all.
-fn agree(
-    config: &RunConfig,
-    prepared: &Prepared,
-    device: &Device,
-    checkpoint: Option<&Checkpoint>,
-) -> Result<Option<u64>, TrainError> {
-    let (group, own_budget) = (device.group(), prepared.setup.budget_bytes);
-    if group.size() == 1 {
-        return Ok(own_budget);
-    }
-    if config.data.mixing.is_on() {
-        return Err(TrainError::Config(format!(
-            "data.mixing: expected none with {} processes: a picture's partner may be another process's\n\
-             hint: leave it out, or train with one process",
-            group.size()
-        )));
-    }
-    let config = serde_json::to_value(config).expect("a config is plain data");
-    let own = Identity {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        device: device.kind().to_owned(),
-        config,
-        data_digest: format!("{:016x}", data_digest(prepared)),
-        checkpoint: checkpoint.and_then(Checkpoint::checksum),
-    };
-    agree_on_run(group, own, own_budget)
 }
 
 fn split_of(plan: &Plan, effective_batch: usize, processes: usize) -> SplitOfBatch {

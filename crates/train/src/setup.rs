@@ -16,7 +16,7 @@ use holdall_plan::{
 };
 
 use crate::budget::{Memory, show_bytes};
-use crate::config::{Freeze, LoraSection, Precision, RunConfig, matches};
+use crate::config::{Freeze, LoraSection, Precision, RunConfig, Shard, matches};
 use crate::error::TrainError;
 use crate::frozen::{self, ParameterCount};
 use crate::lora::{self, Lora};
@@ -103,8 +103,11 @@ impl Setup {
             evaluation_batch: config.train.eval_batch_size,
             arithmetic,
             gradients: config.train.gradients,
+            processes: site.processes(),
+            is_sharded: config.train.shard == Shard::Optimizer,
             ..StepConfig::new(task)
         };
+        check_sharding(config, &step)?;
         if let Some(section) = &config.train.lora {
             let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
             notes.push(lora.describe());
@@ -117,7 +120,7 @@ impl Setup {
         let mut request = config.request(budget_bytes, arithmetic);
         request.smaller_batch_note = step.task.smaller_batch_note();
         if site.is_gpu() {
-            request.host_bytes = host_room(config.host_memory);
+            request.host_bytes = host_room(config.host_memory, site.num_local_processes());
         }
         let mut asked = request.clone();
         if config.host_memory == Memory::Auto {
@@ -319,6 +322,19 @@ impl Setup {
     }
 }
 
+/// What several processes cannot do yet.
+fn check_sharding(config: &RunConfig, step: &StepConfig) -> Result<(), TrainError> {
+    let averages = config.train.ema.is_some() || config.train.interpolate.is_some();
+    if step.shards_state() && averages {
+        return Err(TrainError::Config(
+            "train.shard: `optimizer`, expected none beside `ema` or `interpolate`: every process evaluates with all averages\n\
+             hint: leave `shard` out, or the average"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
 /// A model's folder from any folder, or its name.
 fn full_name(model: &str) -> String {
     let path = Path::new(model);
@@ -351,12 +367,12 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     }
 }
 
-/// What state may take of host memory: what the user says, or half of what is free. What the loader reserves is taken off it where there
-/// is one.
-fn host_room(host_memory: Memory) -> Option<u64> {
+/// What state may take of host memory: what the user says, or this process's share of half of what is free. What the loader reserves is
+/// taken off it where there is one.
+fn host_room(host_memory: Memory, sharers: u64) -> Option<u64> {
     let memory = holdall_device::cpu::host_memory()?;
     Some(match host_memory {
-        Memory::Auto => memory.available_bytes / 2,
+        Memory::Auto => memory.available_bytes / 2 / sharers,
         said => said.resolve(memory.total_bytes, memory.available_bytes),
     })
 }

@@ -4,7 +4,10 @@ use holdall_device::cpu::{self, Bound};
 use holdall_device::cuda::CudaTarget;
 use holdall_device::cuda::cards::Card;
 use holdall_device::{Arithmetic, Device, DeviceError};
+use holdall_graph::ops::collective::Processes;
 use holdall_plan::Target;
+
+use crate::step::processes_of;
 
 /// What a plan is made for. Only [`Site::Here`] can run it.
 #[derive(Clone, Copy)]
@@ -36,6 +39,14 @@ impl Site<'_> {
             Site::Here(device) if device.is_gpu() => "this GPU",
             Site::Here(_) => "this machine",
             Site::Card(card) => card.name,
+        }
+    }
+
+    /// Who computes: this process among others, or alone.
+    pub(crate) fn processes(self) -> Processes {
+        match self {
+            Site::Here(device) => processes_of(device.group()),
+            Site::Card(_) => Processes::default(),
         }
     }
 

@@ -179,6 +179,10 @@ pub trait Task: Send + Sync {
         usize::MAX
     }
 
+    /// Columns of the whole effective batch that are computed from what all processes have: `columns` has the others of that
+    /// scope, a row for each sample of all, padding among them.
+    fn complete(&self, _columns: &mut Batch) {}
+
     /// What each loss's sum over a batch is divided by. Only a task that is wrong on purpose asks how the batch is split.
     fn count_losses(&self, batch: &Batch, micro_batches: usize, counts: &mut [f64]);
 

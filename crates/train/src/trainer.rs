@@ -585,9 +585,8 @@ impl Trainer {
             samples_per_s: clock.samples_per_s(),
             batches_per_s: clock.batches_per_s(),
             waited_for_data: clock.waiting(),
-            processes: self.processes.so_far(self.planned.device.group()),
+            processes: self.processes.end_epoch(self.planned.device.group()),
         }));
-        self.processes.begin_epoch();
         watch(Event::Memory(self.memory()));
         self.planned.recorder.end_epoch();
         self.tell_notices(watch);

@@ -10,6 +10,7 @@ use holdall_processes::Group;
 use holdall_train::TrainError;
 use holdall_train::config::{RunConfig, Subset};
 use holdall_train::loader_budget::Reading;
+use holdall_train::plan_together::agree_on_samples;
 use holdall_train::saved_model::{self, EvaluationData, HeldOut, Opened, Pictures, SavedModel};
 use holdall_train::scores::Scores;
 use holdall_train::setup::{resolve_budget, room_to_open};
@@ -129,6 +130,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         rows,
     } = saved.read(&config, held_out)?;
     notes.iter().for_each(|note| tell(note));
+    agree_on_samples(device.group(), &*task, &samples)?;
     let subset = Subset::Train;
     let pictures = Pictures {
         samples: &samples,
@@ -174,10 +176,9 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     });
     bar.finish_and_clear();
     let evaluated = evaluated.map_err(Unfinished::into_error)?;
-    let skipped = evaluated.skipped.iter();
-    let skipped: Vec<SkippedPicture> = skipped
-        .map(|one| SkippedPicture::new(Subset::Validation, &samples, one))
-        .collect();
+    let (group, part) = (device.group(), Subset::Validation);
+    let skipped =
+        holdall_train::processes::skipped_by_all(group, part, &samples, &evaluated.skipped)?;
     if let Some(error) = refused(&csv, &skipped, &config.data) {
         return Err(error.into());
     }
@@ -195,7 +196,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         model: saved.path().to_owned(),
         csv,
         device: device.kind(),
-        num_samples: samples.len() - evaluated.skipped.len(),
+        num_samples: samples.len() - skipped.len(),
         words: task.describe_scores(&scores),
         scores,
         planned_bytes: model.plan().process_bytes,

@@ -154,17 +154,8 @@ pub(super) fn is_yaml(target: &str) -> bool {
     extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
 }
 
-/// Plans, trains and tells: of several processes the first alone. Where one of them fails, the others hear why.
-pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
-    let group = device.group().clone();
-    let outcome = train_together(request, device, json);
-    if let Err(error) = &outcome {
-        group.fail(&format!("{error:#}"));
-    }
-    outcome
-}
-
-fn train_together(mut request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
+/// Plans, trains and tells; of several processes the first alone writes.
+pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
     let group = device.group().clone();
     let is_first = group.rank() == 0;
     request.take_folder_of_first(&group)?;
@@ -183,7 +174,6 @@ fn train_together(mut request: TrainRequest, device: Device, json: bool) -> Resu
         }
         (None, None)
     };
-    let tell: fn(&str) = if is_first { tell } else { |_| () };
     let of_checkpoint = checkpoint.iter().flat_map(|checkpoint| &checkpoint.notes);
     for note in notes.iter().chain(of_checkpoint) {
         tell(note);

@@ -198,16 +198,8 @@ pub fn find_cudnn() -> Result<Found, Missing> {
     }
 }
 
-/// The version of cuDNN that would compute, such as `9.13.0`; `None` where there is none.
-pub fn cudnn_version() -> Option<String> {
-    super::cudnn::version_of(cudnn().ok()?)
-}
-
-/// NCCL, which only runs of several processes need.
-///
-/// # Errors
-/// [`Missing::Libraries`], with NCCL alone in it.
-pub fn nccl() -> Result<&'static Library, Missing> {
+/// NCCL, which only several processes with a card each need.
+pub(super) fn nccl() -> Result<&'static Library, Missing> {
     match nccl_opened() {
         Ok(opened) => Ok(&opened.handle),
         Err(library) => Err(missing_libraries(vec![library.clone()])),
@@ -225,17 +217,14 @@ pub fn find_nccl() -> Result<Found, Missing> {
     }
 }
 
-/// The version of NCCL that would be used, such as `2.27.3`; `None` where there is none.
+/// The version of NCCL that would exchange, such as `2.28.9`; `None` where there is none.
 pub fn nccl_version() -> Option<String> {
-    type Version = unsafe extern "C" fn(*mut i32) -> i32;
-    let mut version = 0;
-    // SAFETY: takes an int to write and returns a status; the type says so.
-    let status = unsafe {
-        let get = nccl().ok()?.get::<Version>(b"ncclGetVersion").ok()?;
-        get(&mut version)
-    };
-    let parts = [version / 10_000, version / 100 % 100, version % 100];
-    (status == 0).then(|| parts.map(|part| part.to_string()).join("."))
+    super::nccl::version_of(nccl().ok()?)
+}
+
+/// The version of cuDNN that would compute, such as `9.13.0`; `None` where there is none.
+pub fn cudnn_version() -> Option<String> {
+    super::cudnn::version_of(cudnn().ok()?)
 }
 
 /// The version of cuBLASLt that would compute, such as `13.0.2`; `None` where there is none.

@@ -156,6 +156,28 @@ proptest! {
     }
 
     #[test]
+    fn slices_become_those_of_their_owners(
+        size in 1usize..=4,
+        slices in proptest::collection::vec((0usize..4, prop_oneof![0usize..9, 0usize..700_000]), 0..5),
+    ) {
+        let owners: Vec<usize> = slices.iter().map(|(owner, _)| owner % size).collect();
+        let number = |owner: usize, slice: usize, at: usize| (owner * 31 + slice * 7 + at) as f32;
+        for found in as_ranks(size, |group| {
+            let mut own: Vec<Vec<f32>> = slices.iter().enumerate().map(|(slice, &(_, len))| {
+                (0..len).map(|at| number(group.rank(), slice, at)).collect()
+            }).collect();
+            let mut all: Vec<&mut [f32]> = own.iter_mut().map(Vec::as_mut_slice).collect();
+            group.take_from_owners(&mut all, &owners).unwrap();
+            own
+        }) {
+            for (slice, values) in found.iter().enumerate() {
+                let is_owners = |(at, value): (usize, &f32)| *value == number(owners[slice], slice, at);
+                prop_assert!(values.iter().enumerate().all(is_owners));
+            }
+        }
+    }
+
+    #[test]
     fn parts_come_in_rank_order(
         size in 1usize..=4,
         part in prop_oneof![0usize..9, 0usize..3_000_000],

@@ -110,6 +110,8 @@ pub(super) struct Processes {
     /// Of this epoch, by rank.
     seconds: Vec<f64>,
     bytes: Vec<Option<u64>>,
+    /// How the last epoch was.
+    last_epoch: Option<ProcessesOfRun>,
 }
 
 impl Processes {
@@ -132,26 +134,27 @@ impl Processes {
         }
     }
 
-    /// How it was since the epoch began; `None` for one process, or before two steps.
-    pub fn so_far(&self, group: &Group) -> Option<ProcessesOfRun> {
+    /// An epoch ends: how it was; `None` for one process, or before two steps.
+    pub fn end_epoch(&mut self, group: &Group) -> Option<ProcessesOfRun> {
         if self.seconds.is_empty() {
             return None;
         }
         let (slowest_rank, slowest_ratio) = slowest(&self.seconds);
-        Some(ProcessesOfRun {
+        self.last_epoch = Some(ProcessesOfRun {
             hosts: (0..group.size())
                 .map(|rank| group.host(rank).to_owned())
                 .collect(),
-            seconds: self.seconds.clone(),
+            seconds: std::mem::take(&mut self.seconds),
             process_bytes: self.bytes.clone(),
             slowest_rank,
             slowest_ratio,
-        })
+        });
+        self.last_epoch()
     }
 
-    /// An epoch begins: seconds are counted anew once it has some.
-    pub fn begin_epoch(&mut self) {
-        self.seconds.fill(0.0);
+    /// How the last epoch was.
+    pub fn last_epoch(&self) -> Option<ProcessesOfRun> {
+        self.last_epoch.clone()
     }
 }
 

@@ -173,14 +173,8 @@ impl Trainer {
         });
         feed.train(prepared);
         let evaluated = evaluated?;
-        let own = evaluated.skipped.iter();
-        let own: Vec<_> = own
-            .map(|one| SkippedPicture::new(on, samples, one))
-            .collect();
-        let skipped = match device.group().size() {
-            1 => own,
-            _ => processes::share(device.group(), &own)?.concat(),
-        };
+        let own = &evaluated.skipped;
+        let skipped = processes::skipped_by_all(device.group(), on, samples, own)?;
         Ok((evaluated.scores, skipped, evaluated.files))
     }
 

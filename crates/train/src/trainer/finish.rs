@@ -125,7 +125,7 @@ impl Trainer {
                 .planned
                 .feed
                 .report(&self.process_clock, self.planned.device.cpu().num_threads()),
-            processes: self.processes.so_far(self.planned.device.group()),
+            processes: self.processes.last_epoch(),
             skipped: self.skipped.total(),
             budget_bytes: self.planned.prepared.setup.budget_bytes,
             planned_bytes: self.planned_bytes[0],

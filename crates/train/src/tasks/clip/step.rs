@@ -46,15 +46,15 @@ pub(super) fn write_forward(task: &ClipTask, step: &mut StepWriter<'_>) {
     let heads = clip::heads(step.graph, model, task.num_labels);
     if let Some([weight, bias]) = heads.label {
         let logits = step.graph.linear("head", image, weight, Some(bias), None);
-        let labels = step.rows_of_whole_input(LABELS, &[], DType::I64);
-        let weights = step.rows_of_whole_input(LABEL_WEIGHTS, &[], DType::F32);
+        let labels = step.rows_of_own_input(LABELS, &[], DType::I64);
+        let weights = step.rows_of_own_input(LABEL_WEIGHTS, &[], DType::F32);
         let sum = step.separable_loss(LABEL);
         step.graph
             .cross_entropy_into("head", logits, labels, weights, sum, task.label_smoothing);
     }
     if task.coupling == Coupling::WithinMicroBatch {
         let all_weights = step.sample_weights();
-        let micro_weights = step.graph.micro_rows(all_weights, batch);
+        let micro_weights = step.micro_rows(all_weights);
         // The loss has products, and they have fixed places.
         let own_weights = step.graph.statistic("own weights", &[batch]);
         step.graph

@@ -244,6 +244,12 @@ impl VideoTextTask {
 }
 
 impl Task for VideoTextTask {
+    fn complete(&self, columns: &mut Batch) {
+        if self.same_text == SameText::Positive {
+            batch::set_shares(columns);
+        }
+    }
+
     fn name(&self) -> &'static str {
         "video-text"
     }

@@ -1,9 +1,14 @@
 //! Several processes as threads: the batches of one, one folder, and what is asked of any is done by all.
 
+use holdall_data::config::ImageSize;
+use holdall_data::moving_shapes::{self, MovingShapesConfig};
+use holdall_data::vessels::{self, VesselsConfig};
 use holdall_processes::Group;
 use holdall_processes::testing::loopback;
 
 use super::*;
+use crate::config::Shard;
+use crate::config::TaskName;
 use crate::processes::open_run;
 
 /// Runs one closure per process, each on a thread.
@@ -44,7 +49,9 @@ fn one_of(
         false if group.rank() == 0 => (Some(RunFolder::create(&path)?), None),
         false => (None, None),
     };
-    let device = Device::on_cpu(Cpu::new(Some(1))).with_group(group.clone());
+    let device = Device::on_cpu(Cpu::new(Some(1)))
+        .with_group(group.clone())
+        .unwrap();
     let planned = PlannedRun::new(config, device, checkpoint, Choosing::Predicted)?;
     Trainer::begin(planned, held, &mut |_| ())
 }
@@ -100,6 +107,12 @@ fn several_processes_see_the_batches_of_one_and_list_what_none_can_read() {
         assert_eq!(summary["effective_batch"], 8);
         let bytes = summary["processes"]["process_bytes"].as_array().unwrap();
         assert_eq!(bytes.len(), size);
+        let seconds = summary["processes"]["seconds"].as_array().unwrap();
+        assert!(
+            seconds
+                .iter()
+                .all(|seconds| seconds.as_f64().unwrap() > 0.0)
+        );
         let lines = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();
         assert_eq!(lines.lines().count(), 6);
         let last: serde_json::Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
@@ -290,4 +303,182 @@ fn an_evaluation_by_several_processes_finds_what_one_finds() {
         };
         assert_eq!(pictures(&one), pictures(&many));
     }
+}
+
+/// Numbers of two values of one shape, side by side.
+fn numbers_of(one: &serde_json::Value, other: &serde_json::Value, to: &mut Vec<(f64, f64)>) {
+    use serde_json::Value;
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            assert!(one.keys().eq(other.keys()), "{one:?}, {other:?}");
+            let values = one.values().zip(other.values());
+            values.for_each(|(one, other)| numbers_of(one, other, to));
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            assert_eq!(one.len(), other.len());
+            let values = one.iter().zip(other);
+            values.for_each(|(one, other)| numbers_of(one, other, to));
+        }
+        (Value::Number(one), Value::Number(other)) => {
+            to.push((one.as_f64().unwrap(), other.as_f64().unwrap()));
+        }
+        (one, other) => assert_eq!(one, other),
+    }
+}
+
+/// Scores and files of a run that evaluates weights which do not move, by one process and by several.
+fn assert_found_alike(
+    folder: &std::path::Path,
+    files: &[&str],
+    tolerance: f64,
+    change: impl Fn(&mut RunConfig) + Sync,
+) {
+    let still = |config: &mut RunConfig| {
+        change(config);
+        config.train.batch_size = Some(2);
+        config.train.effective_batch = Some(4);
+        (config.train.lr, config.train.lr_head) = (1e-30, 1e-30);
+        config.train.epochs = 1;
+        config.train.eval_every = EvalEvery::Epoch;
+        config.train.eval_on = vec![Subset::Train];
+    };
+    let mut alone = trainer(folder, "one", still);
+    run(&mut alone).2.unwrap();
+    let scores = |state: &State| serde_json::to_value(&state.last_scores).unwrap();
+    let expected = scores(&alone.state);
+    let found = on_each(2, |group| {
+        let mut trainer = one_of(folder, "two", &group, still).unwrap();
+        run(&mut trainer).2.unwrap();
+        scores(&trainer.state)
+    });
+    let read = |out: &str, name: &str| {
+        let text = std::fs::read_to_string(folder.join(out).join(name)).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    let of_files = files
+        .iter()
+        .map(|name| (read("one", name), read("two", name)));
+    let mut numbers = Vec::new();
+    for (one, two) in of_files.chain(found.into_iter().map(|found| (expected.clone(), found))) {
+        numbers_of(&one, &two, &mut numbers);
+    }
+    assert!(numbers.len() > 3);
+    for (one, two) in numbers {
+        assert!((one - two).abs() <= tolerance * one.abs(), "{one}, {two}");
+    }
+}
+
+#[test]
+fn classes_are_counted_by_several_processes_as_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let files = ["samples.json", "confusion.json"];
+    // Figures of the examples travel as decimal digits.
+    assert_found_alike(folder.path(), &files, 1e-15, |config| {
+        config.model = "vit-demo".to_owned();
+        config.task = Some(TaskName::Classify);
+        config.data.label = Some("make".into());
+    });
+}
+
+#[test]
+fn masks_are_scored_by_several_processes_as_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = VesselsConfig {
+        count: 8,
+        size: 64,
+        seed: 1,
+    };
+    vessels::write(&folder.path().join("data"), &drawn, |_| true).unwrap();
+    assert_found_alike(folder.path(), &["segmentation.json"], 0.0, |config| {
+        config.model = "unet-demo".to_owned();
+        config.data.train = Some(config.data.train.as_ref().unwrap().with_file_name("train"));
+        let [height, width] = [64, 64];
+        config.data.image_size = ImageSize::Exactly { height, width };
+    });
+}
+
+/// The caption loss is added up batch by batch: its last digits depend on where they begin.
+#[test]
+fn clips_are_scored_by_several_processes_as_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = MovingShapesConfig {
+        count: 11,
+        size: 32,
+        frames: 4,
+        ..MovingShapesConfig::default()
+    };
+    moving_shapes::write(&folder.path().join("data"), &drawn, |_| true).unwrap();
+    assert_found_alike(folder.path(), &["captions.json"], 1e-6, |config| {
+        config.model = "video-text-demo".to_owned();
+        let csv = config.data.train.as_ref().unwrap();
+        config.data.train = Some(csv.with_file_name("clips.csv"));
+        config.losses.caption = Some(1.0);
+        config.evaluation.captions = 7;
+    });
+}
+
+/// However many compute them, steps have the losses of one process, but for the order of additions.
+#[test]
+fn several_processes_have_the_losses_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let losses = |steps: &Steps| -> Vec<f64> {
+        let of = |step: &(u64, usize, String, u64)| f64::from_bits(step.3);
+        steps.iter().map(of).collect()
+    };
+    let (steps, _, outcome) = run(&mut trainer(folder.path(), "one", |_| ()));
+    outcome.unwrap();
+    let expected = losses(&steps);
+    for size in [2, 3] {
+        let found = on_each(size, |group| {
+            let out = format!("{size} processes");
+            let mut trainer = one_of(folder.path(), &out, &group, |_| ()).unwrap();
+            let (steps, ..) = run(&mut trainer);
+            losses(&steps)
+        });
+        for one in &found {
+            assert_eq!(one, &found[0]);
+            for (found, expected) in one.iter().zip(&expected) {
+                assert!(
+                    (found - expected).abs() <= 1e-5 * expected,
+                    "{found} and {expected}"
+                );
+            }
+        }
+    }
+}
+
+/// State in parts changes no bit, and checkpoints of either kind are gone on from by the other.
+#[test]
+fn state_in_parts_is_saved_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let finished = |out: &str, stages: &[(u64, Shard)]| {
+        for &(until, shard) in stages {
+            on_each(2, |group| {
+                let mut trainer = one_of(folder.path(), out, &group, |config| {
+                    config.train.shard = shard;
+                })
+                .unwrap();
+                let requests = Requests::new();
+                let outcome = trainer.run(&requests, &mut |event| {
+                    if let Event::Step(line) = event {
+                        requests.stop.store(line.step == until, Ordering::Relaxed);
+                    }
+                });
+                outcome.unwrap();
+            });
+        }
+        std::fs::read(folder.path().join(out).join("model/model.safetensors")).unwrap()
+    };
+    let whole = finished("whole", &[(9, Shard::None)]);
+    let parts = finished("parts", &[(9, Shard::Optimizer)]);
+    assert!(parts == whole);
+    let turns = [
+        (2, Shard::Optimizer),
+        (4, Shard::None),
+        (9, Shard::Optimizer),
+    ];
+    assert!(finished("in turns", &turns) == whole);
 }
