@@ -117,7 +117,19 @@ impl Control {
         self.share_for(Call::Leave, &[]).map(|_| ())
     }
 
+    /// All messages together must fit one.
+    fn check_length(&self, len: usize) -> Result<(), GroupError> {
+        let most = frame::MOST_BYTES / self.shared.hosts.len() - 16;
+        if len <= most {
+            return Ok(());
+        }
+        Err(self.shared.fail(GroupError::Mismatch(format!(
+            "a message of {len} bytes, expected at most {most}\nhint: this is a bug; please report it"
+        ))))
+    }
+
     fn share_for(&self, call: Call, own: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
+        self.check_length(own.len())?;
         let mut calls = lock(&self.calls);
         self.shared.check()?;
         *calls = calls.wrapping_add(1);
@@ -142,6 +154,7 @@ impl Control {
     }
 
     pub fn broadcast(&self, bytes: &mut Vec<u8>) -> Result<(), GroupError> {
+        self.check_length(bytes.len())?;
         let mut calls = lock(&self.calls);
         self.shared.check()?;
         *calls = calls.wrapping_add(1);

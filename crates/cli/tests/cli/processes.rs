@@ -87,7 +87,7 @@ fn a_process_that_is_killed_is_named_and_the_run_goes_on_as_if_nothing_had_happe
     let options = "--effective-batch 8 --epochs 6 --lr 1e-3 --set train.save_every=2 --processes 2";
     let whole = home.trained("whole", options);
     let mut random = holdall_files::SplitMix64(1);
-    for round in 0..at_full_size(20, 3) {
+    for round in 0..at_full_size(20, 2) {
         let name = format!("killed-{round}");
         let run = home.run_named(&name);
         let mut running = home.start(&name, options);
