@@ -7,7 +7,7 @@ use holdall_plan::{Plan, knee};
 use holdall_telemetry::memory_log::Phase;
 use serde::Serialize;
 
-use holdall_plan::Candidate;
+use holdall_plan::{Candidate, Choice};
 
 use crate::budget::Memory;
 use crate::checkpoint::{Checkpoint, SplitOfBatch};
@@ -302,20 +302,27 @@ impl PlannedRun {
             let plan = self.plan.step.without_memory_map();
             return Step::new(&self.device, setup.step.clone(), plan, batch_size);
         }
-        // The first chooses the algorithms, which the others take over.
+        // The first chooses, once it has its memory; the others take over its plan and its algorithms.
         let group = self.device.group().clone();
+        let mut taken = None;
         if group.rank() > 0 {
-            let chosen: Option<String> = processes::from_first(&group, || Ok(None))?;
-            if let Some(algorithms) = &chosen {
+            let (choice, algorithms): (Choice, Option<String>) =
+                processes::from_first(&group, || unreachable!("not the first"))?;
+            if let Some(algorithms) = &algorithms {
                 self.device.prefer_algorithms(algorithms);
             }
+            if choice != self.plan.chosen.choice {
+                self.plan = setup.plan(&self.device, 0, Choosing::Taken(choice))?;
+            }
+            taken = Some(choice);
         }
         let reserved = setup.reserve(&self.device, self.plan.clone(), tell)?;
+        let choice = reserved.plan.chosen.choice;
         if group.rank() == 0 {
-            processes::from_first(&group, || Ok(self.device.algorithms()))?;
+            processes::from_first(&group, || Ok((choice, self.device.algorithms())))?;
         }
-        if group.size() > 1 && reserved.plan.chosen.choice != self.plan.chosen.choice {
-            return Err(does_not_fit_here(&self.plan.chosen.choice));
+        if let Some(taken) = taken.filter(|taken| *taken != choice) {
+            return Err(does_not_fit_here(&taken));
         }
         setup.budget_bytes = reserved.budget_bytes;
         let SplitOfBatch {
