@@ -136,7 +136,18 @@ impl PlannedRun {
         setup.request.budget_bytes = budget_bytes;
         let request = &mut setup.request;
         if let Some(checkpoint) = &checkpoint {
-            let split = split_again(&checkpoint.state.split, group.size());
+            let begun = &checkpoint.state.split;
+            let split = split_again(begun, group.size());
+            if split.processes != begun.processes {
+                prepared.notes.push(format!(
+                    "Processes: {} now, {} before; the same {} samples a step, {} x {} of them on each",
+                    split.processes,
+                    begun.processes,
+                    split.effective_batch,
+                    split.batch_size,
+                    split.gradient_accumulation
+                ));
+            }
             request.effective_batch = Some(split.effective_batch);
             request.batch_size = Some(split.batch_size);
             request.gradient_accumulation = Some(split.gradient_accumulation);
