@@ -7,7 +7,7 @@ use holdall_plan::{Plan, knee};
 use holdall_telemetry::memory_log::Phase;
 use serde::Serialize;
 
-use holdall_plan::Candidate;
+use holdall_plan::{Candidate, Choice};
 
 use crate::budget::Memory;
 use crate::checkpoint::{Checkpoint, SplitOfBatch};
@@ -136,7 +136,18 @@ impl PlannedRun {
         setup.request.budget_bytes = budget_bytes;
         let request = &mut setup.request;
         if let Some(checkpoint) = &checkpoint {
-            let split = split_again(&checkpoint.state.split, group.size());
+            let begun = &checkpoint.state.split;
+            let split = split_again(begun, group.size());
+            if split.processes != begun.processes {
+                prepared.notes.push(format!(
+                    "Processes: {} now, {} before; the same {} samples a step, {} x {} of them on each",
+                    split.processes,
+                    begun.processes,
+                    split.effective_batch,
+                    split.batch_size,
+                    split.gradient_accumulation
+                ));
+            }
             request.effective_batch = Some(split.effective_batch);
             request.batch_size = Some(split.batch_size);
             request.gradient_accumulation = Some(split.gradient_accumulation);
@@ -302,20 +313,27 @@ impl PlannedRun {
             let plan = self.plan.step.without_memory_map();
             return Step::new(&self.device, setup.step.clone(), plan, batch_size);
         }
-        // The first chooses the algorithms, which the others take over.
+        // The first chooses, once it has its memory; the others take over its plan and its algorithms.
         let group = self.device.group().clone();
+        let mut taken = None;
         if group.rank() > 0 {
-            let chosen: Option<String> = processes::from_first(&group, || Ok(None))?;
-            if let Some(algorithms) = &chosen {
+            let (choice, algorithms): (Choice, Option<String>) =
+                processes::from_first(&group, || unreachable!("not the first"))?;
+            if let Some(algorithms) = &algorithms {
                 self.device.prefer_algorithms(algorithms);
             }
+            if choice != self.plan.chosen.choice {
+                self.plan = setup.plan(&self.device, 0, Choosing::Taken(choice))?;
+            }
+            taken = Some(choice);
         }
         let reserved = setup.reserve(&self.device, self.plan.clone(), tell)?;
+        let choice = reserved.plan.chosen.choice;
         if group.rank() == 0 {
-            processes::from_first(&group, || Ok(self.device.algorithms()))?;
+            processes::from_first(&group, || Ok((choice, self.device.algorithms())))?;
         }
-        if group.size() > 1 && reserved.plan.chosen.choice != self.plan.chosen.choice {
-            return Err(does_not_fit_here(&self.plan.chosen.choice));
+        if let Some(taken) = taken.filter(|taken| *taken != choice) {
+            return Err(does_not_fit_here(&taken));
         }
         setup.budget_bytes = reserved.budget_bytes;
         let SplitOfBatch {

@@ -106,7 +106,7 @@ pub fn skipped_by_all(
 /// Lets the first process do something before the others do the same: what it writes, they find.
 pub(crate) fn first_then_others<T>(
     group: &Group,
-    mut work: impl FnMut() -> Result<T, TrainError>,
+    work: impl FnOnce() -> Result<T, TrainError>,
 ) -> Result<T, TrainError> {
     if group.rank() == 0 {
         let done = failing(group, work)?;
@@ -114,7 +114,7 @@ pub(crate) fn first_then_others<T>(
         return Ok(done);
     }
     group.broadcast(&mut Vec::new())?;
-    failing(group, || work())
+    failing(group, work)
 }
 
 /// The folder of a run that goes on, which the first process holds, and its newest checkpoint, as every process reads it.

@@ -145,7 +145,9 @@ fn a_process_that_is_killed_or_asked_to_stop_ends_all_and_the_run_goes_on() {
     let is_stopped = [INTERRUPTED, TERMINATED].contains(&answer.code);
     assert!(is_stopped, "{}: {}", answer.code, answer.stderr);
     assert!(answer.stderr.contains("--resume"), "{}", answer.stderr);
-    holdall_words(run.resume_words("--processes 3")).exits(DONE);
+    let answer = holdall_words(run.resume_words("--processes 3")).exits(DONE);
+    let changed = "Processes: 3 now, 2 before; the same 8 samples a step, 2 x 2 of them on each";
+    assert!(answer.stderr.contains(changed), "{}", answer.stderr);
     assert_close(&run, &whole);
 }
 

@@ -96,11 +96,6 @@ impl Records {
 }
 
 impl Trainer {
-    /// Whether this process writes what the run leaves.
-    pub fn has_records(&self) -> bool {
-        self.records.is_some()
-    }
-
     /// Lines of `metrics.jsonl`.
     pub(super) fn add_lines(&mut self, lines: &[impl Serialize]) -> Result<(), TrainError> {
         match &mut self.records {

@@ -64,6 +64,43 @@ fn seen(steps: &Steps) -> Vec<(u64, usize, String)> {
     steps.iter().map(without_loss).collect()
 }
 
+/// Losses are those of the other steps within rounding.
+#[track_caller]
+fn assert_close(found: &Steps, expected: &Steps) {
+    for ((number, .., found), (.., expected)) in found.iter().zip(expected) {
+        let [found, expected] = [*found, *expected].map(f64::from_bits);
+        let difference = (found - expected).abs();
+        assert!(
+            difference < 1e-4 * expected,
+            "step {number}: {found}, {expected}"
+        );
+    }
+}
+
+/// The last step of an epoch has two samples for four processes.
+#[test]
+fn processes_without_a_sample_in_a_step_take_part_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(folder.path());
+    let few = |config: &mut RunConfig| {
+        config.train.effective_batch = Some(5);
+        config.train.batch_size = Some(1);
+    };
+    let (expected, _, outcome) = run(&mut trainer(folder.path(), "one", few));
+    outcome.unwrap();
+    let found = on_each(4, |group| {
+        let mut trainer = one_of(folder.path(), "four", &group, few).unwrap();
+        let (steps, _, outcome) = run(&mut trainer);
+        outcome.unwrap();
+        steps
+    });
+    for steps in &found {
+        assert_eq!(seen(steps), seen(&expected));
+        assert_eq!(steps, &found[0]);
+        assert_close(steps, &expected);
+    }
+}
+
 fn rows_of(list: &str) -> Vec<&str> {
     // Without the reason, in which a row may differ that was broken after the plan was made.
     let mut rows: Vec<&str> = list
@@ -89,15 +126,17 @@ fn several_processes_see_the_batches_of_one_and_list_what_none_can_read() {
         let out = format!("{size} processes");
         let found = on_each(size, |group| {
             let mut trainer = one_of(folder.path(), &out, &group, |_| ()).unwrap();
-            assert_eq!(trainer.has_records(), group.rank() == 0);
+            assert_eq!(trainer.records.is_some(), group.rank() == 0);
             let (steps, skipped, outcome) = run(&mut trainer);
             let is_first = matches!(outcome.unwrap(), Outcome::Finished(_));
             assert_eq!(is_first, group.rank() == 0);
             assert_eq!(skipped, 2);
-            seen(&steps)
+            steps
         });
-        for (rank, found) in found.iter().enumerate() {
-            assert_eq!(found, &seen(&steps), "rank {rank} of {size}");
+        for (rank, of_rank) in found.iter().enumerate() {
+            assert_eq!(seen(of_rank), seen(&steps), "rank {rank} of {size}");
+            assert_eq!(of_rank, &found[0], "rank {rank} of {size}");
+            assert_close(of_rank, &steps);
         }
         let path = folder.path().join(&out);
         let found = std::fs::read_to_string(path.join("skipped.csv")).unwrap();
@@ -196,13 +235,9 @@ fn a_save_of_one_is_one_of_all_and_so_is_a_failure() {
         assert_eq!(steps.len(), 2);
         outcome.unwrap_err().to_string()
     });
-    // The same words, whether a process found out by itself or heard it from the first.
-    let words = |error: &String| {
-        error
-            .trim_start_matches("rank 0 on loopback failed: ")
-            .to_owned()
-    };
-    assert_eq!(words(&errors[0]), words(&errors[1]));
+    // Whoever is slower to see it hears it from the other.
+    let [first, second] = [&errors[0], &errors[1]];
+    assert!(first.ends_with(&**second) || second.ends_with(&**first));
     assert!(errors[0].contains("row "), "{}", errors[0]);
     assert!(
         folder
