@@ -4,7 +4,6 @@ mod run_options;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use holdall_device::DeviceChoice;
 use holdall_train::budget::Memory;
 
 pub use self::run_options::{PrecisionArgument, RunOptions, TaskArgument, set};
@@ -24,6 +23,8 @@ use crate::commands::data_sample::DataSampleArguments;
 use crate::commands::demo::DemoArguments;
 use crate::commands::doctor::DoctorArguments;
 use crate::commands::eval::EvalArguments;
+use crate::commands::export::ExportArguments;
+use crate::commands::model_get::ModelGetArguments;
 use crate::commands::monitor::MonitorArguments;
 use crate::commands::plan::PlanArguments;
 use crate::commands::predict::PredictArguments;
@@ -61,6 +62,8 @@ pub enum Command {
     Eval(EvalArguments),
     /// Labels, features and masks of pictures, by a trained model
     Predict(PredictArguments),
+    /// A trained model as ONNX files, or as a model folder in half precision or with an adapter merged
+    Export(ExportArguments),
     /// Exact ranks of features from any framework, at any scale, inside a memory limit
     Retrieval(RetrievalArguments),
     /// BLEU, ROUGE-L and CIDEr-D of captions from any framework, as pycocoevalcap, NLTK and rouge_score compute them
@@ -69,6 +72,8 @@ pub enum Command {
     Report(ReportArguments),
     /// Searches for bad pictures and rows, cleans a CSV, packs shards, draws data to try things on
     Data(DataArguments),
+    /// Brings pretrained models from the Hugging Face hub
+    Model(ModelArguments),
     /// Verdicts on a log of GPU memory: leak, spike, fragmentation, starvation, idle or underused GPU
     Analyze(AnalyzeArguments),
     /// GPUs, memory and who uses it, live, beside the loss and speed of a run
@@ -110,6 +115,19 @@ pub enum DataCommand {
 }
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  holdall model get openai/clip-vit-base-patch32")]
+pub struct ModelArguments {
+    #[command(subcommand)]
+    pub command: ModelCommand,
+}
+
+#[derive(Subcommand)]
+pub enum ModelCommand {
+    /// Downloads a model into the local Hugging Face cache, where `--model NAME` finds it
+    Get(ModelGetArguments),
+}
+
+#[derive(Args)]
 #[command(after_help = "Example:\n  holdall bench clip --small --steps 5")]
 pub struct BenchArguments {
     #[command(subcommand)]
@@ -138,11 +156,23 @@ pub enum BenchCommand {
 #[derive(Args, Clone)]
 pub struct ComputeOptions {
     /// Where to run: auto (a GPU where there is one), cpu, cuda, or cuda:1 for the second GPU
-    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = device_choice)]
-    pub device: DeviceChoice,
+    #[arg(long, default_value = "auto", value_name = "DEVICE", value_parser = device_argument)]
+    pub device: DeviceArgument,
     /// Threads [default: one per core]
     #[arg(long, aliases = ["num_threads", "threads"], value_name = "N", value_parser = num_threads)]
     pub num_threads: Option<usize>,
+}
+
+/// How many processes `--processes` starts at most.
+const MOST_LOCAL_PROCESSES: usize = 256;
+
+/// How many processes work together.
+#[derive(Args, Clone, Default)]
+pub struct ProcessOptions {
+    /// Processes on this machine that work together, each on its own GPU or its part of the cores; for several machines start them with
+    /// mpirun, srun or torchrun instead
+    #[arg(long, value_name = "N", value_parser = num_processes)]
+    pub processes: Option<usize>,
 }
 
 /// What `eval` and `predict` share.
@@ -185,15 +215,37 @@ pub struct OutputOptions {
     pub json: bool,
 }
 
-fn device_choice(text: &str) -> Result<DeviceChoice, String> {
+/// Where the user wants to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceArgument {
+    /// A GPU where there is one, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU: the first, or that of this process among those of its machine.
+    Cuda,
+    /// The GPU with this number.
+    Card(usize),
+}
+
+fn device_argument(text: &str) -> Result<DeviceArgument, String> {
     let number = |text: &str| text.strip_prefix("cuda:")?.parse().ok();
     match text {
-        "auto" => Ok(DeviceChoice::Auto),
-        "cpu" => Ok(DeviceChoice::Cpu),
-        "cuda" => Ok(DeviceChoice::Cuda(0)),
-        _ => number(text).map(DeviceChoice::Cuda).ok_or_else(|| {
+        "auto" => Ok(DeviceArgument::Auto),
+        "cpu" => Ok(DeviceArgument::Cpu),
+        "cuda" => Ok(DeviceArgument::Cuda),
+        _ => number(text).map(DeviceArgument::Card).ok_or_else(|| {
             "expected auto, cpu, cuda or cuda:N\nhint: --device cuda:1 is the second GPU".to_owned()
         }),
+    }
+}
+
+fn num_processes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=MOST_LOCAL_PROCESSES) => Ok(number),
+        _ => Err(format!(
+            "expected a whole number from 1 to {MOST_LOCAL_PROCESSES}\nhint: one for every GPU; mpirun, srun and torchrun start them on several machines"
+        )),
     }
 }
 
@@ -231,15 +283,15 @@ mod tests {
     #[test]
     fn devices_as_people_write_them() {
         for (text, expected) in [
-            ("auto", DeviceChoice::Auto),
-            ("cpu", DeviceChoice::Cpu),
-            ("cuda", DeviceChoice::Cuda(0)),
-            ("cuda:3", DeviceChoice::Cuda(3)),
+            ("auto", DeviceArgument::Auto),
+            ("cpu", DeviceArgument::Cpu),
+            ("cuda", DeviceArgument::Cuda),
+            ("cuda:3", DeviceArgument::Card(3)),
         ] {
-            assert_eq!(device_choice(text), Ok(expected));
+            assert_eq!(device_argument(text), Ok(expected));
         }
         for wrong in ["", "gpu", "CPU ", "cuda:", "cuda:x", "cuda:-1", "cuda1"] {
-            assert!(device_choice(wrong).is_err(), "{wrong}");
+            assert!(device_argument(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -6,10 +6,11 @@ use holdall_data::DataError;
 use holdall_device::DeviceError;
 use holdall_files::show_bytes;
 use holdall_plan::PlanError;
+use holdall_processes::GroupError;
 use holdall_train::TrainError;
 use holdall_train::budget::show_time;
 
-use crate::screen::tell;
+use crate::screen::{self, tell};
 
 /// A check found something, or a run failed.
 pub const FOUND: u8 = 1;
@@ -20,6 +21,14 @@ pub const DOES_NOT_FIT: u8 = 3;
 
 /// Prints the error and says which exit code it has.
 pub fn report(error: &anyhow::Error) -> ExitCode {
+    screen::everything();
+    if let Some(error) = group_error(error) {
+        tell(&format!("error: {error}"));
+        return ExitCode::from(match error.is_bad_input() {
+            true => BAD_INPUT,
+            false => FOUND,
+        });
+    }
     match error.downcast_ref::<TrainError>() {
         Some(TrainError::Plan(PlanError::DoesNotFit {
             budget_bytes,
@@ -72,6 +81,14 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             ));
             ExitCode::from(BAD_INPUT)
         }
+    }
+}
+
+/// What went wrong between processes, where that is what went wrong.
+fn group_error(error: &anyhow::Error) -> Option<&GroupError> {
+    match error.downcast_ref() {
+        Some(TrainError::Processes(error)) => Some(error),
+        _ => error.downcast_ref(),
     }
 }
 

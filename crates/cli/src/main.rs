@@ -5,6 +5,8 @@ mod array_file;
 mod commands;
 mod failure;
 mod host;
+mod invocation;
+mod processes;
 mod screen;
 mod stop;
 mod watch;
@@ -13,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{BenchCommand, Command, DataCommand, Holdall};
+use arguments::{BenchCommand, Command, DataCommand, Holdall, ModelCommand};
 
 /// What the product library packs goes where the plan has counted it.
 #[global_allocator]
@@ -23,6 +25,7 @@ static ALLOCATOR: holdall_device::cpu::PackingAllocator =
 fn main() -> ExitCode {
     holdall_device::cpu::steady_allocator();
     stop::listen();
+    let _leaving = processes::Leaving;
     let holdall = Holdall::parse();
     holdall_device::cuda::on_progress(screen::tell);
     let result = match holdall.command {
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => commands::train::run(arguments),
         Command::Eval(arguments) => commands::eval::run(arguments),
         Command::Predict(arguments) => commands::predict::run(arguments),
+        Command::Export(arguments) => commands::export::run(arguments),
         Command::Retrieval(arguments) => commands::retrieval::run(arguments),
         Command::CaptionScores(arguments) => commands::caption_scores::run(arguments),
         Command::Data(arguments) => match arguments.command {
@@ -37,6 +41,9 @@ fn main() -> ExitCode {
             DataCommand::Clean(arguments) => commands::data_clean::run(arguments),
             DataCommand::Pack(arguments) => commands::data_pack::run(arguments),
             DataCommand::Sample(arguments) => commands::data_sample::run(arguments),
+        },
+        Command::Model(arguments) => match arguments.command {
+            ModelCommand::Get(arguments) => commands::model_get::run(arguments),
         },
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Analyze(arguments) => commands::analyze::run(arguments),
@@ -58,6 +65,9 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        Err(error) => failure::report(&error),
+        Err(error) => {
+            processes::fail(&format!("{error:#}"));
+            failure::report(&error)
+        }
     }
 }

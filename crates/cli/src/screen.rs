@@ -1,8 +1,27 @@
 //! What people read: tables on stderr or stdout, progress only on a terminal.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Of several processes only the first talks.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From here on, nothing is said or shown.
+pub fn only_errors() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+/// From here on, everything is: an error follows.
+pub fn everything() {
+    IS_QUIET.store(false, Ordering::Relaxed);
+}
+
+fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
 
 /// Columns padded to their widest cell; the first row is the heading.
 pub fn table(rows: &[Vec<String>]) -> String {
@@ -50,8 +69,13 @@ pub fn progress_share(length: u64, what: &'static str) -> ProgressBar {
     bar(length, what, "{percent}%")
 }
 
-fn bar(length: u64, what: &'static str, count: &str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
+/// The same for a download.
+pub fn progress_bytes(length: u64, what: String) -> ProgressBar {
+    bar(length, what, "{bytes}/{total_bytes} {bytes_per_sec}")
+}
+
+fn bar(length: u64, what: impl Into<Cow<'static, str>>, count: &str) -> ProgressBar {
+    if is_quiet() || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let template = format!("{{msg}} [{{bar:30}}] {count} {{elapsed}} left {{eta}}");
@@ -68,6 +92,9 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 
 /// Data on stdout. A reader that has seen enough is no failure; a full disk is.
 pub fn print(text: &str) -> anyhow::Result<()> {
+    if is_quiet() {
+        return Ok(());
+    }
     let mut stdout = std::io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
@@ -83,6 +110,9 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 
 /// Talk on stderr. A log that nobody reads must not end a run.
 pub fn tell(text: &str) {
+    if is_quiet() {
+        return;
+    }
     let mut stderr = std::io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes());
     let _ = stderr.write_all(b"\n");

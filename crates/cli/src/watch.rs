@@ -10,13 +10,14 @@ use holdall_train::budget::show_time;
 use holdall_train::config::Subset;
 use holdall_train::progress::StepProgress;
 use holdall_train::report::{
-    EpochReport, EvaluationLine, Event, MemoryUse, Outcome, StepLine, Summary,
+    EpochReport, EvaluationLine, Event, MemoryUse, Outcome, ProcessesOfRun, StepLine, Summary,
 };
 use holdall_train::skipped::SkippedLine;
 use holdall_train::task::Task;
 use holdall_train::trainer::Trainer;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::processes;
 use crate::screen::tell;
 
 /// Without a terminal, steps are told this often.
@@ -300,6 +301,24 @@ fn show_epoch(epoch: &EpochReport) -> String {
         epoch.samples_per_s,
         epoch.batches_per_s,
         100.0 * epoch.waited_for_data
+    ) + &epoch
+        .processes
+        .as_ref()
+        .map_or(String::new(), show_processes)
+}
+
+/// `; slowest: rank 3 on node-b, 12% longer than the others; memory by rank 1.20 GiB, 1.18 GiB`.
+fn show_processes(each: &ProcessesOfRun) -> String {
+    let bytes = each.process_bytes.iter();
+    let bytes: Vec<String> = bytes
+        .map(|bytes| bytes.map_or("?".to_owned(), show_bytes))
+        .collect();
+    format!(
+        "; slowest: rank {} on {}, {:.0}% longer than the others; memory by rank {}",
+        each.slowest_rank,
+        each.hosts[each.slowest_rank],
+        100.0 * (each.slowest_ratio - 1.0),
+        bytes.join(", ")
     )
 }
 
@@ -316,11 +335,12 @@ fn show_evaluation(line: &EvaluationLine, is_best: bool, scores: &str) -> String
 pub fn tell_outcome(outcome: &Outcome, out: &Path) {
     match outcome {
         Outcome::Finished(summary) => tell(show_summary(summary, out).trim_end()),
-        Outcome::NothingToDo => {}
+        Outcome::NothingToDo | Outcome::FinishedByFirst => {}
         Outcome::Interrupted { step, total } => tell(&format!(
             "Stopped after step {step} of {total}; everything is saved\n\
-             hint: holdall train --resume --out {}",
-            quoted(out)
+             hint: holdall train --resume --out {}{}",
+            quoted(out),
+            processes::option()
         )),
     }
 }

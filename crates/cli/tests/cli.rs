@@ -32,6 +32,8 @@ mod data_clips;
 mod doctor;
 #[path = "cli/evaluating.rs"]
 mod evaluating;
+#[path = "cli/exporting.rs"]
+mod exporting;
 #[path = "cli/folders.rs"]
 mod folders;
 #[path = "cli/forecast.rs"]
@@ -45,6 +47,8 @@ mod freeze;
 mod full_disk;
 #[path = "cli/help.rs"]
 mod help;
+#[path = "cli/hub_server.rs"]
+mod hub_server;
 #[path = "cli/image_processor.rs"]
 mod image_processor;
 #[path = "cli/inputs.rs"]
@@ -65,6 +69,8 @@ mod limits;
 mod lora;
 #[path = "cli/memory.rs"]
 mod memory;
+#[path = "cli/model_get.rs"]
+mod model_get;
 #[path = "cli/monitor.rs"]
 mod monitor;
 #[path = "cli/not_finite.rs"]
@@ -77,6 +83,8 @@ mod out_folder;
 mod plan_table;
 #[path = "cli/predicting.rs"]
 mod predicting;
+#[path = "cli/processes.rs"]
+mod processes;
 #[path = "cli/refusal.rs"]
 mod refusal;
 #[path = "cli/report.rs"]
@@ -91,8 +99,13 @@ mod resume;
 mod retrieval;
 #[path = "cli/run.rs"]
 mod run;
+#[path = "cli/searching.rs"]
+mod searching;
 #[path = "cli/segment.rs"]
 mod segment;
+#[cfg(target_os = "linux")]
+#[path = "cli/several_processes.rs"]
+mod several_processes;
 #[path = "cli/telemetry.rs"]
 mod telemetry;
 #[path = "cli/training.rs"]

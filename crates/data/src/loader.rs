@@ -35,7 +35,7 @@ use pace::Pace;
 use queue::{Pass, Shared, work};
 
 pub use pace::{Bottleneck, Waits};
-pub use stream::{Course, Cursor, Shard};
+pub use stream::{Course, Cursor, Epochs, Share};
 
 /// What happens to a picture on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,8 +176,6 @@ pub struct Loaded<R> {
     pub frame_counts: Vec<u32>,
     /// What was left out since the batch before, in order; each sample once in a loader's life.
     pub skipped: Vec<Skipped>,
-    /// Where the batch ends.
-    pub end: Cursor,
 }
 
 impl<R> Default for Loaded<R> {
@@ -187,7 +185,6 @@ impl<R> Default for Loaded<R> {
             samples: Vec::new(),
             frame_counts: Vec::new(),
             skipped: Vec::new(),
-            end: Cursor::default(),
         }
     }
 }
@@ -233,7 +230,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
             format: self.format.clone(),
         };
         // How fast an evaluation goes says nothing about the training around it.
-        self.is_paced = matches!(course, Course::Epochs { .. });
+        self.is_paced = matches!(course, Course::Epochs(_));
         self.shared.begin(samples, course, pass);
     }
 
@@ -242,18 +239,20 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         self.shared.leave_out(samples, broken);
     }
 
-    /// The next `count` pictures, or as many as the epoch still has; none at the end. Rows that `batch` held are used again.
+    /// The next `count` pictures of a list, or as many as it still has: none at the end. Of epochs, this process's share of the next
+    /// batch, which may be empty and has at most `count` places. Rows that `batch` held are used again.
     ///
     /// # Panics
-    /// If there are not as many rows, or a worker panicked.
+    /// If there are not as many rows, the share is larger, or a worker panicked.
     pub fn next(&mut self, count: usize, batch: &mut Loaded<R>) {
         self.next_unless(&AtomicBool::new(false), count, batch);
     }
 
-    /// As [`Loader::next`], where a wait ends when it is to `stop`: then `batch` has as many as were there.
+    /// As [`Loader::next`], where a wait ends when it is to `stop`: then `batch` has as many as were there, and what comes behind them
+    /// is no whole batch until [`Loader::begin`] is called again.
     ///
     /// # Panics
-    /// If there are not as many rows, or a worker panicked.
+    /// As [`Loader::next`].
     pub fn next_unless(&mut self, stop: &AtomicBool, count: usize, batch: &mut Loaded<R>) {
         assert!(
             count <= self.num_rows,
@@ -278,9 +277,9 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         batch.skipped.clear();
     }
 
-    /// Whether [`Loader::next`] would return at once with so many pictures.
-    pub fn has(&self, count: usize) -> bool {
-        self.shared.has(count)
+    /// Whether [`Loader::next`] would return at once with the next batch of an epoch.
+    pub fn has_batch(&self) -> bool {
+        self.shared.has_batch()
     }
 
     /// Where the time went so far.

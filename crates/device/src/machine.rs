@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use holdall_graph::DType;
 use holdall_plan::{Place, ProgramId, StepPlan, Target};
+use holdall_processes::Group;
 
 use crate::cpu::{self, Arena, ArenaError, Cpu, CpuTarget, Element};
 use crate::cuda::{self, Cuda, CudaMachine};
@@ -91,6 +92,8 @@ pub struct Device {
     gpu: Option<Cuda>,
     /// Why there is no GPU although there is a driver.
     notes: Vec<String>,
+    /// Processes of this machine that have this memory between them, this one among them.
+    num_sharers: u64,
 }
 
 impl Device {
@@ -112,7 +115,12 @@ impl Device {
                  hint: fewer --num-threads, or raise the limits on processes and memory (ulimit -u, ulimit -v)"
             ))
         })?;
-        Ok(Device { cpu, gpu, notes })
+        Ok(Device {
+            cpu,
+            gpu,
+            notes,
+            num_sharers: 1,
+        })
     }
 
     /// Programs run on a thread pool.
@@ -121,12 +129,53 @@ impl Device {
             cpu,
             gpu: None,
             notes: Vec::new(),
+            num_sharers: 1,
         }
+    }
+
+    /// The same where so many processes of this machine have its memory between them.
+    pub fn with_sharers(self, num_sharers: usize) -> Device {
+        Device {
+            num_sharers: num_sharers.max(1) as u64,
+            ..self
+        }
+    }
+
+    /// What the device's memory is divided by where nobody says how much this process may have.
+    pub fn num_sharers(&self) -> u64 {
+        self.num_sharers
     }
 
     /// The threads: they decode, count ranks and, without a GPU, compute.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
+    }
+
+    /// The same as one of several processes that train together.
+    ///
+    /// # Errors
+    /// If their cards cannot be joined.
+    pub fn with_group(self, group: Group) -> Result<Device, DeviceError> {
+        let gpu = self.gpu.map(|gpu| gpu.with_group(&group)).transpose()?;
+        Ok(Device {
+            cpu: self.cpu.with_group(group),
+            gpu,
+            ..self
+        })
+    }
+
+    /// The processes that train together: this one alone, where nobody said otherwise.
+    pub fn group(&self) -> &Group {
+        self.cpu.group()
+    }
+
+    /// What processes exchange through, with all that the order of additions depends on; `None` for one process.
+    pub fn exchanges_through(&self) -> Option<String> {
+        let transport = self.group().transport()?;
+        Some(match &self.gpu {
+            Some(gpu) => gpu.exchanges_through().unwrap_or_default(),
+            None => transport.to_owned(),
+        })
     }
 
     /// The GPU that programs run on, if they do.
@@ -275,6 +324,7 @@ impl Device {
 pub struct Machine {
     kind: Backend,
     arithmetic: Arithmetic,
+    group: Group,
 }
 
 enum Backend {
@@ -297,7 +347,11 @@ impl Machine {
                 Backend::Cpu(Arena::new(plan.arena_bytes)?)
             }
         };
-        Ok(Machine { kind, arithmetic })
+        Ok(Machine {
+            kind,
+            arithmetic,
+            group: device.group().clone(),
+        })
     }
 
     /// Size of the arena, as reserved.
@@ -380,6 +434,21 @@ impl Machine {
         }
     }
 
+    /// Runs the last pass of a step, as [`Machine::run`] does; where several processes take part, GPUs let gradients travel meanwhile.
+    pub fn run_last(
+        &mut self,
+        device: &Device,
+        plan: &StepPlan,
+        program: ProgramId,
+        micro: usize,
+        slot: usize,
+    ) {
+        match &mut self.kind {
+            Backend::Cpu(_) => self.run(device, plan, program, micro, slot),
+            Backend::Cuda(machine) => machine.run_last(program, micro, slot),
+        }
+    }
+
     /// Keeps the host at most [`Machine::most_ahead`] calls of this ahead of the device: waits until what was launched before
     /// the call that many calls ago is done.
     pub fn keep_pace(&mut self) {
@@ -421,7 +490,10 @@ impl Machine {
     /// Waits for what still runs, and tells whether the device failed.
     pub fn wait(&mut self) -> Result<(), DeviceError> {
         match &mut self.kind {
-            Backend::Cpu(_) => Ok(()),
+            Backend::Cpu(_) => match self.group.error() {
+                Some(error) => Err(DeviceError::Failed(error.to_string())),
+                None => Ok(()),
+            },
             Backend::Cuda(machine) => machine.wait(),
         }
     }

@@ -35,6 +35,8 @@ pub enum Section {
     Loss,
     /// Per micro-batch: from the gradients of losses and features to parameter gradients.
     Backward,
+    /// Once, where several processes take part: gradients and loss sums of all.
+    Reduce,
     /// Once: gradient norm, overflow check, optimizer.
     Update,
     /// Not part of the step: a forward program over the same weights, by its place in [`Graph::forward_programs`].

@@ -163,15 +163,10 @@ fn write_vision(graph: &mut Graph, config: &ClipConfig, pixels: ValueId, image_b
 }
 
 /// Writes the text tower; unit-length features go to `text_bp`.
-pub fn text(graph: &mut Graph, config: &ClipConfig, inputs: &ClipInputs, text_bp: ValueId) {
+pub fn text(graph: &mut Graph, config: &ClipConfig, inputs: &TextInputs, text_bp: ValueId) {
+    let projection = config.projection_dim;
     graph.in_lane(TEXT_LANE, |graph| {
-        write_text(
-            graph,
-            &config.text,
-            &inputs.text(),
-            config.projection_dim,
-            text_bp,
-        )
+        write_text(graph, &config.text, inputs, projection, text_bp)
     });
 }
 
@@ -250,7 +245,7 @@ mod tests {
             let caption = graph.activation("text", &[2, config.projection_dim]);
             heads(&mut graph, &config, None);
             vision(&mut graph, &config, inputs.pixels, image);
-            text(&mut graph, &config, &inputs, caption);
+            text(&mut graph, &config, &inputs.text(), caption);
             let mut found: Vec<(String, usize)> = graph
                 .parameters()
                 .iter()

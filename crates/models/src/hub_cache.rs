@@ -1,4 +1,4 @@
-//! Models by name, where Hugging Face's tools left them on this machine. Nothing is downloaded.
+//! Models by name, where Hugging Face's tools, or [`hub_download`](crate::hub_download), left them on this machine.
 //!
 //! ```text
 //! CACHE/models--openai--clip-vit-base-patch32/refs/main            the name of a snapshot
@@ -6,24 +6,82 @@
 //! ```
 
 use std::env;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the tools look, in their order.
-fn cache_folder() -> Option<PathBuf> {
-    let named = |name: &str| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    named("HF_HUB_CACHE")
-        .or_else(|| named("HUGGINGFACE_HUB_CACHE"))
-        .or_else(|| Some(named("HF_HOME")?.join("hub")))
-        .or_else(|| Some(named("XDG_CACHE_HOME")?.join("huggingface/hub")))
+/// The value of a variable that says something.
+fn named(name: &str) -> Option<PathBuf> {
+    let value = env::var_os(name).filter(|value| !value.is_empty());
+    value.map(PathBuf::from)
+}
+
+/// Where Hugging Face's tools keep what is theirs.
+fn home() -> Option<PathBuf> {
+    named("HF_HOME")
+        .or_else(|| Some(named("XDG_CACHE_HOME")?.join("huggingface")))
         .or_else(|| {
             let home = named("HOME").or_else(|| named("USERPROFILE"))?;
-            Some(home.join(".cache/huggingface/hub"))
+            Some(home.join(".cache/huggingface"))
         })
+}
+
+/// Where the tools look for models, in their order.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
+    named("HF_HUB_CACHE")
+        .or_else(|| named("HUGGINGFACE_HUB_CACHE"))
+        .or_else(|| Some(home()?.join("hub")))
+}
+
+/// Where `hf auth login` keeps a token.
+pub(crate) fn token_file() -> Option<PathBuf> {
+    named("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))
+}
+
+/// A model of the hub: `owner/name`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelName {
+    owner: String,
+    pub(crate) name: String,
+}
+
+impl ModelName {
+    /// `None` where a text is no such name.
+    pub fn parse(text: &str) -> Option<ModelName> {
+        let (owner, name) = text.split_once('/')?;
+        let is_plain = |part: &str| {
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            !part.is_empty() && !part.starts_with('.') && part.bytes().all(allowed)
+        };
+        (is_plain(owner) && is_plain(name)).then(|| ModelName {
+            owner: owner.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Its folder in the cache.
+    pub(crate) fn folder(&self) -> String {
+        format!("models--{}--{}", self.owner, self.name)
+    }
+}
+
+impl fmt::Display for ModelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.owner, self.name)
+    }
+}
+
+/// For messages: the command that brings a model which is not there. `None` where the name is no name of the hub.
+pub fn command_for(name: &str) -> Option<String> {
+    ModelName::parse(name).map(|model| format!("holdall model get {model}"))
+}
+
+/// The same as a hint at the end of an error.
+pub fn hint_for(name: &str) -> String {
+    let command = command_for(name);
+    command.map_or(String::new(), |command| {
+        format!("\nhint: {command} downloads it from the Hugging Face hub")
+    })
 }
 
 /// The snapshot of `name` (`owner/model`) in the local cache.
@@ -32,26 +90,27 @@ pub fn find(name: &str) -> Option<PathBuf> {
 }
 
 fn find_in(cache: &Path, name: &str) -> Option<PathBuf> {
-    let mut parts = name.split('/');
-    let (owner, model) = (parts.next()?, parts.next()?);
-    let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains('\\');
-    if parts.next().is_some() || !is_plain(owner) || !is_plain(model) {
-        return None;
-    }
-    let folder = cache.join(format!("models--{owner}--{model}"));
+    let folder = cache.join(ModelName::parse(name)?.folder());
     let snapshots = folder.join("snapshots");
     let is_model = |snapshot: &PathBuf| snapshot.join("config.json").is_file();
+    let has_weights = |snapshot: &PathBuf| {
+        let files = ["model.safetensors", "model.safetensors.index.json"];
+        files.iter().any(|file| snapshot.join(file).is_file())
+    };
     let main = fs::read_to_string(folder.join("refs/main")).ok();
-    main.map(|commit| snapshots.join(commit.trim()))
+    let main = main.map(|commit| snapshots.join(commit.trim()));
+    // Behind the main reference, the newest.
+    let entries = fs::read_dir(&snapshots).ok()?;
+    let mut others: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    others.sort_by_key(|path| fs::metadata(path).and_then(|data| data.modified()).ok());
+    let models: Vec<PathBuf> = (main.into_iter().chain(others.into_iter().rev()))
         .filter(is_model)
-        .or_else(|| {
-            // Without a reference, the newest.
-            let entries = fs::read_dir(&snapshots).ok()?;
-            let models = entries
-                .filter_map(|entry| Some(entry.ok()?.path()))
-                .filter(is_model);
-            models.max_by_key(|path| fs::metadata(path).and_then(|data| data.modified()).ok())
-        })
+        .collect();
+    // Other tools leave snapshots with other weights, which are told apart by whoever opens them.
+    let with_weights = models.iter().find(|model| has_weights(model));
+    with_weights.or(models.first()).cloned()
 }
 
 #[cfg(test)]
@@ -75,7 +134,19 @@ mod tests {
         fs::write(model.join("refs/main"), "aaa\n").unwrap();
         let found = find_in(cache.path(), "openai/clip").unwrap();
         assert!(found.ends_with("snapshots/aaa"));
-        for name in ["openai", "openai/other", "a/b/c", "../clip", "openai/.."] {
+        // Weights that can be read come before the reference.
+        fs::write(model.join("snapshots/bbb/model.safetensors"), "").unwrap();
+        let found = find_in(cache.path(), "openai/clip").unwrap();
+        assert!(found.ends_with("snapshots/bbb"));
+        for name in [
+            "openai",
+            "openai/other",
+            "a/b/c",
+            "../clip",
+            "openai/..",
+            "a\\b/c",
+            "/a",
+        ] {
             assert_eq!(find_in(cache.path(), name), None, "{name}");
         }
     }

@@ -193,6 +193,7 @@ mod tests {
                 match self.0 {
                     Elements::F32(_) => ElementFormat::F32,
                     Elements::Bf16(_) => ElementFormat::Bf16,
+                    Elements::F16(_) => ElementFormat::F16,
                     Elements::U8(_) => ElementFormat::U8,
                 }
             }

@@ -371,16 +371,27 @@ impl StepPlan {
             stage,
             micro_batch,
             slot,
+            is_last: false,
         };
         let once = move |stage: Stage| std::iter::once(run(stage, 0, 0));
         let kept_forward = (0..kept).map(move |micro| run(Stage::KeptForward, micro, micro));
         let kept_backward = (0..kept).rev();
+        let reduces = !self.program(Stage::Reduce).instructions.is_empty();
+        let last = if kept == all { 0 } else { all - 1 };
+        let marked = move |one: Run| Run {
+            is_last: reduces && one.micro_batch == last,
+            ..one
+        };
         once(Stage::Begin)
             .chain((kept..first_pass).map(move |micro| run(Stage::FirstPass, micro, 0)))
             .chain(kept_forward)
             .chain(once(Stage::Loss))
-            .chain(kept_backward.map(move |micro| run(Stage::KeptBackward, micro, micro)))
-            .chain((kept..all).map(move |micro| run(Stage::ForwardBackward, micro, 0)))
+            .chain(kept_backward.map(move |micro| match kept == all {
+                true => marked(run(Stage::KeptBackward, micro, micro)),
+                false => run(Stage::KeptBackward, micro, micro),
+            }))
+            .chain((kept..all).map(move |micro| marked(run(Stage::ForwardBackward, micro, 0))))
+            .chain(reduces.then(|| run(Stage::Reduce, 0, 0)))
     }
 
     /// Where an endpoint of the graph is, if it has one of that name.

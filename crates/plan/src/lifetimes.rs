@@ -50,6 +50,8 @@ pub struct Lifetimes {
     pub(crate) overhead_bytes: u64,
     pub(crate) page_bytes: u64,
     pub(crate) coupled: bool,
+    /// Gradients are added over several processes.
+    pub(crate) reduces: bool,
     pub(crate) policy: RecomputePolicy,
     /// The same over shorter texts, where [`Lifetimes::with_shorter`] was asked for them.
     pub(crate) shorter: Vec<Shorter>,
@@ -164,6 +166,7 @@ pub(crate) fn lifetimes_of_rewritten(
     let packing_bytes = locals.iter().map(|l| l.packing_bytes).max().unwrap_or(0);
     Lifetimes {
         coupled: !rewritten.first_pass.is_empty(),
+        reduces: !rewritten.nodes(Stage::Reduce).is_empty(),
         policy: *policy,
         shorter: Vec::new(),
         locals,
@@ -278,6 +281,7 @@ impl Lifetimes {
     pub(crate) fn runs(&self, stage: Stage, kept: usize, accumulation: usize) -> usize {
         match stage {
             Stage::Begin | Stage::Loss | Stage::Update => 1,
+            Stage::Reduce => usize::from(self.reduces),
             Stage::FirstPass if self.coupled => accumulation - kept,
             Stage::FirstPass => 0,
             Stage::KeptForward | Stage::KeptBackward => kept,
@@ -377,6 +381,12 @@ impl Lifetimes {
                 true => kept as u64,
                 false => u64::from(self.present(stage, kept, accumulation)),
             };
+            // The last pass of several processes is made ready once more, with gradients that travel meanwhile.
+            let last = match kept == accumulation {
+                true => Stage::KeptBackward,
+                false => Stage::ForwardBackward,
+            };
+            let times = times + u64::from(self.reduces && stage == last);
             // ... and, where it depends on the length of texts, for each length.
             let lengths = match stage.is_per_micro_batch() {
                 true => 1 + self.rewritten.graph.shorter().len() as u64,

@@ -100,6 +100,8 @@ pub enum Stage {
     KeptBackward,
     /// Per micro-batch without a slot: forward and backward.
     ForwardBackward,
+    /// Once, where several processes take part: gradients and loss sums of all.
+    Reduce,
     /// Once: norm and optimizer.
     Update,
     /// Beside the step: after weights were written from outside.
@@ -109,13 +111,14 @@ pub enum Stage {
 }
 
 /// Stages of every plan, whatever forward programs it has.
-const FIXED: [Stage; 8] = [
+const FIXED: [Stage; 9] = [
     Stage::Begin,
     Stage::FirstPass,
     Stage::KeptForward,
     Stage::Loss,
     Stage::KeptBackward,
     Stage::ForwardBackward,
+    Stage::Reduce,
     Stage::Update,
     Stage::Refresh,
 ];
@@ -136,8 +139,9 @@ impl Stage {
             Stage::Loss => 3,
             Stage::KeptBackward => 4,
             Stage::ForwardBackward => 5,
-            Stage::Update => 6,
-            Stage::Refresh => 7,
+            Stage::Reduce => 6,
+            Stage::Update => 7,
+            Stage::Refresh => 8,
             Stage::Forward(index) => FIXED.len() + index,
         })
     }
@@ -151,6 +155,7 @@ impl Stage {
             Stage::Loss => "loss",
             Stage::KeptBackward => "kept backward",
             Stage::ForwardBackward => "forward and backward",
+            Stage::Reduce => "reduce",
             Stage::Update => "update",
             Stage::Refresh => "refresh",
             Stage::Forward(index) => &forward_programs[index],
@@ -188,6 +193,8 @@ pub struct Run {
     pub micro_batch: usize,
     /// The slot that holds the activations, where it has one.
     pub slot: usize,
+    /// The last pass of a step whose gradients are added over several processes: each is final once its last writer has run.
+    pub is_last: bool,
 }
 
 #[cfg(test)]

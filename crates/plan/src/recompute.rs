@@ -159,6 +159,7 @@ impl Rewritten {
                 let forward = forward.filter(|node| !self.is_added_once(node));
                 forward.chain(&self.backward).collect()
             }
+            Stage::Reduce => section(Section::Reduce),
             Stage::Update => section(Section::Update),
             Stage::Refresh => section(Section::Refresh),
             Stage::Forward(index) => section(Section::ForwardProgram(index)),

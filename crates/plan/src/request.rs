@@ -141,14 +141,14 @@ fn open_batches(effective: usize) -> Vec<usize> {
 /// Above this many samples one lane fills a device by itself.
 const LARGEST_BESIDE: usize = 64;
 
-/// Ways to run micro-batches of a size, on a device that runs lanes beside each other or does not.
+/// Ways to run so many micro-batches of a size, on a device that runs lanes beside each other or does not.
 pub(crate) fn policies(
     request: &Request,
     num_blocks: usize,
-    batch_size: usize,
+    (batch_size, accumulation): (usize, usize),
     has_lanes: bool,
 ) -> Vec<RecomputePolicy> {
-    let mut policies = in_turn(request, num_blocks);
+    let mut policies = in_turn(request, num_blocks, accumulation);
     if has_lanes && batch_size <= LARGEST_BESIDE {
         let beside = |policy: RecomputePolicy| RecomputePolicy {
             lanes: LaneOrder::SideBySide,
@@ -159,7 +159,7 @@ pub(crate) fn policies(
     policies
 }
 
-fn in_turn(request: &Request, num_blocks: usize) -> Vec<RecomputePolicy> {
+fn in_turn(request: &Request, num_blocks: usize, accumulation: usize) -> Vec<RecomputePolicy> {
     let uniform = |recompute| RecomputePolicy::uniform(recompute, num_blocks);
     match request.recompute {
         Some(Recompute::Blocks) => by_groups(num_blocks),
@@ -167,12 +167,19 @@ fn in_turn(request: &Request, num_blocks: usize) -> Vec<RecomputePolicy> {
         None => {
             let cheap = uniform(Recompute::Cheap);
             let mut policies = vec![uniform(Recompute::None), cheap];
-            policies.extend([1, 2, 3].map(|quarters| RecomputePolicy {
-                whole_from: Some(num_blocks * quarters / 4),
+            // The fewer micro-batches may keep their activations or not, the finer the steps between their blocks.
+            let parts = match accumulation {
+                1 => 24,
+                2 | 3 => 8,
+                _ => 4,
+            };
+            let shares = |parts: usize| (1..parts).map(move |part| num_blocks * part / parts);
+            policies.extend(shares(parts.min(8)).map(|blocks| RecomputePolicy {
+                whole_from: Some(blocks),
                 ..cheap
             }));
-            policies.extend([1, 2, 3].map(|quarters| RecomputePolicy {
-                recomputed_blocks: num_blocks * quarters / 4,
+            policies.extend(shares(parts).map(|blocks| RecomputePolicy {
+                recomputed_blocks: blocks,
                 ..cheap
             }));
             policies.extend(by_groups(num_blocks));

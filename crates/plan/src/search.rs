@@ -208,7 +208,8 @@ fn entries_of(
     };
     let num_blocks = num_trained_blocks(&graph);
     let host_states = host_states(request, &graph, target);
-    let all = policies(request, num_blocks, batch_size, target.has_lanes());
+    let split = (batch_size, gradient_accumulation);
+    let all = policies(request, num_blocks, split, target.has_lanes());
     // Whether lanes take turns or not, nodes are the same: those policies follow each other, and share them.
     let mut grouped = all.clone();
     grouped.sort_by_key(|one| all.iter().position(|other| *other == one.in_turn()));

@@ -1,5 +1,7 @@
 //! The samples of one effective batch, on the host: columns, each for an endpoint of the step.
 
+use std::ops::Range;
+
 use holdall_device::HostRow;
 
 /// What a column holds, sample by sample.
@@ -20,8 +22,12 @@ pub enum Values {
 pub enum Scope {
     /// A micro-batch. A tail is filled up with copies of the first sample: finite numbers, whose weight is zero.
     MicroBatch,
-    /// The whole step. Padding is [`IGNORED`], or zero.
+    /// All micro-batches of this process. Padding is [`IGNORED`], or zero.
+    OwnBatch,
+    /// The whole step: each process has the values of all. Padding as above.
     EffectiveBatch,
+    /// The whole step; the values are no sample's.
+    Step,
 }
 
 /// Label of a sample that losses leave out.
@@ -116,6 +122,29 @@ impl Batch {
         match found.map(|one| &one.values) {
             Some(Values::Floats(values)) => values,
             other => panic!("{endpoint}: expected numbers, found {other:?}"),
+        }
+    }
+
+    /// These samples alone.
+    pub fn part(&self, samples: Range<usize>) -> Batch {
+        fn part<T: Clone>(values: &[T], all: usize, samples: &Range<usize>) -> Vec<T> {
+            let each = values.len() / all;
+            values[samples.start * each..samples.end * each].to_vec()
+        }
+        let all = self.num_samples;
+        let columns = self.columns.iter().map(|column| Column {
+            values: match &column.values {
+                values if column.scope == Scope::Step => values.clone(),
+                Values::Bytes(values) => Values::Bytes(part(values, all, &samples)),
+                Values::Rows(values) => Values::Rows(part(values, all, &samples)),
+                Values::Floats(values) => Values::Floats(part(values, all, &samples)),
+                Values::Indices(values) => Values::Indices(part(values, all, &samples)),
+            },
+            ..column.clone()
+        });
+        Batch {
+            num_samples: samples.len(),
+            columns: columns.collect(),
         }
     }
 

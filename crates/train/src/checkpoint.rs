@@ -16,7 +16,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use holdall_data::loader::Cursor;
 use holdall_device::Device;
 use holdall_files::{Checksum, remove_folder};
 use holdall_models::error::ModelError;
@@ -29,7 +28,7 @@ use crate::error::{TrainError, without_hint};
 use crate::report::SummaryMetrics;
 use crate::run_folder::{RunFolder, failed};
 use crate::scaler::LossScaler;
-use crate::step::{ElementsMut, Step, Stored};
+use crate::step::{ElementsMut, StateTensor, Step};
 
 /// What a run does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +96,7 @@ impl Clock {
 /// How the batch is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitOfBatch {
-    /// Samples per step.
+    /// Samples per step, over all processes.
     pub effective_batch: usize,
     /// Samples per micro-batch.
     pub batch_size: usize,
@@ -105,6 +104,13 @@ pub struct SplitOfBatch {
     pub gradient_accumulation: usize,
     /// Micro-batches that keep their activations.
     pub kept_micro_batches: usize,
+    /// Processes that share a step; the two counts before are of each.
+    #[serde(default = "one_process")]
+    pub processes: usize,
+}
+
+fn one_process() -> usize {
+    1
 }
 
 /// Everything beside the tensors.
@@ -139,9 +145,9 @@ pub struct State {
     pub split: SplitOfBatch,
     /// Of the samples, in hexadecimal: other data would be another run.
     pub data_digest: String,
-    /// Where the data goes on; a run that began before there was one has left nothing out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<Cursor>,
+    /// Of format 2, where the data went on: pictures had moved up to the places of broken ones.
+    #[serde(default, skip_serializing)]
+    cursor: Option<MovedUp>,
     /// What the device chose to compute with, in its own words: other algorithms would round otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithms: Option<String>,
@@ -150,8 +156,16 @@ pub struct State {
     pub starting_weights: Option<String>,
 }
 
-/// Changes when [`State`] does. Format 1 had neither checksums nor versions of the best model; it is still read.
-pub const FORMAT: u32 = 2;
+/// A place in the data in format 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct MovedUp {
+    position: u64,
+    given: u64,
+}
+
+/// Changes when [`State`] does. Format 1 had neither checksums nor versions of the best model, format 2 knew one process and another rule
+/// for broken pictures; both are still read.
+pub const FORMAT: u32 = 3;
 
 impl State {
     /// Of a run that has not begun.
@@ -253,6 +267,15 @@ impl Checkpoint {
                 checksum: None,
             };
         }
+        if state
+            .cursor
+            .is_some_and(|cursor| cursor.position != cursor.given)
+        {
+            notes.push(
+                "Other pictures take the place of broken ones than when the run began: the epoch at hand may have some twice"
+                    .to_owned(),
+            );
+        }
         let skipped = state.skipped.clone().unwrap_or_default();
         for (prefix, file) in [(&state.journal, run.journal()), (&skipped, run.skipped())] {
             let checked = prefix.check(&file);
@@ -308,6 +331,11 @@ impl Checkpoint {
                     self.path.display()
                 )),
             })
+    }
+
+    /// Of the file, in hexadecimal: what processes compare that go on together.
+    pub(crate) fn checksum(&self) -> Option<String> {
+        self.checkpoints.checksum()
     }
 
     /// What is on disk, for whoever goes on writing there.
@@ -418,13 +446,12 @@ impl Checkpoints {
     /// Writes a checkpoint and keeps the one before. Where that fails, the two from before are still there.
     pub fn save(&mut self, state: &State, step: &Step) -> Result<(), TrainError> {
         assert!(!step.is_averaged(), "training goes on from the weights");
-        let mut tensors: Vec<NamedTensor<Stored<'_>>> = Vec::new();
+        let mut tensors: Vec<NamedTensor<StateTensor<'_>>> = Vec::new();
         for parameter in step.parameters() {
-            let values = step.stored_weight(parameter);
+            let values = StateTensor::Here(step.stored_weight(parameter));
             tensors.push((parameter.name.clone(), vec![values.num_values()], values));
         }
-        for (parameter, part, values) in step.optimizer_state() {
-            let name = part.checkpoint_name(&parameter.name);
+        for (name, values) in step.whole_optimizer_state() {
             tensors.push((name, vec![values.num_values()], values));
         }
         let text = serde_json::to_string(state).expect("a state is plain data");
@@ -435,6 +462,7 @@ impl Checkpoints {
             true => fs::rename(&last, &previous),
             false => Ok(()),
         });
+        step.release_state();
         let checksum = written.map_err(|cause| {
             if keeps_last && !last.exists() {
                 // Should that fail too, the run goes on from the other name.

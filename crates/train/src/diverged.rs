@@ -102,6 +102,7 @@ pub(crate) fn in_state(step: &Step) -> Result<Option<String>, DeviceError> {
                     .map(|&bits| f32::from_bits(u32::from(bits) << 16));
                 first_bad_of(numbers)
             }
+            Elements::F16(_) => unreachable!("no state is in F16"),
             // Codes are finite; what they are relative to is looked at by itself.
             Elements::U8(_) => None,
         };

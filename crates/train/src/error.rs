@@ -5,7 +5,9 @@ use std::fmt::Display;
 use holdall_data::error::DataError;
 use holdall_device::DeviceError;
 use holdall_models::error::ModelError;
+use holdall_onnx::OnnxError;
 use holdall_plan::PlanError;
+use holdall_processes::GroupError;
 
 use crate::diverged::Diverged;
 
@@ -15,6 +17,9 @@ pub enum TrainError {
     /// The model folder is not usable.
     #[error(transparent)]
     Model(Box<ModelError>),
+    /// The model is no ONNX file.
+    #[error(transparent)]
+    Onnx(#[from] OnnxError),
     /// There is no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -24,6 +29,9 @@ pub enum TrainError {
     /// The data is not usable.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// Another process of the run was lost, or failed.
+    #[error(transparent)]
+    Processes(#[from] GroupError),
     /// Something that may not be left out does not fit the budget.
     #[error("{0}")]
     DoesNotFit(String),

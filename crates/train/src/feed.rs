@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdall_data::loader::{Course, Cursor, Loaded, Loader, Shard, Skipped, View, Waits};
+use holdall_data::loader::{Course, Cursor, Epochs, Loaded, Loader, Share, Skipped, View, Waits};
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
 
@@ -19,8 +19,6 @@ use crate::prepare::Prepared;
 /// A batch, and the rows that it is made of.
 #[derive(Default)]
 struct Slot {
-    /// Where it begins in the data.
-    start: Cursor,
     loaded: Loaded<HostRow>,
     batch: Batch,
 }
@@ -29,14 +27,18 @@ struct Slot {
 pub(crate) struct Feed {
     reading: Reading,
     loader: Loader<HostRow>,
+    /// What is read, from the beginning on.
+    course: Epochs,
     steps_per_epoch: u64,
     /// That of the step at hand, and the one after it.
     slots: [Slot; 2],
     /// The steps that they are for, if they are there.
     now: Option<u64>,
     ahead: Option<u64>,
-    /// Where reading goes on.
-    cursor: Cursor,
+    /// The step whose batch the loader gives next.
+    next: u64,
+    /// Whether the loader was stopped within that batch.
+    is_cut: bool,
     /// Left out, and not told yet.
     skipped: Vec<Skipped>,
     /// What was waited for while training, up to the last evaluation.
@@ -44,26 +46,37 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Opens a feed that goes on at `cursor`. Nothing is read before [`Feed::train`].
+    /// Opens a feed that goes on after so many steps, of this process's share of every batch. Nothing is read before [`Feed::train`].
     pub fn new(
         device: &Device,
         config: &RunConfig,
         prepared: &Prepared,
-        effective_batch: usize,
-        cursor: Cursor,
+        (effective_batch, share): (usize, Share),
+        done: u64,
         costs: &PictureCosts,
     ) -> Result<Feed, TrainError> {
         let picture_bytes = prepared.setup.step.task.picture_bytes();
-        let reading = Reading::new(config, device, effective_batch, picture_bytes, costs)?;
+        let most = effective_batch.div_ceil(share.count);
+        let reading = Reading::new(config, device, most, picture_bytes, costs)?;
         let samples = prepared.train.len();
+        let steps_per_epoch = samples.div_ceil(effective_batch) as u64;
         Ok(Feed {
             reading,
             loader: reading.open(device, prepared.setup.rows.clone())?,
-            steps_per_epoch: samples.div_ceil(effective_batch) as u64,
+            course: Epochs {
+                seed: config.seed,
+                sampling: config.train.sampling,
+                batch: effective_batch,
+                share,
+                from: Cursor::default(),
+                until: config.train.epochs_begun(steps_per_epoch),
+            },
+            steps_per_epoch,
             slots: [Slot::default(), Slot::default()],
             now: None,
             ahead: None,
-            cursor,
+            next: done + 1,
+            is_cut: false,
             skipped: Vec::new(),
             waits: Waits::default(),
         })
@@ -96,12 +109,7 @@ impl Feed {
     }
 
     /// Leaves training pictures out, and begins again with the batch of the step that is at hand.
-    pub fn begin_without(
-        &mut self,
-        skipped: Vec<Skipped>,
-        config: &RunConfig,
-        prepared: &Prepared,
-    ) {
+    pub fn begin_without(&mut self, skipped: Vec<Skipped>, prepared: &Prepared) {
         let done = self.now.map_or(0, |number| number - 1);
         self.lend(done);
         self.waits = Waits::default();
@@ -110,7 +118,7 @@ impl Feed {
         let is_among = |one: &Skipped| skipped.iter().any(|other| other.sample == one.sample);
         self.skipped.retain(|one| !is_among(one));
         self.skipped.extend(skipped);
-        self.train(config, prepared);
+        self.train(prepared);
     }
 
     /// Optimizer steps of an epoch; the last one may be smaller.
@@ -119,31 +127,25 @@ impl Feed {
     }
 
     /// Reads training pictures from here on.
-    pub fn train(&mut self, config: &RunConfig, prepared: &Prepared) {
-        let course = Course::Epochs {
-            seed: config.seed,
-            sampling: config.train.sampling,
-            shard: Shard::default(),
-            goes_round: self.steps_per_epoch > 1,
-            from: self.cursor,
-            until: config.train.epochs_begun(self.steps_per_epoch),
+    pub fn train(&mut self, prepared: &Prepared) {
+        let course = Course::Epochs(Epochs {
+            from: Cursor::after(self.next - 1, self.steps_per_epoch),
+            ..self.course
+        });
+        let view = View::Training {
+            seed: self.course.seed,
         };
-        let view = View::Training { seed: config.seed };
         let samples = Arc::clone(&prepared.train);
         self.loader.begin(samples, course, view);
         self.loader.begin_waits();
+        self.is_cut = false;
     }
 
     /// Lends rows and workers to an evaluation after this many steps; [`Feed::train`] takes them back. What was read ahead is read again
     /// then.
     pub fn lend(&mut self, done: u64) -> &mut Loader<HostRow> {
         self.waits = self.waits_so_far();
-        let now = &self.slots[0];
-        self.cursor = match self.now {
-            Some(number) if number <= done => now.loaded.end,
-            Some(_) => now.start,
-            None => self.cursor,
-        };
+        self.next = done + 1;
         (self.now, self.ahead) = (None, None);
         self.release(0);
         self.release(1);
@@ -189,13 +191,6 @@ impl Feed {
         self.loader.leave_out(samples, broken);
     }
 
-    /// Pictures of a step, counted from 1.
-    fn count(&self, number: u64, prepared: &Prepared) -> usize {
-        let within = (number - 1) % self.steps_per_epoch;
-        let start = within as usize * self.reading.batch;
-        (prepared.train.len() - start).min(self.reading.batch)
-    }
-
     /// Makes the batch of a step the one at hand, and waits for it if it must; whether it did, or had to `stop`. What was left out is
     /// among [`Feed::take_skipped`].
     pub fn bring(&mut self, number: u64, prepared: &Prepared, stop: &AtomicBool) -> bool {
@@ -206,8 +201,14 @@ impl Feed {
             self.slots.swap(0, 1);
             // That of the step before: its rows are needed.
             self.release(1);
-        } else if !self.read(number, 0, prepared, stop) {
-            return false;
+        } else {
+            if self.is_cut || self.next != number {
+                self.next = number;
+                self.train(prepared);
+            }
+            if !self.read(0, prepared, stop) {
+                return false;
+            }
         }
         self.now = Some(number);
         true
@@ -215,29 +216,26 @@ impl Feed {
 
     /// Takes the batch of a step early, if it has been read.
     pub fn read_ahead(&mut self, number: u64, prepared: &Prepared) {
-        if self.loader.has(self.count(number, prepared)) {
-            self.read(number, 1, prepared, &AtomicBool::new(false));
+        if self.next == number && !self.is_cut && self.loader.has_batch() {
+            self.read(1, prepared, &AtomicBool::new(false));
             self.ahead = Some(number);
         }
     }
 
-    fn read(&mut self, number: u64, slot: usize, prepared: &Prepared, stop: &AtomicBool) -> bool {
-        let count = self.count(number, prepared);
-        let Slot {
-            start,
-            loaded,
-            batch,
-        } = &mut self.slots[slot];
+    /// Reads the next batch; whether it is whole.
+    fn read(&mut self, slot: usize, prepared: &Prepared, stop: &AtomicBool) -> bool {
+        let Slot { loaded, batch } = &mut self.slots[slot];
         batch.release_rows();
-        *start = self.cursor;
-        self.loader.next_unless(stop, count, loaded);
+        self.loader.next_unless(stop, self.reading.batch, loaded);
         self.skipped.append(&mut loaded.skipped);
-        // Half a batch is none: a run that is resumed reads all of it.
+        // Half a batch is none: whoever goes on reads all of it.
         if stop.load(Ordering::Relaxed) {
+            self.is_cut = true;
             return false;
         }
-        self.cursor = loaded.end;
-        prepared.setup.step.fill_batch(batch, loaded, start.epoch);
+        let epoch = (self.next - 1) / self.steps_per_epoch;
+        self.next += 1;
+        prepared.setup.step.fill_batch(batch, loaded, epoch);
         true
     }
 
@@ -246,10 +244,9 @@ impl Feed {
         &self.slots[0].batch
     }
 
-    /// The samples at hand, and where they end.
-    pub fn samples(&self) -> (&[u32], Cursor) {
-        let loaded = &self.slots[0].loaded;
-        (&loaded.samples, loaded.end)
+    /// The samples at hand.
+    pub fn samples(&self) -> &[u32] {
+        &self.slots[0].loaded.samples
     }
 
     /// The next batch, if it was read ahead.
@@ -289,15 +286,15 @@ mod tests {
         config.data.train = Some(folder.path().join("image_labels.csv"));
         let device = Device::on_cpu(Cpu::new(Some(2)));
         let prepared = Prepared::new(&config, &device).unwrap();
-        let (stop, start) = (AtomicBool::new(false), Cursor::default());
+        let (stop, all) = (AtomicBool::new(false), (8, Share::default()));
         let format = prepared.setup.rows.clone();
         let lists = [&prepared.train];
         let costs = PictureCosts::read(&device, &lists, format, &stop).unwrap();
-        let mut feed = Feed::new(&device, &config, &prepared, 8, start, &costs).unwrap();
+        let mut feed = Feed::new(&device, &config, &prepared, all, 0, &costs).unwrap();
         std::thread::sleep(Duration::from_millis(50));
         let claimed = |feed: &Feed| feed.loader.allowance().most_claimed_bytes();
         assert_eq!(claimed(&feed), 0);
-        feed.train(&config, &prepared);
+        feed.train(&prepared);
         assert!(feed.bring(1, &prepared, &stop));
         assert!(claimed(&feed) > 0);
     }

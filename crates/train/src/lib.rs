@@ -18,7 +18,7 @@
 //! scale. Beside it: [`forward`] runs forward programs alone, [`generation`] decodes captions token by token, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`]
 //! keep what must survive a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] and
 //! [`scores`] are what a run says, [`requests`] what it is asked meanwhile, [`recorder`] what its memory did, [`failure_file`] how
-//! it failed, [`export`] writes a model folder, [`lora`] says which layers have low-rank adapters, [`adapter_files`] writes those, [`verify`] certifies that the split changed nothing.
+//! it failed, [`export`] writes a model folder, [`model_copy`] one in another form, [`onnx`] what other runtimes load, [`lora`] says which layers have low-rank adapters, [`adapter_files`] writes those, [`verify`] certifies that the split changed nothing.
 
 #![forbid(unsafe_code)]
 
@@ -40,13 +40,17 @@ pub mod generation;
 pub mod journal;
 pub mod loader_budget;
 pub mod lora;
+pub mod model_copy;
+pub mod onnx;
 mod operations;
 pub mod optimizer;
 mod picture_changes;
 pub mod picture_costs;
 pub mod plan_race;
+pub mod plan_together;
 pub mod planned_run;
 pub mod prepare;
+pub mod processes;
 pub mod progress;
 pub mod recorder;
 pub mod report;
@@ -60,6 +64,7 @@ pub mod schedule;
 pub mod scores;
 pub mod sealed_config;
 pub mod setup;
+mod shared_evaluation;
 pub mod similarity;
 pub mod site;
 pub mod skipped;
@@ -67,6 +72,7 @@ pub mod step;
 pub mod step_graph;
 pub mod task;
 pub mod tasks;
+pub mod traffic;
 pub mod trainer;
 mod update_graph;
 pub mod verify;

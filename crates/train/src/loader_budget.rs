@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdall_data::allowance::Allowance;
 use holdall_data::loader::{
-    Bottleneck, Course, Loaded, Loader, RowFormat, Skipped, View, Waits, Workers,
+    Bottleneck, Course, Loaded, Loader, RowFormat, Share, Skipped, View, Waits, Workers,
 };
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
@@ -78,11 +78,13 @@ impl Reading {
         row_bytes: usize,
         costs: &PictureCosts,
     ) -> Result<Reading, TrainError> {
+        // What is free is for all processes of this machine.
+        let local = device.group().local_size() as u64;
         let host = Host {
             num_threads: device.cpu().num_threads(),
             is_gpu: device.is_gpu(),
             total_bytes: holdall_device::cpu::total_bytes().unwrap_or(u64::MAX),
-            free_bytes: holdall_device::cpu::available_bytes().unwrap_or(u64::MAX),
+            free_bytes: holdall_device::cpu::available_bytes().unwrap_or(u64::MAX) / local,
         };
         let decode = |workers: usize| DecodeBytes {
             largest: costs.largest_bytes(),
@@ -257,18 +259,22 @@ impl Reading {
     }
 }
 
-/// Reads every picture of a list once, in its order, `batch` at a time. `each` gets their samples and their rows, and says whether
+/// Reads every picture of a share of a list once, in its order, `batch` at a time. `each` gets their samples and their rows, and says whether
 /// to go on. Returns what could not be read; `None` if it was stopped.
 pub fn read_once<E>(
     loader: &mut Loader<HostRow>,
-    samples: &Arc<Samples>,
+    (samples, share): (&Arc<Samples>, Share),
     batch: usize,
     stop: &AtomicBool,
     mut each: impl FnMut(&[u32], &[HostRow]) -> Result<bool, E>,
 ) -> Result<Option<Vec<Skipped>>, E> {
-    read_course(loader, (samples, Course::Once), batch, stop, |loaded| {
-        each(&loaded.samples, &loaded.rows)
-    })
+    read_course(
+        loader,
+        (samples, Course::Once(share)),
+        batch,
+        stop,
+        |loaded| each(&loaded.samples, &loaded.rows),
+    )
 }
 
 /// The same for any course that ends, with all that was read.

@@ -188,7 +188,7 @@ impl Lora {
         let ids = batch.indices(SAMPLE_IDS, Scope::MicroBatch);
         ids.clear();
         ids.extend(samples);
-        let stream = batch.indices(STREAM, Scope::EffectiveBatch);
+        let stream = batch.indices(STREAM, Scope::Step);
         stream.clear();
         stream.extend([self.seed as i64, epoch as i64]);
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdall_data::config::{BadPictures, DataConfig};
 use holdall_data::error::DataError;
-use holdall_data::loader::{RowFormat, Skipped};
+use holdall_data::loader::{RowFormat, Share, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::Device;
 use holdall_plan::PlanError;
@@ -22,6 +22,7 @@ use rayon::prelude::*;
 
 use crate::budget::show_bytes;
 use crate::error::{TrainError, without_hint};
+use crate::processes::{self, share_of};
 
 /// Headers that are read of a list. Of a longer one evenly spaced ones: what is larger than all of these is found when it is read, and
 /// waits or is left out then.
@@ -68,12 +69,47 @@ impl PictureCosts {
         format: impl Into<RowFormat>,
         stop: &AtomicBool,
     ) -> Option<PictureCosts> {
-        let format = format.into();
+        PictureCosts::read_share(device, lists, format.into(), Share::default(), stop)
+    }
+
+    /// The same, where every process of the run reads its part: one that is on a shared file system is asked once for each header.
+    pub(crate) fn read_together(
+        device: &Device,
+        lists: &[&Arc<Samples>],
+        format: RowFormat,
+        stop: &AtomicBool,
+    ) -> Result<Option<PictureCosts>, TrainError> {
+        let group = device.group();
+        let share = share_of(group);
+        let Some(mut costs) = PictureCosts::read_share(device, lists, format, share, stop) else {
+            return Ok(None);
+        };
+        if group.size() == 1 {
+            return Ok(Some(costs));
+        }
+        for list in &mut costs.lists {
+            let own = &list.kib[share.of(list.kib.len())];
+            let parts = group.gather_bytes(bytemuck::cast_slice(own))?;
+            list.kib = bytemuck::pod_collect_to_vec(&parts.concat());
+            list.kept_bytes = processes::share(group, &list.kept_bytes)?.iter().sum();
+        }
+        Ok(Some(costs))
+    }
+
+    fn read_share(
+        device: &Device,
+        lists: &[&Arc<Samples>],
+        format: RowFormat,
+        share: Share,
+        stop: &AtomicBool,
+    ) -> Option<PictureCosts> {
         let lists = lists.iter().map(|samples| {
+            let own = share.of(samples.len());
             let stride = samples.len().div_ceil(MOST_HEADERS).max(1);
             let kept_bytes = AtomicU64::new(0);
             let kib_of = |sample: usize| {
-                let is_wanted = sample.is_multiple_of(stride) && !stop.load(Ordering::Relaxed);
+                let is_own = own.contains(&sample) && sample.is_multiple_of(stride);
+                let is_wanted = is_own && !stop.load(Ordering::Relaxed);
                 // What cannot be read is named by whoever reads it.
                 let cost = is_wanted.then(|| format.cost(samples, sample));
                 let cost = cost.and_then(Result::ok);

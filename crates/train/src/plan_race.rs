@@ -19,6 +19,7 @@ use holdall_device::cuda::Cuda;
 use holdall_device::cuda::compile::cache_folder;
 use holdall_device::{Device, DeviceError};
 use holdall_files::SplitMix64;
+use holdall_graph::ops::collective::Processes;
 use holdall_plan::{
     Candidate, Choice, Plan, Request, StepShape, contenders, plan, plan_of, without_dominated,
 };
@@ -30,7 +31,7 @@ use crate::error::TrainError;
 use crate::optimizer::StepScalars;
 use crate::setup::{Setup, hold_more};
 use crate::step::Step;
-use crate::step_graph::StepConfig;
+use crate::step_graph::{StepConfig, write_step};
 
 mod stage_times;
 
@@ -42,6 +43,8 @@ pub enum Choosing<'a> {
     Predicted,
     /// By running what might be the fastest; lines for people go to the function.
     Measured(&'a mut dyn FnMut(&str)),
+    /// As the first process of the run has chosen.
+    Taken(Choice),
 }
 
 /// Plans that are run, at most: each takes a second or two.
@@ -80,6 +83,10 @@ pub(crate) fn choose(
     let build = |shape: &StepShape| setup.write(shape);
     let (request, arithmetic) = (&setup.request, setup.step.arithmetic);
     let target = device.target(arithmetic, 0)?;
+    if let Choosing::Taken(choice) = choosing {
+        let taken = plan_of(&choice, request, &build, &*target)?;
+        return taken.ok_or_else(|| does_not_fit_here(&choice));
+    }
     let remembered = Remembered::new(setup, device);
     if let Some(timings) = remembered.as_ref().and_then(Remembered::read)
         && let Some(mut plan) = plan_of(&timings[0].choice, request, &build, &*target)?
@@ -121,6 +128,17 @@ pub(crate) fn choose(
     }
 }
 
+/// Where the plan of the first process has no room.
+pub(crate) fn does_not_fit_here(choice: &Choice) -> TrainError {
+    TrainError::DoesNotFit(format!(
+        "{} x {}, recompute {}: the plan of the first process does not fit here\n\
+         hint: a smaller --memory on all processes, or end what else uses the memory of this machine",
+        choice.batch_size,
+        choice.gradient_accumulation,
+        choice.recompute.label()
+    ))
+}
+
 /// Runs contenders as long as there is time, the first whatever it takes; tells the times of those that could be run, fastest
 /// first. One whose memory is not there is out.
 fn race(
@@ -144,7 +162,7 @@ fn race(
         let chosen = &plan.chosen;
         let (result, words) = match run(plan) {
             Ok(step_ms) => (Some(step_ms), format!("{} a step", show_time(step_ms))),
-            Err(TrainError::Device(DeviceError::Memory { .. })) => {
+            Err(TrainError::Device(DeviceError::Memory { .. }) | TrainError::DoesNotFit(_)) => {
                 (None, "left out: its memory is not there".to_owned())
             }
             Err(error) => return Err(error),
@@ -244,7 +262,21 @@ fn run_for_real(
     batch: &Batch,
 ) -> Result<f64, TrainError> {
     let batch_size = plan.chosen.choice.batch_size;
-    let mut made = plan.step.clone();
+    // One process measures: what it would exchange is left out.
+    let config = StepConfig {
+        processes: Processes::default(),
+        ..setup.step.clone()
+    };
+    let mut made = match setup.step.processes.is_alone() {
+        true => plan.step.clone(),
+        false => {
+            let build = |shape: &StepShape| write_step(&config, shape);
+            let target = device.target(config.arithmetic, 0)?;
+            let alone = plan_of(&plan.chosen.choice, &setup.request, &build, &*target)?;
+            let alone = alone.ok_or_else(|| does_not_fit_here(&plan.chosen.choice));
+            alone?.step
+        }
+    };
     let runs = RunsOfStep {
         kept: made.kept,
         twice: made.accumulation - made.kept,
@@ -255,7 +287,7 @@ fn run_for_real(
         // The same places; programs are made ready for the slots that will be used alone.
         made.kept = made.kept.min(1 + MOST_RUNS_OF_A_GROUP);
     }
-    let mut step = Step::new(device, setup.step.clone(), made, batch_size)?;
+    let mut step = Step::new(device, config, made, batch_size)?;
     // Small and never all zero: a card computes faster on zeros, and slower on what is not a number.
     let mut random = SplitMix64(0);
     step.set_weights(device, |_, values| -> Result<(), TrainError> {

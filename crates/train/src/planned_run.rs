@@ -2,7 +2,6 @@
 
 use std::sync::atomic::AtomicBool;
 
-use holdall_data::loader::Cursor;
 use holdall_device::Device;
 use holdall_plan::{Plan, knee};
 use holdall_telemetry::memory_log::Phase;
@@ -17,8 +16,10 @@ use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::frozen::ParameterCount;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
-use crate::plan_race::Choosing;
+use crate::plan_race::{Choosing, does_not_fit_here};
+use crate::plan_together::{agree, plan_as_first, split_again, split_among};
 use crate::prepare::Prepared;
+use crate::processes;
 use crate::recorder::Recorder;
 use crate::site::Site;
 use crate::skipped::SkippedFile;
@@ -128,33 +129,43 @@ impl PlannedRun {
         let mut prepared = Prepared::new(&config, &device)?;
         // Written down with the run: what goes on with it need not look at the data again.
         config.task = TaskName::by_name(prepared.setup.step.task.name());
-        let request = &mut prepared.setup.request;
+        let group = device.group().clone();
+        let budget_bytes = agree(&config, &prepared, &device, checkpoint.as_ref())?;
+        let setup = &mut prepared.setup;
+        setup.budget_bytes = budget_bytes;
+        setup.request.budget_bytes = budget_bytes;
+        let request = &mut setup.request;
         if let Some(checkpoint) = &checkpoint {
-            let split = &checkpoint.state.split;
+            let split = split_again(&checkpoint.state.split, group.size());
             request.effective_batch = Some(split.effective_batch);
             request.batch_size = Some(split.batch_size);
             request.gradient_accumulation = Some(split.gradient_accumulation);
             // Recomputation changes no bits, so it stays open; the order in which micro-batches are added up does.
             request.kept = Some(split.kept_micro_batches);
         }
-        let effective_batch = prepared.note_on_effective_batch()?;
+        let effective_batch = split_among(group.size(), request)?;
+        setup.asked.effective_batch = setup.request.effective_batch;
+        prepared.note_on_effective_batch(effective_batch);
         let mut choosing = choosing;
-        let Some(has_rows) = store_rows(&mut prepared, &device, stop, &mut choosing)? else {
+        let stored = processes::first_then_others(&group, || {
+            store_rows(&mut prepared, &device, stop, &mut choosing)
+        });
+        let Some(has_rows) = stored? else {
             return Ok(None);
         };
         // The first batch is read before the plan is made: what reading takes is then in the process that is measured.
-        let (done, cursor) = checkpoint.as_ref().map_or((0, None), |checkpoint| {
-            (checkpoint.state.step, checkpoint.state.cursor)
-        });
+        let done = checkpoint
+            .as_ref()
+            .map_or(0, |checkpoint| checkpoint.state.step);
         let per_epoch = prepared.train.len().div_ceil(effective_batch) as u64;
-        let cursor = cursor.unwrap_or_else(|| whole_steps(done, per_epoch, effective_batch));
-        let Some(mut costs) = costs_of(&device, &prepared, stop) else {
+        let Some(mut costs) = costs_of(&device, &prepared, stop)? else {
             return Ok(None);
         };
-        let mut feed = Feed::new(&device, &config, &prepared, effective_batch, cursor, &costs)?;
+        let parts = (effective_batch, processes::share_of(&group));
+        let mut feed = Feed::new(&device, &config, &prepared, parts, done, &costs)?;
         if let (Some(checkpoint), Some(out)) = (&checkpoint, &config.out) {
             let skipped = checkpoint.state.skipped.as_ref();
-            let skipped = SkippedFile::open(&out.join("skipped.csv"), skipped)?;
+            let skipped = SkippedFile::read_only(&out.join("skipped.csv"), skipped)?;
             leave_out_again(&skipped, &prepared, &mut feed, &mut costs);
         }
         let workers = feed.reading().workers.most;
@@ -166,7 +177,7 @@ impl PlannedRun {
             feed.allow(costs.together_bytes(workers).min(free));
         }
         if has_rows {
-            feed.train(&config, &prepared);
+            feed.train(&prepared);
         }
         let bring = |feed: &mut Feed, prepared: &Prepared| {
             let is_over = done >= config.train.total_steps(per_epoch);
@@ -181,7 +192,9 @@ impl PlannedRun {
             let samples = prepared.samples(subset)?;
             Some(task.evaluation_bytes(subset, samples, threads))
         });
-        let evaluation = evaluated.max().unwrap_or(0);
+        // What several processes gather lies there twice for a moment.
+        let copies = if group.size() > 1 { 2 } else { 1 };
+        let evaluation = copies * evaluated.max().unwrap_or(0);
         let host_bytes = evaluation + LOOP_BYTES + threads as u64 * THREAD_BYTES;
         recorder.enter(Phase::Plan);
         let plan = match device.is_gpu() {
@@ -194,7 +207,11 @@ impl PlannedRun {
                     *room = room.map(|bytes| bytes.saturating_sub(rows));
                 }
                 let room = *room;
-                let plan = prepared.setup.plan(&device, host_bytes, choosing)?;
+                let setup = &prepared.setup;
+                let (plan, _) = plan_as_first(&group, |taken| {
+                    let choosing = taken.map_or(choosing, |taken| Choosing::Taken(taken.choice));
+                    Ok((setup.plan(&device, host_bytes, choosing)?, Vec::new()))
+                })?;
                 let left =
                     room.map_or(u64::MAX, |bytes| bytes.saturating_sub(plan.step.host_bytes));
                 feed.keep_decoded(left);
@@ -203,23 +220,42 @@ impl PlannedRun {
             false => {
                 feed.rest(stop);
                 let setup = &prepared.setup;
-                let planned = |decode_bytes: u64| {
-                    setup.plan(&device, host_bytes + decode_bytes, Choosing::Predicted)
+                let planned = |decode_bytes: u64, choosing: Choosing<'_>| {
+                    setup.plan(&device, host_bytes + decode_bytes, choosing)
                 };
                 let is_resumed = checkpoint.is_some();
-                let (mut plan, least, refused) = match is_resumed {
-                    // What was trained on is trained on again.
-                    true => {
-                        let least = costs.largest_bytes();
-                        (planned(least)?, least, Vec::new())
+                let mut least = 0;
+                let mut refused = Vec::new();
+                let (mut plan, left_out) = plan_as_first(&group, |taken| {
+                    if let Some(taken) = &taken {
+                        for &(list, sample) in &taken.left_out {
+                            costs.leave_out(list, &[sample]);
+                        }
                     }
-                    false => costs.plan(&config.data, planned)?,
-                };
+                    let plan = match taken {
+                        // What was trained on is trained on again.
+                        None if !is_resumed => {
+                            let planned = |least| planned(least, Choosing::Predicted);
+                            let plan;
+                            (plan, least, refused) = costs.plan(&config.data, planned)?;
+                            plan
+                        }
+                        taken => {
+                            least = costs.largest_bytes();
+                            let taken = taken.map(|taken| Choosing::Taken(taken.choice));
+                            planned(least, taken.unwrap_or(Choosing::Predicted))?
+                        }
+                    };
+                    let left_out = refused.iter().map(|one| (one.list, one.skipped.sample));
+                    Ok((plan, left_out.collect()))
+                })?;
                 prepared.notes.extend(picture_costs::describe(&refused));
-                if !refused.is_empty() {
+                if !left_out.is_empty() {
+                    let of_train = left_out.iter().filter(|(list, _)| *list == TRAIN);
+                    feed.leave_out(&prepared.train, of_train.map(|(_, sample)| *sample));
                     let of_train = refused.into_iter().filter(|one| one.list == TRAIN);
                     let of_train = of_train.map(|one| one.skipped).collect();
-                    feed.begin_without(of_train, &config, &prepared);
+                    feed.begin_without(of_train, &prepared);
                 }
                 let process_bytes = plan.step.process_bytes;
                 let decode_bytes =
@@ -245,7 +281,7 @@ impl PlannedRun {
             return Ok(None);
         }
         prepared.notes.push(feed.reading().describe());
-        let split = split_of(&plan);
+        let split = split_of(&plan, effective_batch, group.size());
         Ok(Some(PlannedRun {
             config,
             prepared,
@@ -266,9 +302,28 @@ impl PlannedRun {
             let plan = self.plan.step.without_memory_map();
             return Step::new(&self.device, setup.step.clone(), plan, batch_size);
         }
+        // The first chooses the algorithms, which the others take over.
+        let group = self.device.group().clone();
+        if group.rank() > 0 {
+            let chosen: Option<String> = processes::from_first(&group, || Ok(None))?;
+            if let Some(algorithms) = &chosen {
+                self.device.prefer_algorithms(algorithms);
+            }
+        }
         let reserved = setup.reserve(&self.device, self.plan.clone(), tell)?;
+        if group.rank() == 0 {
+            processes::from_first(&group, || Ok(self.device.algorithms()))?;
+        }
+        if group.size() > 1 && reserved.plan.chosen.choice != self.plan.chosen.choice {
+            return Err(does_not_fit_here(&self.plan.chosen.choice));
+        }
         setup.budget_bytes = reserved.budget_bytes;
-        self.split = split_of(&reserved.plan);
+        let SplitOfBatch {
+            effective_batch,
+            processes,
+            ..
+        } = self.split;
+        self.split = split_of(&reserved.plan, effective_batch, processes);
         self.plan = reserved.plan;
         Ok(reserved.machine)
     }
@@ -326,10 +381,14 @@ fn store_rows(
 const TRAIN: usize = 0;
 
 /// What all pictures of a run cost; `None` if it was stopped.
-fn costs_of(device: &Device, prepared: &Prepared, stop: &AtomicBool) -> Option<PictureCosts> {
+fn costs_of(
+    device: &Device,
+    prepared: &Prepared,
+    stop: &AtomicBool,
+) -> Result<Option<PictureCosts>, TrainError> {
     let format = prepared.setup.rows.clone();
     let lists: Vec<_> = prepared.subsets().map(|(_, samples)| samples).collect();
-    PictureCosts::read(device, &lists, format, stop)
+    PictureCosts::read_together(device, &lists, format, stop)
 }
 
 /// What an earlier process of the run left out, this one leaves out too, from its first batch on.
@@ -346,21 +405,12 @@ fn leave_out_again(
     }
 }
 
-/// Where a run is after this many steps, if nothing was left out.
-fn whole_steps(done: u64, per_epoch: u64, effective_batch: usize) -> Cursor {
-    let given = done % per_epoch * effective_batch as u64;
-    Cursor {
-        epoch: done / per_epoch,
-        position: given,
-        given,
-    }
-}
-
-fn split_of(plan: &Plan) -> SplitOfBatch {
+fn split_of(plan: &Plan, effective_batch: usize, processes: usize) -> SplitOfBatch {
     SplitOfBatch {
-        effective_batch: plan.effective_batch,
+        effective_batch,
         batch_size: plan.chosen.choice.batch_size,
         gradient_accumulation: plan.chosen.choice.gradient_accumulation,
         kept_micro_batches: plan.chosen.choice.kept_micro_batches,
+        processes,
     }
 }

@@ -52,8 +52,7 @@ impl Prepared {
     }
 
     /// A batch that the data cannot fill is said.
-    pub(crate) fn note_on_effective_batch(&mut self) -> Result<usize, TrainError> {
-        let effective_batch = self.setup.request.samples_per_step()?;
+    pub(crate) fn note_on_effective_batch(&mut self, effective_batch: usize) {
         let samples = self.train.len();
         if effective_batch > samples {
             self.notes.push(format!(
@@ -61,12 +60,12 @@ impl Prepared {
                  and room for the rest\nhint: --effective-batch {samples} gives the same gradients in less"
             ));
         }
-        Ok(effective_batch)
     }
 
     /// Plans for a card that is not there: nothing is read beyond what [`Prepared::new`] has read.
     pub fn plan_for_card(&mut self, card: &'static Card) -> Result<Plan, TrainError> {
-        self.note_on_effective_batch()?;
+        let effective_batch = self.setup.request.samples_per_step()?;
+        self.note_on_effective_batch(effective_batch);
         self.setup.plan(Site::Card(card), 0, Choosing::Predicted)
     }
 }

@@ -363,6 +363,7 @@ mod tests {
             samples_digest: String::new(),
             seconds: 2.0,
             waited_for_data: 0.5,
+            processes: None,
         }
     }
 

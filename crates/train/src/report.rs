@@ -35,6 +35,38 @@ pub struct StepLine {
     pub seconds: f64,
     /// Seconds of it that went into reading.
     pub waited_for_data: f64,
+    /// Where several processes share the step: how the step before it was for each.
+    pub processes: Option<ProcessesOfStep>,
+}
+
+/// How a step was for each of several processes. Its fields stand in the step's line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProcessesOfStep {
+    /// How many there are.
+    pub processes: usize,
+    /// The one that the others waited for most.
+    pub slowest_rank: usize,
+    /// Its machine.
+    pub slowest_host: String,
+    /// What it took, reading and computing, over what the others took on average; 1 is as long as they.
+    pub slowest_ratio: f64,
+    /// What each holds, by rank, as the system counts it.
+    pub process_bytes: Vec<Option<u64>>,
+}
+
+/// How an epoch, or a run, was for each of several processes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProcessesOfRun {
+    /// Machines, by rank.
+    pub hosts: Vec<String>,
+    /// Seconds that each read and computed, by rank; waiting for the others is left out.
+    pub seconds: Vec<f64>,
+    /// What each held at most, by rank, as the system counts it.
+    pub process_bytes: Vec<Option<u64>>,
+    /// The one that took longest.
+    pub slowest_rank: usize,
+    /// What it took over what the others took on average.
+    pub slowest_ratio: f64,
 }
 
 /// A loss in a step: `NAME` and `NAME_chance` of its line, which is how a reader tells that it is one.
@@ -68,6 +100,13 @@ impl Serialize for StepLine {
         line.serialize_entry("samples_digest", &self.samples_digest)?;
         line.serialize_entry("seconds", &self.seconds)?;
         line.serialize_entry("waited_for_data", &self.waited_for_data)?;
+        if let Some(each) = &self.processes {
+            line.serialize_entry("processes", &each.processes)?;
+            line.serialize_entry("slowest_rank", &each.slowest_rank)?;
+            line.serialize_entry("slowest_host", &each.slowest_host)?;
+            line.serialize_entry("slowest_ratio", &each.slowest_ratio)?;
+            line.serialize_entry("process_bytes", &each.process_bytes)?;
+        }
         line.end()
     }
 }
@@ -102,7 +141,7 @@ pub struct MemoryUse {
 }
 
 /// How an epoch went.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EpochReport {
     /// Counted from 1.
     pub epoch: u64,
@@ -116,6 +155,8 @@ pub struct EpochReport {
     pub batches_per_s: f64,
     /// Share of the training time.
     pub waited_for_data: f64,
+    /// Where there are several processes.
+    pub processes: Option<ProcessesOfRun>,
 }
 
 /// Something to tell.
@@ -168,6 +209,8 @@ pub enum Event<'a> {
 pub enum Outcome {
     /// All steps, or as many as improved it.
     Finished(Box<Summary>),
+    /// All steps, and the first process of the run tells how it went.
+    FinishedByFirst,
     /// An earlier process had finished it.
     NothingToDo,
     /// The user stopped it; its state is saved.
@@ -208,6 +251,9 @@ pub struct Summary {
     pub waited_for_data: f64,
     /// How pictures were read, by this process.
     pub reading: ReadingReport,
+    /// Where there are several processes, how it was for each in the last epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<ProcessesOfRun>,
     /// Pictures that were left out; `skipped.csv` names them.
     pub skipped: usize,
     /// What the user allows.

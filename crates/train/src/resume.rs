@@ -72,6 +72,11 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
     Ok(lines)
 }
 
+/// The first leaf that differs between two configs: its dotted name, and both values.
+pub(crate) fn first_difference(expected: &Value, found: &Value) -> Option<(String, Value, Value)> {
+    differences("", expected, found).into_iter().next()
+}
+
 /// A value as people write it: sizes in GiB, no quotes, `none` where there is nothing.
 fn in_words(key: &str, value: &Value) -> String {
     match value {

@@ -32,8 +32,9 @@ use crate::failure_file;
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Locked as long as this is open; the system unlocks it when the process ends, however it ends.
-    _lock: File,
+    /// Locked as long as this is open; the system unlocks it when the process ends, however it ends. `None` where another process of
+    /// the run holds it, and this one only reads.
+    _lock: Option<File>,
 }
 
 impl RunFolder {
@@ -76,6 +77,21 @@ impl RunFolder {
         Ok(folder)
     }
 
+    /// The folder of a run whose first process holds it.
+    pub fn of_first_process(path: &Path) -> Result<RunFolder, TrainError> {
+        if !path.join("config.yml").is_file() {
+            return Err(TrainError::Config(format!(
+                "{}: expected the folder of the run, as the first process sees it, found no config.yml there\n\
+                 hint: all processes must see one run folder, on a shared file system",
+                path.display()
+            )));
+        }
+        Ok(RunFolder {
+            path: path.to_owned(),
+            _lock: None,
+        })
+    }
+
     fn lock(path: &Path) -> Result<RunFolder, TrainError> {
         create_folders(path).map_err(failed(path, "created"))?;
         let file = path.join(".lock");
@@ -95,7 +111,7 @@ impl RunFolder {
         create_folders(&checkpoints).map_err(failed(&checkpoints, "created"))?;
         Ok(RunFolder {
             path: path.to_owned(),
-            _lock: lock,
+            _lock: Some(lock),
         })
     }
 

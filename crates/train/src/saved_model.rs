@@ -8,6 +8,8 @@ use holdall_data::config::DataConfig;
 use holdall_data::loader::RowFormat;
 use holdall_data::samples::Samples;
 use holdall_device::Device;
+use holdall_models::folder::ModelFolder;
+use holdall_models::hub_cache;
 
 use crate::checkpoint::best_so_far;
 use crate::config::RunConfig;
@@ -106,6 +108,18 @@ pub fn resolve(name: &str) -> Result<PathBuf, TrainError> {
         )));
     }
     Ok(named)
+}
+
+/// Opens the weights of a model folder, of the folder of a run, or of a name in the local Hugging Face cache.
+pub fn open_folder(name: &str) -> Result<ModelFolder, TrainError> {
+    let path = resolve(name)?;
+    let path = match path.exists() {
+        true => path,
+        false => hub_cache::find(name).ok_or_else(|| not_trained(name))?,
+    };
+    let folder = ModelFolder::open(&path)?;
+    folder.check()?;
+    Ok(folder)
 }
 
 /// A preset has random weights: nothing to evaluate.

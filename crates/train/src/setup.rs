@@ -8,18 +8,22 @@ use holdall_data::loader::{PictureFormat, RowFormat};
 use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
 use holdall_graph::Graph;
+use holdall_graph::ops::collective::Processes;
 use holdall_graph::ops::update::MomentFormat;
 use holdall_models::folder::ModelFolder;
+use holdall_models::hub_cache;
 use holdall_plan::{
-    Candidate, Plan, PlanError, Request, StepShape, Variant, plan, search, variants_that_fit,
+    Candidate, Plan, PlanError, Request, StepShape, Variant, plan, plan_of, search,
+    variants_that_fit,
 };
 
 use crate::budget::{Memory, show_bytes};
-use crate::config::{Freeze, LoraSection, Precision, RunConfig, matches};
+use crate::config::{Freeze, LoraSection, Precision, RunConfig, Shard, matches};
 use crate::error::TrainError;
 use crate::frozen::{self, ParameterCount};
 use crate::lora::{self, Lora};
 use crate::plan_race::{self, Choosing};
+use crate::plan_together::split_among;
 use crate::site::Site;
 use crate::step::Step;
 use crate::step_graph::{StepConfig, write_parameters, write_step};
@@ -44,9 +48,18 @@ impl Weights {
             Weights::Folder(folder) => {
                 format!("Weights: pretrained from {}", folder.path().display())
             }
-            Weights::Random { preset } => format!("Weights: RANDOM (preset {preset})"),
+            Weights::Random { preset } => describe_random(preset),
         }
     }
+}
+
+/// Where a preset is named as a model of the hub is, that has the pretrained weights.
+pub(crate) fn describe_random(preset: &str) -> String {
+    let offer = hub_cache::command_for(preset);
+    let offer = offer.map_or(String::new(), |command| {
+        format!("; pretrained ones: {command}")
+    });
+    format!("Weights: RANDOM (preset {preset}{offer})")
 }
 
 /// A run, resolved.
@@ -102,8 +115,11 @@ impl Setup {
             evaluation_batch: config.train.eval_batch_size,
             arithmetic,
             gradients: config.train.gradients,
+            processes: site.processes(),
+            is_sharded: config.train.shard == Shard::Optimizer,
             ..StepConfig::new(task)
         };
+        check_sharding(config, &step)?;
         if let Some(section) = &config.train.lora {
             let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
             notes.push(lora.describe());
@@ -116,7 +132,7 @@ impl Setup {
         let mut request = config.request(budget_bytes, arithmetic);
         request.smaller_batch_note = step.task.smaller_batch_note();
         if site.is_gpu() {
-            request.host_bytes = host_room(config.host_memory);
+            request.host_bytes = host_room(config.host_memory, site.num_local_processes());
         }
         let mut asked = request.clone();
         if config.host_memory == Memory::Auto {
@@ -226,6 +242,13 @@ impl Setup {
         })
     }
 
+    /// The same as the first of so many processes: what is asked of the planner becomes that of one. Returns the samples of the whole
+    /// step.
+    pub fn share_among(&mut self, count: usize) -> Result<usize, TrainError> {
+        self.step.processes = Processes { rank: 0, count };
+        split_among(count, &mut self.request)
+    }
+
     /// Plans for a device or a card. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
     /// hold yet. The CPU and cards that are not here go by predictions.
     pub fn plan<'a>(
@@ -253,7 +276,11 @@ impl Setup {
         let build = |shape: &StepShape| self.write(shape);
         let planned = |more_bytes: u64| -> Result<Plan, TrainError> {
             let target = site.target(self.step.arithmetic, host_bytes + more_bytes)?;
-            Ok(plan(&self.request, &build, &*target)?)
+            match choosing {
+                Choosing::Taken(choice) => plan_of(&choice, &self.request, &build, &*target)?
+                    .ok_or_else(|| plan_race::does_not_fit_here(&choice)),
+                _ => Ok(plan(&self.request, &build, &*target)?),
+            }
         };
         let device = match site {
             Site::Here(device) if !device.is_gpu() => device,
@@ -314,6 +341,19 @@ impl Setup {
     }
 }
 
+/// What several processes cannot do yet.
+fn check_sharding(config: &RunConfig, step: &StepConfig) -> Result<(), TrainError> {
+    let averages = config.train.ema.is_some() || config.train.interpolate.is_some();
+    if step.shards_state() && averages {
+        return Err(TrainError::Config(
+            "train.shard: `optimizer`, expected none beside `ema` or `interpolate`: every process evaluates with all averages\n\
+             hint: leave `shard` out, or the average"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
 /// A model's folder from any folder, or its name.
 fn full_name(model: &str) -> String {
     let path = Path::new(model);
@@ -346,12 +386,12 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     }
 }
 
-/// What state may take of host memory: what the user says, or half of what is free. What the loader reserves is taken off it where there
-/// is one.
-fn host_room(host_memory: Memory) -> Option<u64> {
+/// What state may take of host memory: what the user says, or this process's share of half of what is free. What the loader reserves is
+/// taken off it where there is one.
+fn host_room(host_memory: Memory, sharers: u64) -> Option<u64> {
     let memory = holdall_device::cpu::host_memory()?;
     Some(match host_memory {
-        Memory::Auto => memory.available_bytes / 2,
+        Memory::Auto => memory.available_bytes / 2 / sharers,
         said => said.resolve(memory.total_bytes, memory.available_bytes),
     })
 }
@@ -456,6 +496,11 @@ pub fn resolve_budget<'a>(
     }
     let site = site.into();
     match (site.total_bytes(), site.available_bytes(), memory) {
+        // A user's number is for each process.
+        (Some(total), Some(available), Memory::Auto) => {
+            let sharers = site.num_sharers();
+            Ok(Some(memory.resolve(total / sharers, available / sharers)))
+        }
         (Some(total), Some(available), memory) => Ok(Some(memory.resolve(total, available))),
         (_, _, Memory::Auto) => Ok(None),
         _ => Err(TrainError::Config(format!(
@@ -467,13 +512,15 @@ pub fn resolve_budget<'a>(
 
 /// What opening a model may take on the host: what the budget leaves on the CPU, a quarter of what is free behind a GPU.
 pub fn room_to_open<'a>(site: impl Into<Site<'a>>, budget_bytes: Option<u64>) -> u64 {
-    let on_cpu = match site.into() {
+    let site = site.into();
+    let on_cpu = match site {
         Site::Here(device) if !device.is_gpu() => {
             budget_bytes.map(|budget| budget.saturating_sub(device.held_bytes().unwrap_or(0)))
         }
         _ => None,
     };
-    let free = || holdall_device::cpu::available_bytes().map(|free| free / 4);
+    let part = 4 * site.num_local_processes();
+    let free = || holdall_device::cpu::available_bytes().map(|free| free / part);
     let room = on_cpu.or_else(free).unwrap_or(u64::MAX);
     room.max(LEAST_ROOM_BYTES)
 }

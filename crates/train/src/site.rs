@@ -4,7 +4,10 @@ use holdall_device::cpu::{self, Bound};
 use holdall_device::cuda::CudaTarget;
 use holdall_device::cuda::cards::Card;
 use holdall_device::{Arithmetic, Device, DeviceError};
+use holdall_graph::ops::collective::Processes;
 use holdall_plan::Target;
+
+use crate::step::processes_of;
 
 /// What a plan is made for. Only [`Site::Here`] can run it.
 #[derive(Clone, Copy)]
@@ -36,6 +39,14 @@ impl Site<'_> {
             Site::Here(device) if device.is_gpu() => "this GPU",
             Site::Here(_) => "this machine",
             Site::Card(card) => card.name,
+        }
+    }
+
+    /// Who computes: this process among others, or alone.
+    pub(crate) fn processes(self) -> Processes {
+        match self {
+            Site::Here(device) => processes_of(device.group()),
+            Site::Card(_) => Processes::default(),
         }
     }
 
@@ -85,6 +96,22 @@ impl Site<'_> {
         match self {
             Site::Here(device) => device.available_bytes(),
             Site::Card(card) => Some(card.usable_bytes()),
+        }
+    }
+
+    /// Processes that have its memory between them.
+    pub fn num_sharers(self) -> u64 {
+        match self {
+            Site::Here(device) => device.num_sharers(),
+            Site::Card(_) => 1,
+        }
+    }
+
+    /// Processes of the run on this machine.
+    pub fn num_local_processes(self) -> u64 {
+        match self {
+            Site::Here(device) => device.group().local_size() as u64,
+            Site::Card(_) => 1,
         }
     }
 

@@ -43,6 +43,25 @@ impl SkippedLine {
     }
 }
 
+/// A picture that was left out, as processes tell each other of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedPicture {
+    /// As `skipped.csv` has it.
+    pub line: SkippedLine,
+    /// All that is wrong with it, with a hint.
+    pub error: String,
+}
+
+impl SkippedPicture {
+    /// Of a sample.
+    pub fn new(part: Subset, samples: &Samples, skipped: &Skipped) -> SkippedPicture {
+        SkippedPicture {
+            line: SkippedLine::new(part, samples, skipped),
+            error: skipped.error.to_string(),
+        }
+    }
+}
+
 /// The first line of an error, without the path that stands before it anyway.
 pub fn reason(path: &Path, error: &DataError) -> String {
     let error = error.to_string();
@@ -54,7 +73,8 @@ pub fn reason(path: &Path, error: &DataError) -> String {
 /// What was left out so far, in this process and in earlier ones.
 pub(crate) struct SkippedFile {
     path: PathBuf,
-    file: AppendedFile,
+    /// `None` where another process writes it.
+    file: Option<AppendedFile>,
     known: HashSet<(Subset, u32)>,
 }
 
@@ -62,6 +82,26 @@ impl SkippedFile {
     /// Reads what earlier processes of the run wrote, as far as the checkpoint remembers it: what came later turns up again.
     /// `None` stands for a checkpoint that was written before they remembered it: whole lines are then believed.
     pub fn open(path: &Path, prefix: Option<&Prefix>) -> Result<SkippedFile, TrainError> {
+        let (mut list, prefix) = SkippedFile::read(path, prefix)?;
+        list.file = Some(AppendedFile::open(path, &prefix)?);
+        Ok(list)
+    }
+
+    /// Nothing yet; the first process writes to the file.
+    pub fn of_first_process(path: &Path) -> SkippedFile {
+        SkippedFile {
+            path: path.to_owned(),
+            file: None,
+            known: HashSet::new(),
+        }
+    }
+
+    /// The same for whoever does not write to the file.
+    pub fn read_only(path: &Path, prefix: Option<&Prefix>) -> Result<SkippedFile, TrainError> {
+        Ok(SkippedFile::read(path, prefix)?.0)
+    }
+
+    fn read(path: &Path, prefix: Option<&Prefix>) -> Result<(SkippedFile, Prefix), TrainError> {
         let mut known = HashSet::new();
         let mut bytes = match std::fs::read(path) {
             Err(cause) if cause.kind() == ErrorKind::NotFound => Vec::new(),
@@ -93,16 +133,27 @@ impl SkippedFile {
             // A header that nothing follows is written again with the first line.
             prefix = Prefix::default();
         }
-        Ok(SkippedFile {
+        let list = SkippedFile {
             path: path.to_owned(),
-            file: AppendedFile::open(path, &prefix)?,
+            file: None,
             known,
-        })
+        };
+        Ok((list, prefix))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TrainError> {
+        match &mut self.file {
+            Some(file) => file.add(bytes),
+            None => Ok(()),
+        }
     }
 
     /// Brings the file to disk and says what a checkpoint remembers of it.
     pub fn sync(&mut self) -> Result<Prefix, TrainError> {
-        self.file.sync()
+        match &mut self.file {
+            Some(file) => file.sync(),
+            None => Ok(Prefix::default()),
+        }
     }
 
     /// Samples of a part that earlier processes left out.
@@ -121,20 +172,14 @@ impl SkippedFile {
         self.known.len()
     }
 
-    /// Adds a picture; `None` where it is listed.
-    pub fn add(
-        &mut self,
-        part: Subset,
-        samples: &Samples,
-        skipped: &Skipped,
-    ) -> Result<Option<SkippedLine>, TrainError> {
-        let line = SkippedLine::new(part, samples, skipped);
-        if self.known.contains(&(part, line.row)) {
-            return Ok(None);
+    /// Adds a picture; whether it is new.
+    pub fn add(&mut self, line: &SkippedLine) -> Result<bool, TrainError> {
+        let name = (line.part, line.row);
+        if self.known.contains(&name) {
+            return Ok(false);
         }
-        self.file.add(&written(&line, self.known.is_empty()))?;
-        self.known.insert((part, line.row));
-        Ok(Some(line))
+        self.write(&written(line, self.known.is_empty()))?;
+        Ok(self.known.insert(name))
     }
 
     /// Adds rows that are no samples, those that are not listed yet.
@@ -157,7 +202,7 @@ impl SkippedFile {
             }
         }
         if !bytes.is_empty() {
-            self.file.add(&bytes)?;
+            self.write(&bytes)?;
         }
         self.known.extend(added);
         Ok(())
@@ -191,19 +236,14 @@ fn written(line: &SkippedLine, is_first: bool) -> Vec<u8> {
 }
 
 /// The error of a picture that may not be left out, by the row that names it.
-pub fn refused(
-    csv: &Path,
-    samples: &Samples,
-    skipped: &[Skipped],
-    policy: &DataConfig,
-) -> Option<TrainError> {
+pub fn refused(csv: &Path, skipped: &[SkippedPicture], policy: &DataConfig) -> Option<TrainError> {
     let first = skipped
         .first()
         .filter(|_| policy.bad_pictures == BadPictures::Fail)?;
-    let row = samples.row(first.sample as usize);
     Some(TrainError::Config(format!(
-        "{}, row {row}: {}",
+        "{}, row {}: {}",
         csv.display(),
+        first.line.row,
         first.error
     )))
 }
@@ -222,10 +262,10 @@ mod tests {
         builder.finish(Vec::new())
     }
 
-    fn missing(samples: &Samples, sample: u32) -> Skipped {
+    fn missing(part: Subset, samples: &Samples, sample: u32) -> SkippedLine {
         let path = samples.image_path(sample as usize);
         let error = DataError::PictureMissing { path };
-        Skipped { sample, error }
+        SkippedLine::new(part, samples, &Skipped { sample, error })
     }
 
     #[test]
@@ -234,28 +274,20 @@ mod tests {
         let path = folder.path().join("skipped.csv");
         let samples = samples();
         let mut file = SkippedFile::open(&path, None).unwrap();
-        let line = file
-            .add(Subset::Train, &samples, &missing(&samples, 3))
-            .unwrap()
-            .unwrap();
+        let line = missing(Subset::Train, &samples, 3);
         assert_eq!(line.reason, "expected a picture, found no file");
-        assert_eq!(
-            file.add(Subset::Train, &samples, &missing(&samples, 3))
-                .unwrap(),
-            None
-        );
-        file.add(Subset::Validation, &samples, &missing(&samples, 3))
-            .unwrap()
-            .unwrap();
+        assert!(file.add(&line).unwrap());
+        assert!(!file.add(&line).unwrap());
+        assert!(file.add(&missing(Subset::Validation, &samples, 3)).unwrap());
         let remembered = file.sync().unwrap();
         // Killed in the middle of a line, after one that no checkpoint remembers.
-        file.file.add(b"train,9,x.jpg,gone\ntrain,7,\"4").unwrap();
+        file.write(b"train,9,x.jpg,gone\ntrain,7,\"4").unwrap();
         let mut file = SkippedFile::open(&path, Some(&remembered)).unwrap();
         assert_eq!(file.total(), 2);
         assert_eq!(file.samples(Subset::Train, &samples), [3]);
-        file.add(Subset::Train, &samples, &missing(&samples, 4))
-            .unwrap()
-            .unwrap();
+        assert!(file.add(&missing(Subset::Train, &samples, 4)).unwrap());
+        let others = SkippedFile::read_only(&path, None).unwrap();
+        assert_eq!(others.samples(Subset::Train, &samples), [3, 4]);
         let lines: Vec<SkippedLine> = csv::Reader::from_path(&path)
             .unwrap()
             .deserialize()
@@ -282,9 +314,7 @@ mod tests {
         let samples = samples();
         std::fs::write(&path, "part,row,image,reason\ntrain,5,\"3").unwrap();
         let mut file = SkippedFile::open(&path, None).unwrap();
-        file.add(Subset::Train, &samples, &missing(&samples, 3))
-            .unwrap()
-            .unwrap();
+        assert!(file.add(&missing(Subset::Train, &samples, 3)).unwrap());
         assert_eq!(SkippedFile::open(&path, None).unwrap().total(), 1);
     }
 
@@ -296,12 +326,10 @@ mod tests {
         let policy = DataConfig::default();
         let check = |file: &SkippedFile| file.check(Path::new("cars.csv"), 20, &policy);
         for sample in 0..2 {
-            file.add(Subset::Train, &samples, &missing(&samples, sample))
-                .unwrap();
+            file.add(&missing(Subset::Train, &samples, sample)).unwrap();
             assert!(check(&file).is_ok());
         }
-        file.add(Subset::Train, &samples, &missing(&samples, 2))
-            .unwrap();
+        file.add(&missing(Subset::Train, &samples, 2)).unwrap();
         let error = check(&file).unwrap_err().to_string();
         assert!(
             error.contains("3 of 20 pictures cannot be read, expected at most 10%"),

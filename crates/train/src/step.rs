@@ -17,6 +17,7 @@ use holdall_device::{Device, DeviceError, Machine};
 use holdall_graph::adapters::module_of_weight;
 use holdall_graph::{DType, Graph, Parameter, Role, Section, ValueId};
 use holdall_plan::{Place, Run, Stage, StepPlan};
+use holdall_processes::Group;
 
 use crate::batch::{Batch, IGNORED, MicroBatch, Scope, Values};
 use crate::error::TrainError;
@@ -25,15 +26,20 @@ use crate::lora;
 use crate::operations::Times;
 use crate::optimizer::StepScalars;
 use crate::scaler::Gradients;
-use crate::step_graph::{StepConfig, endpoints};
+use crate::step_graph::{StepConfig, endpoints, losses_of_every_process};
 use crate::task::Task;
 
 mod advance;
 mod averages;
 mod optimizer_state;
+mod state_in_parts;
+mod whole_batch;
 
 pub use advance::{Advance, IsToPause};
 pub use optimizer_state::ElementsMut;
+pub use state_in_parts::StateTensor;
+pub(crate) use whole_batch::processes_of;
+use whole_batch::{WholeBatch, write_weights};
 
 /// A loss as sum and count; whoever wants the mean divides, once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -92,6 +98,12 @@ pub struct Step {
     inputs: Vec<String>,
     /// Whether averages are where the weights belong.
     is_averaged: bool,
+    /// The processes that compute the step.
+    group: Group,
+    /// What stands in for samples where this process has none.
+    stand_in: Option<Batch>,
+    /// Losses that every process computes whole: their counts are those of one.
+    of_every_process: Vec<usize>,
 }
 
 /// A tensor that outlives programs, read when it is asked for: from a GPU, that is a copy.
@@ -132,9 +144,19 @@ impl Step {
         plan: StepPlan,
         batch_size: usize,
     ) -> Result<Step, TrainError> {
+        let group = match config.processes.is_alone() {
+            true => Group::alone(),
+            false => device.group().clone(),
+        };
+        assert_eq!(
+            config.processes,
+            processes_of(&group),
+            "a step is of the process that runs it"
+        );
         let machine = Machine::new(device, &plan, config.arithmetic)?;
         let losses = config.task.losses();
         let inputs = inputs_of_batches(&plan.graph, &*config.task);
+        let of_every_process = losses_of_every_process(&plan.graph);
         Ok(Step {
             loss_weights: losses.iter().map(|loss| loss.weight).collect(),
             counts: vec![0.0; losses.len()],
@@ -149,6 +171,9 @@ impl Step {
             next_pass: 0,
             inputs,
             is_averaged: false,
+            group,
+            stand_in: None,
+            of_every_process,
         })
     }
 
@@ -327,14 +352,16 @@ impl Step {
     fn begin(&mut self, batch: &Batch, loss_scale: f64) {
         assert!(!self.is_averaged, "steps are from the weights themselves");
         let most = self.batch_size * self.plan.accumulation;
+        let least = usize::from(self.group.size() == 1);
         assert!(
-            (1..=most).contains(&batch.num_samples),
+            (least..=most).contains(&batch.num_samples),
             "{} samples for {} micro-batches of {}",
             batch.num_samples,
             self.plan.accumulation,
             self.batch_size
         );
-        for input in &self.inputs {
+        let inputs = self.inputs.iter().filter(|_| batch.num_samples > 0);
+        for input in inputs {
             let mut columns = batch.columns.iter();
             assert!(
                 columns.any(|column| column.endpoint == *input),
@@ -371,7 +398,11 @@ impl Step {
 
     fn run_one(&mut self, device: &Device, run: Run) {
         let (machine, plan) = (&mut self.machine, &self.plan);
-        machine.run(device, plan, run.program, run.micro_batch, run.slot);
+        let (micro, slot) = (run.micro_batch, run.slot);
+        match run.is_last {
+            true => machine.run_last(device, plan, run.program, micro, slot),
+            false => machine.run(device, plan, run.program, micro, slot),
+        }
     }
 
     /// Runs a pass instruction by instruction, and tells how long each took.
@@ -447,6 +478,17 @@ impl Step {
         Ok(times)
     }
 
+    /// Seconds of every instruction of a stage's program, of one step without an update.
+    pub fn stage_seconds(
+        &mut self,
+        device: &Device,
+        batch: &Batch,
+        stage: Stage,
+    ) -> Result<Vec<f64>, DeviceError> {
+        let mut times = self.time_instructions(device, batch)?;
+        Ok(times.remove(&stage).unwrap_or_default())
+    }
+
     /// One step without an update, program by program: (program, seconds, runs). The host waits for each.
     pub fn profile_programs(
         &mut self,
@@ -478,15 +520,39 @@ impl Step {
 
     /// Brings what the whole step reads into place: columns of the effective batch, weights of rows, seeds.
     fn load_whole(&mut self, batch: &Batch, loss_scale: f64) {
+        let micro_batches = batch.num_samples.div_ceil(self.batch_size);
+        let task = &self.config.task;
+        task.count_losses(batch, micro_batches, &mut self.counts);
+        let own_rows = self
+            .config
+            .own_rows(self.batch_size, self.plan.accumulation);
+        let is_alone = self.group.size() == 1;
+        let whole = (!is_alone).then(|| {
+            let own = self.counts.clone();
+            let counts = &mut self.counts;
+            let whole = WholeBatch::exchange(&self.group, &**task, batch, own_rows, counts);
+            for &loss in &self.of_every_process {
+                counts[loss] = own[loss];
+            }
+            whole
+        });
+        if batch.num_samples == 0 {
+            self.stand_in.get_or_insert_with(|| task.random_batch(1, 0));
+        }
         let (machine, plan) = (&mut self.machine, &self.plan);
         if let Some(weights) = plan.endpoint(endpoints::WEIGHTS) {
+            let counts = whole.as_ref().map(|whole| whole.num_samples.as_slice());
+            let counts = counts.unwrap_or(std::slice::from_ref(&batch.num_samples));
             machine.input(&weights, |weights: &mut [f32]| {
-                weights[..batch.num_samples].fill(1.0);
-                weights[batch.num_samples..].fill(0.0);
+                write_weights(counts, weights);
             });
         }
-        let columns = batch.columns.iter();
-        for column in columns.filter(|one| one.scope == Scope::EffectiveBatch) {
+        let own = batch.columns.iter();
+        let own = own.filter(|one| matches!(one.scope, Scope::OwnBatch | Scope::Step));
+        let of_all = whole.as_ref().map_or(batch, |whole| &whole.columns);
+        let of_all = of_all.columns.iter();
+        let of_all = of_all.filter(|one| one.scope == Scope::EffectiveBatch);
+        for column in own.chain(of_all) {
             let place = place(plan, &column.endpoint);
             match &column.values {
                 Values::Floats(values) => {
@@ -500,9 +566,6 @@ impl Step {
                 }
             }
         }
-        let micro_batches = batch.num_samples.div_ceil(self.batch_size);
-        let task = &self.config.task;
-        task.count_losses(batch, micro_batches, &mut self.counts);
         let seeds = place(plan, endpoints::SEEDS);
         machine.input(&seeds, |seeds: &mut [f32]| {
             for ((seed, weight), &count) in
@@ -521,6 +584,10 @@ impl Step {
         if !run.stage.is_per_micro_batch() {
             return run;
         }
+        let batch = match (batch.num_samples, &self.stand_in) {
+            (0, Some(stand_in)) => stand_in,
+            _ => batch,
+        };
         let micro = MicroBatch {
             batch,
             start: run.micro_batch * self.batch_size,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use holdall_device::Arithmetic;
 use holdall_graph::adapters::adapted_module;
 use holdall_graph::ops::add::AddInto;
-use holdall_graph::ops::collective::Exchange;
+use holdall_graph::ops::collective::{Exchange, Processes};
 use holdall_graph::ops::fill::Fill;
 use holdall_graph::{
     Copies, DType, Graph, Node, NodeId, Op, Role, Section, StorageId, ValueId, Write, backward,
@@ -51,6 +51,10 @@ pub struct StepConfig {
     pub gradients: GradientFormat,
     /// Low-rank adapters, which freeze what is pretrained.
     pub lora: Option<Lora>,
+    /// Who computes the step. Batch size and accumulation are those of one process.
+    pub processes: Processes,
+    /// Whether each process keeps the optimizer's state of its part of the parameters alone.
+    pub is_sharded: bool,
 }
 
 impl fmt::Debug for StepConfig {
@@ -65,6 +69,8 @@ impl fmt::Debug for StepConfig {
             .field("moments", &self.optimizer.moments)
             .field("averaging", &self.optimizer.averaging)
             .field("lora", &self.lora)
+            .field("num_processes", &self.processes.count)
+            .field("is_sharded", &self.is_sharded)
             .finish_non_exhaustive()
     }
 }
@@ -81,7 +87,14 @@ impl StepConfig {
             arithmetic: Arithmetic::F32,
             gradients: GradientFormat::F32,
             lora: None,
+            processes: Processes::default(),
+            is_sharded: false,
         }
+    }
+
+    /// Whether this process has the optimizer's state of some parameters alone.
+    pub fn shards_state(&self) -> bool {
+        self.is_sharded && !self.processes.is_alone()
     }
 
     /// What fills the weights: the task's, and those of adapters.
@@ -97,6 +110,11 @@ impl StepConfig {
                 false => fill(name, values),
             }
         }))
+    }
+
+    /// Rows that a process has of the whole effective batch, padding included.
+    pub(crate) fn own_rows(&self, batch_size: usize, accumulation: usize) -> usize {
+        (batch_size * accumulation).max(LEAST_ROWS.div_ceil(self.processes.count))
     }
 
     /// Learning rates that a step takes.
@@ -136,8 +154,9 @@ pub struct StepWriter<'g> {
     pub batch: usize,
     /// Where the step is over shorter texts than there may be: their length, one of [`Task::lengths`].
     pub length: Option<usize>,
-    /// Rows of the whole effective batch, padding included.
-    rows: usize,
+    /// Rows of this process, padding included.
+    own_rows: usize,
+    processes: Processes,
     sums: ValueId,
     seeds: ValueId,
     /// What a micro-batch leaves: its own features, and those of all.
@@ -165,24 +184,35 @@ impl StepWriter<'_> {
         }
     }
 
-    /// An input of the whole effective batch, of which each micro-batch sees its rows; `dims` are those of a sample.
-    pub fn rows_of_whole_input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
-        let whole = self.whole_input(name, dims, dtype);
-        self.graph.micro_rows(whole, self.batch)
+    /// An input of all this process's samples, of which each micro-batch sees its rows; `dims` are those of a sample.
+    pub fn rows_of_own_input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
+        let own = self
+            .graph
+            .input(name, &with_rows(self.own_rows, dims), dtype);
+        self.graph.micro_rows(own, self.batch)
     }
 
     /// An input of the whole effective batch; `dims` are those of a sample.
     pub fn whole_input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
-        self.graph.input(name, &with_rows(self.rows, dims), dtype)
+        self.graph.input(name, &with_rows(self.rows(), dims), dtype)
     }
 
     /// 1 for samples and 0 for padding, of the whole effective batch.
     pub fn sample_weights(&mut self) -> ValueId {
         let known = self.graph.endpoint(endpoints::WEIGHTS);
-        known.unwrap_or_else(|| {
-            let rows = self.rows;
-            self.graph.input(endpoints::WEIGHTS, &[rows], DType::F32)
-        })
+        known.unwrap_or_else(|| self.whole_input(endpoints::WEIGHTS, &[], DType::F32))
+    }
+
+    /// The rows of the micro-batch at hand, of rows of the whole effective batch.
+    pub fn micro_rows(&mut self, whole: ValueId) -> ValueId {
+        let own = self.processes.own(self.rows());
+        let own = self.graph.rows(whole, own.start, own.len());
+        self.graph.micro_rows(own, self.batch)
+    }
+
+    /// Rows of the whole effective batch: each process's, one behind the other.
+    fn rows(&self) -> usize {
+        self.own_rows * self.processes.count
     }
 
     /// The sum that a separable loss adds to, by its place in [`Task::losses`].
@@ -201,10 +231,10 @@ impl StepWriter<'_> {
     /// after all lanes: a copy between them would end their running beside each other.
     pub fn leave(&mut self, name: &str, own_bd: ValueId) {
         let width = self.graph.shape(own_bd).width();
-        let whole = self.graph.output(name, &[self.rows, width]);
+        let whole = self.graph.output(name, &[self.rows(), width]);
         self.graph.leave_by_first_pass(whole);
         self.features.push((own_bd, whole));
-        let rows = self.graph.micro_rows(whole, self.batch);
+        let rows = self.micro_rows(whole);
         self.graph.push_new(AddInto {}, vec![own_bd], &[rows]);
     }
 
@@ -237,7 +267,8 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     configure_parameters(g, config);
     // Last, when every copy of a weight is known: the optimizer writes them along.
     g.enter(Section::Update);
-    write_update(g, &config.optimizer, schedule, norm);
+    let sharding = config.shards_state().then_some(config.processes);
+    write_update(g, &config.optimizer, schedule, norm, sharding);
     let lengths = task.lengths();
     for &length in lengths.split_last().map_or(&[][..], |(_, shorter)| shorter) {
         graph.add_shorter(length, write_passes(config, shape, Some(length)));
@@ -271,7 +302,8 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
         graph: g,
         batch,
         length,
-        rows: (batch * accumulation).max(LEAST_ROWS),
+        own_rows: config.own_rows(batch, accumulation),
+        processes: config.processes,
         sums,
         seeds,
         features: Vec::new(),
@@ -300,7 +332,20 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     if config.gradients == GradientFormat::Bf16 {
         g.round_gradients();
     }
+    g.enter(Section::Reduce);
+    let mut reduced = gradients_of_trained(g);
+    reduced.push(sums);
+    g.collective(Exchange::AllReduce, config.processes, &reduced);
     graph
+}
+
+/// Gradients of everything trained, in the order of the parameters.
+pub(crate) fn gradients_of_trained(g: &mut Graph) -> Vec<ValueId> {
+    let trained = g.parameters().iter().filter(|one| one.trainable);
+    let gradients = trained.map(|one| g.parameter_gradient(one));
+    let gradients: Vec<_> = gradients.collect();
+    let there = gradients.into_iter().flatten();
+    there.map(|gradient| g.add_value(gradient)).collect()
 }
 
 /// The losses over features of the whole effective batch and their gradients; returns what each micro-batch's backward pass
@@ -311,8 +356,11 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     }
     let mut features = step.features.clone();
     let whole: Vec<ValueId> = features.iter().map(|&(_, whole)| whole).collect();
-    step.graph.collective(Exchange::AllGather, 1, &whole);
+    let processes = step.processes;
+    step.graph
+        .collective(Exchange::AllGather, processes, &whole);
     task.write_coupled_losses(step);
+    step.graph.share_contrastive(processes);
     // The gradient of what nothing trained leads to has nobody to read it.
     let needs = needs_gradients(step.graph, Section::Forward);
     features.retain(|&(own, _)| needs[step.graph.value(own).storage.0]);
@@ -331,16 +379,45 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     let seeds = step.seeds_of(&coupled);
     let targets: Vec<_> = whole.into_iter().zip(gradients.iter().copied()).collect();
     backward_into(step.graph, Section::Loss, Section::Loss, &seeds, &targets);
+    count_once(step.graph, processes, step.sums);
     step.graph.enter(Section::Backward);
     let mut seeds_back = Vec::new();
     for ((own, _), gradient) in features.into_iter().zip(gradients) {
-        let rows = step.graph.micro_rows(gradient, step.batch);
+        let rows = step.micro_rows(gradient);
         let shape = step.graph.shape(own);
         let own_gradient = step.graph.statistic("feature gradients", shape.dims());
         step.graph.push_new(AddInto {}, vec![rows], &[own_gradient]);
         seeds_back.push((own, own_gradient));
     }
     seeds_back
+}
+
+/// Of losses that every process computes whole, the sum counts at one of them.
+fn count_once(g: &mut Graph, processes: Processes, sums: ValueId) {
+    if processes.rank == 0 {
+        return;
+    }
+    for loss in losses_of_every_process(g) {
+        let sum = g.rows(sums, loss, 1);
+        g.push_new(Fill { value: 0.0 }, Vec::new(), &[sum]);
+    }
+}
+
+/// The losses that every process computes whole, by their place: of those over the whole effective batch all but the contrastive one,
+/// which has a part at each.
+pub(crate) fn losses_of_every_process(g: &Graph) -> Vec<usize> {
+    let sums = g.endpoint(endpoints::SUMS).expect("every step has them");
+    let (sums, written) = (g.value(sums).storage, g.nodes().iter());
+    let written = written.filter(|node| {
+        let is_loss = !matches!(node.op, Op::Contrastive(_) | Op::Fill(_));
+        is_loss && node.section == Section::Loss
+    });
+    let outputs = written.flat_map(|node| &node.outputs);
+    let values = outputs.map(|output| g.value(output.value));
+    values
+        .filter(|value| value.storage == sums)
+        .map(|value| value.offset)
+        .collect()
 }
 
 /// A graph with every parameter that a step has, in the order of the model: as small as a step can be.

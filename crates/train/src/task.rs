@@ -179,6 +179,10 @@ pub trait Task: Send + Sync {
         usize::MAX
     }
 
+    /// Columns of the whole effective batch that are computed from what all processes have: `columns` has the others of that
+    /// scope, a row for each sample of all, padding among them.
+    fn complete(&self, _columns: &mut Batch) {}
+
     /// What each loss's sum over a batch is divided by. Only a task that is wrong on purpose asks how the batch is split.
     fn count_losses(&self, batch: &Batch, micro_batches: usize, counts: &mut [f64]);
 
@@ -304,9 +308,18 @@ impl<E: Into<TrainError>> From<E> for Unfinished {
 
 /// Where there is nothing to train on or to evaluate.
 pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
-    let first = skipped.first().map_or(String::new(), |skipped| {
-        let row = samples.row(skipped.sample as usize);
-        format!("; the first, of row {row}: {}", skipped.error)
+    let first = skipped.first().map(|first| {
+        let row = samples.row(first.sample as usize);
+        (row, first.error.to_string())
+    });
+    let first = first.as_ref().map(|(row, error)| (*row, error.as_str()));
+    nothing_of(samples.len(), first)
+}
+
+/// The same of so many pictures; row and error of the first.
+pub(crate) fn nothing_of(num_pictures: usize, first: Option<(u32, &str)>) -> TrainError {
+    let first = first.map_or(String::new(), |(row, error)| {
+        format!("; the first, of row {row}: {error}")
     });
     // What is wrong with a picture comes with a hint of its own.
     let hint = match first.is_empty() {
@@ -314,7 +327,6 @@ pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
         false => "",
     };
     TrainError::Config(format!(
-        "none of {} pictures could be read{first}{hint}",
-        samples.len()
+        "none of {num_pictures} pictures could be read{first}{hint}"
     ))
 }

@@ -15,42 +15,40 @@
 //! A stop is heeded between the micro-batches of a step and between the batches of an evaluation: the state is saved and the run
 //! can go on. A step that was stopped before its update has not happened, and is done again.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdall_data::loader::Skipped;
 use holdall_telemetry::memory_log::Phase;
 
 use crate::checkpoint::{Checkpoints, Clock, Next, State};
-use crate::config::Subset;
 use crate::diverged::{self, StepNorm};
 use crate::error::TrainError;
-use crate::journal::Journal;
-use crate::operations::{operations_json, tensors_json};
+use crate::operations::operations_json;
 use crate::optimizer::{Averaging, StepScalars};
-use crate::picture_changes::{compare_pictures, record_pictures};
-use crate::planned_run::{PlanReport, PlannedRun};
+use crate::planned_run::PlannedRun;
 use crate::progress::Passes;
-use crate::recorder::{Promise, Sampler};
+use crate::recorder::Promise;
 use crate::report::{EpochReport, Event, LossLine, MemoryUse, Outcome, StepLine};
 use crate::requests::Requests;
-use crate::run_folder::{RunFolder, before_it_began};
+use crate::run_folder::RunFolder;
 use crate::scaler::LossScaler;
 use crate::schedule::LearningRates;
 use crate::scores::Direction;
-use crate::sealed_config::seal;
-use crate::skipped::{SkippedFile, refused};
+use crate::skipped::{SkippedFile, SkippedPicture, refused};
 use crate::step::{Advance, Step, StepReport};
-use crate::task::{Loss, Unfinished, nothing_readable};
+use crate::task::{Loss, Unfinished};
 
+mod agreement;
 mod digest;
 mod evaluation;
 mod finish;
+mod records;
 mod saving;
 
-use digest::{data_digest, digest};
-use evaluation::put_back_best_files;
+use agreement::{Load, Processes};
+use records::Records;
 
+pub(crate) use digest::data_digest;
 pub use finish::End;
 
 /// The step whose operations are timed: caches are warm by then.
@@ -66,13 +64,12 @@ const LONG_STEP_SECONDS: f64 = 3.0;
 /// A run with its memory reserved.
 pub struct Trainer {
     planned: PlannedRun,
-    folder: RunFolder,
+    /// Of the first process alone.
+    records: Option<Records>,
     step: Step,
-    journal: Journal,
     state: State,
     /// Whether weights, state and journal are of the same step: what may be saved.
     is_between_steps: bool,
-    checkpoints: Checkpoints,
     rates: LearningRates,
     skipped: SkippedFile,
     best_metric: (String, Direction),
@@ -90,22 +87,23 @@ pub struct Trainer {
     seconds_before: f64,
     /// Process bytes that the plan promised, and the arena's.
     planned_bytes: [u64; 2],
-    /// Looks at the memory as long as this is there.
-    _sampler: Sampler,
+    /// How steps are for each process.
+    processes: Processes,
 }
 
 impl Trainer {
-    /// Reserves the arena, fills it from the weights or the checkpoint, and writes the config and the plan. `tell` hears
-    /// of a plan that had to change because memory has gone.
+    /// Reserves the arena, fills it from the weights or the checkpoint, and writes the config and the plan; of several processes the
+    /// first alone has the run's folder. `tell` hears of a plan that had to change because memory has gone.
     pub fn begin(
         mut planned: PlannedRun,
-        folder: RunFolder,
+        folder: impl Into<Option<RunFolder>>,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Trainer, TrainError> {
         let task = &planned.prepared.setup.step.task;
         let best_metric = task.best_metric(planned.config.train.best_metric.as_deref())?;
         let losses = task.losses();
-        let digest = format!("{:016x}", data_digest(&planned));
+        let folder: Option<RunFolder> = folder.into();
+        let digest = format!("{:016x}", data_digest(&planned.prepared));
         if let Some(algorithms) = planned
             .checkpoint
             .as_ref()
@@ -116,12 +114,6 @@ impl Trainer {
         let is_resumed = planned.is_resumed();
         planned.recorder.enter(Phase::Warmup);
         let mut step = planned.reserve(tell)?;
-        let report = PlanReport::new(
-            &planned.plan,
-            &planned.device,
-            planned.prepared.setup.budget_bytes,
-        );
-        let plan_json = serde_json::to_string_pretty(&report).expect("a plan is plain data");
         let planned_bytes = [
             planned.plan.step.process_bytes,
             planned.plan.step.arena_bytes,
@@ -132,7 +124,7 @@ impl Trainer {
             batch_size: planned.split.batch_size,
             budget_bytes: planned.prepared.setup.budget_bytes,
         });
-        let mut checkpoints = Checkpoints::new(&folder);
+        let mut checkpoints = folder.as_ref().map(Checkpoints::new);
         let mut saved = None;
         let state = match planned.checkpoint.take() {
             Some(checkpoint) => {
@@ -144,9 +136,11 @@ impl Trainer {
                     )));
                 }
                 checkpoint.restore(&planned.device, &mut step)?;
-                checkpoints = checkpoint.checkpoints();
+                checkpoints = checkpoints.map(|_| checkpoint.checkpoints());
                 saved = Some((checkpoint.state.step, checkpoint.state.next));
-                checkpoint.state
+                let mut state = checkpoint.state;
+                state.split = planned.split;
+                state
             }
             None => {
                 planned.prepared.setup.fill(&planned.device, &mut step)?;
@@ -163,13 +157,22 @@ impl Trainer {
                 state
             }
         };
-        let mut skipped = SkippedFile::open(&folder.skipped(), state.skipped.as_ref())?;
-        let data = &planned.config.data;
-        if is_resumed {
-            compare_pictures(&folder, &planned.prepared, data, &skipped, tell)?;
-        }
+        let list = match &folder {
+            Some(folder) => folder.skipped(),
+            None => planned
+                .config
+                .out
+                .clone()
+                .unwrap_or_default()
+                .join("skipped.csv"),
+        };
+        let mut skipped = match &folder {
+            Some(_) => SkippedFile::open(&list, state.skipped.as_ref())?,
+            None if is_resumed => SkippedFile::read_only(&list, state.skipped.as_ref())?,
+            None => SkippedFile::of_first_process(&list),
+        };
         let steps = planned.steps_per_epoch();
-        if state.step > planned.total_steps() {
+        let too_short = (state.step > planned.total_steps()).then(|| {
             let (key, asked, done) = match planned.config.train.max_steps {
                 Some(asked) => ("max_steps", asked, state.step),
                 None => (
@@ -178,28 +181,20 @@ impl Trainer {
                     state.step.div_ceil(steps),
                 ),
             };
-            return Err(TrainError::Config(format!(
+            TrainError::Config(format!(
                 "train.{key}: {asked}, expected at least {done}, which are done\nhint: leave it out, or ask for more"
-            )));
-        }
-        let config = folder.write("config.yml", &seal(&planned.config.resolved()));
-        config.map_err(|error| match folder.path().join("config.yml").exists() {
-            true => error,
-            false => before_it_began(error),
-        })?;
-        if !is_resumed {
-            record_pictures(&folder, &planned.prepared, &planned.config.data)?;
-        }
-        folder.write("plan.json", &plan_json)?;
-        folder.write("plan-tensors.json", &tensors_json(&planned.plan.step))?;
-        let operations = operations_json(&planned.plan.step.memory_map, &planned.plan.step, None);
-        folder.write("operations.json", &operations)?;
-        let journal = Journal::open(&folder.journal(), &state.journal)?;
+            ))
+        });
+        let records = match folder.zip(checkpoints) {
+            Some(files) => Some(Records::begin(
+                files, is_resumed, &planned, &state, &skipped, too_short, tell,
+            )?),
+            None => match too_short {
+                Some(error) => return Err(error),
+                None => None,
+            },
+        };
         skipped.add_rows(&planned.prepared.bad_rows)?;
-        put_back_best_files(&folder, state.best.as_ref())?;
-        let sampler = planned
-            .recorder
-            .open(folder.path(), state.step, state.step / steps);
         for (subset, samples) in planned.prepared.subsets() {
             let broken = skipped.samples(subset, samples);
             planned.feed.leave_out(samples, broken);
@@ -212,12 +207,10 @@ impl Trainer {
         );
         Ok(Trainer {
             planned,
-            folder,
+            records,
             step,
-            journal,
             state,
             is_between_steps: true,
-            checkpoints,
             rates,
             skipped,
             best_metric,
@@ -229,13 +222,16 @@ impl Trainer {
             resumed_at: Instant::now(),
             seconds_before: 0.0,
             planned_bytes,
-            _sampler: sampler,
+            processes: Processes::default(),
         })
     }
 
-    /// Writes every number to `tensorboard/` in the run's folder too, in a new file for each process.
+    /// Writes every number to `tensorboard/` in the run's folder too, in a new file each time that the run goes on.
     pub fn write_tensorboard(&self) -> Result<(), TrainError> {
-        let opened = self.planned.recorder.open_events(self.folder.path());
+        let Some(records) = &self.records else {
+            return Ok(());
+        };
+        let opened = self.planned.recorder.open_events(records.folder.path());
         opened.map_err(|error| TrainError::Run(error.to_string()))
     }
 
@@ -261,12 +257,18 @@ impl Trainer {
         let mut epoch_clock = Clock::default();
         let mut epoch_started = Instant::now();
         let mut first = true;
+        // Several processes do together what is asked of any: they hear of it between steps.
+        let (asked, agreed) = (requests, Requests::new());
+        let requests = match self.planned.device.group().size() {
+            1 => asked,
+            _ => &agreed,
+        };
         while !self.has_ended() {
             if self.state.next == Next::Step {
                 if requests.stop.load(Ordering::Relaxed) {
                     return self.interrupted(watch);
                 }
-                let line = match self.one_step(&mut epoch_clock, requests, watch) {
+                let line = match self.one_step(&mut epoch_clock, [asked, requests], watch) {
                     Ok(Some(line)) => line,
                     Ok(None) => return self.interrupted(watch),
                     Err(error) => return Err(self.failed(error, watch)),
@@ -284,11 +286,14 @@ impl Trainer {
             }
             if self.state.next == Next::Evaluate {
                 self.planned.recorder.enter(Phase::Evaluate);
-                match self.evaluate_all(requests, watch) {
+                match self.evaluate_all(asked, watch) {
                     Ok(()) => {
                         self.planned.recorder.enter(Phase::Train);
                     }
-                    Err(Unfinished::Stopped) if requests.stop.load(Ordering::Relaxed) => {
+                    Err(Unfinished::Stopped)
+                        if asked.stop.load(Ordering::Relaxed)
+                            || self.planned.device.group().size() > 1 =>
+                    {
                         return self.interrupted(watch);
                     }
                     // Asked to save meanwhile: the evaluation begins again, and is not interrupted for that a second time.
@@ -319,7 +324,8 @@ impl Trainer {
                 self.planned.recorder.enter(Phase::Train);
             }
         }
-        if self.checkpoints.checksum().is_none() {
+        let records = self.records.as_ref();
+        if records.is_some_and(|records| records.checkpoints.checksum().is_none()) {
             // A checkpoint of a format that had none cannot be referred to.
             self.save(watch)?;
         }
@@ -345,15 +351,22 @@ impl Trainer {
     fn one_step(
         &mut self,
         epoch_clock: &mut Clock,
-        requests: &Requests,
+        [asked, requests]: [&Requests; 2],
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Option<StepLine>, TrainError> {
         let began = Instant::now();
+        let waited_before = self.planned.device.group().seconds_waited();
         let number = self.state.step + 1;
-        if !self.bring_batch(number, &requests.stop, watch)? {
-            return Ok(None);
-        }
+        let PlannedRun { feed, prepared, .. } = &mut self.planned;
+        let has_batch = feed.bring(number, prepared, &asked.stop);
         let waited = began.elapsed().as_secs_f64();
+        let Some(whole) = self.agree(has_batch, asked, requests, watch)? else {
+            return Ok(None);
+        };
+        if self.planned.device.group().size() > 1 {
+            // All of them now, before anyone is within the step.
+            self.save_if_asked(requests, watch)?;
+        }
         let mut rates = Vec::new();
         self.rates.write(number, &mut rates);
         let scalars = StepScalars {
@@ -361,7 +374,7 @@ impl Trainer {
             rates: &rates,
             loss_scale: self.state.scaler.scale(),
         };
-        let samples = self.planned.feed.batch().num_samples;
+        let samples = whole.num_samples;
         let timing = self.time_operations(number)?;
         let Some(report) = self.compute(number, &scalars, requests, watch)? else {
             return Ok(None);
@@ -378,8 +391,6 @@ impl Trainer {
                 gradient_norm: report.gradient_norm,
             });
         }
-        let (chosen, end) = self.planned.feed.samples();
-        let samples_digest = format!("{:016x}", digest(chosen));
         let seconds = (began.elapsed() - timing).as_secs_f64();
         let each = self.losses.iter().zip(self.step.losses());
         let line = StepLine {
@@ -397,14 +408,14 @@ impl Trainer {
             rates: self.named_rates(&rates),
             loss_scale: scaler.scale(),
             samples,
-            samples_digest,
+            samples_digest: whole.digest,
             seconds,
             waited_for_data: waited,
+            processes: whole.processes,
         };
-        self.journal.add(std::slice::from_ref(&line))?;
+        self.add_lines(std::slice::from_ref(&line))?;
         self.state.step = number;
         self.state.scaler = scaler;
-        self.state.cursor = Some(end);
         for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
             clock.samples += samples as u64;
             clock.micro_batches += samples.div_ceil(self.planned.split.batch_size) as u64;
@@ -412,6 +423,14 @@ impl Trainer {
             clock.computed += seconds - waited;
         }
         self.is_between_steps = true;
+        let device = &self.planned.device;
+        if device.group().size() > 1 {
+            let for_others = device.group().seconds_waited() - waited_before;
+            self.processes.own = Some(Load {
+                seconds: (seconds - for_others).max(0.0),
+                process_bytes: device.peak_bytes(),
+            });
+        }
         self.planned.recorder.add_scalars("train", number, &line);
         Ok(Some(line))
     }
@@ -423,32 +442,10 @@ impl Trainer {
         [("lr", rates[0])].into_iter().chain(head).collect()
     }
 
-    /// The batch of a step: read ahead, or now.
-    fn bring_batch(
-        &mut self,
-        number: u64,
-        stop: &AtomicBool,
-        watch: &mut dyn FnMut(Event<'_>),
-    ) -> Result<bool, TrainError> {
-        let PlannedRun { feed, prepared, .. } = &mut self.planned;
-        if !feed.bring(number, prepared, stop) {
-            return Ok(false);
-        }
-        let skipped = feed.take_skipped();
-        let is_empty = feed.batch().num_samples == 0;
-        self.tell_skipped(Subset::Train, &skipped, watch)?;
-        if is_empty {
-            let samples = &self.planned.prepared.train;
-            return Err(nothing_readable(samples, &skipped));
-        }
-        Ok(true)
-    }
-
-    /// Lists what was left out; an error where nothing may be, or not as much.
+    /// Lists what was left out, by whichever process; an error where nothing may be, or not as much.
     fn tell_skipped(
         &mut self,
-        split: Subset,
-        skipped: &[Skipped],
+        skipped: &[SkippedPicture],
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), TrainError> {
         if skipped.is_empty() {
@@ -457,15 +454,13 @@ impl Trainer {
         let PlannedRun {
             prepared, config, ..
         } = &self.planned;
-        let samples = prepared.samples(split).expect("it was read");
-        if let Some(error) = refused(&prepared.csv, samples, skipped, &config.data) {
+        if let Some(error) = refused(&prepared.csv, skipped, &config.data) {
             return Err(error);
         }
         for one in skipped {
-            let line = self.skipped.add(split, samples, one)?;
-            let total = self.skipped.total();
-            if let Some(line) = line {
-                watch(Event::Skipped { line: &line, total });
+            if self.skipped.add(&one.line)? {
+                let (line, total) = (&one.line, self.skipped.total());
+                watch(Event::Skipped { line, total });
             }
         }
         let samples = prepared.subsets().map(|(_, samples)| samples.len());
@@ -554,7 +549,7 @@ impl Trainer {
         // Nobody looks at the map after this.
         let map = std::mem::take(&mut plan.step.memory_map);
         let json = operations_json(&map, &plan.step, Some((number, &times)));
-        self.folder.write("operations.json", &json)?;
+        self.write_file("operations.json", &json)?;
         Ok(began.elapsed())
     }
 
@@ -584,7 +579,7 @@ impl Trainer {
         }
     }
 
-    fn tell_epoch(&self, clock: &Clock, seconds: f64, watch: &mut dyn FnMut(Event<'_>)) {
+    fn tell_epoch(&mut self, clock: &Clock, seconds: f64, watch: &mut dyn FnMut(Event<'_>)) {
         // Going on with the evaluation of an epoch whose steps an earlier process has run.
         if clock.samples == 0 {
             return;
@@ -597,6 +592,7 @@ impl Trainer {
             samples_per_s: clock.samples_per_s(),
             batches_per_s: clock.batches_per_s(),
             waited_for_data: clock.waiting(),
+            processes: self.processes.end_epoch(self.planned.device.group()),
         }));
         watch(Event::Memory(self.memory()));
         self.planned.recorder.end_epoch();

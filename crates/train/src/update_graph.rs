@@ -1,7 +1,7 @@
 //! The update of a step, written down: gradient norm, AdamW over every trained parameter with its state, and the programs beside the
 //! step that averages of weights need.
 
-use holdall_graph::ops::collective::Exchange;
+use holdall_graph::ops::collective::{Exchange, Processes};
 use holdall_graph::ops::update::{
     AverageAction, GradientNorm, MOMENT_BLOCK, MomentFormat, WeightAverages,
 };
@@ -25,6 +25,7 @@ pub(crate) fn write_update(
     optimizer: &OptimizerConfig,
     schedule: ValueId,
     norm: ValueId,
+    sharding: Option<Processes>,
 ) {
     let parameters: Vec<_> = g
         .parameters()
@@ -32,15 +33,27 @@ pub(crate) fn write_update(
         .filter(|parameter| parameter.trainable)
         .cloned()
         .collect();
-    let operation = optimizer.operation(g);
+    let mut operation = optimizer.operation(g);
+    let owners = sharding.map(|processes| owners(g, &parameters, processes.count));
+    let is_own = |index: usize| match (&owners, sharding) {
+        (Some(owners), Some(processes)) => owners[index] == processes.rank,
+        _ => true,
+    };
     let mut gradients = Vec::new();
     let mut outputs = Vec::new();
     let mut averaged = Vec::new();
-    for (parameter, update) in parameters.iter().zip(&operation.parameters) {
+    let mut own_gradients = Vec::new();
+    let updates = std::mem::take(&mut operation.parameters);
+    for (index, (parameter, update)) in parameters.iter().zip(updates).enumerate() {
         let gradient = g
             .parameter_gradient(parameter)
             .expect("every trainable parameter has a gradient");
-        gradients.push(g.add_value(gradient));
+        let gradient = g.add_value(gradient);
+        gradients.push(gradient);
+        if !is_own(index) {
+            continue;
+        }
+        own_gradients.push(gradient);
         outputs.push(parameter.value);
         for part in StatePart::of_moments(update.moments) {
             outputs.push(write_state(g, parameter, *part, update.moments));
@@ -55,12 +68,16 @@ pub(crate) fn write_update(
                 outputs.push(average);
             }
         }
+        operation.parameters.push(update);
     }
-    g.collective(Exchange::AllReduce, 1, &gradients);
     g.push_new(GradientNorm {}, gradients.clone(), &[norm]);
     let mut inputs = vec![schedule, norm];
-    inputs.extend(&gradients);
+    inputs.extend(&own_gradients);
     g.push_new(operation, inputs, &outputs);
+    if let (Some(owners), Some(processes)) = (owners, sharding) {
+        let weights: Vec<ValueId> = parameters.iter().map(|one| one.value).collect();
+        g.collective(Exchange::FromOwners(owners), processes, &weights);
+    }
     let programs = match optimizer.averaging {
         Averaging::None => return,
         Averaging::OverSteps { .. } => (averages::RESTART, AverageAction::Restart),
@@ -73,6 +90,21 @@ pub(crate) fn write_update(
             g.push_new(WeightAverages { action }, Vec::new(), &averaged)
         });
     }
+}
+
+/// Which process keeps the state of each parameter and updates it: the largest first, each to whoever has the least.
+pub(crate) fn owners(g: &Graph, parameters: &[Parameter], count: usize) -> Vec<usize> {
+    let size = |index: usize| g.shape(parameters[index].value).num_elements();
+    let mut order: Vec<usize> = (0..parameters.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(size(index)));
+    let mut loads = vec![0; count];
+    let mut owners = vec![0; parameters.len()];
+    for index in order {
+        let least = (0..count).min_by_key(|&rank| loads[rank]).unwrap_or(0);
+        loads[least] += size(index);
+        owners[index] = least;
+    }
+    owners
 }
 
 /// A tensor of a parameter's state.

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use holdall_device::{Arithmetic, Device};
+use holdall_graph::ops::collective::Processes;
 use holdall_plan::{Change, PlanError, Recompute, Request, StepShape, plan};
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ use crate::batch::Batch;
 use crate::config::GradientFormat;
 use crate::error::TrainError;
 use crate::setup::Setup;
-use crate::step::Step;
+use crate::step::{Step, processes_of};
 use crate::step_graph::{StepConfig, write_step};
 use crate::task::Task;
 
@@ -227,7 +228,9 @@ fn reference_does_not_fit(error: TrainError) -> TrainError {
     }
 }
 
-/// Compares each split of `batch`, as `task` computes it, with one pass over the whole of it. `progress` hears of every result.
+/// Compares each split of `batch`, as `task` computes it, with one pass over the whole of it. `progress` hears of every result. Of
+/// several processes, each brings the whole batch and computes its share; the certificate is that of the first, the others compare
+/// nothing.
 pub fn verify(
     setup: &Setup,
     device: &Device,
@@ -237,11 +240,16 @@ pub fn verify(
     mut progress: impl FnMut(&SplitResult),
 ) -> Result<Certificate, TrainError> {
     let effective_batch = batch.num_samples;
-    let reference = {
+    let processes = processes_of(device.group());
+    // One process computes the reference, and compares.
+    let reference = if processes.rank > 0 {
+        None
+    } else {
         let config = StepConfig {
             task: setup.step.task.as_reference(),
             // What is certified is the split; that gradients are rounded was asked for.
             gradients: GradientFormat::F32,
+            processes: Processes::default(),
             ..setup.step.clone()
         };
         let whole = Split {
@@ -251,19 +259,23 @@ pub fn verify(
         };
         let (mut step, _) = split_step(setup, device, &config, effective_batch, whole)
             .map_err(reference_does_not_fit)?;
-        gradients(&mut step, device, &config, batch)?
+        Some(gradients(&mut step, device, &config, batch)?)
     };
     let config = StepConfig {
         task,
         gradients: GradientFormat::F32,
+        processes,
         ..setup.step.clone()
     };
+    let own = batch.part(processes.share(effective_batch));
+    let most_own = effective_batch.div_ceil(processes.count);
     let mut results: Vec<SplitResult> = Vec::new();
     for &split in splits {
         let (mut step, gradient_accumulation) =
-            split_step(setup, device, &config, effective_batch, split)?;
-        let found = gradients(&mut step, device, &config, batch)?;
-        let (max_relative_error, worst_parameter) = worst(&found, &reference);
+            split_step(setup, device, &config, most_own, split)?;
+        let found = gradients(&mut step, device, &config, &own)?;
+        let reference = reference.as_ref().unwrap_or(&found);
+        let (max_relative_error, worst_parameter) = worst(&found, reference);
         let result = SplitResult {
             split,
             gradient_accumulation,

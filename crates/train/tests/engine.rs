@@ -30,6 +30,8 @@ mod lora;
 mod memory_map;
 #[path = "engine/parts_case.rs"]
 mod parts_case;
+#[path = "engine/processes.rs"]
+mod processes;
 #[path = "engine/segment_golden.rs"]
 mod segment_golden;
 #[path = "engine/segment_splits.rs"]

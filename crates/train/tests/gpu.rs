@@ -26,6 +26,8 @@ mod in_parts;
 mod overflow;
 #[path = "engine/parts_case.rs"]
 mod parts_case;
+#[path = "gpu/processes.rs"]
+mod processes;
 #[path = "gpu/restored.rs"]
 mod restored;
 #[path = "gpu/segment.rs"]

@@ -13,7 +13,7 @@ use holdall_train::tasks;
 
 use crate::screen::tell;
 
-use super::{ComputeOptions, OutputOptions, seed};
+use super::{ComputeOptions, OutputOptions, ProcessOptions, seed};
 
 /// What `train`, `plan`, `verify` and `bench` share.
 #[derive(Args, Clone)]
@@ -45,6 +45,8 @@ pub struct RunOptions {
     pub precision: Option<PrecisionArgument>,
     #[command(flatten)]
     pub compute: ComputeOptions,
+    #[command(flatten)]
+    pub processes: ProcessOptions,
     /// What kind of work [default: what the data, or the model, is for]
     #[arg(long, value_name = "TASK")]
     pub task: Option<TaskArgument>,

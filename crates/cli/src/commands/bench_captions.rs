@@ -56,6 +56,9 @@ pub struct BenchCaptionsArguments {
     /// Timed repetitions
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = at_least_one)]
     pub repeat: usize,
+    /// One JSON object on stdout, nothing else there: so it is with or without this
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Keys that others rely on.

@@ -13,7 +13,7 @@ use holdall_data::allowance::Allowance;
 use holdall_data::clips::ClipFraming;
 use holdall_data::config::{Augment, Decode, PairAugment, Validation};
 use holdall_data::loader::{
-    Course, Cursor, Loaded, Loader, PictureFormat, RowFormat, Shard, Skipped, View, Workers,
+    Course, Cursor, Epochs, Loaded, Loader, PictureFormat, RowFormat, Share, Skipped, View, Workers,
 };
 use holdall_data::order::Sampling;
 use holdall_data::picture::{self, Framing, Scratch};
@@ -67,6 +67,9 @@ pub struct BenchLoaderArguments {
     /// Pictures to time, going round where the folder has fewer [default: each once]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub images: Option<usize>,
+    /// One JSON object on stdout, nothing else there: so it is with or without this
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -192,14 +195,14 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     }
     let images = arguments.images.unwrap_or(samples.len()).max(1);
     tell(&format!("{} pictures, read once to warm up", samples.len()));
-    let skipped = pass(&mut loader, &arguments, &samples, 0, samples.len());
+    let (_, skipped) = pass(&mut loader, &arguments, &samples, 0, samples.len());
     if skipped.len() == samples.len() {
         return Err(nothing_readable(&samples, &skipped).into());
     }
     let rss_start_bytes = resident_bytes();
     let began = Instant::now();
-    pass(&mut loader, &arguments, &samples, 1, images);
-    let images_per_s = images as f64 / began.elapsed().as_secs_f64();
+    let (read, _) = pass(&mut loader, &arguments, &samples, 1, images);
+    let images_per_s = read as f64 / began.elapsed().as_secs_f64();
     let rss_end_bytes = resident_bytes();
     drop(loader);
     let decode_only_images_per_s = decode_only(&samples, &format, arguments.workers);
@@ -233,40 +236,43 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads `images` pictures from the beginning of an epoch. Returns those that could not be read.
+/// Reads `images` pictures from the beginning of an epoch, and the rest of the last batch. Returns how many, and those that could not be
+/// read.
 fn pass(
     loader: &mut Loader<Vec<u8>>,
     arguments: &BenchLoaderArguments,
     samples: &Arc<Samples>,
     epoch: u64,
     images: usize,
-) -> Vec<Skipped> {
+) -> (usize, Vec<Skipped>) {
     let bar = progress(images as u64, "Reading");
     let (mut read, mut skipped) = (0, Vec::new());
-    let mut batch = Loaded::default();
+    let batch = arguments.batch.min(images);
+    let mut loaded = Loaded::default();
     let begin = |loader: &mut Loader<Vec<u8>>, epoch: u64| match arguments.eval {
-        true => loader.begin(Arc::clone(samples), Course::Once, View::Evaluation),
+        true => loader.begin(
+            Arc::clone(samples),
+            Course::Once(Share::default()),
+            View::Evaluation,
+        ),
         false => {
-            let course = Course::Epochs {
+            let course = Course::Epochs(Epochs {
                 seed: 0,
                 sampling: Sampling::Shuffle,
-                shard: Shard::default(),
-                goes_round: true,
-                from: Cursor {
-                    epoch,
-                    ..Cursor::default()
-                },
+                batch,
+                share: Share::default(),
+                from: Cursor { epoch, batch: 0 },
                 until: u64::MAX,
-            };
+            });
             let view = View::Training { seed: 0 };
             loader.begin(Arc::clone(samples), course, view);
         }
     };
     begin(loader, epoch);
     while read < images {
-        loader.next(arguments.batch.min(images - read), &mut batch);
-        skipped.append(&mut batch.skipped);
-        let given = batch.rows.len();
+        loader.next(batch, &mut loaded);
+        skipped.append(&mut loaded.skipped);
+        let given = loaded.rows.len();
         if given == 0 {
             if read == 0 {
                 break;
@@ -277,9 +283,9 @@ fn pass(
         read += given;
         bar.inc(given as u64);
     }
-    loader.release(&mut batch);
+    loader.release(&mut loaded);
     bar.finish_and_clear();
-    skipped
+    (read, skipped)
 }
 
 /// Pictures, or pairs, a second that so many threads decode, with nothing done to them.

@@ -46,6 +46,9 @@ pub struct BenchRetrievalArguments {
     /// Timed repetitions
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = at_least_one)]
     pub repeat: usize,
+    /// One JSON object on stdout, nothing else there: so it is with or without this
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

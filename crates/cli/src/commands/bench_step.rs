@@ -16,7 +16,7 @@ use holdall_train::setup::Setup;
 use serde::Serialize;
 
 use crate::arguments::RunOptions;
-use crate::commands::open_device_for;
+use crate::commands::{Opened, open_device_for};
 use crate::screen::{print_json, progress, tell};
 
 #[derive(Args)]
@@ -302,7 +302,10 @@ fn run(bench: Bench) -> Result<ExitCode> {
         config.train.batch_size = Some(bench.split.0);
         config.train.gradient_accumulation = Some(bench.split.1);
     }
-    let device = open_device_for(&config, options.compute.device)?;
+    let device = match open_device_for(&config, options)? {
+        Opened::Here(device) => device,
+        Opened::Elsewhere(code) => return Ok(code),
+    };
     let setup = Setup::without_data(&config, &device)?;
     for note in &setup.notes {
         tell(note);

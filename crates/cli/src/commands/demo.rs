@@ -22,6 +22,7 @@ use holdall_train::report::{Outcome, Summary};
 use crate::arguments::{ComputeOptions, TaskArgument, seed};
 use crate::commands::open_device;
 use crate::commands::train::{TrainRequest, train};
+use crate::invocation;
 use crate::screen::{progress, tell};
 use crate::stop;
 
@@ -317,12 +318,13 @@ fn teach(
          {run}/summary.json        planned bytes beside measured ones\n  \
          {run}/metrics.jsonl       every loss\n  \
          {run}/model               {loads}\n\n  \
-         holdall eval {run}\n  \
-         holdall predict {run} {out}/data/{picture}\n  \
-         holdall train --resume --out {run} --epochs {more}\n  \
-         holdall train {yours} --memory 8GiB\n",
-        run = arguments.out.join("run").display(),
-        out = arguments.out.display(),
+         {holdall} eval {run}\n  \
+         {holdall} predict {run} {out}/data/{picture}\n  \
+         {holdall} train --resume --out {run} --epochs {more}\n  \
+         {holdall} train {yours} --memory 8GiB\n",
+        holdall = invocation::program(),
+        run = invocation::quoted(&arguments.out.join("run")),
+        out = invocation::quoted(&arguments.out),
         more = (summary.epochs * 1.5).ceil(),
     ));
     text

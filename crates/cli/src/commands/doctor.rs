@@ -4,6 +4,7 @@
 
 mod gpu;
 mod host;
+mod processes;
 
 use std::process::ExitCode;
 
@@ -97,6 +98,7 @@ pub fn run(arguments: DoctorArguments) -> Result<ExitCode> {
     let mut checks = host::checks(&host::Findings::gather());
     let gpus = gpu::Findings::gather();
     checks.extend(gpu::checks(&gpus));
+    checks.push(processes::check());
     let diagnosis = Diagnosis {
         status: worst(&checks),
         device: if gpus.can_compute() { "cuda" } else { "cpu" },

@@ -6,20 +6,25 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use holdall_data::config::Validation;
+use holdall_processes::Group;
 use holdall_train::TrainError;
 use holdall_train::config::{RunConfig, Subset};
 use holdall_train::loader_budget::Reading;
+use holdall_train::plan_together::agree_on_samples;
 use holdall_train::saved_model::{self, EvaluationData, HeldOut, Opened, Pictures, SavedModel};
 use holdall_train::scores::Scores;
 use holdall_train::setup::{resolve_budget, room_to_open};
-use holdall_train::skipped::{SkippedLine, refused};
+use holdall_train::skipped::{SkippedPicture, refused};
 use holdall_train::task::{Evaluation, Unfinished};
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::{InferenceOptions, OutputOptions, TileOptions};
-use crate::commands::open_device;
+use crate::arguments::{
+    ComputeOptions, InferenceOptions, OutputOptions, ProcessOptions, TileOptions,
+};
+use crate::commands::open_device_in;
 use crate::commands::plan::fitting;
+use crate::processes::{self, Begun};
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
 
@@ -38,6 +43,8 @@ pub struct EvalArguments {
     pub tiling: TileOptions,
     #[command(flatten)]
     pub inference: InferenceOptions,
+    #[command(flatten)]
+    pub processes: ProcessOptions,
     /// Keys of the data section, such as data.caption=COLUMN; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
@@ -70,7 +77,11 @@ pub struct Found {
 }
 
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
-    let Some(found) = evaluate(&arguments)? else {
+    let group = match processes::begin(&arguments.processes)? {
+        Begun::Ended(code) => return Ok(code),
+        Begun::Member(group) => group,
+    };
+    let Some(found) = evaluate(&arguments, group)? else {
         return Ok(stop::exit_code());
     };
     if arguments.output.json {
@@ -94,9 +105,13 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
 }
 
 /// Evaluates; nothing where it was stopped.
-pub fn evaluate(arguments: &EvalArguments) -> Result<Option<Found>> {
+pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>> {
+    let ComputeOptions {
+        device,
+        num_threads,
+    } = arguments.inference.compute;
     let inference = &arguments.inference;
-    let device = open_device(inference.compute.device, inference.compute.num_threads)?;
+    let device = open_device_in(group, device, num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
     let mut opened = Saved::open(&arguments.model, room_to_open(&device, budget))?;
     opened.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
@@ -115,6 +130,7 @@ pub fn evaluate(arguments: &EvalArguments) -> Result<Option<Found>> {
         rows,
     } = saved.read(&config, held_out)?;
     notes.iter().for_each(|note| tell(note));
+    agree_on_samples(device.group(), &*task, &samples)?;
     let subset = Subset::Train;
     let pictures = Pictures {
         samples: &samples,
@@ -160,11 +176,13 @@ pub fn evaluate(arguments: &EvalArguments) -> Result<Option<Found>> {
     });
     bar.finish_and_clear();
     let evaluated = evaluated.map_err(Unfinished::into_error)?;
-    if let Some(error) = refused(&csv, &samples, &evaluated.skipped, &config.data) {
+    let (group, part) = (device.group(), Subset::Validation);
+    let skipped =
+        holdall_train::processes::skipped_by_all(group, part, &samples, &evaluated.skipped)?;
+    if let Some(error) = refused(&csv, &skipped, &config.data) {
         return Err(error.into());
     }
-    for one in &evaluated.skipped {
-        let line = SkippedLine::new(Subset::Validation, &samples, one);
+    for SkippedPicture { line, .. } in &skipped {
         tell(&format!(
             "skipped row {}, {}: {}",
             line.row, line.image, line.reason
@@ -178,7 +196,7 @@ pub fn evaluate(arguments: &EvalArguments) -> Result<Option<Found>> {
         model: saved.path().to_owned(),
         csv,
         device: device.kind(),
-        num_samples: samples.len() - evaluated.skipped.len(),
+        num_samples: samples.len() - skipped.len(),
         words: task.describe_scores(&scores),
         scores,
         planned_bytes: model.plan().process_bytes,

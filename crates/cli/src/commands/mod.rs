@@ -15,7 +15,9 @@ pub mod data_sample;
 pub mod demo;
 pub mod doctor;
 pub mod eval;
+pub mod export;
 pub mod man;
+pub mod model_get;
 pub mod monitor;
 pub mod plan;
 mod plan_chart;
@@ -26,23 +28,58 @@ pub mod train;
 pub mod verify;
 
 use anyhow::Result;
-use holdall_device::{Device, DeviceChoice};
-use holdall_train::TrainError;
+use holdall_device::{Device, cuda};
+use holdall_processes::Group;
 use holdall_train::config::RunConfig;
 
+use crate::arguments::{DeviceArgument, RunOptions};
+use crate::processes::{self, Begun};
 use crate::screen::tell;
 
-/// Opens the device for a config. What is wrong with the config is told first: opening takes threads, and a GPU.
-fn open_device_for(config: &RunConfig, wish: DeviceChoice) -> Result<Device> {
+/// Opens the device for a config, as one of the processes that the options ask for; an exit code where this process only started
+/// them. What is wrong with the config is told first: opening takes threads, and a GPU.
+fn open_device_for(config: &RunConfig, options: &RunOptions) -> Result<Opened> {
     config.validate()?;
-    open_device(wish, config.num_threads)
+    let group = match processes::begin(&options.processes)? {
+        Begun::Ended(code) => return Ok(Opened::Elsewhere(code)),
+        Begun::Member(group) => group,
+    };
+    let device = open_device_in(group, options.compute.device, config.num_threads)?;
+    Ok(Opened::Here(device))
+}
+
+/// Where a command runs.
+enum Opened {
+    /// In this process.
+    Here(Device),
+    /// In processes that this one has started, and that have ended.
+    Elsewhere(std::process::ExitCode),
 }
 
 /// Opens the device that was asked for, and says what it is.
-fn open_device(wish: DeviceChoice, num_threads: Option<usize>) -> Result<Device> {
-    let device = Device::open(wish, num_threads).map_err(TrainError::from)?;
+fn open_device(wish: DeviceArgument, num_threads: Option<usize>) -> Result<Device> {
+    open_device_in(Group::alone(), wish, num_threads)
+}
+
+/// The same as one of several processes.
+fn open_device_in(
+    group: Group,
+    wish: DeviceArgument,
+    num_threads: Option<usize>,
+) -> Result<Device> {
+    let device = processes::open_device(group, wish, num_threads)?;
     for line in device.describe() {
         tell(&line);
     }
     Ok(device)
+}
+
+/// One process, and more cards than it uses.
+fn tell_of_other_cards(device: &Device) {
+    let num_cards = cuda::count().unwrap_or(0);
+    if device.is_gpu() && device.group().size() == 1 && num_cards > 1 {
+        tell(&format!(
+            "{num_cards} GPUs are here and one is used: --processes {num_cards} uses them all"
+        ));
+    }
 }

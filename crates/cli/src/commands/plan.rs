@@ -16,9 +16,10 @@ use holdall_train::planned_run::{PlanReport, PlannedRun};
 use holdall_train::prepare::Prepared;
 use holdall_train::setup::{Setup, show_budget};
 use holdall_train::site::Site;
+use holdall_train::traffic::Traffic;
 
 use crate::arguments::RunOptions;
-use crate::commands::open_device_for;
+use crate::commands::open_device;
 use crate::commands::plan_chart::{Chart, Point};
 use crate::failure;
 use crate::screen::{columns, print, print_json, table, tell};
@@ -40,8 +41,51 @@ pub struct PlanArguments {
     /// Plans for a card that is not here, such as rtx-4060, by its published rates; `list` prints every card
     #[arg(long, value_name = "CARD", conflicts_with = "device")]
     pub gpu: Option<String>,
+    /// What each process sends to the others, such as 50GB/s or 400Gbit/s: the step's time with that
+    #[arg(long, value_name = "RATE", requires = "processes", value_parser = bandwidth)]
+    pub bandwidth: Option<f64>,
     #[command(flatten)]
     pub options: RunOptions,
+}
+
+/// Bytes a second.
+fn bandwidth(text: &str) -> Result<f64, String> {
+    let units = [
+        ("Gbit/s", 1e9 / 8.0),
+        ("GB/s", 1e9),
+        ("GiB/s", (1u64 << 30) as f64),
+        ("MB/s", 1e6),
+    ];
+    let found = units.iter().find_map(|(unit, bytes)| {
+        let number: f64 = text.strip_suffix(unit)?.trim().parse().ok()?;
+        (number.is_finite() && number > 0.0).then_some(number * bytes)
+    });
+    found.ok_or_else(|| "expected a rate such as 50GB/s or 400Gbit/s".to_owned())
+}
+
+/// How a step is divided.
+#[derive(Clone, Copy)]
+struct Among {
+    /// Samples of the whole step.
+    effective_batch: usize,
+    count: usize,
+    bandwidth: Option<f64>,
+}
+
+impl Among {
+    /// Makes a setup that of one of the processes asked for.
+    fn new(arguments: &PlanArguments, setup: &mut Setup) -> Result<Among> {
+        let count = arguments.options.processes.processes.unwrap_or(1);
+        let effective_batch = match count {
+            1 => setup.request.samples_per_step().map_err(TrainError::from)?,
+            _ => setup.share_among(count)?,
+        };
+        Ok(Among {
+            effective_batch,
+            count,
+            bandwidth: arguments.bandwidth,
+        })
+    }
 }
 
 /// In the place of a card's name: all of them.
@@ -58,12 +102,19 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     };
     let config = arguments.options.config(&arguments.target)?;
     if let Some(card) = card {
-        return for_card(json, &config, card);
+        return for_card(&arguments, &config, card);
     }
-    let device = open_device_for(&config, arguments.options.compute.device)?;
+    // A plan for several processes is made by one.
+    config.validate()?;
+    let device = open_device(arguments.options.compute.device, config.num_threads)?;
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
-    if config.data.train.is_some() {
+    let is_alone = arguments
+        .options
+        .processes
+        .processes
+        .is_none_or(|count| count == 1);
+    if config.data.train.is_some() && is_alone {
         let planned = PlannedRun::new(config.clone(), device, None, Choosing::Predicted);
         let planned = fitting(json, kind, planned)?;
         for note in &planned.prepared.notes {
@@ -71,29 +122,46 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
         }
         let setup = &planned.prepared.setup;
         let site = Site::Here(&planned.device);
-        return tell_plan(json, &config.model, setup, &planned.plan, site);
+        let among = Among {
+            effective_batch: planned.plan.effective_batch,
+            count: 1,
+            bandwidth: None,
+        };
+        return tell_plan(json, &config.model, setup, &planned.plan, (site, among));
     }
-    let setup = Setup::without_data(&config, &device)?;
+    let mut setup = match config.data.train {
+        Some(_) => Prepared::new(&config, &device)?.setup,
+        None => Setup::without_data(&config, &device)?,
+    };
+    let among = Among::new(&arguments, &mut setup)?;
     let plan = fitting(json, kind, setup.plan(&device, 0, Choosing::Predicted))?;
-    tell_plan(json, &config.model, &setup, &plan, Site::Here(&device))
+    let site = Site::Here(&device);
+    tell_plan(json, &config.model, &setup, &plan, (site, among))
 }
 
 /// Plans for a card that is not here.
-fn for_card(json: bool, config: &RunConfig, card: &'static Card) -> Result<ExitCode> {
+fn for_card(
+    arguments: &PlanArguments,
+    config: &RunConfig,
+    card: &'static Card,
+) -> Result<ExitCode> {
     config.validate()?;
+    let json = arguments.options.output.json;
     let site = Site::Card(card);
     if config.data.train.is_some() {
         let mut prepared = Prepared::new(config, site)?;
+        let among = Among::new(arguments, &mut prepared.setup)?;
         let planned = prepared.plan_for_card(card);
         for note in &prepared.notes {
             tell(note);
         }
         let plan = fitting(json, card.name, planned)?;
-        return tell_plan(json, &config.model, &prepared.setup, &plan, site);
+        return tell_plan(json, &config.model, &prepared.setup, &plan, (site, among));
     }
-    let setup = Setup::without_data(config, site)?;
+    let mut setup = Setup::without_data(config, site)?;
+    let among = Among::new(arguments, &mut setup)?;
     let plan = fitting(json, card.name, setup.plan(site, 0, Choosing::Predicted))?;
-    tell_plan(json, &config.model, &setup, &plan, site)
+    tell_plan(json, &config.model, &setup, &plan, (site, among))
 }
 
 /// How far the numbers may be trusted.
@@ -171,7 +239,7 @@ fn tell_plan(
     model: &str,
     setup: &Setup,
     plan: &Plan,
-    site: Site<'_>,
+    (site, among): (Site<'_>, Among),
 ) -> Result<ExitCode> {
     for note in &setup.notes {
         tell(note);
@@ -184,6 +252,16 @@ fn tell_plan(
         let report = PlanReport::new(plan, site, setup.budget_bytes);
         let mut report = serde_json::to_value(&report)?;
         let sizes = sizes_json(&setup.plan_other_sizes(site));
+        if let (Some(report), Some(traffic)) = (report.as_object_mut(), Traffic::of(&plan.step)) {
+            let mut exchange = serde_json::to_value(traffic)?;
+            exchange["sent_bytes"] = traffic.sent_bytes().into();
+            if let Some(rate) = among.bandwidth {
+                exchange["bytes_per_second"] = rate.into();
+                exchange["ms"] = (1e3 * traffic.seconds(rate)).into();
+            }
+            report.insert("effective_batch".to_owned(), among.effective_batch.into());
+            report.insert("exchange".to_owned(), exchange);
+        }
         if let (Some(report), false) = (report.as_object_mut(), sizes.is_empty()) {
             report.insert("sizes".to_owned(), sizes.into());
         }
@@ -200,13 +278,13 @@ fn tell_plan(
         }
         print_json(&report)?;
     } else {
-        print(&teach(model, setup, plan, site))?;
+        print(&teach(model, setup, plan, (site, among)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The plan for people.
-fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
+fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Among)) -> String {
     let chosen = &plan.chosen;
     let mut text = String::new();
     let place = match site {
@@ -226,13 +304,17 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, site: Site<'_>) -> String {
         None => "no budget known".to_owned(),
     };
     text.push_str(&format!("{model} {place}, {budget}\n"));
-    text.push_str(&batch_lines(setup, plan, false));
+    let divided = (among.effective_batch, among.count);
+    text.push_str(&batch_lines(setup, plan, false, divided));
     if setup.step.lora.is_some() || !setup.step.frozen.is_empty() {
         let count = ParameterCount::of(&plan.step.graph);
         text.push_str(&format!("{}\n", count.describe()));
     }
     text.push_str(&format!("\nChosen: {}\n", sentence(chosen)));
     text.push_str(&memory_line(setup, chosen));
+    if let Some(traffic) = Traffic::of(&plan.step) {
+        text.push_str(&traffic_lines(&traffic, chosen.step_ms, among.bandwidth));
+    }
     text.push('\n');
     text.push_str(&breakdown(chosen));
     text.push_str(&host_line(chosen, &plan.alternatives));
@@ -371,8 +453,13 @@ fn sizes_json(sizes: &Sizes) -> Vec<serde_json::Value> {
 }
 
 /// The lines that people look for in a log.
-fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
+fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool, processes: (usize, usize)) -> String {
     let chosen = &plan.chosen;
+    let (effective_batch, count) = processes;
+    let among = match count {
+        1 => String::new(),
+        _ => format!("{count} processes x "),
+    };
     let why = match (
         setup.request.batch_size,
         setup.request.gradient_accumulation,
@@ -383,13 +470,53 @@ fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool) -> String {
         (None, None) => "chosen",
     };
     format!(
-        "{}\nEffective batch size: {} ({} x {})\nBatch size: {} ({why})\n",
+        "{}\nEffective batch size: {} ({among}{} x {})\nBatch size: {} ({why})\n",
         setup.step.task.describe_weights(),
-        plan.effective_batch,
+        effective_batch,
         chosen.choice.batch_size,
         chosen.choice.gradient_accumulation,
         chosen.choice.batch_size,
     )
+}
+
+/// Rates of what processes are usually connected by, each way and each process.
+const USUAL_RATES: [(&str, f64); 3] = [
+    ("NVLink of an H100 or H200, 450 GB/s", 450e9),
+    ("400 Gbit/s for each card, 50 GB/s", 50e9),
+    ("10 Gbit/s, 1.25 GB/s", 1.25e9),
+];
+
+/// What the processes say to each other, and what that adds to a step.
+fn traffic_lines(traffic: &Traffic, step_ms: f64, bandwidth: Option<f64>) -> String {
+    let mut text = format!(
+        "Exchange: {} of gradients and {} of features a step; each process sends {}\n",
+        show_bytes(traffic.reduced_bytes),
+        show_bytes(traffic.gathered_bytes),
+        show_bytes(traffic.sent_bytes())
+    );
+    if traffic.owned_bytes > 0 {
+        let weights = show_bytes(traffic.owned_bytes);
+        text.push_str(&format!(
+            "  {weights} of weights among them, from the process that has updated them\n"
+        ));
+    }
+    let line = |what: &str, rate: f64| {
+        let ms = 1e3 * traffic.seconds(rate);
+        format!(
+            "  at {what}: {} where nothing of it hides behind the backward pass, {} a step in all\n",
+            show_time(ms),
+            show_time(step_ms + ms)
+        )
+    };
+    match bandwidth {
+        Some(rate) => text.push_str(&line(&format!("{:.2} GB/s", rate / 1e9), rate)),
+        None => {
+            for (what, rate) in USUAL_RATES {
+                text.push_str(&line(what, rate));
+            }
+        }
+    }
+    text
 }
 
 fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
@@ -407,7 +534,9 @@ fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
 /// The plan as `train` says it before it begins.
 pub fn short(planned: &PlannedRun) -> String {
     let (setup, plan) = (&planned.prepared.setup, &planned.plan);
-    let mut text = batch_lines(setup, plan, planned.is_resumed());
+    let split = &planned.split;
+    let among = (split.effective_batch, split.processes);
+    let mut text = batch_lines(setup, plan, planned.is_resumed(), among);
     text.push_str(&format!("Plan: {}\n", sentence(&plan.chosen)));
     text.push_str(&memory_line(setup, &plan.chosen));
     if let Some(better) = &plan.suggestion {

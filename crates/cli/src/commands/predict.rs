@@ -3,9 +3,14 @@
 mod classify;
 mod clip;
 mod clip_files;
+mod contact_sheet;
+mod inputs;
 mod mask_files;
+mod search;
 mod segment;
 mod video_text;
+
+pub(super) use self::inputs::{as_samples, pictures_under};
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,9 +19,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::Args;
 use holdall_data::DataConfig;
-use holdall_data::folder::{EXTENSIONS, is_picture};
 use holdall_data::loader::{self, Loader};
-use holdall_data::samples::{Samples, SamplesBuilder};
+use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
 use holdall_train::TrainError;
 use holdall_train::loader_budget::Reading;
@@ -27,7 +31,8 @@ use holdall_train::task::Task;
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::{InferenceOptions, OutputOptions, TileOptions};
+use self::inputs::Inputs;
+use crate::arguments::{InferenceOptions, OutputOptions, TileOptions, at_least_one};
 use crate::array_file;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
@@ -40,7 +45,9 @@ use crate::stop;
                   holdall predict runs/cars photo.jpg folder-of-photos\n  \
                   holdall predict runs/cars photo.jpg --labels \"red car,blue car\" --template \"a photo of a {}\"\n  \
                   holdall predict runs/cars photos --features features.npy\n  \
-                  holdall predict runs/cars photos --csv predictions.csv\n  \
+                  holdall predict runs/cars photos.csv --csv predictions.csv\n  \
+                  holdall predict runs/cars --texts queries.txt --search photos --top 10 --sheet found.html\n  \
+                  holdall predict runs/cars --texts queries.txt --text-features texts.npy\n  \
                   holdall predict runs/vessels photos --out masks --overlays\n  \
                   holdall predict runs/clips folder-of-clips --beams 4 --csv captions.csv\n  \
                   holdall predict runs/clips folder-of-clips --find \"a red ball moves left\"\n\n\
@@ -49,23 +56,28 @@ pub struct PredictArguments {
     /// The folder of a run, or a model folder
     #[arg(value_name = "RUN|MODEL")]
     pub model: String,
-    /// Pictures, or folders of pictures; for a video-text model clips, or folders of clips
-    #[arg(value_name = "IMAGES", required = true)]
+    /// Pictures, folders of pictures, or a CSV that lists them; for a video-text model clips, folders of clips, or a CSV
+    #[arg(value_name = "IMAGES", required_unless_present = "texts")]
     pub images: Vec<PathBuf>,
     /// Labels that need no training: pictures are compared with captions made of them
     #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
     pub labels: Vec<String>,
-    /// The caption of a label
+    /// The same from a file, a label a line
     #[arg(
         long,
-        value_name = "TEXT",
-        default_value = "a photo of a {}",
-        requires = "labels"
+        alias = "labels_file",
+        value_name = "FILE",
+        conflicts_with = "labels"
     )]
+    pub labels_file: Option<PathBuf>,
+    /// The caption of a label
+    #[arg(long, value_name = "TEXT", default_value = "a photo of a {}")]
     pub template: String,
-    /// Labels to print for each picture
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub top: usize,
+    /// Labels to print for each picture, or pictures for each text of a search [default: 3; of a search, 10]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub top: Option<usize>,
+    #[command(flatten)]
+    pub search: search::SearchOptions,
     /// Writes the pictures' features to FILE.npy or FILE.safetensors
     #[arg(long, value_name = "FILE")]
     pub features: Option<PathBuf>,
@@ -177,9 +189,20 @@ impl Job<'_> {
     }
 }
 
-pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
-    if let Some(path) = &arguments.features {
-        array_file::check_name(path)?;
+impl PredictArguments {
+    /// Labels to tell for each picture.
+    fn top_labels(&self) -> usize {
+        self.top.unwrap_or(3)
+    }
+}
+
+pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
+    for path in [&arguments.features, &arguments.search.text_features] {
+        path.iter()
+            .try_for_each(|path| array_file::check_name(path))?;
+    }
+    if let Some(path) = &arguments.labels_file {
+        arguments.labels = inputs::lines_of(path, "--labels-file", "a label")?;
     }
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
@@ -197,13 +220,16 @@ pub fn run(arguments: PredictArguments) -> Result<ExitCode> {
         ))
         .into());
     }
+    if arguments.search.texts.is_some() {
+        return search::run(&arguments, &device, budget_bytes, &saved);
+    }
     if let Saved::VideoText(saved) = &saved {
         return video_text::run(&arguments, &device, budget_bytes, saved);
     }
     arguments.clips.refuse(&arguments.model)?;
-    let paths = pictures_under(&arguments.images)?;
+    let Inputs { samples, paths } = inputs::pictures(&arguments.images)?;
     let job = Job {
-        samples: Arc::new(as_samples(&paths)),
+        samples,
         arguments: &arguments,
         device: &device,
         budget_bytes,
@@ -238,11 +264,7 @@ fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<Ex
         tell(&format!("{} x {width} features: {path}", all.len()));
     }
     if let Some(path) = &arguments.csv {
-        let text = as_csv(all)?;
-        stop::whole(|| holdall_files::write_whole(path, &text)).map_err(|cause| {
-            let path = path.display();
-            anyhow::anyhow!("{path}: {cause}\nhint: choose another file for --csv")
-        })?;
+        write_file(path, "--csv", &as_csv(all)?)?;
         tell(&format!("{} predictions: {}", all.len(), path.display()));
     }
     if arguments.output.json {
@@ -261,6 +283,14 @@ fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<Ex
     Ok(match skipped.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(failure::FOUND),
+    })
+}
+
+/// Writes a file that an option names, whole or not at all.
+fn write_file(path: &Path, option: &str, contents: &[u8]) -> Result<()> {
+    stop::whole(|| holdall_files::write_whole(path, contents)).map_err(|cause| {
+        let path = path.display();
+        anyhow::anyhow!("{path}: {cause}\nhint: choose another file for {option}")
     })
 }
 
@@ -286,58 +316,6 @@ fn as_csv(predictions: &[Prediction]) -> Result<Vec<u8>> {
         }
     }
     Ok(rows.into_inner()?)
-}
-
-/// Files as named, and the pictures in folders, sorted.
-pub(super) fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    files_under(named, is_picture)
-}
-
-/// The same with another idea of what the names of pictures are.
-fn files_under(named: &[PathBuf], is_picture: fn(&str) -> bool) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders: Vec<PathBuf> = Vec::new();
-    for path in named {
-        match path.is_dir() {
-            true => folders.push(path.clone()),
-            false => found.push(path.clone()),
-        }
-    }
-    let mut in_folders = Vec::new();
-    while let Some(folder) = folders.pop() {
-        let unreadable = |cause| {
-            TrainError::Config(format!(
-                "{}: {cause}\nhint: check the path",
-                folder.display()
-            ))
-        };
-        for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
-            let path = entry.map_err(unreadable)?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if is_picture(&path.to_string_lossy()) {
-                in_folders.push(path);
-            }
-        }
-    }
-    in_folders.sort();
-    found.extend(in_folders);
-    if found.is_empty() {
-        return Err(TrainError::Config(format!(
-            "found no pictures in what was named\nhint: files, or folders with {}",
-            EXTENSIONS.join(", ")
-        ))
-        .into());
-    }
-    Ok(found)
-}
-
-pub(super) fn as_samples(paths: &[PathBuf]) -> Samples {
-    let mut samples = SamplesBuilder::new(PathBuf::new());
-    for (row, path) in paths.iter().enumerate() {
-        samples.push(&path.to_string_lossy(), Some(""), row as u32);
-    }
-    samples.finish(Vec::new())
 }
 
 fn left_out(paths: &[PathBuf], skipped: &loader::Skipped) -> Skipped {

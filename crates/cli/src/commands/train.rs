@@ -8,14 +8,15 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use holdall_device::Device;
+use holdall_processes::Group;
 use holdall_train::TrainError;
-use holdall_train::checkpoint::Checkpoint;
 use holdall_train::config::RunConfig;
 use holdall_train::disk_space::DiskSpace;
 use holdall_train::diverged::Diverged;
 use holdall_train::failure_file::FailureFile;
 use holdall_train::plan_race::Choosing;
 use holdall_train::planned_run::PlannedRun;
+use holdall_train::processes;
 use holdall_train::report::Outcome;
 use holdall_train::resume;
 use holdall_train::run_folder::{RunFolder, next_free};
@@ -23,7 +24,7 @@ use holdall_train::sealed_config;
 use holdall_train::tasks;
 use holdall_train::trainer::{End, Trainer};
 
-use crate::commands::{open_device_for, plan, report};
+use crate::commands::{Opened, open_device_for, plan, report, tell_of_other_cards};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 use crate::watch::{self, Watcher};
@@ -32,10 +33,14 @@ pub use self::arguments::TrainArguments;
 
 pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
     let request = TrainRequest::new(&arguments)?;
-    let device = open_device_for(&request.config, arguments.options.compute.device)?;
+    let device = match open_device_for(&request.config, &arguments.options)? {
+        Opened::Here(device) => device,
+        Opened::Elsewhere(code) => return Ok(code),
+    };
+    tell_of_other_cards(&device);
     let outcome = train(request, device, arguments.options.output.json)?;
     Ok(match outcome {
-        Outcome::Finished(_) | Outcome::NothingToDo => ExitCode::SUCCESS,
+        Outcome::Finished(_) | Outcome::FinishedByFirst | Outcome::NothingToDo => ExitCode::SUCCESS,
         Outcome::Interrupted { .. } => stop::exit_code(),
     })
 }
@@ -136,13 +141,27 @@ impl TrainRequest {
     }
 }
 
+impl TrainRequest {
+    /// The first process chose the folder of the run.
+    fn take_folder_of_first(&mut self, group: &Group) -> Result<()> {
+        if group.size() > 1 {
+            (self.out, self.config.out) =
+                processes::paths_of_first(group, &self.out, &self.config.out)?;
+        }
+        Ok(())
+    }
+}
+
 pub(super) fn is_yaml(target: &str) -> bool {
     let extension = Path::new(target).extension();
     extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
 }
 
-/// Plans, trains and tells.
-pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
+/// Plans, trains and tells; of several processes the first alone writes.
+pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
+    let group = device.group().clone();
+    let is_first = group.rank() == 0;
+    request.take_folder_of_first(&group)?;
     let TrainRequest {
         config,
         out,
@@ -151,11 +170,11 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
         notes,
     } = request;
     let (held, checkpoint) = if resume {
-        let folder = RunFolder::open(&out)?;
-        let checkpoint = Checkpoint::newest(&folder)?;
-        (Some(folder), checkpoint)
+        processes::open_run(&group, &out)?
     } else {
-        RunFolder::check_free(&out)?;
+        if is_first {
+            RunFolder::check_free(&out)?;
+        }
         (None, None)
     };
     let of_checkpoint = checkpoint.iter().flat_map(|checkpoint| &checkpoint.notes);
@@ -168,8 +187,9 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
     let choosing = Choosing::Measured(&mut say);
     let planned =
         PlannedRun::new_unless(&stop::requests().stop, config, device, checkpoint, choosing);
-    let Some(planned) = plan::fitting(json, kind, planned)? else {
+    let Some(planned) = plan::fitting(json && is_first, kind, planned)? else {
         tell("Stopped before the first step: nothing was written");
+        group.fail("stopped before the first step");
         let (step, total) = (begun_at.unwrap_or(0), 0);
         return Ok(Outcome::Interrupted { step, total });
     };
@@ -182,22 +202,24 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
         tell(note);
     }
     tell(plan::short(&planned).trim_end());
-    for line in disk_space(&planned, &out)? {
-        tell(&line);
+    if is_first {
+        for line in disk_space(&planned, &out)? {
+            tell(&line);
+        }
     }
     // Until here nothing was written: a signal ends the process at once, whatever it reads or plans.
     let _orderly = stop::orderly(
         "Saving and stopping at the next micro-batch; Ctrl-C once more stops at once, without saving",
     );
     let folder = match held {
-        Some(folder) => folder,
-        None => RunFolder::create(&out)?,
+        None if is_first => Some(RunFolder::create(&out)?),
+        held => held,
     };
     tell(&format!("Run folder: {}", out.display()));
     let command: Vec<String> = std::env::args_os()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let failure = FailureFile::new(&planned, &out, command.clone());
+    let failure = is_first.then(|| FailureFile::new(&planned, &out, command.clone()));
     let begun = failing_into(&failure, || {
         match Trainer::begin(planned, folder, &mut say) {
             // What was asked for and cannot be had is no failure of the run.
@@ -206,19 +228,19 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
         }
     });
     let mut trainer = begun??;
-    match (trainer.end(), begun_at) {
+    match (trainer.end()?, begun_at) {
         (End::Complete(summary), _) => {
             tell(&format!(
                 "The run is complete: step {} of {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
                 trainer.steps_done(),
                 trainer.planned().total_steps()
             ));
-            if !out.join("report.html").exists() {
+            if is_first && !out.join("report.html").exists() {
                 // Ended after the run and before its report.
                 drop(trainer);
                 report::write_beside(&out);
             }
-            if json {
+            if json && is_first {
                 print(&summary)?;
             }
             return Ok(Outcome::NothingToDo);
@@ -234,21 +256,29 @@ pub fn train(request: TrainRequest, device: Device, json: bool) -> Result<Outcom
         (_, None) => {}
     }
     // The plan may be another since its memory was reserved.
-    let failure = FailureFile::new(trainer.planned(), &out, command);
+    let failure = is_first.then(|| FailureFile::new(trainer.planned(), &out, command));
     if tensorboard {
         failing_into(&failure, || Ok(trainer.write_tensorboard()?))?;
     }
-    let mut watcher = Watcher::new(&trainer);
+    let mut watcher = is_first.then(|| Watcher::new(&trainer));
     let outcome = failing_into(&failure, || {
-        let outcome = trainer.run(stop::requests(), &mut |event| watcher.tell(event));
-        watcher.finish();
+        let outcome = trainer.run(stop::requests(), &mut |event| {
+            if let Some(watcher) = &mut watcher {
+                watcher.tell(event);
+            }
+        });
+        watcher.iter().for_each(Watcher::finish);
         Ok(outcome?)
     });
     // Its memory goes back first: what a report takes is no part of the plan.
     drop(trainer);
-    report::write_beside(&out);
+    if is_first {
+        report::write_beside(&out);
+    }
     let outcome = outcome?;
-    watch::tell_outcome(&outcome, &out);
+    if is_first {
+        watch::tell_outcome(&outcome, &out);
+    }
     if let (true, Outcome::Finished(summary)) = (json, &outcome) {
         print_json(summary)?;
     }
@@ -283,9 +313,10 @@ fn folder_bytes(folder: &Path) -> u64 {
 }
 
 /// Does a part of a run; where that fails, `failure.json` says how.
-fn failing_into<T>(failure: &FailureFile, work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn failing_into<T>(failure: &Option<FailureFile>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let save = |error: &str, diverged: Option<&Diverged>| {
-        if let Some(path) = failure.write(error, diverged) {
+        let written = failure.as_ref().map(|file| file.write(error, diverged));
+        if let Some(path) = written.flatten() {
             tell(&format!("What led to it: {}", path.display()));
         }
     };

@@ -14,7 +14,7 @@ use holdall_train::setup::Setup;
 use holdall_train::verify::{Certificate, Split, usual_splits, verify};
 
 use crate::arguments::RunOptions;
-use crate::commands::open_device_for;
+use crate::commands::{Opened, open_device_for};
 use crate::failure;
 use crate::screen::{print, print_json, progress, table, tell};
 
@@ -48,7 +48,10 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     if config.precision == Precision::Auto {
         config.precision = Precision::F32;
     }
-    let device = open_device_for(&config, arguments.options.compute.device)?;
+    let device = match open_device_for(&config, &arguments.options)? {
+        Opened::Here(device) => device,
+        Opened::Elsewhere(code) => return Ok(code),
+    };
     // With data, what is certified is what `train` computes: its heads, its tokens.
     let setup = match config.data.train {
         Some(_) => Prepared::new(&config, &device)?.setup,
@@ -69,7 +72,9 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         ))
         .into());
     }
-    let splits = splits(&arguments, &setup, effective_batch);
+    // Each process splits its share.
+    let share = effective_batch.div_ceil(device.group().size());
+    let splits = splits(&arguments, &setup, share);
     let checked = match arguments.plain_accumulation {
         true => task.with_plain_accumulation().ok_or_else(|| {
             TrainError::Config(format!(
@@ -94,6 +99,9 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         print_json(&json)?;
     }
     let certificate = verified?;
+    if device.group().rank() > 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
     if arguments.options.output.json {
         print_json(&certificate)?;
     } else {

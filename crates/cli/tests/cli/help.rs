@@ -2,7 +2,7 @@
 
 use crate::typed::{DONE, holdall};
 
-const COMMANDS: [&str; 25] = [
+const COMMANDS: [&str; 28] = [
     "",
     "demo",
     "train",
@@ -10,6 +10,9 @@ const COMMANDS: [&str; 25] = [
     "verify",
     "eval",
     "predict",
+    "export",
+    "model",
+    "model get",
     "retrieval",
     "caption-scores",
     "report",
@@ -31,11 +34,13 @@ const COMMANDS: [&str; 25] = [
 ];
 
 /// Examples of these name the reader's own files, write to the shell's, or train for minutes; other tests run such lines.
-const OWN_FILES: [&str; 12] = [
+const OWN_FILES: [&str; 14] = [
     "demo",
     "train",
     "eval",
     "predict",
+    "export",
+    "model",
     "retrieval",
     "caption-scores",
     "report",

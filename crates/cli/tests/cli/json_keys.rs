@@ -132,6 +132,28 @@ fn bench_clip() {
     }
 }
 
+#[test]
+fn every_bench_takes_json() {
+    let jobs = [
+        "clip",
+        "classify",
+        "segment",
+        "video-text",
+        "loader",
+        "captions",
+        "retrieval",
+    ];
+    for job in jobs {
+        let help = holdall(&format!("bench {job} --help")).exits(DONE).stdout;
+        assert!(help.contains("\n      --json\n"), "bench {job}\n{help}");
+    }
+    let ranked = "bench retrieval --queries 20 --gallery 10 --repeat 1 --device cpu";
+    for json in ["", " --json"] {
+        let bench = holdall(&format!("{ranked}{json}")).exits(DONE).json();
+        assert_has(&bench, &["queries", "gallery", "ms", "peak_bytes"]);
+    }
+}
+
 /// Beside its PyTorch script, whose names for the options are accepted.
 #[test]
 fn bench_segment() {

@@ -57,7 +57,7 @@ fn the_demo_of_segmentation_says_what_a_threshold_finds() {
         "the best single threshold of the same pictures (",
         "): Dice ",
         "report.html",
-        "holdall predict ",
+        " predict ",
     ] {
         assert!(answer.stderr.contains(part), "{part}\n{}", answer.stderr);
     }

@@ -9,7 +9,7 @@ use super::*;
 use crate::allowance::Allowance;
 use crate::config::{Augment, ClipStart, DataConfig, Decode, ShortClips, Stride, Validation};
 use crate::error::DataError;
-use crate::loader::{Course, Loaded, Loader, RowFormat, View, Workers};
+use crate::loader::{Course, Loaded, Loader, RowFormat, Share, View, Workers};
 use crate::moving_shapes::{self, ClipFormat, MovingShapesConfig};
 use crate::picture::{CHANNELS, FrameView, Framing, Limits, Occasion, Scratch};
 use crate::samples::{Samples, SamplesBuilder};
@@ -379,7 +379,11 @@ fn the_loader_counts_frames_and_skips_broken_clips() {
     let allowance = Allowance::new(2 * cost.bytes);
     let format = RowFormat::from(masked.clone());
     let mut loader = Loader::new(rows, format, Workers::exactly(2, 2), allowance.clone()).unwrap();
-    loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
+    loader.begin(
+        Arc::clone(&samples),
+        Course::Once(Share::default()),
+        View::Evaluation,
+    );
     let mut batch = Loaded::default();
     loader.next(4, &mut batch);
     assert_eq!(batch.samples, [0, 2]);

@@ -14,6 +14,14 @@ pub(super) struct Times {
     pub pictures: u64,
 }
 
+impl Times {
+    /// Adds a picture that a worker has read, or could not.
+    pub fn count(&mut self, seconds: f64) {
+        self.busy += seconds;
+        self.pictures += 1;
+    }
+}
+
 /// Who waited for whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Waits {

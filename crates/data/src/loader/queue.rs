@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::pace::Times;
-use super::stream::{Course, Cursor, Next, Place, Stream};
+use super::stream::{Course, Place, Stream};
 use super::{Loaded, PictureFormat, RowFormat, Skipped, View, seconds_since};
 use crate::allowance::Allowance;
 use crate::error::DataError;
@@ -29,15 +29,18 @@ pub(super) struct Pass {
 }
 
 enum Outcome<R> {
-    Good(R, Frames),
-    Bad(Option<DataError>),
+    /// The sample that was read.
+    Good(u32, R, Frames),
+    /// Neither the picture of the place nor one that could stand in for it can be read.
+    Missing,
     Panicked(Box<dyn Any + Send>),
 }
 
-/// A place in the queue: empty while it is being read.
+/// A place in the queue: without an outcome while it is being read.
 struct Ticket<R> {
-    place: Place,
     outcome: Option<Outcome<R>>,
+    /// What was tried for it in vain.
+    skipped: Vec<Skipped>,
 }
 
 /// Something to read, and where to.
@@ -59,9 +62,7 @@ struct State<R> {
     queue: VecDeque<Ticket<R>>,
     /// Number of the first ticket in the queue.
     first: u64,
-    /// Tickets that are being read, or were read well.
-    promising: usize,
-    /// Pictures that someone waits for now.
+    /// Places that someone waits for now.
     wanted: usize,
     ahead: usize,
     employed: usize,
@@ -69,7 +70,8 @@ struct State<R> {
     broken: Vec<(Arc<Samples>, HashSet<u32>)>,
     /// The list at hand.
     at: usize,
-    delivered: Cursor,
+    /// Batches of the course that were handed over.
+    delivered: u64,
     times: Times,
     /// Waiting before this moment does not count.
     counted_from: Instant,
@@ -96,13 +98,12 @@ impl<R> Shared<R> {
                 queue: VecDeque::with_capacity(rows.len()),
                 free: rows.into(),
                 first: 0,
-                promising: 0,
                 wanted: 0,
                 ahead,
                 employed,
                 broken: Vec::new(),
                 at: 0,
-                delivered: Cursor::default(),
+                delivered: 0,
                 times: Times::default(),
                 counted_from: Instant::now(),
                 is_closed: false,
@@ -121,17 +122,13 @@ impl<R> Shared<R> {
     pub(super) fn begin(&self, samples: Arc<Samples>, course: Course, pass: Pass) {
         let mut state = self.lock();
         state.course += 1;
-        state.delivered = match course {
-            Course::Once | Course::From { .. } | Course::Drawn { .. } => Cursor::default(),
-            Course::Epochs { from, .. } => from,
-        };
+        state.delivered = 0;
         state.at = state.known(&samples);
         state.stream = Some(Stream::new(samples, course));
         state.pass = Some(pass);
-        state.promising = 0;
         for ticket in std::mem::take(&mut state.queue) {
             state.first += 1;
-            if let Some(Outcome::Good(row, _)) = ticket.outcome {
+            if let Some(Outcome::Good(_, row, _)) = ticket.outcome {
                 state.free.push_back(row);
             }
         }
@@ -170,32 +167,36 @@ impl<R> Shared<R> {
         self.work.notify_all();
     }
 
-    /// Whether so many pictures are read, one behind the other.
-    pub(super) fn has(&self, count: usize) -> bool {
+    /// Whether the next batch of a course of epochs is read.
+    pub(super) fn has_batch(&self) -> bool {
         let state = self.lock();
-        let read = state
-            .queue
-            .iter()
-            .map_while(|ticket| ticket.outcome.as_ref());
-        let good = read.filter(|outcome| matches!(outcome, Outcome::Good(..)));
-        good.take(count).count() == count
+        let Some(places) = state.size_of_batch() else {
+            return false;
+        };
+        let read = state.queue.iter().take(places);
+        read.filter(|ticket| ticket.outcome.is_some()).count() == places
     }
 
-    /// Moves pictures from the head of the queue into `batch`, or as many as there are when it is to `stop`. Returns the seconds that it
-    /// had to wait.
+    /// Moves pictures from the head of the queue into `batch`: those of the next batch, or where there are no batches so many, or as
+    /// many as there are when it is to `stop`. Returns the seconds that it had to wait.
     pub(super) fn collect(&self, count: usize, batch: &mut Loaded<R>, stop: &AtomicBool) -> f64 {
         let began = Instant::now();
         let mut waited = 0.0;
         let mut state = self.lock();
+        let mut open = state.size_of_batch().unwrap_or(count);
+        assert!(
+            open <= count,
+            "a batch of {open} pictures, {count} asked for"
+        );
         loop {
-            let is_full = state.deliver(count, batch);
+            let is_full = state.deliver(&mut open, batch);
             if is_full || stop.load(Ordering::Relaxed) {
                 break;
             }
-            if state.wanted == 0 {
+            state.wanted = open;
+            if state.has_room() {
                 self.work.notify_all();
             }
-            state.wanted = count - batch.rows.len();
             // A file system that hangs rings no bell.
             state = match self.done.wait_timeout(state, BETWEEN_LOOKS) {
                 Ok((state, _)) => state,
@@ -204,7 +205,7 @@ impl<R> Shared<R> {
             waited = seconds_since(began);
         }
         state.wanted = 0;
-        batch.end = state.delivered;
+        state.delivered += 1;
         // What was delivered made room.
         self.work.notify_all();
         waited
@@ -250,23 +251,38 @@ impl<R> Shared<R> {
 
     fn put(&self, job: (u64, u64), outcome: Outcome<R>, seconds: f64) {
         let mut state = self.lock();
-        state.times.busy += seconds;
-        state.times.pictures += 1;
-        let (course, number) = job;
-        // A picture that was read well makes no room for others, unless they wait for how it turns out.
+        state.times.count(seconds);
+        // A picture that was read well makes no room for others.
         let mut makes_room = !matches!(outcome, Outcome::Good(..));
-        if course == state.course {
-            state.settle(number, outcome);
-            makes_room |= state.stream.as_ref().is_some_and(Stream::is_in_doubt);
-        } else if let Outcome::Good(row, _) = outcome {
-            state.free.push_back(row);
-            makes_room = true;
+        match state.ticket(job) {
+            Some(ticket) => ticket.outcome = Some(outcome),
+            None => {
+                if let Outcome::Good(_, row, _) = outcome {
+                    state.free.push_back(row);
+                }
+                makes_room = true;
+            }
         }
         drop(state);
         self.done.notify_all();
         if makes_room {
             self.work.notify_all();
         }
+    }
+
+    /// Moves a place on from a picture that could not be read; whether there is another to try.
+    fn move_on(&self, job: (u64, u64), place: &mut Place, error: DataError, seconds: f64) -> bool {
+        let mut state = self.lock();
+        let sample = place.sample();
+        let Some(ticket) = state.ticket(job) else {
+            return false;
+        };
+        ticket.skipped.push(Skipped { sample, error });
+        let is_another = place.move_on() && state.pass_broken(place);
+        if is_another {
+            state.times.count(seconds);
+        }
+        is_another
     }
 
     /// A row that nothing was read into.
@@ -288,8 +304,32 @@ impl<R> State<R> {
         })
     }
 
+    /// Places of the next batch of a course of epochs.
+    fn size_of_batch(&self) -> Option<usize> {
+        self.stream.as_ref()?.size_of_batch(self.delivered)
+    }
+
+    /// Moves a place on as long as its picture is known to be broken; whether there is one to try.
+    fn pass_broken(&self, place: &mut Place) -> bool {
+        let broken = &self.broken[self.at].1;
+        while broken.contains(&place.sample()) {
+            if !place.move_on() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The ticket of a job, if it is of this course.
+    fn ticket(&mut self, (course, number): (u64, u64)) -> Option<&mut Ticket<R>> {
+        match course == self.course {
+            true => self.queue.get_mut((number - self.first) as usize),
+            false => None,
+        }
+    }
+
     fn has_room(&self) -> bool {
-        !self.free.is_empty() && self.promising < self.wanted + self.ahead
+        !self.free.is_empty() && self.queue.len() < self.wanted + self.ahead
     }
 
     /// Whether the head of the queue is something that the trainer can take, or the course is over.
@@ -300,89 +340,56 @@ impl<R> State<R> {
     }
 
     fn job(&mut self) -> Option<Job<R>> {
-        let (Some(stream), Some(pass)) = (&mut self.stream, &self.pass) else {
-            return None;
-        };
-        loop {
-            if self.free.is_empty() || self.promising >= self.wanted + self.ahead {
-                return None;
-            }
-            let Next::Read(place) = stream.next() else {
+        while self.has_room() {
+            let (Some(stream), Some(pass)) = (&mut self.stream, &self.pass) else {
                 return None;
             };
-            let is_broken = self.broken[self.at].1.contains(&place.sample);
-            let outcome = is_broken.then_some(Outcome::Bad(None));
-            self.queue.push_back(Ticket { place, outcome });
-            if is_broken {
-                stream.settle(false);
-                continue;
-            }
-            self.promising += 1;
-            return Some(Job {
-                course: self.course,
-                number: self.first + self.queue.len() as u64 - 1,
-                place,
-                samples: Arc::clone(stream.samples()),
-                pass: pass.clone(),
-                row: self.free.pop_front()?,
+            let mut place = stream.next()?;
+            let (samples, pass) = (Arc::clone(stream.samples()), pass.clone());
+            let is_there = self.pass_broken(&mut place);
+            self.queue.push_back(Ticket {
+                outcome: (!is_there).then_some(Outcome::Missing),
+                skipped: Vec::new(),
             });
-        }
-    }
-
-    fn settle(&mut self, number: u64, outcome: Outcome<R>) {
-        let is_good = matches!(outcome, Outcome::Good(..));
-        if let Some(stream) = &mut self.stream {
-            stream.settle(is_good);
-        }
-        if !is_good {
-            self.promising -= 1;
-        }
-        // Numbers before the first were of another course.
-        let at = (number - self.first) as usize;
-        self.queue[at].outcome = Some(outcome);
-    }
-
-    /// Moves what is ready into `batch`; whether it has all that it will get.
-    fn deliver(&mut self, count: usize, batch: &mut Loaded<R>) -> bool {
-        while batch.rows.len() < count {
-            let Some(ticket) = self.queue.front_mut() else {
-                let in_flight = self.promising > 0;
-                let at_end = !in_flight && self.stream.as_ref().is_none_or(Stream::is_over);
-                return at_end;
-            };
-            let place = ticket.place;
-            let is_next_epoch = place.epoch != self.delivered.epoch;
-            if is_next_epoch && !batch.rows.is_empty() {
-                return true;
+            if is_there {
+                return Some(Job {
+                    course: self.course,
+                    number: self.first + self.queue.len() as u64 - 1,
+                    place,
+                    samples,
+                    pass,
+                    row: self.free.pop_front()?,
+                });
             }
+        }
+        None
+    }
+
+    /// Moves what is ready into `batch` until no place is open any more; whether it has all that it will get.
+    fn deliver(&mut self, open: &mut usize, batch: &mut Loaded<R>) -> bool {
+        let has_batches = self.size_of_batch().is_some();
+        while *open > 0 {
+            let Some(ticket) = self.queue.front_mut() else {
+                return self.stream.as_ref().is_none_or(Stream::is_over);
+            };
             let Some(outcome) = ticket.outcome.take() else {
                 return false;
             };
+            let skipped = std::mem::take(&mut ticket.skipped);
             self.queue.pop_front();
             self.first += 1;
-            if is_next_epoch {
-                self.delivered = Cursor {
-                    epoch: place.epoch,
-                    ..Cursor::default()
-                };
-            }
+            let broken = &mut self.broken[self.at].1;
+            let is_new = |one: &Skipped| broken.insert(one.sample);
+            batch.skipped.extend(skipped.into_iter().filter(is_new));
             match outcome {
-                Outcome::Good(row, frames) => {
-                    self.promising -= 1;
+                Outcome::Good(sample, row, frames) => {
                     batch.frame_counts.extend(frames);
-                    self.delivered.position = place.position + 1;
-                    self.delivered.given += 1;
                     batch.rows.push(row);
-                    batch.samples.push(place.sample);
+                    batch.samples.push(sample);
+                    *open -= 1;
                 }
-                Outcome::Bad(error) => {
-                    if let Some(error) = error
-                        && self.broken[self.at].1.insert(place.sample)
-                    {
-                        let sample = place.sample;
-                        batch.skipped.push(Skipped { sample, error });
-                    }
-                }
+                // A batch gets smaller; of a list, the next picture follows.
+                Outcome::Missing => *open -= usize::from(has_batches),
                 Outcome::Panicked(panic) => std::panic::resume_unwind(panic),
             }
         }
@@ -406,54 +413,57 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
         path: PathBuf::new(),
     };
     while let Some(job) = shared.take(index, &mut room) {
-        let began = Instant::now();
         let Job {
             course,
             number,
-            place,
+            mut place,
             samples,
             pass,
             mut row,
         } = job;
-        let read = catch_unwind(AssertUnwindSafe(|| {
-            read(
-                &shared.cache,
-                &samples,
-                place,
-                &pass,
-                &mut room,
-                row.as_mut(),
-            )
-        }));
-        let outcome = match read {
-            Ok(Ok(frames)) => Outcome::Good(row, frames),
-            Ok(Err(error)) => {
-                shared.free(row);
-                Outcome::Bad(Some(error))
+        let number = (course, number);
+        let outcome = loop {
+            let began = Instant::now();
+            let read = catch_unwind(AssertUnwindSafe(|| {
+                let cache = &shared.cache;
+                read(cache, &samples, &place, &pass, &mut room, row.as_mut())
+            }));
+            let seconds = seconds_since(began);
+            match read {
+                Ok(Ok(frames)) => {
+                    let sample = place.sample();
+                    break (Outcome::Good(sample, row, frames), seconds);
+                }
+                Ok(Err(error)) => {
+                    if !shared.move_on(number, &mut place, error, seconds) {
+                        shared.free(row);
+                        break (Outcome::Missing, seconds);
+                    }
+                }
+                Err(panic) => break (Outcome::Panicked(panic), seconds),
             }
-            Err(panic) => Outcome::Panicked(panic),
         };
         room.scratch.free_if_wanted();
-        shared.put((course, number), outcome, seconds_since(began));
+        shared.put(number, outcome.0, outcome.1);
     }
 }
 
 fn read(
     cache: &PairCache,
     samples: &Samples,
-    place: Place,
+    place: &Place,
     pass: &Pass,
     room: &mut Room,
     out: &mut [u8],
 ) -> Result<Frames, DataError> {
     let Room { scratch, path } = room;
-    let sample = place.sample as usize;
+    let sample = place.sample() as usize;
     let occasion = match pass.view {
         View::Evaluation => None,
         View::Training { seed } => Some(Occasion {
             seed,
             epoch: place.epoch,
-            sample: u64::from(place.sample),
+            sample: sample as u64,
         }),
     };
     match (&pass.format, occasion) {

@@ -1,58 +1,72 @@
-//! Which picture is read next.
+//! Which picture is read next, and which one takes the place of a picture that cannot be read.
 //!
-//! An epoch of training gives as many pictures as it has samples: its order from the beginning, those left out that cannot
-//! be read, and then its first pictures once more in their place. So the steps of an epoch keep their number and their size,
-//! whatever is broken. Where an epoch is a single step it just gets smaller: the same picture twice in one batch would be its
-//! own negative.
+//! An epoch of training is a table: row `b` is the effective batch `b`, `T` places wide; the last row may be shorter. A place whose
+//! picture cannot be read is taken by the next readable picture below it in its column, from the top again behind the last row:
+//!
+//! ```text
+//! place p of batch b    p, p + T, p + 2T, ... of the epoch's order, round its end
+//! ```
+//!
+//! So the steps of an epoch keep their number and their size, no batch has a picture twice, and whoever reads a place decides without
+//! asking anyone: N processes that take a share of every batch read the batches of one. Where a whole column is broken, as where an
+//! epoch is a single step, the batch just gets smaller.
 
+use std::ops::Range;
 use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
 
 use crate::order::{Order, Sampling};
 use crate::random::{Purpose, Random};
 use crate::samples::Samples;
 
-/// Where a run is in its data: enough to go on from there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cursor {
-    /// Counted from 0.
-    pub epoch: u64,
-    /// Place in the epoch's order that is looked at next; past its end, the order has begun again.
-    pub position: u64,
-    /// Pictures that the epoch has given.
-    pub given: u64,
-}
-
-/// Which part of the order this process takes: every `count`-th sample, from `index` on.
+/// Which part of every batch, or of a list, a process takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
+pub struct Share {
     /// Counted from 0.
-    pub index: usize,
-    /// Processes.
+    pub rank: usize,
+    /// Number of processes.
     pub count: usize,
 }
 
-impl Default for Shard {
+impl Default for Share {
     /// All of it.
-    fn default() -> Shard {
-        Shard { index: 0, count: 1 }
+    fn default() -> Share {
+        Share { rank: 0, count: 1 }
     }
 }
 
-impl Shard {
-    /// How many of the places `start..end` of an order are this process's.
-    pub fn share(&self, start: usize, end: usize) -> usize {
-        let before = |place: usize| (place + self.count - 1 - self.index) / self.count;
-        before(end) - before(start)
+impl Share {
+    /// Its part of so many places. Those of all processes follow each other and are everything; where there are fewer places than
+    /// processes, some have none.
+    pub fn of(&self, places: usize) -> Range<usize> {
+        let start = |rank: usize| (places as u128 * rank as u128 / self.count as u128) as usize;
+        start(self.rank)..start(self.rank + 1)
+    }
+}
+
+/// Where a run is in its data: enough to go on from there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Counted from 0.
+    pub epoch: u64,
+    /// The effective batch of the epoch that is read next, counted from 0.
+    pub batch: u64,
+}
+
+impl Cursor {
+    /// After so many steps, where an epoch has `per_epoch` of them.
+    pub fn after(steps: u64, per_epoch: u64) -> Cursor {
+        Cursor {
+            epoch: steps / per_epoch,
+            batch: steps % per_epoch,
+        }
     }
 }
 
 /// How samples follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
-    /// Each once, in the order of the file.
-    Once,
+    /// Each of a share once, in the order of the file.
+    Once(Share),
     /// Each from this one on, in the order of the file.
     From {
         /// The first.
@@ -64,22 +78,43 @@ pub enum Course {
         count: usize,
         /// Which ones.
         seed: u64,
+        /// The part of those that is read.
+        share: Share,
     },
-    /// Epoch after epoch.
-    Epochs {
-        /// The run's.
-        seed: u64,
-        /// How they are drawn.
-        sampling: Sampling,
-        /// Which of them.
-        shard: Shard,
-        /// Whether an epoch's first pictures stand in for those that cannot be read.
-        goes_round: bool,
-        /// Where to begin.
-        from: Cursor,
-        /// The epoch that there is no more of.
-        until: u64,
-    },
+    /// Epoch after epoch, batch after batch.
+    Epochs(Epochs),
+}
+
+/// A course of training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epochs {
+    /// The run's.
+    pub seed: u64,
+    /// How samples are drawn.
+    pub sampling: Sampling,
+    /// Samples of a whole effective batch.
+    pub batch: usize,
+    /// The part of every batch that is read.
+    pub share: Share,
+    /// Where to begin.
+    pub from: Cursor,
+    /// The epoch that there is no more of.
+    pub until: u64,
+}
+
+impl Epochs {
+    /// Places of a batch of an epoch with so many samples.
+    fn places(&self, num_samples: usize, batch: u64) -> Range<usize> {
+        let start = (batch as usize * self.batch).min(num_samples);
+        start..(start + self.batch).min(num_samples)
+    }
+
+    /// This process's places of it.
+    fn share_of(&self, num_samples: usize, batch: u64) -> Range<usize> {
+        let all = self.places(num_samples, batch);
+        let share = self.share.of(all.len());
+        all.start + share.start..all.start + share.end
+    }
 }
 
 /// `count` of the samples, ascending: each set of that size is equally likely.
@@ -97,142 +132,155 @@ fn drawn(num_samples: usize, count: usize, seed: u64) -> Vec<u32> {
     taken
 }
 
-/// What is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A place of a course, and the picture that is tried for it.
+#[derive(Clone, Debug)]
 pub(super) struct Place {
     pub epoch: u64,
-    pub position: u64,
-    pub sample: u32,
+    order: Arc<[u32]>,
+    home: usize,
+    at: usize,
+    /// How far apart the places of a column are; `None` where nothing stands in.
+    column: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    Read(Place),
-    /// It depends on what is being read.
-    Unknown,
-    End,
+impl Place {
+    pub(super) fn sample(&self) -> u32 {
+        self.order[self.at]
+    }
+
+    /// Goes on to the picture that stands in for the one that cannot be read; whether there is one left.
+    pub(super) fn move_on(&mut self) -> bool {
+        let Some(width) = self.column else {
+            return false;
+        };
+        let below = self.at + width;
+        self.at = match below < self.order.len() {
+            true => below,
+            false => self.at % width,
+        };
+        self.at != self.home
+    }
 }
 
 /// The places of a course, one after the other.
 pub(super) struct Stream {
     samples: Arc<Samples>,
     course: Course,
-    order: Vec<u32>,
     epoch: u64,
-    position: u64,
-    /// Pictures of this epoch that could be read, and those that are being read.
-    good: u64,
-    in_flight: u64,
+    order: Arc<[u32]>,
+    /// Of the order, those that follow; of epochs, those of the batch at hand.
+    places: Range<usize>,
+    /// Of epochs, the batch that comes behind them.
+    next_batch: u64,
+    is_over: bool,
 }
 
 impl Stream {
     pub(super) fn new(samples: Arc<Samples>, course: Course) -> Stream {
+        let all = samples.len() as u32;
         let from = match course {
-            Course::Once | Course::From { .. } | Course::Drawn { .. } => Cursor::default(),
-            Course::Epochs { from, .. } => from,
+            Course::Epochs(epochs) => epochs.from,
+            _ => Cursor::default(),
         };
-        let mut stream = Stream {
+        let (order, places): (Vec<u32>, _) = match course {
+            Course::Once(share) => ((0..all).collect(), share.of(samples.len())),
+            Course::From { first } => ((0..all).collect(), first as usize..samples.len()),
+            Course::Drawn { count, seed, share } => {
+                let order = drawn(samples.len(), count, seed);
+                let places = share.of(order.len());
+                (order, places)
+            }
+            Course::Epochs(epochs) => (order_of(&epochs, from.epoch, &samples), 0..0),
+        };
+        Stream {
             samples,
             course,
-            order: Vec::new(),
             epoch: from.epoch,
-            position: from.position,
-            good: from.given,
-            in_flight: 0,
-        };
-        stream.order = stream.order_of(from.epoch);
-        stream
+            order: order.into(),
+            places,
+            next_batch: from.batch,
+            is_over: false,
+        }
     }
 
     pub(super) fn samples(&self) -> &Arc<Samples> {
         &self.samples
     }
 
-    fn order_of(&self, epoch: u64) -> Vec<u32> {
-        match self.course {
-            Course::Once => (0..self.samples.len() as u32).collect(),
-            Course::From { first } => (first..self.samples.len() as u32).collect(),
-            Course::Drawn { count, seed } => drawn(self.samples.len(), count, seed),
-            Course::Epochs {
-                seed,
-                sampling,
-                shard,
-                ..
-            } => {
-                let order = Order::new(seed, epoch, &self.samples, sampling).into_vec();
-                match shard.count {
-                    1 => order,
-                    count => order.into_iter().skip(shard.index).step_by(count).collect(),
-                }
-            }
+    /// Places of the batch that comes after so many others of this course; `None` where samples are simply counted.
+    pub(super) fn size_of_batch(&self, after: u64) -> Option<usize> {
+        let Course::Epochs(epochs) = self.course else {
+            return None;
+        };
+        let per_epoch = self.samples.len().div_ceil(epochs.batch) as u64;
+        if per_epoch == 0 {
+            return Some(0);
         }
+        let batch = (epochs.from.batch + after) % per_epoch;
+        Some(epochs.share_of(self.samples.len(), batch).len())
     }
 
-    /// Whether this epoch has another place.
-    fn has_place(&self) -> bool {
-        let all = self.order.len() as u64;
-        let goes_round = matches!(
-            self.course,
-            Course::Epochs {
-                goes_round: true,
-                ..
-            }
-        );
-        let is_missing = self.good + self.in_flight < all && self.position < 2 * all;
-        self.position < all || (goes_round && is_missing)
-    }
-
-    fn has_epoch(&self) -> bool {
-        match self.course {
-            Course::Once | Course::From { .. } | Course::Drawn { .. } => false,
-            Course::Epochs { until, .. } => self.epoch + 1 < until && self.good > 0,
-        }
-    }
-
-    /// Whether all was handed out and settled.
+    /// Whether [`Stream::next`] has come to the end.
     pub(super) fn is_over(&self) -> bool {
-        self.in_flight == 0 && !self.has_place() && !self.has_epoch()
+        self.is_over
     }
 
-    /// Whether what comes next depends on what is being read.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.position >= self.order.len() as u64
+    /// The next place; `None` behind the last.
+    pub(super) fn next(&mut self) -> Option<Place> {
+        while self.places.is_empty() {
+            if !self.begin_batch() {
+                self.is_over = true;
+                return None;
+            }
+        }
+        let at = self.places.next()?;
+        Some(Place {
+            epoch: self.epoch,
+            order: Arc::clone(&self.order),
+            home: at,
+            at,
+            column: match self.course {
+                Course::Epochs(epochs) => Some(epochs.batch),
+                _ => None,
+            },
+        })
     }
 
-    /// What to read next. Every place handed out must be [settled](Stream::settle).
-    pub(super) fn next(&mut self) -> Next {
-        let all = self.order.len() as u64;
-        if self.has_place() {
-            let place = Place {
-                epoch: self.epoch,
-                position: self.position,
-                sample: self.order[(self.position % all) as usize],
-            };
-            self.position += 1;
-            self.in_flight += 1;
-            return Next::Read(place);
+    /// Goes on to the next batch, which may have no place for this process; whether there is one.
+    fn begin_batch(&mut self) -> bool {
+        let Course::Epochs(epochs) = self.course else {
+            return false;
+        };
+        let num_samples = self.order.len();
+        let last = num_samples.div_ceil(epochs.batch).saturating_sub(1) as u64;
+        // Of small batches a process may have no place at all.
+        let has_places = [0, last]
+            .iter()
+            .any(|&batch| !epochs.share_of(num_samples, batch).is_empty());
+        if !has_places || self.epoch >= epochs.until {
+            return false;
         }
-        if self.in_flight > 0 {
-            return Next::Unknown;
+        if epochs.places(num_samples, self.next_batch).is_empty() {
+            if self.epoch + 1 >= epochs.until {
+                return false;
+            }
+            self.epoch += 1;
+            self.next_batch = 0;
+            self.order = order_of(&epochs, self.epoch, &self.samples).into();
         }
-        if !self.has_epoch() {
-            return Next::End;
-        }
-        self.epoch += 1;
-        self.order = self.order_of(self.epoch);
-        (self.position, self.good) = (0, 0);
-        self.next()
+        self.places = epochs.share_of(num_samples, self.next_batch);
+        self.next_batch += 1;
+        true
     }
+}
 
-    /// Tells whether a picture could be read.
-    pub(super) fn settle(&mut self, is_good: bool) {
-        self.in_flight -= 1;
-        self.good += u64::from(is_good);
-    }
+fn order_of(epochs: &Epochs, epoch: u64, samples: &Samples) -> Vec<u32> {
+    Order::new(epochs.seed, epoch, samples, epochs.sampling).into_vec()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeSet, HashSet};
     use std::path::PathBuf;
 
     use proptest::prelude::*;
@@ -246,6 +294,45 @@ mod tests {
             builder.push("x.jpg", None, row as u32 + 2);
         }
         Arc::new(builder.finish(Vec::new()))
+    }
+
+    fn epochs(batch: usize, share: Share, from: Cursor) -> Course {
+        Course::Epochs(Epochs {
+            seed: 3,
+            sampling: Sampling::Shuffle,
+            batch,
+            share,
+            from,
+            until: 2,
+        })
+    }
+
+    /// What a process gets of every batch of a course.
+    fn batches(
+        samples: &Arc<Samples>,
+        course: Course,
+        is_bad: impl Fn(u32) -> bool,
+    ) -> Vec<Vec<u32>> {
+        let mut stream = Stream::new(Arc::clone(samples), course);
+        let Course::Epochs(epochs) = course else {
+            panic!("not of epochs");
+        };
+        let per_epoch = samples.len().div_ceil(epochs.batch) as u64;
+        let total = per_epoch * epochs.until - (epochs.from.epoch * per_epoch + epochs.from.batch);
+        let mut found = Vec::new();
+        for after in 0..total {
+            let mut batch = Vec::new();
+            for _ in 0..stream.size_of_batch(after).unwrap() {
+                let mut place = stream.next().unwrap();
+                while is_bad(place.sample()) && place.move_on() {}
+                if !is_bad(place.sample()) {
+                    batch.push(place.sample());
+                }
+            }
+            found.push(batch);
+        }
+        assert!(stream.next().is_none() && stream.is_over());
+        found
     }
 
     #[test]
@@ -264,144 +351,99 @@ mod tests {
             counts.iter().all(|count| (400..600).contains(count)),
             "{counts:?}"
         );
-        let course = Course::Drawn { count: 10, seed: 3 };
-        let mut stream = Stream::new(samples(40), course);
-        let places = good_places(&mut stream, |_| false, 1, 4);
-        let read: Vec<u32> = places.iter().map(|place| place.sample).collect();
+        let mut read = Vec::new();
+        for rank in 0..3 {
+            let share = Share { rank, count: 3 };
+            let course = Course::Drawn {
+                count: 10,
+                seed: 3,
+                share,
+            };
+            let mut stream = Stream::new(samples(40), course);
+            read.extend(std::iter::from_fn(|| stream.next()).map(|place| place.sample()));
+            assert!(stream.is_over());
+        }
         assert_eq!(read, drawn(40, 10, 3));
-        assert!(stream.is_over());
-    }
-
-    fn epochs(from: Cursor, shard: Shard, goes_round: bool) -> Course {
-        Course::Epochs {
-            seed: 3,
-            sampling: Sampling::Shuffle,
-            shard,
-            goes_round,
-            from,
-            until: u64::MAX,
-        }
-    }
-
-    /// The readable places of the first epochs, read `width` at a time.
-    fn good_places(
-        stream: &mut Stream,
-        is_bad: impl Fn(u32) -> bool,
-        epochs: u64,
-        width: usize,
-    ) -> Vec<Place> {
-        let mut good = Vec::new();
-        loop {
-            let mut reading = Vec::new();
-            while reading.len() < width {
-                match stream.next() {
-                    Next::Read(place) => reading.push(place),
-                    Next::Unknown => break,
-                    Next::End => return good,
-                }
-            }
-            for place in reading {
-                if place.epoch >= epochs {
-                    return good;
-                }
-                stream.settle(!is_bad(place.sample));
-                if !is_bad(place.sample) {
-                    good.push(place);
-                }
-            }
-        }
     }
 
     #[test]
-    fn broken_pictures_make_room_for_the_next_in_order() {
+    fn the_next_below_in_its_column_takes_a_broken_pictures_place() {
         let samples = samples(10);
         let order = Order::new(3, 0, &samples, Sampling::Shuffle).into_vec();
-        let bad = [order[1], order[4]];
-        let mut stream = Stream::new(samples, epochs(Cursor::default(), Shard::default(), true));
-        let read = good_places(&mut stream, |sample| bad.contains(&sample), 1, 3);
-        let read: Vec<u32> = read.iter().map(|place| place.sample).collect();
-        let mut expected: Vec<u32> = order
-            .iter()
-            .copied()
-            .filter(|sample| !bad.contains(sample))
-            .collect();
-        expected.extend([order[0], order[2]]);
-        assert_eq!(read, expected);
+        // Batches are 0..4, 4..8 and 8..10.
+        let bad = [order[1], order[5], order[3], order[8]];
+        let course = epochs(4, Share::default(), Cursor::default());
+        let found = batches(&samples, course, |sample| bad.contains(&sample));
+        let at = |places: &[usize]| places.iter().map(|&at| order[at]).collect::<Vec<_>>();
+        assert_eq!(found[0], at(&[0, 9, 2, 7]));
+        assert_eq!(found[1], at(&[4, 9, 6, 7]));
+        assert_eq!(found[2], at(&[0, 9]));
     }
 
     #[test]
-    fn an_epoch_that_is_one_step_gets_smaller() {
-        let mut stream = Stream::new(
-            samples(5),
-            epochs(Cursor::default(), Shard::default(), false),
-        );
-        let read = good_places(&mut stream, |sample| sample == 2, 1, 2);
-        assert_eq!(read.len(), 4);
+    fn an_epoch_that_is_one_step_gets_smaller_and_one_without_pictures_is_empty() {
+        let course = epochs(8, Share::default(), Cursor::default());
+        let found = batches(&samples(5), course, |sample| sample == 2);
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4]);
+        let found = batches(&samples(5), course, |_| true);
+        assert!(found.iter().all(Vec::is_empty));
+        let mut none = Stream::new(samples(0), Course::Once(Share::default()));
+        assert!(none.next().is_none());
     }
 
     #[test]
-    fn nothing_readable_is_an_end() {
-        for goes_round in [false, true] {
-            let course = epochs(Cursor::default(), Shard::default(), goes_round);
-            let mut stream = Stream::new(samples(5), course);
-            assert!(good_places(&mut stream, |_| true, 9, 2).is_empty());
-        }
-        let mut none = Stream::new(samples(0), Course::Once);
-        assert_eq!(none.next(), Next::End);
-    }
-
-    #[test]
-    fn shards_divide_every_stretch_of_an_order() {
-        let shards = |count| (0..count).map(move |index| Shard { index, count });
-        for count in 1..5 {
-            for (start, end) in [(0, 0), (0, 7), (3, 4), (5, 21)] {
-                let shares: Vec<usize> =
-                    shards(count).map(|shard| shard.share(start, end)).collect();
-                assert_eq!(
-                    shares.iter().sum::<usize>(),
-                    end - start,
-                    "{count}: {shares:?}"
-                );
-                assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1);
-            }
-        }
-        let samples = samples(11);
-        let mut all: Vec<u32> = shards(3)
-            .flat_map(|shard| {
-                let course = epochs(Cursor::default(), shard, true);
-                good_places(
-                    &mut Stream::new(Arc::clone(&samples), course),
-                    |_| false,
-                    1,
-                    2,
-                )
-            })
-            .map(|place| place.sample)
-            .collect();
-        all.sort_unstable();
-        assert_eq!(all, (0..11).collect::<Vec<u32>>());
+    fn a_process_without_a_place_in_any_batch_reads_nothing() {
+        let share = Share { rank: 0, count: 4 };
+        let course = Course::Epochs(Epochs {
+            seed: 0,
+            sampling: Sampling::Shuffle,
+            batch: 3,
+            share,
+            from: Cursor::default(),
+            until: u64::MAX,
+        });
+        let mut stream = Stream::new(samples(9), course);
+        assert!(stream.next().is_none());
+        assert_eq!(stream.size_of_batch(0), Some(0));
     }
 
     proptest! {
+        /// Each batch of one process is what N processes read of it together, whatever is broken and wherever they begin; no batch has
+        /// a sample twice, and it is smaller only where a whole column cannot be read.
         #[test]
-        fn how_many_read_at_a_time_changes_nothing_and_a_cursor_goes_on(
-            count in 1usize..40, bad in proptest::collection::vec(0u32..40, 0..12), width in 1usize..8, stop in 0usize..60,
+        fn processes_read_the_batches_of_one(
+            count in 1usize..60, batch in 1usize..20, processes in 1usize..5, step in 0u64..40,
+            bad in proptest::collection::vec(0u32..60, 0..30),
         ) {
+            let bad: HashSet<u32> = bad.into_iter().collect();
             let is_bad = |sample: u32| bad.contains(&sample);
             let samples = samples(count);
-            let stream = |from| Stream::new(Arc::clone(&samples), epochs(from, Shard::default(), true));
-            let whole = good_places(&mut stream(Cursor::default()), is_bad, 2, 1);
-            prop_assert_eq!(&whole, &good_places(&mut stream(Cursor::default()), is_bad, 2, width));
-            let readable = (0..count as u32).filter(|sample| !is_bad(*sample)).count();
-            let goes_twice = 2 * readable >= count;
-            if goes_twice && readable > 0 {
-                prop_assert_eq!(whole.len(), 2 * count);
+            let per_epoch = count.div_ceil(batch) as u64;
+            let whole = batches(&samples, epochs(batch, Share::default(), Cursor::default()), is_bad);
+            prop_assert_eq!(whole.len() as u64, 2 * per_epoch);
+            let step = step.min(2 * per_epoch);
+            let from = Cursor::after(step, per_epoch);
+            let shares: Vec<_> = (0..processes)
+                .map(|rank| batches(&samples, epochs(batch, Share { rank, count: processes }, from), is_bad))
+                .collect();
+            for (at, expected) in whole[step as usize..].iter().enumerate() {
+                let union: Vec<u32> = shares.iter().flat_map(|share| share[at].clone()).collect();
+                prop_assert_eq!(&union, expected);
+                let most = batch.div_ceil(processes);
+                prop_assert!(shares.iter().all(|share| share[at].len() <= most));
             }
-            if let Some(last) = whole.get(stop) {
-                let given = whole[..=stop].iter().filter(|place| place.epoch == last.epoch).count() as u64;
-                let from = Cursor { epoch: last.epoch, position: last.position + 1, given };
-                let rest = good_places(&mut stream(from), is_bad, 2, width);
-                prop_assert_eq!(&whole[stop + 1..], rest.as_slice());
+            for (at, found) in whole.iter().enumerate() {
+                let epoch = at as u64 / per_epoch;
+                let order = Order::new(3, epoch, &samples, Sampling::Shuffle).into_vec();
+                let distinct: BTreeSet<u32> = found.iter().copied().collect();
+                prop_assert_eq!(distinct.len(), found.len());
+                let start = (at as u64 % per_epoch) as usize * batch;
+                let columns = start..(start + batch).min(count);
+                let readable = columns.filter(|place| {
+                    let column = order.iter().skip(place % batch).step_by(batch);
+                    column.clone().any(|&sample| !is_bad(sample))
+                });
+                prop_assert_eq!(readable.count(), found.len());
             }
         }
     }

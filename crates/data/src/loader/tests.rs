@@ -39,15 +39,15 @@ fn rows(count: usize) -> Vec<Vec<u8>> {
     vec![vec![0; BYTES]; count]
 }
 
-fn training(from: Cursor, until: u64) -> (Course, View) {
-    let course = Course::Epochs {
+fn training(batch: usize, from: Cursor, until: u64) -> (Course, View) {
+    let course = Course::Epochs(Epochs {
         seed: 5,
         sampling: Sampling::Shuffle,
-        shard: Shard::default(),
-        goes_round: true,
+        batch,
+        share: Share::default(),
         from,
         until,
-    };
+    });
     (course, View::Training { seed: 5 })
 }
 
@@ -63,8 +63,8 @@ fn format() -> PictureFormat {
     }
 }
 
-/// Samples, pixels, what was skipped, and the cursor of every batch.
-type Batch = (Vec<u32>, Vec<Vec<u8>>, Vec<u32>, Cursor);
+/// Samples, pixels and what was skipped, of every batch.
+type Batch = (Vec<u32>, Vec<Vec<u8>>, Vec<u32>);
 
 fn seen(
     samples: &Arc<Samples>,
@@ -84,12 +84,7 @@ fn seen(
             return seen;
         }
         let skipped = batch.skipped.iter().map(|one| one.sample).collect();
-        seen.push((
-            batch.samples.clone(),
-            batch.rows.clone(),
-            skipped,
-            batch.end,
-        ));
+        seen.push((batch.samples.clone(), batch.rows.clone(), skipped));
     }
 }
 
@@ -97,7 +92,7 @@ fn seen(
 fn neither_workers_nor_room_change_what_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 23, |index| index % 7 == 3);
-    let course = training(Cursor::default(), 3);
+    let course = training(4, Cursor::default(), 3);
     let expected = seen(&samples, course, 4, Workers::exactly(1, 0), 4);
     assert_eq!(expected.len(), 3 * 6);
     for (num_rows, workers) in [
@@ -120,7 +115,7 @@ fn neither_workers_nor_room_change_what_is_read() {
     assert_eq!(batches[..6], [4, 4, 4, 4, 4, 3]);
     let skipped: Vec<u32> = expected
         .iter()
-        .flat_map(|(_, _, skipped, _)| skipped.clone())
+        .flat_map(|(_, _, skipped)| skipped.clone())
         .collect();
     let distinct: HashSet<u32> = skipped.iter().copied().collect();
     assert_eq!((skipped.len(), distinct), (3, HashSet::from([3, 10, 17])));
@@ -137,7 +132,11 @@ fn an_allowance_changes_no_pixel_and_is_never_exceeded() {
         let workers = Workers::exactly(3, 4);
         let mut loader =
             Loader::new(rows(9), Framing::clip(SIZE), workers, allowance.clone()).unwrap();
-        loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
+        loader.begin(
+            Arc::clone(&samples),
+            Course::Once(Share::default()),
+            View::Evaluation,
+        );
         let mut batch = Loaded::default();
         loader.next(9, &mut batch);
         assert!(allowance.most_claimed_bytes() <= allowed);
@@ -182,7 +181,7 @@ fn what_is_no_file_is_left_out_by_name() {
         Allowance::unlimited(),
     )
     .unwrap();
-    loader.begin(samples, Course::Once, View::Evaluation);
+    loader.begin(samples, Course::Once(Share::default()), View::Evaluation);
     let mut batch = Loaded::default();
     loader.next(6, &mut batch);
     assert_eq!(batch.samples, [0, 2, 5]);
@@ -215,7 +214,7 @@ fn a_wait_ends_with_a_stop() {
         allowance,
     )
     .unwrap();
-    loader.begin(samples, Course::Once, View::Evaluation);
+    loader.begin(samples, Course::Once(Share::default()), View::Evaluation);
     let stop = AtomicBool::new(false);
     let mut batch = Loaded::default();
     std::thread::scope(|threads| {
@@ -234,16 +233,62 @@ fn a_cursor_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 17, |index| index % 5 == 0);
     let workers = Workers::exactly(2, 6);
-    let whole = seen(&samples, training(Cursor::default(), 2), 9, workers, 3);
-    for (at, (.., end)) in whole.iter().enumerate() {
-        let rest = seen(&samples, training(*end, 2), 9, workers, 3);
+    let whole = seen(&samples, training(3, Cursor::default(), 2), 9, workers, 3);
+    assert_eq!(whole.len(), 12);
+    for done in 1..whole.len() {
+        let from = Cursor::after(done as u64, 6);
+        let rest = seen(&samples, training(3, from, 2), 9, workers, 3);
         let pixels = |seen: &[Batch]| -> Vec<_> {
             seen.iter()
-                .map(|(samples, rows, _, end)| (samples.clone(), rows.clone(), *end))
+                .map(|(samples, rows, _)| (samples.clone(), rows.clone()))
                 .collect()
         };
-        assert_eq!(pixels(&whole[at + 1..]), pixels(&rest), "after batch {at}");
+        assert_eq!(
+            pixels(&whole[done..]),
+            pixels(&rest),
+            "after {done} batches"
+        );
     }
+}
+
+/// Three processes, each with a loader of its own, and the batches of one; each broken picture is told by whoever met it.
+#[test]
+fn loaders_of_several_processes_read_the_batches_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = pictures(folder.path(), 17, |index| index % 5 == 0);
+    let (course, view) = training(5, Cursor::default(), 2);
+    let workers = Workers::exactly(2, 6);
+    let whole = seen(&samples, (course, view), 9, workers, 5);
+    let Course::Epochs(epochs) = course else {
+        unreachable!("made above");
+    };
+    let shares: Vec<Vec<Batch>> = (0..3)
+        .map(|rank| {
+            let share = Share { rank, count: 3 };
+            let course = Course::Epochs(Epochs { share, ..epochs });
+            let room = Allowance::unlimited();
+            let mut loader = Loader::new(rows(3), format(), workers, room).unwrap();
+            loader.begin(Arc::clone(&samples), course, view);
+            let mut batch = Loaded::default();
+            let mut next = || {
+                loader.next(2, &mut batch);
+                let skipped = batch.skipped.iter().map(|one| one.sample).collect();
+                (batch.samples.clone(), batch.rows.clone(), skipped)
+            };
+            whole.iter().map(|_| next()).collect()
+        })
+        .collect();
+    assert!(shares[0][3].0.is_empty(), "the tail has two places");
+    let mut skipped = HashSet::new();
+    for (at, (samples, rows, _)) in whole.iter().enumerate() {
+        let all = || shares.iter().map(|share| &share[at]);
+        let joined: Vec<u32> = all().flat_map(|(samples, ..)| samples.clone()).collect();
+        assert_eq!(&joined, samples, "batch {at}");
+        let joined: Vec<Vec<u8>> = all().flat_map(|(_, rows, _)| rows.clone()).collect();
+        assert_eq!(&joined, rows, "batch {at}");
+        skipped.extend(all().flat_map(|(_, _, skipped)| skipped.clone()));
+    }
+    assert_eq!(skipped, HashSet::from([0, 5, 10, 15]));
 }
 
 #[test]
@@ -260,11 +305,15 @@ fn evaluation_leaves_out_what_cannot_be_read_and_training_goes_on_behind_it() {
     .unwrap();
     let mut batch = Loaded::default();
     for round in 0..2 {
-        let (course, view) = training(Cursor::default(), 9);
+        let (course, view) = training(3, Cursor::default(), 9);
         loader.begin(Arc::clone(&samples), course, view);
         loader.next(3, &mut batch);
         let trained = batch.samples.clone();
-        loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
+        loader.begin(
+            Arc::clone(&samples),
+            Course::Once(Share::default()),
+            View::Evaluation,
+        );
         let mut read = Vec::new();
         loop {
             loader.next(3, &mut batch);
@@ -274,13 +323,13 @@ fn evaluation_leaves_out_what_cannot_be_read_and_training_goes_on_behind_it() {
             read.extend(batch.samples.iter().copied());
         }
         assert_eq!(read, [1, 2, 3, 5, 6, 7, 8, 9], "round {round}");
-        let (course, view) = training(Cursor::default(), 9);
+        let (course, view) = training(3, Cursor::default(), 9);
         loader.begin(Arc::clone(&samples), course, view);
         loader.next(3, &mut batch);
         assert_eq!(batch.samples, trained);
     }
     // The folder of these is gone: every picture is missing, and that is an end.
-    loader.begin(others, Course::Once, View::Evaluation);
+    loader.begin(others, Course::Once(Share::default()), View::Evaluation);
     loader.next(3, &mut batch);
     assert!(batch.rows.is_empty());
     assert_eq!(batch.skipped.len(), 2);
@@ -302,7 +351,11 @@ fn what_is_known_to_be_broken_is_neither_read_nor_told_again() {
     )
     .unwrap();
     loader.leave_out(&samples, [2, 5]);
-    loader.begin(Arc::clone(&samples), Course::Once, View::Evaluation);
+    loader.begin(
+        Arc::clone(&samples),
+        Course::Once(Share::default()),
+        View::Evaluation,
+    );
     let mut batch = Loaded::default();
     loader.next(6, &mut batch);
     assert_eq!(batch.samples, [0, 1, 3, 4]);
@@ -313,14 +366,7 @@ fn what_is_known_to_be_broken_is_neither_read_nor_told_again() {
 fn an_epoch_that_is_one_step_ends_although_something_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 5, |index| index == 1);
-    let course = Course::Epochs {
-        seed: 0,
-        sampling: Sampling::Shuffle,
-        shard: Shard::default(),
-        goes_round: false,
-        from: Cursor::default(),
-        until: 3,
-    };
+    let (course, _) = training(8, Cursor::default(), 3);
     for ahead in [0, 5] {
         let workers = Workers::exactly(2, ahead);
         let seen = seen(&samples, (course, View::Evaluation), 8, workers, 8);
@@ -340,7 +386,7 @@ fn time_is_accounted_for() {
         Allowance::unlimited(),
     )
     .unwrap();
-    loader.begin(samples, Course::Once, View::Evaluation);
+    loader.begin(samples, Course::Once(Share::default()), View::Evaluation);
     let mut batch = Loaded::default();
     while {
         loader.next(2, &mut batch);
@@ -391,7 +437,7 @@ fn pairs(folder: &Path, count: usize) -> (Arc<Samples>, PairFraming) {
 fn pairs_that_stay_in_memory_change_no_row() {
     let folder = tempfile::tempdir().unwrap();
     let (samples, framing) = pairs(folder.path(), 12);
-    let (course, view) = training(Cursor::default(), 3);
+    let (course, view) = training(4, Cursor::default(), 3);
     let read = |most_bytes: u64| {
         let rows = vec![vec![0; framing.shape.row_bytes()]; 8];
         let workers = Workers::exactly(2, 4);

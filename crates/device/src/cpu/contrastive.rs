@@ -3,7 +3,11 @@
 //! A tile is a product on all threads; its rows and then its columns are folded into running maxima and sums.
 //! Legend: `i` image rows, `j` text rows.
 
+use std::ops::Range;
+
 use holdall_graph::Write;
+use holdall_graph::ops::collective::Processes;
+use holdall_graph::ops::contrastive::{Contrastive, ContrastiveGrad};
 use rayon::prelude::*;
 
 use super::elements::for_rows;
@@ -50,9 +54,20 @@ fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> Scratch<T> {
     }
 }
 
-fn tiles(rows: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
-    let tile = tile.min(rows).max(1);
-    (0..rows.div_ceil(tile)).map(move |index| (index * tile, tile.min(rows - index * tile)))
+/// Tiles along the rows, none of them partly of this process: first row, number of rows, and whether they are its own.
+fn tiles(
+    rows: usize,
+    tile: usize,
+    processes: Processes,
+) -> impl Iterator<Item = (usize, usize, bool)> {
+    let (tile, own) = (tile.min(rows).max(1), processes.own(rows));
+    let parts = [0..own.start, own.clone(), own.end..rows];
+    let of_part = move |part: Range<usize>| {
+        let (is_own, end) = (part == own, part.end);
+        part.step_by(tile)
+            .map(move |first| (first, tile.min(end - first), is_own))
+    };
+    parts.into_iter().flat_map(of_part)
 }
 
 /// Scores of a tile, as the top-left corner of the tile buffer.
@@ -106,7 +121,8 @@ impl<T: Real> Groups<T> {
     }
 }
 
-pub(super) fn forward<T: Real>(tile: usize, o: &Operands<'_>) {
+pub(super) fn forward<T: Real>(op: &Contrastive, o: &Operands<'_>) {
+    let &Contrastive { tile, processes } = op;
     let features = [o.input::<T>(0), o.input::<T>(1)];
     let weights = o.input::<T>(2).flat();
     let groups = Groups::<T>::new(o, 4);
@@ -119,8 +135,11 @@ pub(super) fn forward<T: Real>(tile: usize, o: &Operands<'_>) {
     for sum in [s.row_sum, s.column_sum, s.diagonal] {
         sum.row_mut(0).fill(T::ZERO);
     }
-    for (i, num_rows) in tiles(rows, tile) {
-        for (j, num_columns) in tiles(rows, tile) {
+    for (i, num_rows, own_rows) in tiles(rows, tile, processes) {
+        for (j, num_columns, own_columns) in tiles(rows, tile, processes) {
+            if !own_rows && !own_columns {
+                continue;
+            }
             let tile = scores(&s, scale, features, (i, num_rows), (j, num_columns));
             match &groups {
                 Some(groups) => groups.add_positives(tile, s.diagonal, weights.row(0), [i, j]),
@@ -132,21 +151,25 @@ pub(super) fn forward<T: Real>(tile: usize, o: &Operands<'_>) {
                 None => {}
             }
             mask(tile, &weights.row(0)[i..], &weights.row(0)[j..]);
-            fold_columns(
-                tile,
-                s.column_peak.columns(j, num_columns),
-                s.column_sum.columns(j, num_columns),
-            );
-            fold_rows(
-                tile,
-                s.row_peak.columns(i, num_rows),
-                s.row_sum.columns(i, num_rows),
-            );
+            if own_columns {
+                fold_columns(
+                    tile,
+                    s.column_peak.columns(j, num_columns),
+                    s.column_sum.columns(j, num_columns),
+                );
+            }
+            if own_rows {
+                fold_rows(
+                    tile,
+                    s.row_peak.columns(i, num_rows),
+                    s.row_sum.columns(i, num_rows),
+                );
+            }
         }
     }
     let mut total = 0.0;
     let lse = |peak: Rows<T>, sum: Rows<T>, row: usize| peak.row(0)[row] + sum.row(0)[row].ln();
-    for row in 0..rows {
+    for row in processes.own(rows) {
         let (along, across) = (
             lse(s.row_peak, s.row_sum, row),
             lse(s.column_peak, s.column_sum, row),
@@ -232,7 +255,8 @@ fn fold_columns<T: Real>(tile: Rows<T>, peaks: Rows<T>, sums: Rows<T>) {
         });
 }
 
-pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
+pub(super) fn backward<T: Real>(op: &ContrastiveGrad, o: &Operands<'_>) {
+    let &ContrastiveGrad { tile, processes } = op;
     let seed = o.input::<T>(0).scalar();
     let features = [o.input::<T>(1), o.input::<T>(2)];
     let weights = o.input::<T>(3).flat();
@@ -244,8 +268,11 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
     let rows = features[0].rows;
     let s = scratch::<T>(o, rows, tile);
     let mut dscale = 0.0;
-    for (i, num_rows) in tiles(rows, tile) {
-        for (j, num_columns) in tiles(rows, tile) {
+    for (i, num_rows, own_rows) in tiles(rows, tile, processes) {
+        for (j, num_columns, own_columns) in tiles(rows, tile, processes) {
+            if !own_rows && !own_columns {
+                continue;
+            }
             let tile = scores(&s, scale, features, (i, num_rows), (j, num_columns));
             let gradient = s.again.slice(0, num_rows).columns(0, num_columns);
             // Per row, its share of the temperature's gradient; added up in order below.
@@ -303,26 +330,32 @@ pub(super) fn backward<T: Real>(tile: usize, o: &Operands<'_>) {
                 }
                 shares.row_mut(row)[0] = half * share;
             });
-            dscale += (0..num_rows)
-                .map(|row| shares.row(row)[0].f64())
-                .sum::<f64>();
+            if own_rows {
+                dscale += (0..num_rows)
+                    .map(|row| shares.row(row)[0].f64())
+                    .sum::<f64>();
+            }
             let first = |mode, first: bool| if first { mode } else { Write::Accumulate };
-            product(
-                dimage.slice(i, num_rows),
-                first(dimage_mode, j == 0),
-                scale,
-                Factor::Plain(gradient),
-                Factor::Plain(features[1].slice(j, num_columns)),
-                s.packing,
-            );
-            product(
-                dtext.slice(j, num_columns),
-                first(dtext_mode, i == 0),
-                scale,
-                Factor::Transposed(gradient),
-                Factor::Plain(features[0].slice(i, num_rows)),
-                s.packing,
-            );
+            if own_rows {
+                product(
+                    dimage.slice(i, num_rows),
+                    first(dimage_mode, j == 0),
+                    scale,
+                    Factor::Plain(gradient),
+                    Factor::Plain(features[1].slice(j, num_columns)),
+                    s.packing,
+                );
+            }
+            if own_columns {
+                product(
+                    dtext.slice(j, num_columns),
+                    first(dtext_mode, i == 0),
+                    scale,
+                    Factor::Transposed(gradient),
+                    Factor::Plain(features[0].slice(i, num_rows)),
+                    s.packing,
+                );
+            }
         }
     }
     if let Some((total, mode)) = o.output::<T>(2) {

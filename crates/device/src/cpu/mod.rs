@@ -6,6 +6,7 @@
 mod arena;
 mod attention;
 mod cached_attention;
+mod collective;
 mod contrastive;
 mod convolution;
 mod cross_attention;
@@ -37,6 +38,7 @@ mod vocabulary_loss;
 
 use holdall_graph::{DType, Op};
 use holdall_plan::{Instruction, Program};
+use holdall_processes::Group;
 
 pub use arena::{Arena, ArenaError};
 pub use limits::{Bound, HostMemory, available_bytes, host_memory, total_bytes};
@@ -54,6 +56,8 @@ use real::Real;
 /// A thread pool that replays programs.
 pub struct Cpu {
     pool: rayon::ThreadPool,
+    /// Processes that programs exchange with.
+    group: Group,
 }
 
 impl Cpu {
@@ -63,7 +67,10 @@ impl Cpu {
             .num_threads(num_threads.unwrap_or(0))
             .thread_name(|index| format!("holdall-cpu-{index}"))
             .build()?;
-        Ok(Cpu { pool })
+        Ok(Cpu {
+            pool,
+            group: Group::alone(),
+        })
     }
 
     /// The same where threads are sure to be had.
@@ -72,6 +79,16 @@ impl Cpu {
     /// If they are not.
     pub fn new(num_threads: Option<usize>) -> Cpu {
         Cpu::open(num_threads).expect("the system gives a process its threads")
+    }
+
+    /// The same among other processes.
+    pub fn with_group(self, group: Group) -> Cpu {
+        Cpu { group, ..self }
+    }
+
+    /// The processes that programs exchange with.
+    pub fn group(&self) -> &Group {
+        &self.group
     }
 
     /// Threads in the pool.
@@ -97,7 +114,7 @@ impl Cpu {
         self.scope(|| {
             for instruction in &program.instructions {
                 let operands = Operands::new(instruction, base, micro_batch, slot);
-                execute(instruction, &operands);
+                execute(instruction, &operands, &self.group);
             }
         });
     }
@@ -118,7 +135,7 @@ impl Cpu {
             for instruction in &program.instructions {
                 let operands = Operands::new(instruction, base, micro_batch, slot);
                 let started = std::time::Instant::now();
-                execute(instruction, &operands);
+                execute(instruction, &operands, &self.group);
                 told(
                     instruction.op.rules().name(),
                     started.elapsed().as_secs_f64(),
@@ -129,7 +146,10 @@ impl Cpu {
 }
 
 /// Arithmetic in the format of the instruction's first floating-point operand.
-fn execute(instruction: &Instruction, operands: &Operands<'_>) {
+fn execute(instruction: &Instruction, operands: &Operands<'_>, group: &Group) {
+    if let Op::Collective(op) = &instruction.op {
+        return collective::run(group, op, operands);
+    }
     let double = instruction
         .inputs
         .iter()
@@ -180,8 +200,8 @@ fn execute_as<T: Real>(instruction: &Instruction, o: &Operands<'_>) {
         Op::CrossEntropyGrad(op) => losses::cross_entropy_grad::<T>(op, o),
         Op::PointwiseLoss(op) => losses::pointwise::<T>(op.loss, o),
         Op::PointwiseLossGrad(op) => losses::pointwise_grad::<T>(op.loss, o),
-        Op::Contrastive(op) => contrastive::forward::<T>(op.tile, o),
-        Op::ContrastiveGrad(op) => contrastive::backward::<T>(op.tile, o),
+        Op::Contrastive(op) => contrastive::forward::<T>(op, o),
+        Op::ContrastiveGrad(op) => contrastive::backward::<T>(op, o),
         Op::Conv2d(op) => convolution::forward::<T>(op, o),
         Op::Conv2dInputGrad(op) => convolution::input_grad::<T>(op, o),
         Op::Conv2dWeightGrad(op) => convolution::weight_grad::<T>(op, o),
@@ -207,8 +227,7 @@ fn execute_as<T: Real>(instruction: &Instruction, o: &Operands<'_>) {
         Op::AddInto(_) => elements::add_into::<T>(o),
         Op::AddRounded(_) => elements::add_rounded(o),
         Op::Cast(_) => elements::cast(o),
-        // One process: what it would exchange is in place already.
-        Op::Collective(op) => assert_eq!(op.num_processes, 1, "the CPU runs one process"),
+        Op::Collective(_) => unreachable!("exchanged above, whatever the format"),
         Op::GradientNorm(_) => update::gradient_norm::<T>(o),
         Op::AdamW(op) => update::adamw::<T>(op, o),
         Op::WeightAverages(op) => update::weight_averages::<T>(op.action, o),

@@ -337,6 +337,20 @@ impl Stream {
         )
     }
 
+    /// Whether all its work is done; does not wait.
+    pub fn is_done(&self) -> Result<bool, DeviceError> {
+        // SAFETY: the stream is alive.
+        match unsafe { sys::cuStreamQuery(self.raw) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check(result, "cuStreamQuery").map(|()| true),
+        }
+    }
+
+    /// The handle, for libraries.
+    pub fn raw(&self) -> *mut std::ffi::c_void {
+        self.raw.cast()
+    }
+
     pub fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
         // SAFETY: both are alive.
         check(
@@ -488,6 +502,15 @@ impl Event {
             unsafe { sys::cuEventRecord(self.raw, stream.raw) },
             "cuEventRecord",
         )
+    }
+
+    /// Whether it has passed; does not wait.
+    pub fn is_done(&self) -> Result<bool, DeviceError> {
+        // SAFETY: the event is alive.
+        match unsafe { sys::cuEventQuery(self.raw) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check(result, "cuEventQuery").map(|()| true),
+        }
     }
 
     pub fn wait(&self) -> Result<(), DeviceError> {

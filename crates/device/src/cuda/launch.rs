@@ -11,6 +11,7 @@ macro_rules! arguments {
 }
 
 mod attention;
+mod collective;
 mod contrastive;
 pub(super) mod conv;
 mod elements;
@@ -21,7 +22,7 @@ mod tokens;
 mod update;
 mod vocabulary;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -29,6 +30,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::{DType, MemorySpace, Op, Write};
 use holdall_plan::{Instruction, Place, Program, ProgramId, StepPlan};
 
+use super::buckets::Bucket;
 use super::driver::{Argument, Buffer, Event, Stream};
 use super::kernels::Kernels;
 use super::product::{Factor, Format, Product};
@@ -116,6 +118,10 @@ pub(super) struct Issuer<'a> {
     pub pass: Pass,
     pub program: ProgramId,
     pub slot: usize,
+    /// In the last pass: gradients that travel meanwhile, and the stream that they do it in.
+    pub meanwhile: Option<(&'a [Bucket], &'a Stream)>,
+    /// Offsets of gradients that have travelled by the time of the exchange.
+    pub travelled: &'a HashSet<u64>,
 }
 
 /// An operand as a matrix of evenly spaced rows.
@@ -171,10 +177,47 @@ impl<'a> Issuer<'a> {
             let range = index..index + run.len();
             index = range.end;
             let side_by_side = run.iter().any(|one| one.lane != run[0].lane);
-            match side_by_side {
-                true => self.side_by_side(program, range)?,
-                false => self.in_turn(program, range)?,
+            if side_by_side {
+                self.side_by_side(program, range.clone())?;
+                self.send_final(range)?;
+                continue;
             }
+            for part in self.parts(range) {
+                self.in_turn(program, part.clone())?;
+                self.send_final(part)?;
+            }
+        }
+        let Some((_, stream)) = self.meanwhile else {
+            return Ok(());
+        };
+        let arrived = Event::new()?;
+        arrived.record(stream)?;
+        self.stream.wait_for(&arrived)
+    }
+
+    /// A range of instructions, divided where gradients are final.
+    fn parts(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let buckets = self.meanwhile.map_or(&[][..], |(buckets, _)| buckets);
+        let ends = buckets.iter().map(|bucket| bucket.after + 1);
+        let ends = ends.filter(|&end| range.start < end && end < range.end);
+        let mut start = range.start;
+        let mut parts: Vec<Range<usize>> = ends
+            .map(|end| std::mem::replace(&mut start, end)..end)
+            .collect();
+        parts.push(start..range.end);
+        parts
+    }
+
+    /// Lets gradients travel that are final behind these instructions.
+    fn send_final(&self, range: Range<usize>) -> Result<(), DeviceError> {
+        let Some((buckets, stream)) = self.meanwhile else {
+            return Ok(());
+        };
+        for bucket in buckets.iter().filter(|one| range.contains(&one.after)) {
+            let ready = Event::new()?;
+            ready.record(self.stream)?;
+            stream.wait_for(&ready)?;
+            collective::send(self, &bucket.places, stream)?;
         }
         Ok(())
     }
@@ -222,9 +265,9 @@ impl<'a> Issuer<'a> {
         Ok(())
     }
 
-    /// Neighbours that are set to zero are set by one command: how many instructions that did.
+    /// What is set to zero in a row is set together: how many instructions that did.
     fn cleared_together(&self, program: &Program, first: usize) -> Result<usize, DeviceError> {
-        let mut span: Option<Range<u64>> = None;
+        let mut spans: Vec<Range<u64>> = Vec::new();
         let mut count = 0;
         for instruction in &program.instructions[first..] {
             let (Op::Fill(fill), [Some((place, _))]) =
@@ -233,26 +276,47 @@ impl<'a> Issuer<'a> {
                 break;
             };
             let matrix = self.matrix(place);
-            // Whole storages are filled flat.
-            if fill.value != 0.0 || place.shape.dims().len() != 1 {
+            // Whole storages are filled flat; a table has one address for all slots.
+            let is_whole = place.shape.dims().len() == 1 && place.slot_stride == 0;
+            if fill.value != 0.0 || !is_whole {
                 break;
             }
             let bytes = (matrix.num_elements() * matrix.dtype.bytes()) as u64;
             let here = matrix.address..matrix.address + bytes;
-            span = match span {
-                None => Some(here),
+            match spans.last_mut() {
                 // Between neighbours there is nothing but padding.
                 Some(before) if here.start == before.end.next_multiple_of(256) => {
-                    Some(before.start..here.end)
+                    before.end = here.end;
                 }
-                Some(_) => break,
-            };
+                _ => spans.push(here),
+            }
             count += 1;
         }
-        if let (Some(span), Pass::Issue) = (span, self.pass) {
-            self.stream.clear(span.start, span.end - span.start)?;
-        }
+        self.clear(first, spans)?;
         Ok(count)
+    }
+
+    /// Sets spans to zero: long ones by a command each, the others by one launch.
+    fn clear(&self, index: usize, mut spans: Vec<Range<u64>>) -> Result<(), DeviceError> {
+        let length = |span: &Range<u64>| span.end - span.start;
+        if spans.iter().filter(|span| length(span) < LONG_SPAN).count() > 1 {
+            let short = spans.extract_if(.., |span| length(span) < LONG_SPAN);
+            let words = short.flat_map(|span| [span.start, length(&span)]);
+            let table: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+            let key = (self.program, index);
+            if self.pass == Pass::Prepare {
+                self.tables.put(key, &table, self.stream)?;
+            }
+            let grid = [table.len() / SPAN_BYTES, 1, 1];
+            let table = self.tables.get(key);
+            self.launch("clear_spans", grid, BLOCK, arguments![table])?;
+        }
+        if self.pass == Pass::Issue {
+            for span in spans {
+                self.stream.clear(span.start, length(&span))?;
+            }
+        }
+        Ok(())
     }
 
     pub fn instruction(&self, program: &Program, index: usize) -> Result<(), DeviceError> {
@@ -294,8 +358,8 @@ impl<'a> Issuer<'a> {
             Op::CrossEntropyGrad(op) => losses::cross_entropy_grad(op.smoothing, &o),
             Op::PointwiseLoss(op) => losses::pointwise(op.loss, &o),
             Op::PointwiseLossGrad(op) => losses::pointwise_grad(op.loss, &o),
-            Op::Contrastive(op) => contrastive::forward(op.tile, &o),
-            Op::ContrastiveGrad(op) => contrastive::backward(op.tile, &o),
+            Op::Contrastive(op) => contrastive::forward(op, &o),
+            Op::ContrastiveGrad(op) => contrastive::backward(op, &o),
             Op::VocabularyLoss(op) => vocabulary::loss(op, &o),
             Op::VocabularyLossGrad(op) => vocabulary::loss_grad(op, &o),
             Op::TopTokens(op) => vocabulary::top_tokens(op, &o),
@@ -324,11 +388,7 @@ impl<'a> Issuer<'a> {
             Op::AddInto(_) => self.add_into(&o),
             Op::AddRounded(_) => update::add_rounded(&o),
             Op::Cast(_) => self.cast(&o),
-            // One process: what it would exchange is in place already.
-            Op::Collective(op) => {
-                assert_eq!(op.num_processes, 1, "one process, one GPU");
-                Ok(())
-            }
+            Op::Collective(op) => collective::exchange(op, &o),
             Op::GradientNorm(_) => update::gradient_norm(index, &o),
             Op::AdamW(op) => update::adamw(op, index, &o),
             Op::WeightAverages(op) => update::weight_averages(op.action, index, &o),
@@ -698,6 +758,12 @@ const WIDEST_NORM: usize = 4096;
 
 /// Columns up to which a warp holds a row of a layer norm.
 const WARP_WIDTH: usize = 1024;
+
+/// Spans of so many bytes are worth a command of their own.
+const LONG_SPAN: u64 = 1 << 20;
+
+/// Bytes of an entry of the table of spans that are cleared together.
+const SPAN_BYTES: usize = 16;
 
 fn accumulates(mode: Option<Write>) -> i32 {
     i32::from(mode == Some(Write::Accumulate))

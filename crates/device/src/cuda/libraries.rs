@@ -23,7 +23,7 @@ pub use search::{FOLDERS_VARIABLE, Part};
 /// A library that was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Which one: `libcuda`, `libnvrtc`, `libcublasLt`, `libcudnn`.
+    /// Which one: `libcuda`, `libnvrtc`, `libcublasLt`, `libcudnn`, `libnccl`.
     pub name: &'static str,
     /// The file; where the loader does not tell it, the name that the loader knew.
     pub path: String,
@@ -95,6 +95,8 @@ fn pip_line(parts: impl Iterator<Item = Part>, newest_major: u32) -> String {
             (Part::CublasLt, _) => " \"nvidia-cublas==13.*\"",
             (Part::Cudnn, ..=12) => " \"nvidia-cudnn-cu12==9.*\"",
             (Part::Cudnn, _) => " \"nvidia-cudnn-cu13==9.*\"",
+            (Part::Nccl, ..=12) => " nvidia-nccl-cu12",
+            (Part::Nccl, _) => " nvidia-nccl-cu13",
         };
     }
     line
@@ -196,6 +198,30 @@ pub fn find_cudnn() -> Result<Found, Missing> {
     }
 }
 
+/// NCCL, which only several processes with a card each need.
+pub(super) fn nccl() -> Result<&'static Library, Missing> {
+    match nccl_opened() {
+        Ok(opened) => Ok(&opened.handle),
+        Err(library) => Err(missing_libraries(vec![library.clone()])),
+    }
+}
+
+/// Where NCCL was found; nothing is called in it.
+///
+/// # Errors
+/// [`Missing::Libraries`], with NCCL alone in it.
+pub fn find_nccl() -> Result<Found, Missing> {
+    match nccl_opened() {
+        Ok(opened) => Ok(opened.found.clone()),
+        Err(library) => Err(missing_libraries(vec![library.clone()])),
+    }
+}
+
+/// The version of NCCL that would exchange, such as `2.28.9`; `None` where there is none.
+pub fn nccl_version() -> Option<String> {
+    super::nccl::version_of(nccl().ok()?)
+}
+
 /// The version of cuDNN that would compute, such as `9.13.0`; `None` where there is none.
 pub fn cudnn_version() -> Option<String> {
     super::cudnn::version_of(cudnn().ok()?)
@@ -243,6 +269,12 @@ fn cudnn_opened() -> Result<&'static Opened, &'static MissingLibrary> {
     static CUDNN: OnceLock<Result<Opened, MissingLibrary>> = OnceLock::new();
     CUDNN
         .get_or_init(|| open(&Environment::of_process(), Part::Cudnn, newest_major()))
+        .as_ref()
+}
+
+fn nccl_opened() -> Result<&'static Opened, &'static MissingLibrary> {
+    static NCCL: OnceLock<Result<Opened, MissingLibrary>> = OnceLock::new();
+    NCCL.get_or_init(|| open(&Environment::of_process(), Part::Nccl, newest_major()))
         .as_ref()
 }
 
@@ -418,6 +450,7 @@ fn landmark(part: Part) -> &'static [u8] {
         Part::Nvrtc => b"nvrtcVersion",
         Part::CublasLt => b"cublasLtGetVersion",
         Part::Cudnn => b"cudnnGetVersion",
+        Part::Nccl => b"ncclGetVersion",
     }
 }
 

@@ -15,15 +15,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use holdall_graph::MemorySpace;
+use holdall_graph::{MemorySpace, Op};
 use holdall_plan::{Place, Program, ProgramId, Stage, StepPlan};
 
-use super::Cuda;
 use super::driver::{Buffer, Event, Pinned, Replay, Stream};
 use super::kernels::Kernels;
 use super::launch::{Issuer, Pass, Tables};
+use super::nccl::Nccl;
 use super::product::timed;
 use super::progress::told_if_slow;
+use super::{Cuda, buckets};
 use crate::cpu::Element;
 use crate::{Arithmetic, DeviceError, HostRow};
 
@@ -53,6 +54,12 @@ pub(crate) struct CudaMachine {
     host: Pinned,
     tables: Tables,
     replays: HashMap<(ProgramId, usize), Replay>,
+    /// The last pass of a step of several processes: gradients travel meanwhile.
+    last_replays: HashMap<ProgramId, Replay>,
+    /// Which gradients do, by their offsets.
+    sent_early: HashSet<u64>,
+    /// For gradients, while programs are captured.
+    exchange: Stream,
     /// Programs that run into or out of slots.
     with_slots: HashSet<ProgramId>,
     compute: Stream,
@@ -75,6 +82,8 @@ pub(crate) struct CudaMachine {
     passed: [Event; MOST_AHEAD],
     next_passed: usize,
     failure: Option<DeviceError>,
+    /// What programs exchange with other processes through: a wait ends when one of them is lost.
+    nccl: Option<Arc<Nccl>>,
 }
 
 impl CudaMachine {
@@ -102,6 +111,9 @@ impl CudaMachine {
             kernels,
             tables: Tables::new(plan)?,
             replays: HashMap::new(),
+            last_replays: HashMap::new(),
+            sent_early: buckets::travelling(plan),
+            exchange: Stream::new()?,
             with_slots: with_slots(plan),
             compute: Stream::new()?,
             beside: streams_beside(plan)?,
@@ -117,6 +129,7 @@ impl CudaMachine {
             passed: [Event::new()?, Event::new()?, Event::new()?, Event::new()?],
             next_passed: 0,
             failure: None,
+            nccl: cuda.nccl().cloned(),
             arena,
             host,
         };
@@ -146,6 +159,8 @@ impl CudaMachine {
             pass,
             program,
             slot,
+            meanwhile: None,
+            travelled: &self.sent_early,
         }
     }
 
@@ -191,6 +206,15 @@ impl CudaMachine {
                 let replay = self.compute.capture(|| issuer.program(program))?;
                 self.replays.insert((id, slot), replay);
             }
+            if buckets::last_stage(plan) == Some(program.stage) {
+                let buckets = buckets::buckets(plan, program);
+                let issuer = Issuer {
+                    meanwhile: Some((&buckets, &self.exchange)),
+                    ..self.issuer(cuda, arithmetic, Pass::Issue, id, 0)
+                };
+                let replay = self.compute.capture(|| issuer.program(program))?;
+                self.last_replays.insert(id, replay);
+            }
         }
         self.compute.wait()
     }
@@ -210,7 +234,7 @@ impl CudaMachine {
     /// Copies a tensor to the host, where it is not there already.
     pub fn read<T: Element>(&self, place: &Place) -> Result<Cow<'_, [T]>, DeviceError> {
         if place.space == MemorySpace::PinnedHost {
-            self.compute.wait()?;
+            self.settle()?;
             return Ok(Cow::Borrowed(
                 self.host.elements(place.offset, elements_of::<T>(place)),
             ));
@@ -220,13 +244,13 @@ impl CudaMachine {
         let bytes = elements * size_of::<T>();
         self.compute
             .download(values.as_mut_ptr().cast(), address, bytes)?;
-        self.compute.wait()?;
+        self.settle()?;
         Ok(Cow::Owned(values))
     }
 
     pub fn write<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
         if place.space == MemorySpace::PinnedHost {
-            let waited = self.compute.wait();
+            let waited = self.settle();
             self.note(waited);
             return fill(
                 self.host
@@ -239,9 +263,17 @@ impl CudaMachine {
         let written = self
             .compute
             .upload(address, values.as_ptr().cast(), elements * size_of::<T>())
-            .and_then(|()| self.compute.wait());
+            .and_then(|()| self.settle());
         self.note(written);
         result
+    }
+
+    /// Waits for all that was launched.
+    fn settle(&self) -> Result<(), DeviceError> {
+        match &self.nccl {
+            Some(nccl) => nccl.wait(&self.compute),
+            None => self.compute.wait(),
+        }
     }
 
     fn note(&mut self, result: Result<(), DeviceError>) {
@@ -261,7 +293,10 @@ impl CudaMachine {
         let mirror = &mut self.mirrors[self.at];
         if mirror.filled.is_empty() {
             // What was in it last must have left.
-            let left = mirror.sent.wait();
+            let left = match &self.nccl {
+                Some(nccl) => nccl.wait_until(|| mirror.sent.is_done()),
+                None => mirror.sent.wait(),
+            };
             self.note(left);
         }
         let mirror = &mut self.mirrors[self.at];
@@ -351,11 +386,30 @@ impl CudaMachine {
         }
     }
 
+    /// Runs the last pass of a step: where several processes take part, gradients travel meanwhile.
+    pub fn run_last(&mut self, program: ProgramId, micro: usize, slot: usize) {
+        if !self.last_replays.contains_key(&program) {
+            return self.run(program, micro, slot);
+        }
+        assert_eq!(slot, 0, "the last pass has the first slot");
+        if self.failure.is_none() {
+            let ran = self.take_inputs().and_then(|()| {
+                self.compute.set(self.tables.micro(), micro as u32)?;
+                self.compute.replay(&self.last_replays[&program])
+            });
+            self.note(ran);
+        }
+    }
+
     /// Waits until the card has come to where it was sent [`MOST_AHEAD`] calls ago. The queue behind that keeps it busy.
     pub fn keep_pace(&mut self) {
         if self.failure.is_none() {
             let passed = &self.passed[self.next_passed];
-            let kept = passed.wait().and_then(|()| passed.record(&self.compute));
+            let waited = match &self.nccl {
+                Some(nccl) => nccl.wait_until(|| passed.is_done()),
+                None => passed.wait(),
+            };
+            let kept = waited.and_then(|()| passed.record(&self.compute));
             self.next_passed = (self.next_passed + 1) % MOST_AHEAD;
             self.note(kept);
         }
@@ -400,6 +454,12 @@ impl CudaMachine {
         let issuer = self.issuer(cuda, arithmetic, Pass::Issue, id, slot);
         let program = &plan.programs[id.0];
         for (index, instruction) in program.instructions.iter().enumerate() {
+            // As often as others do, which nobody knows: what is exchanged is not timed.
+            if matches!(instruction.op, Op::Collective(_)) {
+                issuer.instruction(program, index)?;
+                told(instruction.op.rules().name(), 0.0);
+                continue;
+            }
             // Each as a graph of its own, a few times over: what it takes among others, without the host's part. The
             // numbers are not those of a step: what adds, adds several times.
             let seconds = timed(&self.compute, || issuer.instruction(program, index))?;
@@ -409,7 +469,7 @@ impl CudaMachine {
     }
 
     pub fn wait(&mut self) -> Result<(), DeviceError> {
-        let mut waited = self.compute.wait();
+        let mut waited = self.settle();
         if !self.travelling.is_empty() {
             // Those of the next step, where they were sent early.
             waited = waited.and(self.copies.wait());

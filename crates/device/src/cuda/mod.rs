@@ -17,6 +17,7 @@
 //! No floating-point atomics and no order that depends on timing: the same program on the same numbers gives the same
 //! bits.
 
+mod buckets;
 pub mod cards;
 pub mod compile;
 mod convolution;
@@ -28,6 +29,7 @@ mod launch;
 pub mod libraries;
 mod machine;
 pub mod memory;
+mod nccl;
 mod product;
 mod profile;
 mod progress;
@@ -46,12 +48,14 @@ pub use target::CudaTarget;
 pub(crate) use machine::{CudaMachine, MOST_AHEAD};
 
 use holdall_files::show_bytes;
+use holdall_processes::Group;
 
 use convolution::Convolutions;
 use driver::{Buffer, Context, Stream};
 use kernels::Kernels;
 use libraries::{Found, Missing};
 use memory::CardId;
+use nccl::Nccl;
 use product::{Format, Products};
 use profile::Profile;
 
@@ -64,6 +68,7 @@ pub const OLDEST_CAPABILITY: u32 = 75;
 /// A GPU, opened.
 pub struct Cuda {
     // Fields are dropped in this order: what needs the context goes before it.
+    nccl: Option<Arc<Nccl>>,
     kernels: Mutex<[Option<Arc<Kernels>>; 3]>,
     profiles: Mutex<Vec<(Arithmetic, Profile)>>,
     products: Products,
@@ -136,6 +141,7 @@ impl Cuda {
             )));
         }
         Ok(Cuda {
+            nccl: None,
             kernels: Mutex::default(),
             profiles: Mutex::default(),
             products: Products::new()?,
@@ -151,6 +157,30 @@ impl Cuda {
             time_of_choosing: Mutex::default(),
             context,
         })
+    }
+
+    /// The same among other processes: joins their cards.
+    pub(crate) fn with_group(self, group: &Group) -> Result<Cuda, DeviceError> {
+        if group.size() == 1 {
+            return Ok(self);
+        }
+        self.bind()?;
+        let nccl = Some(Arc::new(Nccl::open(group)?));
+        Ok(Cuda { nccl, ..self })
+    }
+
+    pub(crate) fn exchanges_through(&self) -> Option<String> {
+        self.nccl.as_ref().map(|nccl| nccl.describe())
+    }
+
+    /// What cards of several processes exchange through.
+    fn nccl(&self) -> Option<&Arc<Nccl>> {
+        self.nccl.as_ref()
+    }
+
+    /// Where the card is on its machine's bus: the same for every process that uses it.
+    pub fn pci_bus_id(&self) -> &str {
+        &self.pci_bus_id
     }
 
     fn card(&self) -> CardId<'_> {

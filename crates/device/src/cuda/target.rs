@@ -170,7 +170,10 @@ pub(super) fn own_scratch(
         Op::ContrastiveGrad(op) => {
             let rows = input(1).rows();
             let tile = contrastive_tile(rows, op.tile);
-            let tiles = rows.div_ceil(tile) * rows.div_ceil(tile);
+            // Tiles end where a process's rows do, and one tile more is written than counted.
+            let processes = op.processes.count;
+            let along = rows.div_ceil(tile) + if processes > 1 { 2 } else { 0 };
+            let tiles = along * along + usize::from(processes > 1);
             (tile * tile + tiles * tile.div_ceil(8) * tile.div_ceil(128)) * 4
         }
         Op::VocabularyLoss(op) => {

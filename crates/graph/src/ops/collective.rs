@@ -1,15 +1,53 @@
 //! What several processes do together: in place, and the identity when there is one process.
 
+use std::ops::Range;
+
 use crate::op::RecomputeRule;
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
+/// This process among those that compute a step together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Processes {
+    /// Counted from 0.
+    pub rank: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Default for Processes {
+    /// One process.
+    fn default() -> Processes {
+        Processes { rank: 0, count: 1 }
+    }
+}
+
+impl Processes {
+    /// Whether nobody else takes part.
+    pub fn is_alone(self) -> bool {
+        self.count == 1
+    }
+
+    /// This process's part of rows that all processes have equal parts of.
+    pub fn own(self, rows: usize) -> Range<usize> {
+        let each = rows / self.count;
+        self.rank * each..(self.rank + 1) * each
+    }
+
+    /// This process's share of samples that need not divide evenly: shares differ by one at most.
+    pub fn share(self, samples: usize) -> Range<usize> {
+        samples * self.rank / self.count..samples * (self.rank + 1) / self.count
+    }
+}
+
 /// Which exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// Every process gets the rows of all.
+    /// Every process gets the rows of all; each has filled its part.
     AllGather,
-    /// Every process gets the sum.
+    /// Every process gets the sum, added in the order of ranks.
     AllReduce,
+    /// Every process gets each value from its owner: their ranks.
+    FromOwners(Vec<usize>),
 }
 
 /// Inputs and outputs are the same values, exchanged in place.
@@ -17,22 +55,22 @@ pub enum Exchange {
 pub struct Collective {
     /// Which exchange.
     pub exchange: Exchange,
-    /// How many processes take part.
-    pub num_processes: usize,
+    /// Who takes part.
+    pub processes: Processes,
 }
 
 impl Graph {
-    /// Exchanges `values` in place among `num_processes`.
-    pub fn collective(&mut self, exchange: Exchange, num_processes: usize, values: &[ValueId]) {
+    /// Exchanges `values` in place; nothing where there is one process.
+    pub fn collective(&mut self, exchange: Exchange, processes: Processes, values: &[ValueId]) {
+        if processes.is_alone() || values.is_empty() {
+            return;
+        }
         let outputs = values.iter().copied().map(Output::overwrite).collect();
-        self.push(
-            Collective {
-                exchange,
-                num_processes,
-            },
-            values.to_vec(),
-            outputs,
-        );
+        let op = Collective {
+            exchange,
+            processes,
+        };
+        self.push(op, values.to_vec(), outputs);
     }
 }
 
@@ -41,14 +79,11 @@ impl Operation for Collective {
         "collective"
     }
 
-    /// In place, so the gradient is where it belongs already: every process computes the loss over all rows and takes
-    /// the gradients of its own.
+    /// In place, so the gradient is where it belongs already: a loss over gathered rows gives every process the gradients of its
+    /// own rows.
     fn backward(&self, _node: &Node, _pass: &mut Backward<'_>) {}
 
     fn cost(&self, node: NodeView<'_>) -> Cost {
-        if self.num_processes == 1 {
-            return Cost::default();
-        }
         Cost {
             bytes: node.operand_bytes(),
             ..Cost::default()

@@ -11,8 +11,12 @@
 //! With groups, several pairs may belong together (`same_text: positive`): the positives of row `i` are all rows `j` that count and have
 //! the same group, each a target of `shares[i]`, which is one divided by their number. The diagonal `s[i, i]` above becomes
 //! `shares[i] * sum over the positives of s[i, j]`, and `(i == j)` becomes `shares[i]` at every positive.
+//!
+//! Among several processes, each computes its own rows: their part of the sum, their logarithms, and from the logarithms of all rows
+//! their gradients. `dlogit_scale` is what its own rows of pictures give, so that each pair counts once.
 
 use crate::op::{RecomputeRule, undifferentiated};
+use crate::ops::collective::{Exchange, Processes};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, Output, ValueId};
 
 /// Forward. Inputs `image_bd, text_bd, weights_b, logit_scale, [groups_b, shares_b]`; outputs the sum (added to), `row_lse_b`,
@@ -21,6 +25,8 @@ use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, Output, Val
 pub struct Contrastive {
     /// Rows and columns of a tile.
     pub tile: usize,
+    /// Whose rows are computed.
+    pub processes: Processes,
 }
 
 /// Inputs `seed, image_bd, text_bd, weights_b, logit_scale, row_lse_b, column_lse_b, [groups_b, shares_b]`; outputs `dimage_bd,
@@ -29,6 +35,8 @@ pub struct Contrastive {
 pub struct ContrastiveGrad {
     /// Rows and columns of a tile.
     pub tile: usize,
+    /// Whose rows are computed.
+    pub processes: Processes,
 }
 
 /// Rows and columns of a tile: large enough for the products' speed, small enough for the cache.
@@ -79,6 +87,19 @@ impl Graph {
         self.push_contrastive(inputs, sum, tile);
     }
 
+    /// Lets the contrastive losses that were written, and have no gradients yet, compute their process's rows alone.
+    pub fn share_contrastive(&mut self, processes: Processes) {
+        let mut logarithms = Vec::new();
+        for index in 0..self.nodes().len() {
+            let node = self.node_mut(crate::NodeId(index));
+            if let crate::Op::Contrastive(op) = &mut node.op {
+                op.processes = processes;
+                logarithms.extend(node.outputs[1..].iter().map(|output| output.value));
+            }
+        }
+        self.collective(Exchange::AllGather, processes, &logarithms);
+    }
+
     fn push_contrastive(&mut self, inputs: Vec<ValueId>, sum: ValueId, tile: usize) {
         let [image_bd, text_bd, weights_b] = [inputs[0], inputs[1], inputs[2]];
         let (image, text) = (self.shape(image_bd), self.shape(text_bd));
@@ -91,7 +112,10 @@ impl Graph {
         let row_lse = self.statistic("contrastive.row_lse", &[image.rows()]);
         let column_lse = self.statistic("contrastive.column_lse", &[image.rows()]);
         self.push(
-            Contrastive { tile },
+            Contrastive {
+                tile,
+                processes: Processes::default(),
+            },
             inputs,
             vec![
                 Output::accumulate(sum),
@@ -125,14 +149,17 @@ impl Operation for Contrastive {
             Output::overwrite(scrap)
         });
         pass.graph().push(
-            ContrastiveGrad { tile: self.tile },
+            ContrastiveGrad {
+                tile: self.tile,
+                processes: self.processes,
+            },
             inputs,
             outputs.to_vec(),
         );
     }
 
     fn cost(&self, node: NodeView<'_>) -> Cost {
-        pairs(node.input(0), node, 1)
+        pairs(node.input(0), node, 1, self.processes)
     }
 
     fn skippable(&self, _output: usize) -> bool {
@@ -144,14 +171,17 @@ impl Operation for Contrastive {
     }
 }
 
-undifferentiated!(ContrastiveGrad, "contrastive gradient", |_, node| pairs(
+undifferentiated!(ContrastiveGrad, "contrastive gradient", |op, node| pairs(
     node.input(1),
     node,
-    3
+    3,
+    op.processes
 ));
 
-fn pairs(image: crate::Shape, node: NodeView<'_>, num_products: u64) -> Cost {
-    let pairs = (image.rows() * image.rows()) as u64;
+/// Tiles of own rows and tiles of own columns: all of them where there is one process.
+fn pairs(image: crate::Shape, node: NodeView<'_>, num_products: u64, of: Processes) -> Cost {
+    let (rows, own) = (image.rows(), of.own(image.rows()).len());
+    let pairs = (2 * rows * own - own * own) as u64;
     Cost {
         product_flops: num_products * 2 * pairs * image.width() as u64,
         element_flops: pairs * 24,

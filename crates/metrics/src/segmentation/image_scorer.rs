@@ -1,7 +1,7 @@
 //! Scores of one image.
 
 use super::{
-    CenterlineCounts, HausdorffBuffer, IGNORED, MaskScores, OddsHistogram, PixelCounts,
+    CenterlineCounts, HausdorffBuffer, IGNORED, METRICS, MaskScores, OddsHistogram, PixelCounts,
     SkeletonBuffer, ThresholdCounts, hausdorff95,
 };
 
@@ -56,7 +56,72 @@ pub struct ClassScores {
     pub centerline: CenterlineCounts,
 }
 
+/// Figures and counts of a class as plain numbers.
+const FIGURES: usize = METRICS.len();
+const COUNTS: usize = 8;
+
 impl ImageScores {
+    /// As plain numbers, for another process: figures of every class, what is missing not a number; counts.
+    pub fn numbers(&self) -> (Vec<f64>, Vec<u64>) {
+        let figures = self.classes.iter().flat_map(|class| class.scores.values());
+        let figures = figures.map(|figure| figure.unwrap_or(f64::NAN)).collect();
+        let mut counts = vec![self.correct, self.counted];
+        for class in &self.classes {
+            let (pixels, lines) = (&class.counts, &class.centerline);
+            counts.extend([
+                pixels.true_positives,
+                pixels.false_positives,
+                pixels.false_negatives,
+                pixels.true_negatives,
+                lines.predicted,
+                lines.predicted_in_truth,
+                lines.truth,
+                lines.truth_in_predicted,
+            ]);
+        }
+        (figures, counts)
+    }
+
+    /// From [`ImageScores::numbers`]; `None` where they do not belong together.
+    pub fn from_numbers(figures: &[f64], counts: &[u64]) -> Option<ImageScores> {
+        let (&[correct, counted], counts) = counts.split_first_chunk()?;
+        let (figures, []) = figures.as_chunks::<FIGURES>() else {
+            return None;
+        };
+        let (counts, []) = counts.as_chunks::<COUNTS>() else {
+            return None;
+        };
+        if figures.len() != counts.len() {
+            return None;
+        }
+        let classes = figures.iter().zip(counts).map(|(figures, counts)| {
+            let [tp, fp, fn_, tn, lines @ ..] = *counts;
+            let [predicted, predicted_in_truth, truth, truth_in_predicted] = lines;
+            ClassScores {
+                scores: MaskScores::from_values(
+                    figures.map(|figure| (!figure.is_nan()).then_some(figure)),
+                ),
+                counts: PixelCounts {
+                    true_positives: tp,
+                    false_positives: fp,
+                    false_negatives: fn_,
+                    true_negatives: tn,
+                },
+                centerline: CenterlineCounts {
+                    predicted,
+                    predicted_in_truth,
+                    truth,
+                    truth_in_predicted,
+                },
+            }
+        });
+        Some(ImageScores {
+            classes: classes.collect(),
+            correct,
+            counted,
+        })
+    }
+
     /// The mean over classes; accuracy is that of all classes together.
     pub fn mean(&self) -> MaskScores {
         let classes = self.classes.iter().map(|class| class.scores);

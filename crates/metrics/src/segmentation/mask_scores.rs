@@ -59,7 +59,7 @@ impl MaskScores {
         ]
     }
 
-    fn from_values(values: [Option<f64>; METRICS.len()]) -> MaskScores {
+    pub(super) fn from_values(values: [Option<f64>; METRICS.len()]) -> MaskScores {
         let [
             dice,
             iou,

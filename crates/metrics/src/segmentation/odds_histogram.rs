@@ -50,6 +50,23 @@ impl OddsHistogram {
         }
     }
 
+    /// Pixels of the class and others, bin by bin.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.counts.iter().flatten().copied()
+    }
+
+    /// Adds pixels of another; whether they are of as many bins.
+    pub(super) fn add_numbers(&mut self, numbers: &[u64]) -> bool {
+        let to = self.counts.as_flattened_mut();
+        let is_alike = to.len() == numbers.len();
+        if is_alike {
+            to.iter_mut()
+                .zip(numbers)
+                .for_each(|(to, more)| *to += more);
+        }
+        is_alike
+    }
+
     /// Forgets all pixels.
     pub fn clear(&mut self) {
         self.counts.fill([0; 2]);

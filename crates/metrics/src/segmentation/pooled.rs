@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::mask_scores::ScoreSums;
 use super::{
     CenterlineCounts, ImageScorer, ImageScores, MaskScores, OddsHistogram, PixelCounts,
-    ThresholdCurve,
+    ThresholdCounts, ThresholdCurve,
 };
 
 /// Images so far. Memory depends on the number of classes only.
@@ -58,18 +58,20 @@ impl PooledScores {
 
     /// One more image, which `scorer` scored last. In the order of images: means are sums of floating-point numbers.
     pub fn add(&mut self, scorer: &ImageScorer, image: &ImageScores) {
-        for ((totals, class), odds) in self
-            .classes
-            .iter_mut()
-            .zip(&image.classes)
-            .zip(scorer.odds())
-        {
+        for (totals, odds) in self.classes.iter_mut().zip(scorer.odds()) {
+            totals.odds.merge(odds);
+        }
+        self.add_without_odds(image, scorer.thresholds());
+    }
+
+    /// One more image that another process scored; the odds of its pixels come with those of all its images.
+    pub fn add_without_odds(&mut self, image: &ImageScores, thresholds: Option<&ThresholdCounts>) {
+        for (totals, class) in self.classes.iter_mut().zip(&image.classes) {
             totals.per_image.add(&class.scores);
             totals.counts += class.counts;
             totals.centerline += class.centerline;
-            totals.odds.merge(odds);
         }
-        if let (Some(curve), Some(thresholds)) = (&mut self.curve, scorer.thresholds()) {
+        if let (Some(curve), Some(thresholds)) = (&mut self.curve, thresholds) {
             curve.add(thresholds);
         }
         if let Some(accuracy) = image.mean().accuracy {
@@ -79,6 +81,19 @@ impl PooledScores {
         self.correct += image.correct;
         self.counted += image.counted;
         self.images += 1;
+    }
+
+    /// Pixels of each class and others by the class's odds, over all images, for another process.
+    pub fn odds(&self) -> Vec<u64> {
+        let classes = self.classes.iter();
+        classes.flat_map(|class| class.odds.numbers()).collect()
+    }
+
+    /// Adds those of another process; whether they are as many.
+    pub fn add_odds(&mut self, numbers: &[u64]) -> bool {
+        let each = numbers.len() / self.classes.len();
+        let mut parts = self.classes.iter_mut().zip(numbers.chunks(each.max(1)));
+        parts.all(|(class, numbers)| class.odds.add_numbers(numbers))
     }
 
     /// Images so far.

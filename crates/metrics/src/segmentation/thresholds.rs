@@ -45,6 +45,22 @@ impl ThresholdCounts {
         self.counts[index][usize::from(!is_of_class)] += 1;
     }
 
+    /// All counts, for another process.
+    pub fn numbers(&self) -> &[u64] {
+        self.counts.as_flattened()
+    }
+
+    /// Those of another process; `None` where they are not as many.
+    pub fn from_numbers(numbers: &[u64]) -> Option<ThresholdCounts> {
+        let mut read = ThresholdCounts::default();
+        let to = read.counts.as_flattened_mut();
+        if to.len() != numbers.len() {
+            return None;
+        }
+        to.copy_from_slice(numbers);
+        Some(read)
+    }
+
     /// Adds another's pixels.
     pub fn merge(&mut self, other: &ThresholdCounts) {
         for (to, from) in self.counts.iter_mut().zip(&other.counts) {

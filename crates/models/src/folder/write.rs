@@ -54,6 +54,8 @@ pub enum ElementFormat {
     F32,
     /// 16-bit brain floats.
     Bf16,
+    /// 16-bit IEEE floats.
+    F16,
     /// Bytes.
     U8,
 }
@@ -63,6 +65,7 @@ impl ElementFormat {
         match self {
             ElementFormat::F32 => Dtype::F32,
             ElementFormat::Bf16 => Dtype::BF16,
+            ElementFormat::F16 => Dtype::F16,
             ElementFormat::U8 => Dtype::U8,
         }
     }
@@ -70,7 +73,7 @@ impl ElementFormat {
     fn bytes(self) -> usize {
         match self {
             ElementFormat::F32 => 4,
-            ElementFormat::Bf16 => 2,
+            ElementFormat::Bf16 | ElementFormat::F16 => 2,
             ElementFormat::U8 => 1,
         }
     }
@@ -83,6 +86,8 @@ pub enum Elements<'a> {
     F32(Cow<'a, [f32]>),
     /// The bits of 16-bit brain floats.
     Bf16(Cow<'a, [u16]>),
+    /// The bits of 16-bit IEEE floats.
+    F16(Cow<'a, [u16]>),
     /// Bytes.
     U8(Cow<'a, [u8]>),
 }
@@ -101,7 +106,7 @@ impl Elements<'_> {
             Elements::F32(all) => all.chunks(AT_ONCE).try_for_each(|piece| {
                 write_all(&mut piece.iter().flat_map(|value| value.to_le_bytes()))
             }),
-            Elements::Bf16(all) => all.chunks(AT_ONCE).try_for_each(|piece| {
+            Elements::Bf16(all) | Elements::F16(all) => all.chunks(AT_ONCE).try_for_each(|piece| {
                 write_all(&mut piece.iter().flat_map(|value| value.to_le_bytes()))
             }),
             Elements::U8(all) => all.chunks(AT_ONCE).try_for_each(write),

@@ -29,6 +29,8 @@ pub enum Symptom {
     OtherProcesses,
     /// Steps got slow as memory filled up.
     Spill,
+    /// One of several processes keeps the others waiting.
+    Straggler,
     /// The process held more than it may.
     OverBudget,
     /// The driver cannot reach the GPU.
@@ -56,6 +58,7 @@ impl Symptom {
             Symptom::WaitingForData => "waiting for data",
             Symptom::OtherProcesses => "other processes",
             Symptom::Spill => "spill to host memory",
+            Symptom::Straggler => "straggler",
             Symptom::OverBudget => "over the budget",
             Symptom::GpuError => "GPU error",
             Symptom::CudaError => "CUDA error",

@@ -21,6 +21,7 @@ mod sawtooth;
 mod series;
 mod spike;
 mod spill;
+mod straggler;
 mod trend;
 mod underused;
 mod waiting;

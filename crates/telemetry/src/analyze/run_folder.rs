@@ -10,6 +10,7 @@
 use std::path::Path;
 
 use super::finding::{Analysis, Finding, Severity, Symptom};
+use super::straggler::Stragglers;
 use super::{AnalyzeOptions, analyze, budget, failed, waiting};
 use crate::error::{TelemetryError, failed as not_read};
 use crate::log::OddLosses;
@@ -40,6 +41,7 @@ pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, 
         }
         analysis.findings.extend(found);
     }
+    analysis.findings.extend(steps.stragglers.find());
     if !has(&analysis, Symptom::OverBudget) && options.limit_bytes.is_none() {
         analysis.findings.extend(over_budget(folder));
     }
@@ -60,6 +62,7 @@ struct Steps {
     seconds: f64,
     waited: f64,
     losses: OddLosses,
+    stragglers: Stragglers,
 }
 
 impl Steps {
@@ -79,6 +82,9 @@ impl Steps {
             if seconds >= 0.0 && waited >= 0.0 {
                 steps.seconds += seconds;
                 steps.waited += waited;
+            }
+            if let Some(processes) = &step.processes {
+                steps.stragglers.add(processes);
             }
             // NaN and infinity are written as null.
             steps.losses.add(step.loss.is_some(), number, step.step);

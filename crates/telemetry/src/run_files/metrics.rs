@@ -43,6 +43,38 @@ pub struct StepLine {
     pub seconds: Option<f64>,
     /// Seconds of it that went into reading.
     pub waited_for_data: Option<f64>,
+    /// Where several processes share the step: how the one before it was for each.
+    pub processes: Option<ProcessesOfStep>,
+}
+
+/// How a step was for each of several processes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ProcessesOfStep {
+    /// How many there are.
+    pub processes: u64,
+    /// The one that the others waited for most.
+    pub slowest_rank: Option<u64>,
+    /// Its machine.
+    pub slowest_host: Option<String>,
+    /// What it took over what the others took on average.
+    pub slowest_ratio: Option<f64>,
+    /// What each holds, by rank.
+    pub process_bytes: Vec<Option<u64>>,
+}
+
+impl ProcessesOfStep {
+    fn new(fields: &Map<String, Value>) -> Option<ProcessesOfStep> {
+        let field = |key: &str| fields.get(key);
+        let bytes = field("process_bytes").and_then(Value::as_array);
+        let host = field("slowest_host").and_then(Value::as_str);
+        Some(ProcessesOfStep {
+            processes: field("processes")?.as_u64()?,
+            slowest_rank: field("slowest_rank").and_then(Value::as_u64),
+            slowest_host: host.map(str::to_owned),
+            slowest_ratio: field("slowest_ratio").and_then(Value::as_f64),
+            process_bytes: bytes.map_or(Vec::new(), |all| all.iter().map(Value::as_u64).collect()),
+        })
+    }
 }
 
 /// A loss of a step.
@@ -127,6 +159,7 @@ impl StepLine {
             samples: number("samples"),
             seconds: number("seconds"),
             waited_for_data: number("waited_for_data"),
+            processes: ProcessesOfStep::new(fields),
         }
     }
 

@@ -89,6 +89,17 @@ pub enum GradientFormat {
     Bf16,
 }
 
+/// What several processes have a part of each, instead of all of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shard {
+    /// Nothing: every process has all.
+    #[default]
+    None,
+    /// The optimizer's state.
+    Optimizer,
+}
+
 /// What to keep for the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

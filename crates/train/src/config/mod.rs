@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::choices::{
     ClassWeights, Count, EvalEvery, GradientFormat, OptimizerState, Precision, RecomputeChoice,
-    SaveEvery, Schedule, Subset, Warmup,
+    SaveEvery, Schedule, Shard, Subset, Warmup,
 };
 pub use self::freeze::{Freeze, FrozenShare, covers};
 pub use self::generation_section::{

@@ -4,7 +4,8 @@ use holdall_data::order::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    EvalEvery, GradientFormat, OptimizerState, RecomputeChoice, SaveEvery, Schedule, Subset, Warmup,
+    EvalEvery, GradientFormat, OptimizerState, RecomputeChoice, SaveEvery, Schedule, Shard, Subset,
+    Warmup,
 };
 use super::freeze::Freeze;
 use super::lora_section::LoraSection;
@@ -53,6 +54,8 @@ pub struct TrainSection {
     pub optimizer_state: OptimizerState,
     /// Number format of accumulated weight gradients.
     pub gradients: GradientFormat,
+    /// What several processes have a part of each.
+    pub shard: Shard,
     /// Decay of an average of the weights over the steps, which is evaluated and exported.
     #[serde(with = "real_or_none")]
     pub ema: Option<f64>,
@@ -118,6 +121,7 @@ impl Default for TrainSection {
             optimizer: OptimizerSection::default(),
             optimizer_state: OptimizerState::F32,
             gradients: GradientFormat::F32,
+            shard: Shard::None,
             ema: None,
             interpolate: None,
             dropout: 0.0,

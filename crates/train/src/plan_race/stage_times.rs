@@ -80,6 +80,7 @@ fn run(stage: Stage, micro_batch: usize, slot: usize) -> Run {
         stage,
         micro_batch,
         slot,
+        is_last: false,
     }
 }
 

@@ -61,6 +61,11 @@ impl Step {
             }
             let update = Stage::Update.id();
             self.machine.run(device, &self.plan, update, 0, 0);
+            if self.config.shards_state() {
+                // Weights came from their owners: their copies in the compute format follow.
+                let refresh = Stage::Refresh.id();
+                self.machine.run(device, &self.plan, refresh, 0, 0);
+            }
             Advance::Launched
         })
     }

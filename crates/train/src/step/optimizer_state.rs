@@ -27,6 +27,7 @@ impl<'a> Stored<'a> {
         Ok(match Values::format(self) {
             ElementFormat::F32 => Elements::F32(self.read()?),
             ElementFormat::Bf16 => Elements::Bf16(machine.read(place)?),
+            ElementFormat::F16 => unreachable!("no state is in F16"),
             ElementFormat::U8 => Elements::U8(machine.read(place)?),
         })
     }
@@ -106,6 +107,7 @@ impl Step {
                 ElementFormat::Bf16 => {
                     machine.write(&place, |values| fill(&name, ElementsMut::Bf16(values)))
                 }
+                ElementFormat::F16 => unreachable!("no state is in F16"),
                 ElementFormat::U8 => {
                     machine.write(&place, |values| fill(&name, ElementsMut::U8(values)))
                 }

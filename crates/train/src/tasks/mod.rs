@@ -21,14 +21,17 @@ use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::UnetConfig;
 use holdall_models::video_text::config::VideoTextConfig;
 use holdall_models::vit::config::VisionTransformerConfig;
+use holdall_onnx::Precision;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
+use crate::onnx::OnnxFile;
 use crate::prepare::Prepared;
 use crate::saved_model::{SavedModel, resolve};
 use crate::setup::Setup;
 use crate::site::Site;
+use crate::task::Task;
 
 /// The model of a config that names none.
 pub const DEFAULT_MODEL: &str = "openai/clip-vit-base-patch32";
@@ -202,6 +205,26 @@ impl Saved {
                 )))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Its forward programs as ONNX files, and the task that knows their weights.
+    pub(crate) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
+        match self {
+            Saved::Clip(saved) => saved.onnx(precision),
+            Saved::Classify(saved) => saved.onnx(precision),
+            Saved::Segment(saved) => saved.onnx(precision),
+            Saved::VideoText(saved) => saved.onnx(precision),
+        }
+    }
+
+    /// What is computed.
+    pub(crate) fn task(&self) -> Box<dyn Task> {
+        match self {
+            Saved::Clip(saved) => Box::new(saved.task(1)),
+            Saved::Classify(saved) => Box::new(saved.task().clone()),
+            Saved::Segment(saved) => Box::new(saved.task().clone()),
+            Saved::VideoText(saved) => Box::new(saved.task().clone()),
         }
     }
 

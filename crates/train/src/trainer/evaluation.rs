@@ -7,16 +7,18 @@ use super::Trainer;
 use crate::checkpoint::{Best, Next};
 use crate::config::{EvalEvery, Subset};
 use crate::error::TrainError;
-use crate::export::save_model;
 use crate::optimizer::Averaging;
 use crate::planned_run::PlannedRun;
+use crate::processes;
 use crate::report::{EvaluationLine, Event, SummaryMetrics};
 use crate::requests::Requests;
-use crate::run_folder::{RunFolder, failed, write_whole};
+use crate::run_folder::{RunFolder, failed};
+use crate::scores::Scores;
+use crate::skipped::SkippedPicture;
 use crate::task::{BEST_FILES, Evaluation, Unfinished};
 
 /// Name and contents of files to look at.
-type BestFiles = Vec<(&'static str, String)>;
+pub(super) type BestFiles = Vec<(&'static str, String)>;
 
 impl Trainer {
     pub(super) fn evaluation_is_due(&self) -> bool {
@@ -81,8 +83,10 @@ impl Trainer {
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), Unfinished> {
         let is_saved = self.saved == Some((self.state.step, self.state.next));
+        // Of several processes each would have to be asked: a checkpoint waits until they have talked to each other again.
+        let is_alone = self.planned.device.group().size() == 1;
         let is_wanted = || {
-            let is_asked_to_save = !is_saved && requests.save.load(Ordering::Relaxed);
+            let is_asked_to_save = is_alone && !is_saved && requests.save.load(Ordering::Relaxed);
             !requests.stop.load(Ordering::Relaxed) && !is_asked_to_save
         };
         let mut lines = Vec::new();
@@ -90,30 +94,9 @@ impl Trainer {
         let subsets: Vec<Subset> = self.evaluated().collect();
         for on in subsets {
             let began = Instant::now();
-            let PlannedRun {
-                prepared,
-                device,
-                feed,
-                config,
-                ..
-            } = &mut self.planned;
-            let task = &prepared.setup.step.task;
-            let evaluated = task.evaluate(Evaluation {
-                device,
-                forward: self.step.forward(device),
-                pictures: feed.lend(self.state.step),
-                subset: on,
-                samples: prepared.samples(on).expect("there: filtered above"),
-                step: Some(self.state.step),
-                stop: &requests.stop,
-                is_wanted: &is_wanted,
-                tell: &mut |done, total| watch(Event::Evaluating { on, done, total }),
-            });
-            feed.train(config, prepared);
-            let evaluated = evaluated?;
-            files.push((on, evaluated.files));
-            self.tell_skipped(on, &evaluated.skipped, watch)?;
-            let scores = evaluated.scores;
+            let (scores, skipped, shown) = self.evaluate_subset(on, requests, &is_wanted, watch)?;
+            files.push((on, shown));
+            self.tell_skipped(&skipped, watch)?;
             lines.push(EvaluationLine {
                 kind: "evaluation",
                 step: self.state.step,
@@ -124,20 +107,24 @@ impl Trainer {
             });
         }
         // Files first, then the lines in one write, then the state: a failure or a stop in between leaves an evaluation that is
-        // due, and is done again.
-        let better = self.better(&lines);
-        let best = match better {
+        // due, and is done again. The first process decides: figures that have travelled may differ in a last digit.
+        let group = self.planned.device.group();
+        let (better, is_decisive) = processes::from_first(group, || {
+            let better = self.better(&lines).map(f64::to_bits);
+            Ok((better, self.decisive(&lines).is_some()))
+        })?;
+        let best = match better.map(f64::from_bits) {
             Some(value) => Some(self.save_best(value, &files)?),
             None => None,
         };
-        self.journal.add(&lines)?;
+        self.add_lines(&lines)?;
         let is_best = best.is_some();
         match best {
             Some(best) => {
                 self.state.best = Some(best);
                 self.state.without_improvement = 0;
             }
-            None if self.decisive(&lines).is_some() => self.state.without_improvement += 1,
+            None if is_decisive => self.state.without_improvement += 1,
             None => {}
         }
         self.state.last_scores = lines.iter().map(SummaryMetrics::from).collect();
@@ -157,6 +144,40 @@ impl Trainer {
         Ok(())
     }
 
+    /// Figures of one part, what no process could read of it, and files to look at, which the first process alone has.
+    fn evaluate_subset(
+        &mut self,
+        on: Subset,
+        requests: &Requests,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(Scores, Vec<SkippedPicture>, BestFiles), Unfinished> {
+        let PlannedRun {
+            prepared,
+            device,
+            feed,
+            ..
+        } = &mut self.planned;
+        let task = &prepared.setup.step.task;
+        let samples = prepared.samples(on).expect("there: filtered above");
+        let evaluated = task.evaluate(Evaluation {
+            device,
+            forward: self.step.forward(device),
+            pictures: feed.lend(self.state.step),
+            subset: on,
+            samples,
+            step: Some(self.state.step),
+            stop: &requests.stop,
+            is_wanted,
+            tell: &mut |done, total| watch(Event::Evaluating { on, done, total }),
+        });
+        feed.train(prepared);
+        let evaluated = evaluated?;
+        let own = &evaluated.skipped;
+        let skipped = processes::skipped_by_all(device.group(), on, samples, own)?;
+        Ok((evaluated.scores, skipped, evaluated.files))
+    }
+
     /// The number that decides which model is the best: what was held out counts, whatever else is evaluated.
     fn decisive(&self, lines: &[EvaluationLine]) -> Option<f64> {
         let held_out = lines.iter().find(|line| line.on == Subset::Validation);
@@ -171,32 +192,6 @@ impl Trainer {
         let (_, direction) = self.best_metric;
         let value = self.decisive(lines);
         value.filter(|&value| direction.is_better(value, best))
-    }
-
-    /// Saves the model as the best one, with what it makes of a few samples. No checkpoint names it yet.
-    pub(super) fn save_best(
-        &self,
-        value: f64,
-        files: &[(Subset, BestFiles)],
-    ) -> Result<Best, TrainError> {
-        let step = self.state.step;
-        let name = format!("best-{step:06}");
-        let path = self.folder.checkpoints().join(&name);
-        let checksum = save_model(&self.step, &path)?;
-        let held_out = files.iter().find(|(on, _)| *on == Subset::Validation);
-        let shown = held_out.or(files.first());
-        for (name, json) in shown.into_iter().flat_map(|(_, files)| files) {
-            // Beside the model's files and no part of them: a resumed run finds those of the best that it goes on from.
-            write_whole(&path.join(name), json.as_bytes())?;
-            self.folder.write(name, json)?;
-        }
-        Ok(Best {
-            metric: self.best_metric.0.clone(),
-            value,
-            step,
-            folder: name,
-            checksum: Some(checksum.to_string()),
-        })
     }
 }
 

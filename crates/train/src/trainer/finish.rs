@@ -5,17 +5,21 @@
 
 use holdall_files::Checksum;
 use holdall_models::folder::verify_folder;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Trainer;
+use super::records::Records;
 use crate::checkpoint::Best;
 use crate::error::{TrainError, without_hint};
 use crate::export::save_model;
 use crate::failure_file;
 use crate::frozen::ParameterCount;
+use crate::processes;
 use crate::report::{ModelOfRun, Outcome, Summary};
+use crate::run_folder::RunFolder;
 
 /// Where a run stands.
+#[derive(Serialize, Deserialize)]
 pub enum End {
     /// There are steps to do.
     NotReached,
@@ -33,26 +37,29 @@ struct Ties {
 }
 
 impl Trainer {
-    /// Whether the run is over, and everything is there that it was to leave.
-    pub fn end(&self) -> End {
-        if !self.has_ended() {
-            return End::NotReached;
-        }
-        self.summary().map_or_else(End::Unfinished, End::Complete)
+    /// Whether the run is over, and everything is there that it was to leave: as the first process sees it.
+    pub fn end(&self) -> Result<End, TrainError> {
+        let Some(records) = self.records.as_ref().filter(|_| self.has_ended()) else {
+            return processes::from_first(self.planned.device.group(), || Ok(End::NotReached));
+        };
+        let summary = self.summary(records);
+        processes::from_first(self.planned.device.group(), || {
+            Ok(summary.map_or_else(End::Unfinished, End::Complete))
+        })
     }
 
     /// The summary, if it and the model belong to the checkpoint; else what is wrong.
-    fn summary(&self) -> Result<String, String> {
-        let path = self.folder.path().join("summary.json");
+    fn summary(&self, records: &Records) -> Result<String, String> {
+        let path = records.folder.path().join("summary.json");
         let name = path.display();
         let text = std::fs::read_to_string(&path).map_err(|cause| format!("{name}: {cause}"))?;
         let ties: Ties = serde_json::from_str(&text).map_err(|cause| format!("{name}: {cause}"))?;
-        let newest = self.checkpoints.checksum();
+        let newest = records.checkpoints.checksum();
         let (Some(model), true) = (ties.model, newest.is_some() && ties.checkpoint == newest)
         else {
             return Err(format!("{name} is not of the last checkpoint"));
         };
-        let folder = self.folder.model();
+        let folder = records.folder.model();
         let found = verify_folder(&folder).map_err(|cause| without_hint(&cause))?;
         match found.to_string() == model.checksum {
             true => Ok(text),
@@ -61,9 +68,9 @@ impl Trainer {
     }
 
     /// Copies the best model to `model/`.
-    fn publish(&self, best: &Best) -> Result<Checksum, TrainError> {
-        let folder = self.folder.checkpoints().join(&best.folder);
-        self.folder.publish(&folder).map_err(|cause| match cause {
+    fn publish(&self, run: &RunFolder, best: &Best) -> Result<Checksum, TrainError> {
+        let folder = run.checkpoints().join(&best.folder);
+        run.publish(&folder).map_err(|cause| match cause {
             TrainError::Model(cause) => TrainError::Run(format!(
                 "{}\nhint: restore it from a backup; or remove {}, and --resume publishes the model of the last step instead",
                 without_hint(&cause),
@@ -73,12 +80,26 @@ impl Trainer {
         })
     }
 
-    /// The model folder and the summary.
+    /// The model folder and the summary, which the others wait for.
     pub(super) fn finish(&mut self) -> Result<Outcome, TrainError> {
+        let group = self.planned.device.group().clone();
+        let records = self.records.take();
+        let finished = match &records {
+            Some(records) => processes::failing(&group, || self.finish_with(records)),
+            None => Ok(Outcome::FinishedByFirst),
+        };
+        self.records = records;
+        let outcome = finished?;
+        group.share(&[])?;
+        Ok(outcome)
+    }
+
+    fn finish_with(&mut self, records: &Records) -> Result<Outcome, TrainError> {
+        let run = &records.folder;
         let (step, checksum) = match &self.state.best {
-            Some(best) => (best.step, self.publish(best)?),
+            Some(best) => (best.step, self.publish(run, best)?),
             None => {
-                let model = self.folder.model();
+                let model = run.model();
                 self.enter_averages()?;
                 let saved = save_model(&self.step, &model);
                 self.leave_averages()?;
@@ -104,6 +125,7 @@ impl Trainer {
                 .planned
                 .feed
                 .report(&self.process_clock, self.planned.device.cpu().num_threads()),
+            processes: self.processes.last_epoch(),
             skipped: self.skipped.total(),
             budget_bytes: self.planned.prepared.setup.budget_bytes,
             planned_bytes: self.planned_bytes[0],
@@ -123,11 +145,11 @@ impl Trainer {
                 step,
                 checksum: checksum.to_string(),
             }),
-            checkpoint: self.checkpoints.checksum(),
+            checkpoint: records.checkpoints.checksum(),
         };
         let json = serde_json::to_string_pretty(&summary).expect("a summary is plain data");
-        self.folder.write("summary.json", &json)?;
-        failure_file::remove(self.folder.path());
+        run.write("summary.json", &json)?;
+        failure_file::remove(run.path());
         Ok(Outcome::Finished(Box::new(summary)))
     }
 }

@@ -1,5 +1,6 @@
 //! What is kept of a run: the checkpoint when it is due, asked for, or all that a failure leaves.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use holdall_telemetry::memory_log::Phase;
@@ -51,10 +52,8 @@ impl Trainer {
         if let Some(found) = diverged::in_state(&self.step)? {
             return Err(self.diverged(self.state.step, found));
         }
-        self.state.journal = self.journal.sync()?;
-        self.state.skipped = Some(self.skipped.sync()?);
         self.state.clock.all = self.seconds_before + self.resumed_at.elapsed().as_secs_f64();
-        self.checkpoints.save(&self.state, &self.step)?;
+        self.write_checkpoint()?;
         self.saved = Some((self.state.step, self.state.next));
         Ok(())
     }
@@ -67,7 +66,7 @@ impl Trainer {
             Some((step, _)) => format!(
                 "the checkpoint of step {step} is untouched: holdall train --resume --out {} --lr {lower} goes on from \
                  there; or begin again with a lower `lr`, a longer `warmup` or a smaller `clip_norm`",
-                self.folder.path().display()
+                config.out.as_deref().unwrap_or(Path::new("RUN")).display()
             ),
             None => format!(
                 "no checkpoint was written before; begin again with a lower `lr` (--lr {lower}), a longer `warmup` or a \
@@ -89,11 +88,13 @@ impl Trainer {
         error: TrainError,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> TrainError {
+        // Nobody shall wait for this process.
+        self.planned.device.group().fail(&error.to_string());
         if let TrainError::Device(error) = error {
             // Nobody knows what is in the memory of a device that failed: the last checkpoint stands.
             return TrainError::Run(format!("after step {}: {error}", self.state.step));
         }
-        if let TrainError::Diverged(_) = error {
+        if let TrainError::Diverged(_) | TrainError::Processes(_) = error {
             // The weights may have been on their way for some steps: an earlier state is the better one to go on from.
             return error;
         }

@@ -10,10 +10,18 @@ use holdall_device::cpu::Cpu;
 use super::*;
 use crate::appended_file::Prefix;
 use crate::checkpoint::Checkpoint;
-use crate::config::{Count, EvalEvery, RunConfig};
+use crate::config::{Count, EvalEvery, RunConfig, Subset};
+use crate::journal::Journal;
 use crate::plan_race::Choosing;
 
+mod several_processes;
 mod state_formats;
+
+impl Trainer {
+    fn files(&self) -> &Records {
+        self.records.as_ref().expect("the first process")
+    }
+}
 
 /// Three steps an epoch.
 fn trainer(folder: &std::path::Path, out: &str, change: impl Fn(&mut RunConfig)) -> Trainer {
@@ -36,6 +44,12 @@ fn planned(
     checkpoint: Option<Checkpoint>,
     change: impl Fn(&mut RunConfig),
 ) -> PlannedRun {
+    let device = Device::on_cpu(Cpu::new(Some(2)));
+    let config = small(folder, change);
+    PlannedRun::new(config, device, checkpoint, Choosing::Predicted).unwrap()
+}
+
+fn small(folder: &std::path::Path, change: impl Fn(&mut RunConfig)) -> RunConfig {
     let mut config = RunConfig {
         model: "small".to_owned(),
         ..RunConfig::default()
@@ -47,8 +61,7 @@ fn planned(
     config.train.epochs = 2;
     config.train.eval_every = EvalEvery::Never;
     change(&mut config);
-    let device = Device::on_cpu(Cpu::new(Some(2)));
-    PlannedRun::new(config, device, checkpoint, Choosing::Predicted).unwrap()
+    config
 }
 
 /// Goes on with a run; what it said, or why it does not.
@@ -159,7 +172,7 @@ fn bad_pictures_are_skipped_and_named_and_steps_keep_their_size() {
         assert_eq!((skipped, summary.skipped), (2, 2));
         let sizes: Vec<usize> = steps.iter().map(|(_, samples, ..)| *samples).collect();
         assert_eq!(sizes, [8, 8, 6, 8, 8, 6]);
-        let listed = std::fs::read_to_string(trainer.folder.skipped()).unwrap();
+        let listed = std::fs::read_to_string(trainer.files().folder.skipped()).unwrap();
         for row in rows {
             assert!(listed.contains(&format!("train,{row},images/")), "{listed}");
         }
@@ -181,7 +194,7 @@ fn too_many_bad_pictures_stop_a_run_that_can_go_on() {
     let error = outcome.unwrap_err().to_string();
     assert!(error.contains("3 of 22 pictures cannot be read"), "{error}");
     assert_eq!(steps.len(), 2);
-    assert!(trainer.folder.last().is_file());
+    assert!(trainer.files().folder.last().is_file());
 }
 
 /// Lines of `metrics.jsonl` without what a clock says.
@@ -249,7 +262,7 @@ fn a_checkpoint_that_is_asked_for_in_a_step_does_not_wait_for_its_end() {
     outcome.unwrap();
     let mut trainer = trainer(folder.path(), "run", single);
     trainer.passes.finished(60.0);
-    let last = trainer.folder.last();
+    let last = trainer.files().folder.last();
     let requests = Requests::new();
     let (mut steps, mut saved) = (Vec::new(), Vec::new());
     let outcome = trainer.run(&requests, &mut |event| match event {
@@ -292,21 +305,22 @@ fn a_step_whose_line_cannot_be_written_is_not_done() {
     run(&mut whole).2.unwrap();
     let mut failing = trainer(folder.path(), "failing", change);
     run_until(&mut failing, 3);
-    let before = std::fs::read(failing.folder.last()).unwrap();
+    let before = std::fs::read(failing.files().folder.last()).unwrap();
     let nowhere = folder.path().join("no such folder/metrics.jsonl");
-    failing.journal = Journal::open(&nowhere, &Prefix::default()).unwrap();
+    failing.records.as_mut().unwrap().journal =
+        Journal::open(&nowhere, &Prefix::default()).unwrap();
     let error = run(&mut failing).2.unwrap_err().to_string();
     assert!(error.contains("metrics.jsonl"), "{error}");
     assert_eq!(failing.steps_done(), 3);
-    assert!(std::fs::read(failing.folder.last()).unwrap() == before);
-    let path = failing.folder.path().to_owned();
+    assert!(std::fs::read(failing.files().folder.last()).unwrap() == before);
+    let path = failing.files().folder.path().to_owned();
     drop(failing);
     let mut resumed = trainer_in(folder.path(), RunFolder::open(&path).unwrap(), change);
     run(&mut resumed).2.unwrap();
-    assert_eq!(lines(&resumed.folder), lines(&whole.folder));
+    assert_eq!(lines(&resumed.files().folder), lines(&whole.files().folder));
     assert_eq!(resumed.state.best, whole.state.best);
     let model = |trainer: &Trainer| {
-        std::fs::read(trainer.folder.model().join("model.safetensors")).unwrap()
+        std::fs::read(trainer.files().folder.model().join("model.safetensors")).unwrap()
     };
     assert!(model(&resumed) == model(&whole));
 }
@@ -324,7 +338,7 @@ fn an_evaluation_whose_lines_cannot_be_written_is_still_due() {
     let nowhere = folder.path().join("no such folder/metrics.jsonl");
     let journal = Journal::open(&nowhere, &Prefix::default()).unwrap();
     trainer.state.next = Next::Evaluate;
-    let journal = std::mem::replace(&mut trainer.journal, journal);
+    let journal = std::mem::replace(&mut trainer.records.as_mut().unwrap().journal, journal);
     let requests = Requests::new();
     assert!(trainer.evaluate_all(&requests, &mut |_| ()).is_err());
     assert_eq!(trainer.state.next, Next::Evaluate);
@@ -332,10 +346,10 @@ fn an_evaluation_whose_lines_cannot_be_written_is_still_due() {
         (&trainer.state.best, trainer.state.last_scores.len()),
         (&None, 0)
     );
-    trainer.journal = journal;
+    trainer.records.as_mut().unwrap().journal = journal;
     assert!(trainer.evaluate_all(&requests, &mut |_| ()).is_ok());
     assert_eq!(trainer.state.next, Next::Step);
-    assert_eq!(lines(&trainer.folder).len(), 3);
+    assert_eq!(lines(&trainer.files().folder).len(), 3);
 }
 
 fn bests(folder: &RunFolder) -> Vec<String> {
@@ -354,7 +368,7 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     let mut trainer = trainer(folder.path(), "run", |_| ());
     let save_best = |trainer: &mut Trainer| {
         let best = trainer.save_best(0.5, &[]).unwrap();
-        let path = trainer.folder.checkpoints().join(&best.folder);
+        let path = trainer.files().folder.checkpoints().join(&best.folder);
         (best, std::fs::read(path.join("model.safetensors")).unwrap())
     };
     run_until(&mut trainer, 1);
@@ -364,9 +378,12 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     // Written, and killed before a checkpoint names it.
     run_until(&mut trainer, 2);
     let (second, second_model) = save_best(&mut trainer);
-    assert_eq!(bests(&trainer.folder), ["best-000001", "best-000002"]);
+    assert_eq!(
+        bests(&trainer.files().folder),
+        ["best-000001", "best-000002"]
+    );
     assert!(first_model != second_model);
-    let path = trainer.folder.path().to_owned();
+    let path = trainer.files().folder.path().to_owned();
     let kept = path.join("checkpoints/best-000001/model.safetensors");
     assert!(std::fs::read(&kept).unwrap() == first_model);
     // Going on from the last checkpoint, which knows the first alone.
@@ -376,7 +393,7 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     assert_eq!(trainer.state.step, 2);
     trainer.save(&mut |_| ()).unwrap();
     assert_eq!(
-        bests(&trainer.folder),
+        bests(&trainer.files().folder),
         ["best-000001"],
         "the other is named by nothing"
     );
@@ -385,13 +402,13 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     trainer.state.best = Some(third);
     trainer.save(&mut |_| ()).unwrap();
     assert_eq!(
-        bests(&trainer.folder),
+        bests(&trainer.files().folder),
         ["best-000001", "best-000002"],
         "each is named by one"
     );
     assert!(std::fs::read(&kept).unwrap() == first_model);
     trainer.save(&mut |_| ()).unwrap();
-    assert_eq!(bests(&trainer.folder), ["best-000002"]);
+    assert_eq!(bests(&trainer.files().folder), ["best-000002"]);
     // A damaged checkpoint names nothing; the one that is gone back to keeps its best.
     run_until(&mut trainer, 3);
     trainer.state.best = Some(save_best(&mut trainer).0);
@@ -404,8 +421,10 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     let mut trainer = trainer_in(folder.path(), RunFolder::open(&path).unwrap(), |_| ());
     assert_eq!(trainer.state.best, Some(second));
     trainer.save(&mut |_| ()).unwrap();
-    assert_eq!(bests(&trainer.folder), ["best-000002"]);
-    let previous = Checkpoint::newest(&trainer.folder).unwrap().unwrap();
+    assert_eq!(bests(&trainer.files().folder), ["best-000002"]);
+    let previous = Checkpoint::newest(&trainer.files().folder)
+        .unwrap()
+        .unwrap();
     assert!(previous.notes.is_empty(), "{:?}", previous.notes);
 }
 
@@ -430,7 +449,7 @@ fn a_list_with_bad_rows_trains_as_the_list_without_them() {
     };
     assert_eq!(found, expected);
     assert_eq!(summary.skipped, 2);
-    let listed = std::fs::read_to_string(trainer.folder.skipped()).unwrap();
+    let listed = std::fs::read_to_string(trainer.files().folder.skipped()).unwrap();
     let fields = format!("train,4,images/000000.jpg,1 of {columns} fields");
     assert_eq!(
         listed.lines().collect::<Vec<_>>(),
@@ -441,7 +460,7 @@ fn a_list_with_bad_rows_trains_as_the_list_without_them() {
     let (trainer, _) = resumed(folder.path(), |config| config.train.epochs = 3);
     let trainer = trainer.unwrap();
     assert_eq!(
-        std::fs::read_to_string(trainer.folder.skipped()).unwrap(),
+        std::fs::read_to_string(trainer.files().folder.skipped()).unwrap(),
         listed
     );
 }

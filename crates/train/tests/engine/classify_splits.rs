@@ -29,7 +29,7 @@ const FAMILIES: [&str; 3] = [
     "dinov2-small-patch14-224",
 ];
 
-fn setup(device: &Device, task: &ClassifyTask, seed: u64) -> Setup {
+pub fn setup(device: &Device, task: &ClassifyTask, seed: u64) -> Setup {
     let run = RunConfig {
         task: Some(TaskName::Classify),
         model: "vit-demo".to_owned(),
@@ -176,7 +176,7 @@ fn mixing_dropout_and_stochastic_depth_are_at_work() {
         assert_ne!(found, expected, "switch {index}");
     }
     let mut batch = mixed_batch(&all, 10, 6);
-    batch.indices("stream", holdall_train::batch::Scope::EffectiveBatch)[1] += 1;
+    batch.indices("stream", holdall_train::batch::Scope::OwnBatch)[1] += 1;
     assert_ne!(losses(&device, &all, &batch), expected, "another epoch");
 }
 

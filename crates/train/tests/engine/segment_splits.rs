@@ -18,7 +18,7 @@ use proptest::prelude::*;
 
 use crate::support::{self, on_cpu, step, tiny_unet};
 
-fn setup(device: &Device, task: &SegmentTask, seed: u64) -> Setup {
+pub fn setup(device: &Device, task: &SegmentTask, seed: u64) -> Setup {
     let run = RunConfig {
         task: Some(TaskName::Segment),
         model: "unet-demo".to_owned(),
@@ -31,7 +31,7 @@ fn setup(device: &Device, task: &SegmentTask, seed: u64) -> Setup {
 }
 
 /// All losses there are.
-fn all_terms() -> Vec<LossTerm> {
+pub fn all_terms() -> Vec<LossTerm> {
     let term = |name, weight, kind| LossTerm { name, weight, kind };
     let overlap = |alpha, beta, over| TermKind::Overlap { alpha, beta, over };
     vec![

@@ -35,7 +35,7 @@ pub fn tiny(activation: Activation) -> ClipConfig {
     config
 }
 
-fn setup(
+pub fn setup(
     device: &Device,
     activation: Activation,
     labels: Option<usize>,
@@ -53,7 +53,7 @@ fn setup(
     (setup, task)
 }
 
-fn batch(task: &ClipTask, samples: usize, seed: u64) -> Batch {
+pub fn batch(task: &ClipTask, samples: usize, seed: u64) -> Batch {
     support::without_some_labels(task, task.random_batch(samples, seed))
 }
 

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 use crate::support::{self, VideoTextParts, on_cpu, step, tiny_video_text, varied_clips};
 
-const ALL: VideoTextParts = VideoTextParts {
+pub const ALL: VideoTextParts = VideoTextParts {
     pooling: "projected",
     has_bert: false,
     has_decoder: true,
@@ -23,7 +23,7 @@ const ALL: VideoTextParts = VideoTextParts {
     num_videos: 2,
 };
 
-fn setup(device: &Device, task: &VideoTextTask, seed: u64) -> Setup {
+pub fn setup(device: &Device, task: &VideoTextTask, seed: u64) -> Setup {
     let run = RunConfig {
         task: Some(TaskName::VideoText),
         model: "video-text-demo".to_owned(),

@@ -250,7 +250,9 @@ impl<'a> Run<'a> {
                 let name = format!("{part:?} of {}", parameter.name);
                 let bits = match stored.elements().unwrap() {
                     Elements::F32(values) => bits(&values),
-                    Elements::Bf16(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
+                    Elements::Bf16(values) | Elements::F16(values) => {
+                        values.iter().map(|&bits| u32::from(bits)).collect()
+                    }
                     Elements::U8(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
                 };
                 (name, bits)

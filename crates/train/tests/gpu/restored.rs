@@ -15,6 +15,7 @@ pub fn state(run: &Run<'_>) -> State {
         batch_size: EIGHT_BY_FOUR.batch_size,
         gradient_accumulation: 4,
         kept_micro_batches: EIGHT_BY_FOUR.kept,
+        processes: 1,
     };
     let mut state = State::new(run.scaler, split, String::new());
     state.step = run.number;

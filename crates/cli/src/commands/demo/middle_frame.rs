@@ -11,11 +11,12 @@ use std::path::Path;
 use anyhow::Result;
 use holdall_data::table::Table;
 use holdall_files::{create_folders, write_whole};
+use holdall_processes::Group;
 use holdall_train::TrainError;
 use holdall_train::budget::Memory;
 
 use super::{DemoArguments, FRAMES};
-use crate::arguments::{InferenceOptions, OutputOptions, TileOptions};
+use crate::arguments::{InferenceOptions, OutputOptions, ProcessOptions, TileOptions};
 use crate::commands::eval::{EvalArguments, evaluate};
 use crate::screen::tell;
 
@@ -23,7 +24,7 @@ use crate::screen::tell;
 pub fn scores(data: &Path, arguments: &DemoArguments) -> Result<Option<String>> {
     tell("The same clips as their middle frame alone:");
     write(data)?;
-    let found = evaluate(&EvalArguments {
+    let arguments = EvalArguments {
         model: arguments.out.join("run").display().to_string(),
         data: Some(data.join("middle.csv").display().to_string()),
         tiling: TileOptions {
@@ -35,9 +36,11 @@ pub fn scores(data: &Path, arguments: &DemoArguments) -> Result<Option<String>> 
             memory: arguments.memory.unwrap_or(Memory::Auto),
             compute: arguments.compute.clone(),
         },
+        processes: ProcessOptions::default(),
         sets: vec![],
         output: OutputOptions { json: false },
-    })?;
+    };
+    let found = evaluate(&arguments, Group::alone())?;
     Ok(found.map(|found| {
         format!(
             "The same clips as their middle frame alone, through the same model:\n{}",

@@ -7,7 +7,7 @@ use holdall_device::cuda::compile::{self, cache_folder};
 use holdall_device::cuda::gpus::{self, GpuReading};
 use holdall_device::cuda::libraries::{
     self, FOLDERS_VARIABLE, Found, Missing, driver_version, find_cublaslt, find_cudnn, find_driver,
-    find_nvrtc,
+    find_nccl, find_nvrtc,
 };
 use holdall_files::show_bytes;
 
@@ -27,6 +27,8 @@ pub(super) struct Findings {
     pub cublaslt: Result<Library, Lack>,
     /// Only segmentation needs it.
     pub cudnn: Result<Library, Lack>,
+    /// Only several processes need it.
+    pub nccl: Result<Library, Lack>,
     pub gpus: Result<Vec<GpuReading>, String>,
     /// Compiled kernels and measurements on disk: files and bytes.
     pub kept: (usize, u64),
@@ -74,6 +76,7 @@ impl Findings {
             nvrtc: library(find_nvrtc(), nvrtc_version),
             cublaslt: library(find_cublaslt(), libraries::cublaslt_version),
             cudnn: library(find_cudnn(), libraries::cudnn_version),
+            nccl: library(find_nccl(), libraries::nccl_version),
             gpus: gpus::read().map_err(|reason| reason.to_string()),
             kept: cache_folder().map_or((0, 0), |folder| kept(&folder)),
         }
@@ -162,7 +165,14 @@ pub(super) fn checks(findings: &Findings) -> Vec<Check> {
         "multiplies matrices",
         &findings.cublaslt,
     ));
-    checks.push(cudnn_check(&findings.cudnn));
+    let purpose = "convolves pictures: segmentation alone needs it";
+    checks.push(optional_check("cuDNN", purpose, &findings.cudnn));
+    // One card has nobody to talk to.
+    let num_cards = findings.gpus.as_ref().map_or(1, Vec::len);
+    if num_cards > 1 || findings.nccl.is_ok() {
+        let purpose = "carries gradients between GPUs: only --processes and clusters need it";
+        checks.push(optional_check("NCCL", purpose, &findings.nccl));
+    }
     match &findings.gpus {
         Ok(gpus) => checks.extend(gpus.iter().map(gpu_check)),
         Err(reason) => checks.push(Check::warning(
@@ -240,13 +250,9 @@ fn library_check(name: &str, purpose: &str, library: &Result<Library, Lack>) -> 
     }
 }
 
-/// A machine without it does everything but segmentation.
-fn cudnn_check(library: &Result<Library, Lack>) -> Check {
-    let check = library_check(
-        "cuDNN",
-        "convolves pictures: segmentation alone needs it",
-        library,
-    );
+/// A library that a machine may go without, for all but one purpose.
+fn optional_check(name: &str, purpose: &str, library: &Result<Library, Lack>) -> Check {
+    let check = library_check(name, purpose, library);
     match library {
         Ok(_) => check,
         Err(_) => Check {
@@ -342,6 +348,7 @@ mod tests {
             nvrtc: Err(lack()),
             cublaslt: Err(lack()),
             cudnn: Err(lack()),
+            nccl: Err(lack()),
             gpus: Err("NVIDIA's driver is not here".to_owned()),
             kept: (0, 0),
         }
@@ -365,6 +372,7 @@ mod tests {
             nvrtc: library("13.0"),
             cublaslt: library("13.0.2"),
             cudnn: library("9.14.0"),
+            nccl: library("2.27.3"),
             gpus: Ok(vec![card(1, vec![])]),
             kept: (30, 4 << 20),
             ..without_driver()

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use holdall_telemetry::memory_log::{FILE_NAME, MemorySample, Phase};
 use holdall_telemetry::run_files::{
     self, CONFIG_FILE, EvaluationLine, FAILURE_FILE, LOG_TAIL_BYTES, Loss, METRICS_FILE,
-    MetricsLine, PLAN_FILE, Plan, SUMMARY_FILE, StepLine, Summary,
+    MetricsLine, PLAN_FILE, Plan, ProcessesOfStep, SUMMARY_FILE, StepLine, Summary,
 };
 use holdall_train::config::{RunConfig, TrainSection};
 use serde::de::DeserializeOwned;
@@ -73,6 +73,9 @@ pub struct RunReading {
     pub planned_bytes: Option<u64>,
     /// Memory of the process: now, or its peak where the run has ended.
     pub used_bytes: Option<u64>,
+    /// Where several processes train: how the last step was for each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<ProcessesOfStep>,
     /// The newest one, with all that its line has.
     #[serde(serialize_with = "line_as_it_is")]
     pub evaluation: Option<EvaluationLine>,
@@ -292,6 +295,7 @@ impl RunWatch {
             budget_bytes: plan.budget_bytes,
             planned_bytes: plan.chosen.process_bytes,
             used_bytes,
+            processes: last.processes,
             evaluation: seen.evaluation.clone(),
         }
     }

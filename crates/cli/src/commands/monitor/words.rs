@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdall_device::cuda::gpus::GpuReading;
 use holdall_files::{show_bytes, thousands};
-use holdall_telemetry::run_files::{in_words, is_share};
+use holdall_telemetry::run_files::{ProcessesOfStep, in_words, is_share};
 
 use super::run::{RunReading, State};
 
@@ -136,6 +136,9 @@ pub fn facts(run: &RunReading) -> Vec<(String, String)> {
         waited.map(|share| format!("{:.1}%", 100.0 * share)),
     );
     add("memory", memory(run));
+    let processes = run.processes.as_ref();
+    add("processes", processes.map(slowest));
+    add("by rank", processes.and_then(memory_by_rank));
     add("plan", plan(run));
     add("", how(run));
     add(
@@ -154,6 +157,35 @@ fn memory(run: &RunReading) -> Option<String> {
         (None, _) => format!("{} planned", show_bytes(planned)),
         (used, State::Running) => format!("{} planned", of_bytes(used, Some(planned))),
         (used, _) => format!("peak {} planned", of_bytes(used, Some(planned))),
+    })
+}
+
+/// `4, slowest rank 3 (+12%)`.
+fn slowest(each: &ProcessesOfStep) -> String {
+    match (each.slowest_rank, each.slowest_ratio) {
+        (Some(rank), Some(ratio)) => format!(
+            "{}, slowest rank {rank} (+{:.0}%)",
+            each.processes,
+            100.0 * (ratio - 1.0)
+        ),
+        _ => each.processes.to_string(),
+    }
+}
+
+/// Ranks whose memory is shown.
+const MOST_RANKS: usize = 3;
+
+/// `1.20 GiB, 1.18 GiB`: the first ones, and the most of all where there are more.
+fn memory_by_rank(each: &ProcessesOfStep) -> Option<String> {
+    let bytes = &each.process_bytes;
+    let most = bytes.iter().flatten().max()?;
+    let shown = bytes.iter().take(MOST_RANKS);
+    let shown: Vec<String> = shown
+        .map(|bytes| bytes.map_or("?".to_owned(), show_bytes))
+        .collect();
+    Some(match bytes.len() > MOST_RANKS {
+        true => format!("at most {}", show_bytes(*most)),
+        false => shown.join(", "),
     })
 }
 

@@ -30,7 +30,7 @@ pub(super) fn predict(job: &Job<'_>, saved: &SavedClassifier) -> Result<Option<P
     if arguments.features.is_some() {
         return Err(wrong("--features", "--csv FILE writes what the classifier says").into());
     }
-    let (task, top) = (saved.task(), arguments.top);
+    let (task, top) = (saved.task(), arguments.top_labels());
     let held_bytes = 2 * top * size_of::<Guess>() + NAMES_BYTES;
     let host_bytes = (job.paths.len() * held_bytes) as u64;
     let Some((mut opened, mut pictures)) = job.open(task, saved, host_bytes)? else {

@@ -38,7 +38,8 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
         _ => 1,
     };
     let projection = trained.projection();
-    let held_bytes = size_of::<Prediction>() + arguments.top * size_of::<Guess>() + NAMES_BYTES;
+    let held_bytes =
+        size_of::<Prediction>() + arguments.top_labels() * size_of::<Guess>() + NAMES_BYTES;
     let feature_bytes = match arguments.features {
         Some(_) => projection * size_of::<f32>(),
         None => 0,
@@ -79,8 +80,9 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
                 };
                 all.push(Prediction {
                     image: job.image(read[row]),
-                    labels: scores
-                        .map_or(Vec::new(), |scores| best(&labels, &scores, arguments.top)),
+                    labels: scores.map_or(Vec::new(), |scores| {
+                        best(&labels, &scores, arguments.top_labels())
+                    }),
                     targets: Vec::new(),
                 });
             }
@@ -152,7 +154,7 @@ fn labels(arguments: &PredictArguments, trained: &SavedClip) -> Result<Labels> {
 fn encode_labels(encoder: &mut Encoder<'_>, labels: &Labels) -> Result<Vec<f32>, Unfinished> {
     let mut features = Vec::new();
     if let Labels::ZeroShot { tokens, .. } = labels {
-        encode_captions(encoder, tokens, |encoded| {
+        encode_captions(encoder, tokens, 0..tokens.len(), |encoded| {
             features.extend_from_slice(encoded);
             true
         })?;

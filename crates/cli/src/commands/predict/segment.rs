@@ -21,8 +21,9 @@ use holdall_train::task::Unfinished;
 use holdall_train::tasks::segment::{SavedSegmenter, SegmentTask};
 use serde::Serialize;
 
+use super::inputs::files_under;
 use super::mask_files::{Names, PredictedMask, Writer};
-use super::{PredictArguments, Skipped, files_under};
+use super::{PredictArguments, Skipped};
 use crate::arguments::SEGMENTATION;
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};

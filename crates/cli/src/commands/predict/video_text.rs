@@ -2,11 +2,10 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use holdall_data::loader::Course;
+use holdall_data::loader::{Course, Share};
 use holdall_data::text::TextEncoder;
 use holdall_device::Device;
 use holdall_metrics::classification::top_k;
@@ -19,8 +18,8 @@ use holdall_train::tasks::clip::TokenTable;
 use holdall_train::tasks::video_text::{ClipReader, SavedVideoText, VideoTextTask};
 use serde::Serialize;
 
-use super::clip_files::clips_under;
-use super::{Guess, Job, PredictArguments, Skipped, as_samples, left_out};
+use super::inputs::{self, Inputs};
+use super::{Guess, Job, PredictArguments, Skipped, left_out, write_file};
 use crate::arguments::small_count;
 use crate::array_file;
 use crate::failure;
@@ -95,9 +94,9 @@ pub(super) fn run(
     budget_bytes: Option<u64>,
     saved: &SavedVideoText,
 ) -> Result<ExitCode> {
-    let paths = clips_under(&arguments.images)?;
+    let Inputs { samples, paths } = inputs::clips(&arguments.images)?;
     let job = Job {
-        samples: Arc::new(as_samples(&paths)),
+        samples,
         arguments,
         device,
         budget_bytes,
@@ -133,7 +132,7 @@ pub(super) fn run(
     let mut all: Vec<ClipPrediction> = Vec::new();
     let mut features: Vec<f32> = Vec::new();
     let batch = reader.batch().min(clips.num_rows());
-    let course = (&job.samples, Course::Once);
+    let course = (&job.samples, Course::Once(Share::default()));
     let stop = &stop::requests().stop;
     let read = read_course(&mut clips, course, batch, stop, |loaded| {
         let encoded = reader.clips(loaded)?.features.into_owned();
@@ -149,7 +148,8 @@ pub(super) fn run(
                 let found = format!("{clip}: its features are not finite: found {value}");
                 return Err(Unfinished::NotFinite(found));
             }
-            let (labels, similarity) = texts.compare(feature, &text_features, arguments.top);
+            let (labels, similarity) =
+                texts.compare(feature, &text_features, arguments.top_labels());
             all.push(ClipPrediction {
                 video: job.image(sample),
                 caption: captions.as_ref().map(|captions| captions[row].clone()),
@@ -181,11 +181,7 @@ pub(super) fn run(
         tell(&format!("skipped {}: {}", one.image, one.reason));
     }
     if let Some(path) = &arguments.csv {
-        let text = as_csv(&all)?;
-        stop::whole(|| holdall_files::write_whole(path, &text)).map_err(|cause| {
-            let path = path.display();
-            anyhow::anyhow!("{path}: {cause}\nhint: choose another file for --csv")
-        })?;
+        write_file(path, "--csv", &as_csv(&all)?)?;
         tell(&format!("{} predictions: {}", all.len(), path.display()));
     }
     if arguments.output.json {

@@ -107,14 +107,14 @@ __device__ __forceinline__ double block_sum(double value) {
     return value;
 }
 
-// One block.
+// One block, for the rows of this process.
 extern "C" __global__ void __launch_bounds__(1024)
     contrastive_finish(const float *row_peak, const float *row_sum, const float *column_peak, const float *column_sum,
                        const float *diagonal, const float *weights, float *row_lse, float *column_lse, float *total,
-                       int rows) {
+                       int first, int end) {
     follow();
     double sum = 0.0;
-    for (int row = threadIdx.x; row < rows; row += blockDim.x) {
+    for (int row = first + threadIdx.x; row < end; row += blockDim.x) {
         float along = row_peak[row] + logf(row_sum[row]), across = column_peak[row] + logf(column_sum[row]);
         row_lse[row] = along;
         column_lse[row] = across;

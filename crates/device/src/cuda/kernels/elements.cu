@@ -22,6 +22,22 @@ __device__ __forceinline__ void fill_all(T *y, float value, i64 n) {
 
 extern "C" __global__ void fill(Element *y, float value, i64 n) { follow(); fill_all(y, value, n); }
 
+struct Span {
+    char *start; // aligned to 256 bytes
+    i64 bytes;   // a multiple of two
+};
+
+// A block per span. What lies behind the last whole 16 bytes is cleared by twos.
+extern "C" __global__ void clear_spans(const Span *spans) {
+    follow();
+    Span span = spans[blockIdx.x];
+    i64 packed = span.bytes / 16 * 16;
+    for (i64 at = 16 * threadIdx.x; at < packed; at += 16 * blockDim.x)
+        *reinterpret_cast<uint4 *>(span.start + at) = make_uint4(0, 0, 0, 0);
+    for (i64 at = packed + 2 * threadIdx.x; at < span.bytes; at += 2 * blockDim.x)
+        *reinterpret_cast<u16 *>(span.start + at) = 0;
+}
+
 extern "C" __global__ void fill_f32(float *y, float value, i64 n) { follow(); fill_all(y, value, n); }
 
 extern "C" __global__ void add(Element *y, const Element *a, const Element *b, i64 rows, int width, i64 y_stride,

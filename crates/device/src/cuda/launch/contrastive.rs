@@ -3,7 +3,11 @@
 //!
 //! Legend: `i` image rows, `j` text rows.
 
+use std::ops::Range;
+
 use holdall_graph::Write;
+use holdall_graph::ops::collective::Processes;
+use holdall_graph::ops::contrastive::{Contrastive, ContrastiveGrad};
 
 use super::super::driver::Argument;
 use super::super::product::{Factor, Format, Product};
@@ -13,8 +17,20 @@ use crate::DeviceError;
 
 const FLOAT: u64 = 4;
 
-fn tiles(rows: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..rows.div_ceil(tile)).map(move |index| (index * tile, tile.min(rows - index * tile)))
+/// Tiles along the rows, none of them partly of this process: first row and number of rows, and whether they are its own.
+fn tiles(
+    rows: usize,
+    tile: usize,
+    processes: Processes,
+) -> impl Iterator<Item = ((usize, usize), bool)> {
+    let own = processes.own(rows);
+    let parts = [0..own.start, own.clone(), own.end..rows];
+    let of_part = move |part: Range<usize>| {
+        let (is_own, end) = (part == own, part.end);
+        part.step_by(tile)
+            .map(move |first| ((first, tile.min(end - first)), is_own))
+    };
+    parts.into_iter().flat_map(of_part)
 }
 
 /// Rows `first..first + count` of a matrix, as a factor.
@@ -72,12 +88,12 @@ fn groups_and_shares(o: &Operands<'_, '_>, first: usize) -> [Argument; 2] {
     })
 }
 
-pub(super) fn forward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+pub(super) fn forward(op: &Contrastive, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let features = [o.input(0), o.input(1)];
     let (weights, logit_scale) = (o.input(2), o.input(3));
     let groups = groups_and_shares(o, 4);
-    let rows = features[0].rows;
-    let tile = contrastive_tile(rows, tile);
+    let (rows, processes) = (features[0].rows, op.processes);
+    let tile = contrastive_tile(rows, op.tile);
     let vector = |index: usize| o.scratch() + (tile * tile + index * rows) as u64 * FLOAT;
     let [diagonal, row_peak, row_sum, column_peak, column_sum] = [0, 1, 2, 3, 4].map(vector);
     let issuer = o.issuer;
@@ -87,18 +103,25 @@ pub(super) fn forward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceErr
         256,
         arguments![row_peak, row_sum, column_peak, column_sum, rows as i32,],
     )?;
-    for along in tiles(rows, tile) {
-        for across in tiles(rows, tile) {
+    for (along, own_rows) in tiles(rows, tile, processes) {
+        for (across, own_columns) in tiles(rows, tile, processes) {
+            if !own_rows && !own_columns {
+                continue;
+            }
             dots(o, features, along, across, tile)?;
             let place = tile_arguments(o, tile, along, across, weights, logit_scale);
-            let mut arguments = place.clone();
-            arguments.extend(groups);
-            arguments.extend([row_peak, row_sum, diagonal].map(Argument::from));
-            issuer.launch("contrastive_rows", rows_of_warps(along.1), 256, &arguments)?;
-            let mut arguments = place;
-            arguments.extend([column_peak, column_sum].map(Argument::from));
-            let grid = [across.1.div_ceil(32), 1, 1];
-            issuer.launch("contrastive_columns", grid, 512, &arguments)?;
+            if own_rows {
+                let mut arguments = place.clone();
+                arguments.extend(groups);
+                arguments.extend([row_peak, row_sum, diagonal].map(Argument::from));
+                issuer.launch("contrastive_rows", rows_of_warps(along.1), 256, &arguments)?;
+            }
+            if own_columns {
+                let mut arguments = place;
+                arguments.extend([column_peak, column_sum].map(Argument::from));
+                let grid = [across.1.div_ceil(32), 1, 1];
+                issuer.launch("contrastive_columns", grid, 512, &arguments)?;
+            }
         }
     }
     let (total, _) = o.result(0);
@@ -117,7 +140,8 @@ pub(super) fn forward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceErr
             row_lse,
             column_lse,
             total.address,
-            rows as i32,
+            processes.own(rows).start as i32,
+            processes.own(rows).end as i32,
         ],
     )
 }
@@ -125,7 +149,7 @@ pub(super) fn forward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceErr
 /// Columns and rows of a block of `contrastive_grad_tile`.
 const GRAD_BLOCK: [usize; 2] = [128, 8];
 
-pub(super) fn backward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+pub(super) fn backward(op: &ContrastiveGrad, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let seed = o.input(0);
     let features = [o.input(1), o.input(2)];
     let (weights, logit_scale) = (o.input(3), o.input(4));
@@ -136,12 +160,15 @@ pub(super) fn backward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceEr
         (dtext, text_mode),
         (dscale, scale_mode),
     ] = [0, 1, 2].map(|index| o.result(index));
-    let rows = features[0].rows;
-    let tile = contrastive_tile(rows, tile);
+    let (rows, processes) = (features[0].rows, op.processes);
+    let tile = contrastive_tile(rows, op.tile);
     let partials = o.scratch() + (tile * tile) as u64 * FLOAT;
     let mut num_partials = 0;
-    for along in tiles(rows, tile) {
-        for across in tiles(rows, tile) {
+    for (along, own_rows) in tiles(rows, tile, processes) {
+        for (across, own_columns) in tiles(rows, tile, processes) {
+            if !own_rows && !own_columns {
+                continue;
+            }
             dots(o, features, along, across, tile)?;
             let [x, y] = [
                 across.1.div_ceil(GRAD_BLOCK[0]),
@@ -153,15 +180,19 @@ pub(super) fn backward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceEr
             arguments.push((partials + num_partials as u64 * FLOAT).into());
             o.issuer
                 .launch("contrastive_grad_tile", [x, y, 1], 256, &arguments)?;
-            num_partials += x * y;
+            // Pairs of other processes' rows count there: what follows writes over them.
+            if own_rows {
+                num_partials += x * y;
+            }
             let gradients = |transposed| Factor {
                 address: o.scratch(),
                 stride: tile,
                 transposed,
             };
             // The first tile of a row or column replaces, the others add.
-            for (to, mode, first, (start, count), left, from, inner) in [
+            for (is_own, to, mode, first, (start, count), left, from, inner) in [
                 (
+                    own_rows,
                     dimage,
                     image_mode,
                     across.0 == 0,
@@ -171,6 +202,7 @@ pub(super) fn backward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceEr
                     across.1,
                 ),
                 (
+                    own_columns,
                     dtext,
                     text_mode,
                     along.0 == 0,
@@ -180,6 +212,9 @@ pub(super) fn backward(tile: usize, o: &Operands<'_, '_>) -> Result<(), DeviceEr
                     along.1,
                 ),
             ] {
+                if !is_own {
+                    continue;
+                }
                 let y = (to.address + (start * to.stride) as u64 * FLOAT, to.stride);
                 let adds = mode == Write::Accumulate || !first;
                 o.product(&Product {

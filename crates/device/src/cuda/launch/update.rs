@@ -6,7 +6,7 @@ use holdall_graph::{DType, Graph, Op, Write};
 
 use super::super::driver::Argument;
 use super::super::target::UPDATE_CHUNK;
-use super::{Matrix, Operands, Pass};
+use super::{Matrix, Operands, Pass, SPAN_BYTES};
 use crate::DeviceError;
 use crate::dynamic_map::{DynamicMap, NUM_PARTS, SIGNED, UNSIGNED};
 
@@ -27,9 +27,11 @@ pub(super) fn table_bytes(graph: &Graph) -> u64 {
         // A table for each format of moments, and the maps.
         Op::AdamW(op) => of(op.parameters.len()) + 3 * ALIGNMENT + MAPS_BYTES + ALIGNMENT,
         Op::WeightAverages(_) => of(node.outputs.len() / 2),
+        // What is cleared together has one table.
+        Op::Fill(_) => SPAN_BYTES,
         _ => 0,
     });
-    nodes.sum::<usize>() as u64
+    (nodes.sum::<usize>() + ALIGNMENT * graph.forward_programs().len() + 8 * ALIGNMENT) as u64
 }
 
 /// One tensor of the table.

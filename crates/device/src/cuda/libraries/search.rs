@@ -22,6 +22,8 @@ pub enum Part {
     CublasLt,
     /// Convolutions; only models that have some need it.
     Cudnn,
+    /// Messages between GPUs; only runs of several processes need it.
+    Nccl,
 }
 
 impl Part {
@@ -32,6 +34,7 @@ impl Part {
             Part::Nvrtc => "libnvrtc",
             Part::CublasLt => "libcublasLt",
             Part::Cudnn => "libcudnn",
+            Part::Nccl => "libnccl",
         }
     }
 
@@ -56,6 +59,9 @@ impl Part {
             // Its version is its own, whatever CUDA's is.
             (Part::Cudnn, System::Unix) => vec!["libcudnn.so.9".to_owned()],
             (Part::Cudnn, System::Windows) => vec!["cudnn64_9.dll".to_owned()],
+            (Part::Nccl, System::Unix) => vec!["libnccl.so.2".to_owned()],
+            // NVIDIA has none for Windows; others build one.
+            (Part::Nccl, System::Windows) => vec!["nccl.dll".to_owned()],
         }
     }
 }
@@ -310,7 +316,7 @@ fn prefixes_of_python(system: System, folder: &Path) -> Vec<PathBuf> {
 fn nvidia_folders(system: System, packages: &Path) -> Vec<PathBuf> {
     let nvidia = packages.join("nvidia");
     let shared = versioned(&nvidia, "cu").into_iter();
-    let apart = ["cuda_nvrtc", "cublas", "cudnn"]
+    let apart = ["cuda_nvrtc", "cublas", "cudnn", "nccl"]
         .map(|package| nvidia.join(package))
         .into_iter()
         .filter(|folder| folder.is_dir());

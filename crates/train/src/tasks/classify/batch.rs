@@ -147,7 +147,7 @@ fn set_stream(task: &ClassifyTask, batch: &mut Batch, samples: &[u32], epoch: u6
     let ids = batch.indices(SAMPLE_IDS, Scope::MicroBatch);
     ids.clear();
     ids.extend(samples.iter().map(|&sample| i64::from(sample)));
-    let stream = batch.indices(STREAM, Scope::EffectiveBatch);
+    let stream = batch.indices(STREAM, Scope::Step);
     stream.clear();
     stream.extend([task.seed as i64, epoch as i64]);
 }
@@ -184,16 +184,16 @@ fn set_labels(
         Ok(label) => head.class_weight(label),
     };
     if head.weighs_smoothing() {
-        let weights = batch.floats(&head.endpoints.class_weights, Scope::EffectiveBatch);
+        let weights = batch.floats(&head.endpoints.class_weights, Scope::Step);
         weights.clone_from(&head.class_weights);
     }
     let names = &head.endpoints;
     let mut set = |labels_name: &str, weights_name: &str, of: &dyn Fn(usize) -> (i64, f32)| {
         let rows = 0..mixes.len();
-        let labels = batch.indices(labels_name, Scope::EffectiveBatch);
+        let labels = batch.indices(labels_name, Scope::OwnBatch);
         labels.clear();
         labels.extend(rows.clone().map(|row| of(row).0));
-        let weights = batch.floats(weights_name, Scope::EffectiveBatch);
+        let weights = batch.floats(weights_name, Scope::OwnBatch);
         weights.clear();
         weights.extend(rows.map(|row| of(row).1));
     };
@@ -233,7 +233,7 @@ fn set_numbers(
         }
     };
     let pairs = (0..mixes.len()).flat_map(|row| (0..width).map(move |output| (row, output)));
-    let targets = batch.floats(&head.endpoints.targets, Scope::EffectiveBatch);
+    let targets = batch.floats(&head.endpoints.targets, Scope::OwnBatch);
     targets.clear();
     targets.extend(pairs.clone().map(|(row, output)| {
         let number = mixed(row, output);
@@ -243,7 +243,7 @@ fn set_numbers(
             standardized(number)
         }
     }));
-    let weights = batch.floats(&head.endpoints.weights, Scope::EffectiveBatch);
+    let weights = batch.floats(&head.endpoints.weights, Scope::OwnBatch);
     weights.clear();
     weights.extend(
         pairs.map(|(row, output)| match number(row, output).is_nan() {

@@ -8,7 +8,9 @@ use super::step::{LOGITS, PROGRAM, PROGRAM_PIXELS};
 use super::{ClassifyTask, Head};
 use crate::error::TrainError;
 use crate::loader_budget::read_once;
+use crate::processes::share_of;
 use crate::scores::{Direction, Scores};
+use crate::shared_evaluation::{PartWriter, exchange};
 use crate::similarity::percent;
 use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 
@@ -23,6 +25,7 @@ pub(super) fn evaluate(
     evaluation: Evaluation<'_>,
 ) -> Result<Evaluated, Unfinished> {
     let Evaluation {
+        device,
         mut forward,
         pictures,
         subset,
@@ -31,19 +34,26 @@ pub(super) fn evaluate(
         stop,
         is_wanted,
         tell,
-        ..
     } = evaluation;
+    let (group, share) = (device.group(), share_of(device.group()));
+    let is_alone = group.size() == 1;
     let heads = &task.heads;
     let num_outputs = task.num_outputs();
     let mut tallies = Tallies::new(heads, samples.len());
     let mut examples = step.map(|_| Examples::of(samples));
     let mut done = 0;
+    let (mut own_samples, mut own_outputs) = (Vec::new(), Vec::new());
     let mut not_finite = None;
     let batch = forward.rows(PROGRAM_PIXELS).min(pictures.num_rows());
-    let read = read_once(pictures, samples, batch, stop, |read, rows| {
+    let total = share.of(samples.len()).len();
+    let read = read_once(pictures, (samples, share), batch, stop, |read, rows| {
         forward.feed_pictures(PROGRAM_PIXELS, rows);
         forward.run(PROGRAM)?;
         let mut outputs = forward.read_rows(LOGITS, rows.len())?.into_owned();
+        if !is_alone {
+            own_samples.extend_from_slice(read);
+            own_outputs.extend_from_slice(&outputs);
+        }
         for (row, (&sample, outputs)) in
             read.iter().zip(outputs.chunks_mut(num_outputs)).enumerate()
         {
@@ -56,16 +66,41 @@ pub(super) fn evaluate(
             }
         }
         done += rows.len();
-        tell(done, samples.len());
+        tell(done, total);
         Ok::<bool, Unfinished>(is_wanted() && not_finite.is_none())
-    })?;
-    if let Some((sample, value)) = not_finite {
-        return Err(Unfinished::NotFinite(format!(
+    });
+    let read = match not_finite {
+        Some((sample, value)) => Err(Unfinished::NotFinite(format!(
             "the outputs for {} are not finite: found {value}",
             samples.image(sample as usize)
-        )));
+        ))),
+        None => read.and_then(|read| read.ok_or(Unfinished::Stopped)),
+    };
+    if !is_alone {
+        // Counted again with what the others have, in the order of samples.
+        tallies = Tallies::new(heads, samples.len());
+        done = 0;
     }
-    let skipped = read.ok_or(Unfinished::Stopped)?;
+    let own_examples = examples.take();
+    let write_own = || {
+        let part = PartWriter::default().numbers(&own_samples);
+        part.numbers(&own_outputs).plain(&own_examples)
+    };
+    let skipped = exchange(group, read, write_own, |mut part| {
+        let read: Vec<u32> = part.numbers()?;
+        let mut outputs: Vec<f32> = part.numbers()?;
+        for (&sample, outputs) in read.iter().zip(outputs.chunks_mut(num_outputs)) {
+            tallies.add(samples, sample as usize, outputs);
+        }
+        done += read.len();
+        let more: Option<Examples> = part.plain()?;
+        match (&mut examples, more) {
+            (Some(examples), Some(more)) => examples.add(more),
+            (none, more) => *none = more,
+        }
+        Some(())
+    })?;
+    let examples = examples.or(own_examples);
     if done == 0 {
         return Err(nothing_readable(samples, &skipped).into());
     }
@@ -80,7 +115,7 @@ pub(super) fn evaluate(
     scores.insert("pictures".to_owned(), json!(done));
     scores.insert("skipped".to_owned(), json!(samples.len() - done));
     let mut files = Vec::new();
-    if let (Some(examples), Some(step)) = (examples, step) {
+    if let (Some(examples), Some(step), 0) = (examples, step, group.rank()) {
         let confusions = tallies.confusions();
         files = examples.files(step, subset, samples, heads, confusions);
     }

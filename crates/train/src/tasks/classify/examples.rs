@@ -10,6 +10,7 @@ use holdall_data::samples::Samples;
 use holdall_data::target::{TargetKind, TargetValues};
 use holdall_device::HostRow;
 use holdall_metrics::classification::top_k;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Head;
@@ -28,6 +29,7 @@ const MAX_SIDE: u32 = 160;
 pub(super) const EXAMPLES_BYTES: u64 = 2 << 20;
 
 /// A picture that the model took for something else.
+#[derive(Serialize, Deserialize)]
 struct Mistake {
     sample: u32,
     jpeg: String,
@@ -37,6 +39,7 @@ struct Mistake {
 }
 
 /// Collects pictures while an evaluation runs.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Examples {
     chosen: Vec<u32>,
     lines: Vec<Value>,
@@ -98,23 +101,32 @@ impl Examples {
         [expected, found]: [usize; 2],
         share: f64,
     ) {
-        let mistakes = &mut self.mistakes[head];
-        let at = mistakes.partition_point(|one| one.share >= share);
-        if at >= MAX_MISTAKES {
+        let Some(at) = place(&self.mistakes[head], share) else {
             return;
-        }
+        };
         let Some(jpeg) = jpeg(row) else { return };
-        mistakes.truncate(MAX_MISTAKES - 1);
-        mistakes.insert(
-            at,
-            Mistake {
-                sample,
-                jpeg,
-                expected,
-                found,
-                share,
-            },
-        );
+        let mistake = Mistake {
+            sample,
+            jpeg,
+            expected,
+            found,
+            share,
+        };
+        keep(&mut self.mistakes[head], at, mistake);
+    }
+
+    /// What the next process has seen, of samples behind these.
+    pub fn add(&mut self, more: Examples) {
+        self.lines.extend(more.lines);
+        let heads = self.mistakes.len().max(more.mistakes.len());
+        self.mistakes.resize_with(heads, Vec::new);
+        for (mistakes, more) in self.mistakes.iter_mut().zip(more.mistakes) {
+            for mistake in more {
+                if let Some(at) = place(mistakes, mistake.share) {
+                    keep(mistakes, at, mistake);
+                }
+            }
+        }
     }
 
     /// The files; `confusions` has what is known of each head with one label per picture.
@@ -158,6 +170,17 @@ impl Examples {
         }
         files
     }
+}
+
+/// Where a mistake belongs among those that are kept; `None` where they are surer.
+fn place(mistakes: &[Mistake], share: f64) -> Option<usize> {
+    let at = mistakes.partition_point(|one| one.share >= share);
+    (at < MAX_MISTAKES).then_some(at)
+}
+
+fn keep(mistakes: &mut Vec<Mistake>, at: usize, mistake: Mistake) {
+    mistakes.truncate(MAX_MISTAKES - 1);
+    mistakes.insert(at, mistake);
 }
 
 /// A picture of `samples.json`.

@@ -14,6 +14,7 @@ mod examples;
 mod export;
 mod head_scores;
 mod heads;
+pub(crate) mod onnx;
 mod prepare;
 mod saved_model;
 mod step;

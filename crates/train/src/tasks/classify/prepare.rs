@@ -83,9 +83,10 @@ pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
                 return Err(TrainError::Config(format!(
                     "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
                      Hugging Face cache, or a preset; found none\n\
-                     hint: presets are {}, and those of CLIP: {}",
+                     hint: presets are {}, and those of CLIP: {}{}",
                     VisionTransformerConfig::PRESETS.join(", "),
-                    ClipConfig::PRESETS.join(", ")
+                    ClipConfig::PRESETS.join(", "),
+                    hub_cache::hint_for(name)
                 )));
             };
             let processor = default_processor(&backbone)(backbone.vision.image_size as u32);

@@ -5,23 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use holdall_data::image_processor::ImageProcessor;
-use holdall_data::loader::{Loader, RowFormat, Skipped};
+use holdall_data::loader::{Loader, RowFormat, Share, Skipped};
 use holdall_data::samples::Samples;
 use holdall_data::source::{self, Captions};
 use holdall_data::target::{Target, TargetKind};
 use holdall_device::HostRow;
 use holdall_metrics::classification::top_k;
 use holdall_models::vit::config::ClassifierConfig;
+use holdall_onnx::Precision;
 use serde::Serialize;
 
 use super::export::read_targets;
 use super::prepare::{OpenedModel, open_model};
 use super::step::{LOGITS, PROGRAM, PROGRAM_PIXELS};
-use super::{ClassifyTask, Head};
+use super::{ClassifyTask, Head, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::forward::Forward;
 use crate::loader_budget::read_once;
+use crate::onnx::OnnxFile;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
 use crate::task::Unfinished;
@@ -85,6 +87,11 @@ impl SavedClassifier {
         })
     }
 
+    /// The model as an ONNX program.
+    pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
+        Ok(onnx::programs(&self.task, precision)?)
+    }
+
     /// What is computed.
     pub fn task(&self) -> &ClassifyTask {
         &self.task
@@ -102,22 +109,28 @@ impl SavedClassifier {
     ) -> Result<Vec<Skipped>, Unfinished> {
         let batch = forward.rows(PROGRAM_PIXELS).min(pictures.num_rows());
         let num_outputs = self.task.num_outputs();
-        let read = read_once(pictures, samples, batch, stop, |read, rows| {
-            forward.feed_pictures(PROGRAM_PIXELS, rows);
-            forward.run(PROGRAM)?;
-            let outputs = forward.read_rows(LOGITS, rows.len())?;
-            let mut answers = Vec::with_capacity(read.len());
-            for (&sample, outputs) in read.iter().zip(outputs.chunks(num_outputs)) {
-                if let Some(value) = outputs.iter().find(|value| !value.is_finite()) {
-                    let picture = samples.image(sample as usize);
-                    return Err(Unfinished::NotFinite(format!(
-                        "{picture}: its outputs are not finite: found {value}"
-                    )));
+        let read = read_once(
+            pictures,
+            (samples, Share::default()),
+            batch,
+            stop,
+            |read, rows| {
+                forward.feed_pictures(PROGRAM_PIXELS, rows);
+                forward.run(PROGRAM)?;
+                let outputs = forward.read_rows(LOGITS, rows.len())?;
+                let mut answers = Vec::with_capacity(read.len());
+                for (&sample, outputs) in read.iter().zip(outputs.chunks(num_outputs)) {
+                    if let Some(value) = outputs.iter().find(|value| !value.is_finite()) {
+                        let picture = samples.image(sample as usize);
+                        return Err(Unfinished::NotFinite(format!(
+                            "{picture}: its outputs are not finite: found {value}"
+                        )));
+                    }
+                    answers.push(self.answers(outputs, top));
                 }
-                answers.push(self.answers(outputs, top));
-            }
-            Ok::<bool, Unfinished>(each(read, answers))
-        })?;
+                Ok::<bool, Unfinished>(each(read, answers))
+            },
+        )?;
         read.ok_or(Unfinished::Stopped)
     }
 

@@ -59,8 +59,8 @@ pub(in crate::tasks) fn write_head_losses(
                 .weighs_smoothing()
                 .then(|| step.graph.input(&names.class_weights, &[width], DType::F32));
             let mut add = |labels: &str, weights: &str| {
-                let labels = step.rows_of_whole_input(labels, &[], DType::I64);
-                let weights = step.rows_of_whole_input(weights, &[], DType::F32);
+                let labels = step.rows_of_own_input(labels, &[], DType::I64);
+                let weights = step.rows_of_own_input(weights, &[], DType::F32);
                 match class_weights {
                     None => step
                         .graph
@@ -84,7 +84,7 @@ pub(in crate::tasks) fn write_head_losses(
             continue;
         }
         let [targets, weights] = [&names.targets, &names.weights]
-            .map(|name| step.rows_of_whole_input(name, &[width], DType::F32));
+            .map(|name| step.rows_of_own_input(name, &[width], DType::F32));
         match head.kind {
             TargetKind::Number { .. } => {
                 step.graph

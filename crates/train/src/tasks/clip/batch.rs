@@ -60,10 +60,10 @@ fn set_labels(task: &ClipTask, batch: &mut Batch, all: impl Iterator<Item = i64>
     if task.num_labels.is_none() {
         return;
     }
-    let labels = batch.indices(LABELS, Scope::EffectiveBatch);
+    let labels = batch.indices(LABELS, Scope::OwnBatch);
     labels.clear();
     labels.extend(all.clone());
-    let weights = batch.floats(LABEL_WEIGHTS, Scope::EffectiveBatch);
+    let weights = batch.floats(LABEL_WEIGHTS, Scope::OwnBatch);
     weights.clear();
     weights.extend(all.map(|label| task.class_weight(label)));
 }

@@ -58,7 +58,7 @@ pub(super) fn write_programs(task: &ClipTask, g: &mut Graph, batch: usize) {
             g.name_endpoint(name, value);
         }
         g.name_endpoint("features", text);
-        clip::text(g, model, &inputs, text);
+        clip::text(g, model, &inputs.text(), text);
     });
 }
 

@@ -1,12 +1,13 @@
 //! What a model is worth on samples: retrieval both ways, and labels.
 //!
-//! Every picture is encoded once, and every different caption once. Features wait on the host; similarities are never
-//! held.
+//! Every picture is encoded once, and every different caption once, by whichever process has it in its part. Features wait on the host;
+//! similarities are never held.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use holdall_data::loader::{Loader, Skipped};
+use holdall_data::loader::{Loader, Share, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
 use holdall_metrics::feature_gather::FeatureGather;
@@ -19,7 +20,9 @@ use super::super::ranking;
 use super::examples::{EXAMPLES_BYTES, Examples};
 use super::{ClipTask, EncodedPictures, Encoder, TokenTable};
 use crate::loader_budget::read_once;
+use crate::processes::share_of;
 use crate::scores::Scores;
+use crate::shared_evaluation::{PartWriter, exchange, result_of_first};
 use crate::similarity::{matrix, percent, unique_texts};
 use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 
@@ -104,83 +107,113 @@ pub(super) fn evaluate(
         is_wanted,
         tell,
     } = evaluation;
+    let group = device.group();
+    let (share, is_alone) = (share_of(group), group.size() == 1);
     let mut encoder = Encoder::new(task, forward);
     let (tokens, projection) = (task.tokens(subset), encoder.projection());
     let mut go_on = |done: usize, total: usize| {
         tell(done, total);
         is_wanted()
     };
-    let total = samples.len() + tokens.len();
+    let (num_pictures, own_captions) = (share.of(samples.len()).len(), share.of(tokens.len()));
+    let total = num_pictures + own_captions.len();
     let mut examples = step.map(|_| Examples::of(samples));
-    let mut labels = LabelCounts::default();
-    let mut picture_features = FeatureGather::new(samples.len(), projection, samples.len());
-    let mut num_labels = None;
-    let skipped = encode_pictures_seeing(
+    let mut found = PictureResults::new(samples, projection);
+    let (mut own, mut done) = (OwnPictures::default(), 0);
+    let read = encode_pictures_seeing(
         &mut encoder,
-        (pictures, samples),
+        (pictures, samples, share),
         stop,
         |read, rows, encoded| {
             if let Some(examples) = &mut examples {
                 examples.see_pictures(read, rows, &encoded);
             }
-            let taken = picture_features.add(read, &encoded.features);
-            taken.expect("a loader gives each sample once");
-            if let Some(logits) = &encoded.logits {
-                let rows = encoded.features.len() / projection;
-                let width = logits.len() / rows;
-                num_labels = Some(width);
-                for (&sample, logits) in read.iter().zip(logits.chunks(width)) {
-                    if let Ok(label) = usize::try_from(samples.label(sample as usize)) {
-                        labels.add(logits, label);
-                    }
-                }
+            let logits = encoded.logits.as_deref().unwrap_or(&[]);
+            match is_alone {
+                true => found.add(read, &encoded.features, logits),
+                false => own.add(read, &encoded.features, logits),
             }
-            go_on(picture_features.len(), total)
+            done += read.len();
+            go_on(done, total)
         },
-    )?;
-    if picture_features.is_empty() {
+    );
+    let mut examples_of_all = Vec::new();
+    let write_own = || {
+        let part = PartWriter::default().numbers(&own.samples);
+        let part = part.numbers(&own.features).numbers(&own.logits);
+        part.plain(&examples.as_ref().map(Examples::pictures))
+    };
+    let skipped = exchange(group, read, write_own, |mut part| {
+        let read: Vec<u32> = part.numbers()?;
+        found.add(&read, &part.numbers::<f32>()?, &part.numbers::<f32>()?);
+        examples_of_all.extend(part.plain::<Option<Vec<_>>>()?.into_iter().flatten());
+        Some(())
+    })?;
+    drop(own);
+    if let (Some(examples), false) = (&mut examples, is_alone) {
+        examples.set_pictures(examples_of_all);
+    }
+    if found.features.is_empty() {
         return Err(nothing_readable(samples, &skipped).into());
     }
-    let mut caption_features = Vec::with_capacity(tokens.len() * projection);
-    encode_captions(&mut encoder, tokens, |features| {
-        if let Some(examples) = &mut examples {
+    let mut caption_features = Vec::with_capacity(own_captions.len() * projection);
+    let encoded = encode_captions(&mut encoder, tokens, own_captions, |features| {
+        if let (Some(examples), true) = (&mut examples, is_alone) {
             examples.see_captions(features, projection);
         }
         caption_features.extend_from_slice(features);
-        go_on(samples.len() + caption_features.len() / projection, total)
+        go_on(num_pictures + caption_features.len() / projection, total)
+    });
+    let mut captions_of_all = Vec::new();
+    let write_own = || PartWriter::default().numbers(&caption_features);
+    exchange(group, encoded, write_own, |mut part| {
+        let features: Vec<f32> = part.numbers()?;
+        if let Some(examples) = &mut examples {
+            examples.see_captions(&features, projection);
+        }
+        captions_of_all.extend(features);
+        Some(())
     })?;
-    // What cannot be read: found now and named in `skipped`, or known from before.
-    let left_out: Vec<u32> = picture_features.missing().collect();
-    let pictures = picture_features
-        .in_order(&left_out)
-        .expect("all others are there");
-    let caption_of: Vec<u32> = pictures
-        .samples
-        .iter()
-        .map(|&sample| samples.caption_id(sample as usize))
-        .collect();
-    let found = device.cpu().scope(|| {
-        let captions = Features::of(&caption_features, projection);
-        ranking::rank(&pictures.rows, &captions, &caption_of, &mut |_| is_wanted())
-    });
-    let found = found.map_err(|error| ranking::failed(error, ["picture", "caption"]))?;
-    let ranks = Retrieval {
-        pictures: caption_of.len(),
-        captions: tokens.len(),
-        image_to_text: found.to_gallery.ranks(Ties::Mean),
-        text_to_image: found.to_query.ranks(Ties::Mean),
+    let caption_features = match is_alone {
+        true => caption_features,
+        false => captions_of_all,
     };
-    let accuracy = labels.accuracy();
-    let scores = Scores::of(&ClipScores {
-        retrieval: ranks,
-        chance_r1: 1.0 / tokens.len() as f64,
-        label_top1: accuracy.map(|[top1, _]| top1),
-        label_top5: accuracy.map(|[_, top5]| top5),
-        chance_top1: accuracy.and(num_labels).map(|labels| 1.0 / labels as f64),
-        labelled: labels.samples,
-        skipped: samples.len() - caption_of.len(),
-    });
-    let seen = examples.zip(step);
+    let scores = result_of_first(group, || {
+        let left_out: Vec<u32> = found.features.missing().collect();
+        // What cannot be read: found now and named in `skipped`, or known from before.
+        let pictures = found
+            .features
+            .in_order(&left_out)
+            .expect("all others are there");
+        let caption_of: Vec<u32> = pictures
+            .samples
+            .iter()
+            .map(|&sample| samples.caption_id(sample as usize))
+            .collect();
+        let ranked = device.cpu().scope(|| {
+            let captions = Features::of(&caption_features, projection);
+            ranking::rank(&pictures.rows, &captions, &caption_of, &mut |_| is_wanted())
+        });
+        let ranked = ranked.map_err(|error| ranking::failed(error, ["picture", "caption"]))?;
+        let ranks = Retrieval {
+            pictures: caption_of.len(),
+            captions: tokens.len(),
+            image_to_text: ranked.to_gallery.ranks(Ties::Mean),
+            text_to_image: ranked.to_query.ranks(Ties::Mean),
+        };
+        let accuracy = found.labels.accuracy();
+        let num_labels = accuracy.and(found.num_labels);
+        Ok(Scores::of(&ClipScores {
+            retrieval: ranks,
+            chance_r1: 1.0 / tokens.len() as f64,
+            label_top1: accuracy.map(|[top1, _]| top1),
+            label_top5: accuracy.map(|[_, top5]| top5),
+            chance_top1: num_labels.map(|labels| 1.0 / labels as f64),
+            labelled: found.labels.samples,
+            skipped: samples.len() - caption_of.len(),
+        }))
+    })?;
+    let seen = examples.zip(step).filter(|_| group.rank() == 0);
     let json = seen.and_then(|(seen, step)| seen.json(step, subset, samples, task));
     Ok(Evaluated {
         scores,
@@ -190,6 +223,57 @@ pub(super) fn evaluate(
             .into_iter()
             .collect(),
     })
+}
+
+/// What pictures became, until all processes have told.
+#[derive(Default)]
+struct OwnPictures {
+    samples: Vec<u32>,
+    features: Vec<f32>,
+    logits: Vec<f32>,
+}
+
+impl OwnPictures {
+    fn add(&mut self, read: &[u32], features: &[f32], logits: &[f32]) {
+        self.samples.extend(read);
+        self.features.extend(features);
+        self.logits.extend(logits);
+    }
+}
+
+/// What all pictures became.
+struct PictureResults<'a> {
+    samples: &'a Samples,
+    features: FeatureGather,
+    labels: LabelCounts,
+    num_labels: Option<usize>,
+}
+
+impl PictureResults<'_> {
+    fn new(samples: &Samples, projection: usize) -> PictureResults<'_> {
+        PictureResults {
+            samples,
+            features: FeatureGather::new(samples.len(), projection, samples.len()),
+            labels: LabelCounts::default(),
+            num_labels: None,
+        }
+    }
+
+    /// Features of samples, and their logits where the model has labels.
+    fn add(&mut self, read: &[u32], features: &[f32], logits: &[f32]) {
+        let taken = self.features.add(read, features);
+        taken.expect("a loader gives each sample once");
+        if logits.is_empty() {
+            return;
+        }
+        let width = logits.len() / read.len();
+        self.num_labels = Some(width);
+        for (&sample, logits) in read.iter().zip(logits.chunks(width)) {
+            if let Ok(label) = usize::try_from(self.samples.label(sample as usize)) {
+                self.labels.add(logits, label);
+            }
+        }
+    }
 }
 
 /// How many texts were encoded and scored, and how.
@@ -236,38 +320,40 @@ pub(super) fn describe_scores(scores: &Scores) -> String {
 /// they became, and says whether to go on. Returns what could not be read.
 pub fn encode_pictures(
     encoder: &mut Encoder<'_>,
-    read: (&mut Loader<HostRow>, &Arc<Samples>),
+    (pictures, samples): (&mut Loader<HostRow>, &Arc<Samples>),
     stop: &AtomicBool,
     mut each: impl FnMut(&[u32], EncodedPictures<'_>) -> bool,
 ) -> Result<Vec<Skipped>, Unfinished> {
-    encode_pictures_seeing(encoder, read, stop, |read, _, encoded| each(read, encoded))
+    let all = (pictures, samples, Share::default());
+    encode_pictures_seeing(encoder, all, stop, |read, _, encoded| each(read, encoded))
 }
 
-/// The same, where `each` sees the pixels too.
+/// The same of a share of the samples, where `each` sees the pixels too.
 fn encode_pictures_seeing(
     encoder: &mut Encoder<'_>,
-    (pictures, samples): (&mut Loader<HostRow>, &Arc<Samples>),
+    (pictures, samples, share): (&mut Loader<HostRow>, &Arc<Samples>, Share),
     stop: &AtomicBool,
     mut each: impl FnMut(&[u32], &[HostRow], EncodedPictures<'_>) -> bool,
 ) -> Result<Vec<Skipped>, Unfinished> {
     let batch = encoder.batch().min(pictures.num_rows());
-    let read = read_once(pictures, samples, batch, stop, |read, rows| {
+    let read = read_once(pictures, (samples, share), batch, stop, |read, rows| {
         let encoded = encoder.pictures(rows)?;
         Ok::<bool, Unfinished>(each(read, rows, encoded))
     })?;
     read.ok_or(Unfinished::Stopped)
 }
 
-/// Encodes every caption of the table. `each` gets the features of a batch, and says whether to go on.
+/// Encodes captions of the table. `each` gets the features of a batch, and says whether to go on.
 pub fn encode_captions(
     encoder: &mut Encoder<'_>,
     tokens: &TokenTable,
+    captions: Range<usize>,
     mut each: impl FnMut(&[f32]) -> bool,
 ) -> Result<(), Unfinished> {
     let (batch, num_tokens) = (encoder.batch(), encoder.num_tokens());
     let mut ids = vec![0; batch * num_tokens];
-    for first in (0..tokens.len()).step_by(batch) {
-        let rows = batch.min(tokens.len() - first);
+    for first in captions.clone().step_by(batch) {
+        let rows = batch.min(captions.end - first);
         for (row, ids) in ids.chunks_mut(num_tokens).take(rows).enumerate() {
             tokens.write(first + row, ids);
         }

@@ -10,7 +10,7 @@ use holdall_data::picture::thumbnail;
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
 use holdall_metrics::classification::top_k;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{ClipTask, EncodedPictures};
 use crate::config::Subset;
@@ -26,7 +26,8 @@ const MAX_SIDE: u32 = 224;
 pub const EXAMPLES_BYTES: u64 = 1 << 20;
 
 /// A picture that is looked at.
-struct Example {
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Example {
     sample: u32,
     jpeg: Vec<u8>,
     feature: Vec<f32>,
@@ -127,6 +128,16 @@ impl Examples {
                 own_caption: self.caption_ids[index] as usize,
             });
         }
+    }
+
+    /// What was seen so far.
+    pub(super) fn pictures(&self) -> Vec<Example> {
+        self.examples.clone()
+    }
+
+    /// What all processes have seen, in the order of the samples.
+    pub(super) fn set_pictures(&mut self, examples: Vec<Example>) {
+        self.examples = examples;
     }
 
     /// Captions of a batch, in the order of the table.

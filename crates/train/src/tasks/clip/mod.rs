@@ -8,6 +8,7 @@ mod encoder;
 mod evaluate;
 mod examples;
 mod export;
+pub(crate) mod onnx;
 mod prepare;
 mod saved_model;
 mod step;

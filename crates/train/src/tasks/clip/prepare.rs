@@ -77,8 +77,9 @@ pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
         None => Err(TrainError::Config(format!(
             "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
              Hugging Face cache, or a preset; found none\n\
-             hint: presets are {}",
-            ClipConfig::PRESETS.join(", ")
+             hint: presets are {}{}",
+            ClipConfig::PRESETS.join(", "),
+            hub_cache::hint_for(name)
         ))),
     }
 }

@@ -7,11 +7,13 @@ use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
 use holdall_data::source::{self, Captions};
 use holdall_data::text::{TextEncoder, bucket};
+use holdall_onnx::Precision;
 
 use super::prepare::{OpenedModel, open_model};
-use super::{ClipData, ClipTask, LabelNames, TokenTable};
+use super::{ClipData, ClipTask, LabelNames, TokenTable, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
+use crate::onnx::OnnxFile;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
 
@@ -89,6 +91,16 @@ impl SavedClip {
             folder.read_f32("logit_scale", &mut value)?;
         }
         Ok(value[0].exp())
+    }
+
+    /// Its encoders as ONNX programs.
+    pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
+        let mut files = onnx::programs(&self.task, precision)?;
+        let scale = self.logit_scale()?;
+        for file in &mut files {
+            file.say("logit_scale", scale.to_string());
+        }
+        Ok(files)
     }
 
     /// What is computed, for captions of up to `longest` tokens.

@@ -37,7 +37,7 @@ pub(super) fn write_forward(task: &ClipTask, step: &mut StepWriter<'_>) {
     let features = ["image", "text"].map(|name| step.graph.statistic(name, &dims));
     let [image, text] = features;
     clip::vision(step.graph, model, inputs.pixels, image);
-    clip::text(step.graph, model, &inputs, text);
+    clip::text(step.graph, model, &inputs.text(), text);
     if task.coupling == Coupling::EffectiveBatch {
         for (name, own) in FEATURES.into_iter().zip(features) {
             step.leave(name, own);
@@ -46,15 +46,15 @@ pub(super) fn write_forward(task: &ClipTask, step: &mut StepWriter<'_>) {
     let heads = clip::heads(step.graph, model, task.num_labels);
     if let Some([weight, bias]) = heads.label {
         let logits = step.graph.linear("head", image, weight, Some(bias), None);
-        let labels = step.rows_of_whole_input(LABELS, &[], DType::I64);
-        let weights = step.rows_of_whole_input(LABEL_WEIGHTS, &[], DType::F32);
+        let labels = step.rows_of_own_input(LABELS, &[], DType::I64);
+        let weights = step.rows_of_own_input(LABEL_WEIGHTS, &[], DType::F32);
         let sum = step.separable_loss(LABEL);
         step.graph
             .cross_entropy_into("head", logits, labels, weights, sum, task.label_smoothing);
     }
     if task.coupling == Coupling::WithinMicroBatch {
         let all_weights = step.sample_weights();
-        let micro_weights = step.graph.micro_rows(all_weights, batch);
+        let micro_weights = step.micro_rows(all_weights);
         // The loss has products, and they have fixed places.
         let own_weights = step.graph.statistic("own weights", &[batch]);
         step.graph

@@ -44,7 +44,7 @@ pub(super) fn fill(task: &SegmentTask, batch: &mut Batch, loaded: &Loaded<HostRo
 }
 
 fn set_class_weights(task: &SegmentTask, batch: &mut Batch) {
-    let weights = batch.floats(CLASS_WEIGHTS, Scope::EffectiveBatch);
+    let weights = batch.floats(CLASS_WEIGHTS, Scope::Step);
     weights.clone_from(&task.class_weights);
 }
 

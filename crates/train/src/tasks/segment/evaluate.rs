@@ -5,7 +5,9 @@
 //! the highest mean Dice is found beside them: training saves the one of its validation pictures with the model.
 
 use holdall_data::samples::Samples;
-use holdall_metrics::segmentation::{Image, METRICS, MaskScores, PerImageAndPooled, PooledScores};
+use holdall_metrics::segmentation::{
+    Image, ImageScores, METRICS, MaskScores, PerImageAndPooled, PooledScores, ThresholdCounts,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -14,7 +16,9 @@ use super::examples::{self, ImageTable};
 use super::predict::{self, Pictures, Segmented};
 use crate::config::Subset;
 use crate::error::TrainError;
+use crate::processes::share_of;
 use crate::scores::{Direction, Scores};
+use crate::shared_evaluation::{PartReader, PartWriter, exchange};
 use crate::similarity::percent;
 use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 
@@ -50,17 +54,21 @@ pub(super) fn evaluate(
         ..
     } = evaluation;
     let coding = task.framing.as_deref().map(|framing| &*framing.coding);
+    let group = device.group();
+    let (share, is_alone) = (share_of(group), group.size() == 1);
     let all: Vec<u32> = (0..samples.len() as u32).collect();
+    let own = &all[share.of(all.len())];
     let pictures = Pictures {
         samples,
         coding,
-        chosen: &all,
+        chosen: own,
         stop,
     };
     let mut pooled = PooledScores::new(task.model.num_outputs());
     let mut table = ImageTable::new(samples.len());
     let (mut done, mut without_mask) = (0, 0);
-    let skipped = predict::look_at(
+    let mut images = OwnImages::default();
+    let read = predict::look_at(
         task,
         device,
         &mut forward,
@@ -70,13 +78,41 @@ pub(super) fn evaluate(
             done += 1;
             match scores {
                 Some(scores) => {
+                    if !is_alone {
+                        images.add(sample, &scores, scorer.thresholds());
+                    }
                     table.add(sample, scores.mean());
                     pooled.add(scorer, &scores);
                 }
                 None => without_mask += 1,
             }
-            tell(done, samples.len());
+            tell(done, own.len());
             is_wanted()
+        },
+    );
+    if !is_alone {
+        images.odds = pooled.odds();
+        images.others = [done as u64, without_mask];
+        // Counted again with what the others have, in the order of samples.
+        pooled = PooledScores::new(task.model.num_outputs());
+        table = ImageTable::new(samples.len());
+        (done, without_mask) = (0, 0);
+    }
+    let skipped = exchange(
+        group,
+        read,
+        || images.written(),
+        |part| {
+            let part = OwnImages::read(part)?;
+            for index in 0..part.samples.len() {
+                let (scores, thresholds) = part.image(index)?;
+                table.add(part.samples[index], scores.mean());
+                pooled.add_without_odds(&scores, thresholds.as_ref());
+            }
+            let [read, maskless] = part.others;
+            done += read as usize;
+            without_mask += maskless;
+            pooled.add_odds(&part.odds).then_some(())
         },
     )?;
     if done == 0 {
@@ -114,7 +150,7 @@ pub(super) fn evaluate(
         set("images", table.rows(samples));
     }
     let files = match step {
-        Some(step) => {
+        Some(step) if group.rank() == 0 => {
             let overlays = examples::overlays(task, device, &mut forward, &pictures, &table)?;
             let file = examples::File {
                 step,
@@ -126,13 +162,70 @@ pub(super) fn evaluate(
             };
             vec![(examples::FILE_NAME, file.json(samples))]
         }
-        None => Vec::new(),
+        _ => Vec::new(),
     };
     Ok(Evaluated {
         scores: Scores::of(&Value::Object(scores)),
         skipped,
         files,
     })
+}
+
+/// What a process found of its pictures, until all have told: the same lengths for every picture.
+#[derive(Default)]
+struct OwnImages {
+    samples: Vec<u32>,
+    figures: Vec<f64>,
+    counts: Vec<u64>,
+    thresholds: Vec<u64>,
+    /// Of all its pictures together.
+    odds: Vec<u64>,
+    /// Pictures that were read, and those of them without a mask.
+    others: [u64; 2],
+}
+
+impl OwnImages {
+    fn add(&mut self, sample: u32, scores: &ImageScores, thresholds: Option<&ThresholdCounts>) {
+        let (figures, counts) = scores.numbers();
+        self.samples.push(sample);
+        self.figures.extend(figures);
+        self.counts.extend(counts);
+        let thresholds = thresholds.map_or(&[][..], ThresholdCounts::numbers);
+        self.thresholds.extend(thresholds);
+    }
+
+    fn written(&self) -> PartWriter {
+        let part = PartWriter::default().numbers(&self.samples);
+        let part = part.numbers(&self.figures).numbers(&self.counts);
+        let part = part.numbers(&self.thresholds).numbers(&self.odds);
+        part.numbers(&self.others)
+    }
+
+    fn read(mut part: PartReader<'_>) -> Option<OwnImages> {
+        Some(OwnImages {
+            samples: part.numbers()?,
+            figures: part.numbers()?,
+            counts: part.numbers()?,
+            thresholds: part.numbers()?,
+            odds: part.numbers()?,
+            others: part.numbers()?.try_into().ok()?,
+        })
+    }
+
+    fn image(&self, index: usize) -> Option<(ImageScores, Option<ThresholdCounts>)> {
+        let images = self.samples.len();
+        fn of<T>(all: &[T], images: usize, index: usize) -> &[T] {
+            let each = all.len() / images;
+            &all[index * each..][..each]
+        }
+        let figures = of(&self.figures, images, index);
+        let scores = ImageScores::from_numbers(figures, of(&self.counts, images, index))?;
+        let thresholds = match of(&self.thresholds, images, index) {
+            [] => None,
+            numbers => Some(ThresholdCounts::from_numbers(numbers)?),
+        };
+        Some((scores, thresholds))
+    }
 }
 
 /// `None` where the picture has no mask.

@@ -13,6 +13,7 @@ mod evaluate;
 mod examples;
 mod export;
 mod loss_terms;
+pub(crate) mod onnx;
 pub mod png_file;
 mod predict;
 mod prepare;

@@ -12,13 +12,15 @@ use holdall_device::Device;
 use holdall_metrics::segmentation::{ImageScores, predict_classes};
 use holdall_models::folder::ModelFolder;
 use holdall_models::model_config::ModelConfig;
+use holdall_onnx::Precision;
 use holdall_plan::PlanError;
 
 use super::predict::{self, Pictures, Segmented};
-use super::{SegmentTask, evaluate};
+use super::{SegmentTask, evaluate, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::forward::{Forward, ForwardModel};
+use crate::onnx::OnnxFile;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
 use crate::task::Unfinished;
@@ -84,6 +86,16 @@ impl SavedSegmenter {
         self.tiles = tiles;
         self.task.mirror = mirror;
         Ok(())
+    }
+
+    /// The model as an ONNX program.
+    pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
+        Ok(onnx::programs(&self.task, precision)?)
+    }
+
+    /// What is computed, of pictures of the smallest size.
+    pub(in crate::tasks) fn task(&self) -> &SegmentTask {
+        &self.task
     }
 
     /// Classes and sizes.

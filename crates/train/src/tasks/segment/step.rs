@@ -34,7 +34,7 @@ fn sums_name(level: usize) -> String {
 }
 
 pub(super) fn write_forward(task: &SegmentTask, step: &mut StepWriter<'_>) {
-    let (row, batch) = (task.row, step.batch);
+    let row = task.row;
     let rows = step.input(ROWS, &[row.row_bytes()], DType::U8);
     let pixels = pixels_of(task, step.graph, rows);
     let labels = [row.height, row.width];
@@ -44,7 +44,7 @@ pub(super) fn write_forward(task: &SegmentTask, step: &mut StepWriter<'_>) {
     let values = task.model.num_mask_values();
     let class_weights = step.graph.input(CLASS_WEIGHTS, &[values], DType::F32);
     let all_weights = step.sample_weights();
-    let weights = step.graph.micro_rows(all_weights, batch);
+    let weights = step.micro_rows(all_weights);
     for (level, logits) in heads.into_iter().enumerate() {
         let labels = step.graph.every_pixel(labels, 1 << level);
         let mut sums = None;

@@ -216,16 +216,23 @@ fn set_groups(task: &VideoTextTask, batch: &mut Batch, groups: impl Iterator<Ite
     let column = batch.indices(GROUPS, Scope::EffectiveBatch);
     column.clear();
     column.extend(groups);
-    let mut sorted = column.clone();
+    set_shares(batch);
+}
+
+/// One divided by how many texts are equal. Groups may be those of all processes, padding among them.
+pub(super) fn set_shares(batch: &mut Batch) {
+    let groups = batch.indices(GROUPS, Scope::EffectiveBatch).clone();
+    let mut sorted = groups.clone();
     sorted.sort_unstable();
     let number_of = |group: i64| {
         sorted.partition_point(|&other| other <= group)
             - sorted.partition_point(|&other| other < group)
     };
-    let shares: Vec<f32> = column
-        .iter()
-        .map(|&group| (1.0 / number_of(group) as f64) as f32)
-        .collect();
+    let share = |group: i64| match group {
+        IGNORED => 0.0,
+        group => (1.0 / number_of(group) as f64) as f32,
+    };
+    let shares = groups.into_iter().map(share).collect();
     *batch.floats(SHARES, Scope::EffectiveBatch) = shares;
 }
 
@@ -237,7 +244,7 @@ fn set_stream(task: &VideoTextTask, batch: &mut Batch, samples: &[u32], epoch: u
     let ids = batch.indices(SAMPLE_IDS, Scope::MicroBatch);
     ids.clear();
     ids.extend(samples.iter().map(|&sample| i64::from(sample)));
-    let stream = batch.indices(STREAM, Scope::EffectiveBatch);
+    let stream = batch.indices(STREAM, Scope::Step);
     stream.clear();
     stream.extend([task.seed as i64, epoch as i64]);
 }

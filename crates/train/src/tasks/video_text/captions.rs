@@ -1,13 +1,10 @@
 //! Captions that an evaluation wrote: what they are worth, and the files to look at.
 
-use std::borrow::Cow;
-
 use holdall_data::samples::Samples;
 use holdall_files::thousands;
 use holdall_metrics::captions::CaptionScores;
 use serde_json::json;
 
-use super::VideoTextTask;
 use super::examples::Examples;
 use super::scores::{CaptionFigures, CocoFigures};
 use crate::config::Subset;
@@ -33,11 +30,11 @@ pub(super) struct WrittenCaptions {
 }
 
 impl WrittenCaptions {
-    pub(super) fn new(task: &VideoTextTask, num_samples: usize) -> WrittenCaptions {
+    pub(super) fn new(num_samples: usize) -> WrittenCaptions {
         WrittenCaptions {
             written: Vec::new(),
             pairs: Vec::new(),
-            examples: Examples::new(task.model.frames()),
+            examples: Examples::default(),
             num_samples,
         }
     }
@@ -46,13 +43,23 @@ impl WrittenCaptions {
         self.written.len()
     }
 
-    /// Takes the caption of a clip with its rank, and its frames as they were read.
-    pub(super) fn add<'f>(
+    /// Clips and their captions, in order.
+    pub(super) fn texts(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.written.iter().map(|one| (one.clip, &*one.caption))
+    }
+
+    /// Pictures of the clips that people may look at.
+    pub(super) fn frames(&self) -> impl Iterator<Item = (u32, &Vec<String>)> {
+        self.examples.frames()
+    }
+
+    /// Takes the caption of a clip with its rank, and small pictures of its frames.
+    pub(super) fn add(
         &mut self,
         samples: &Samples,
         (clip, rank): (u32, Option<f64>),
         caption: String,
-        frames: impl FnOnce() -> Cow<'f, [u8]>,
+        frames: impl FnOnce() -> Vec<String>,
     ) {
         let truth = samples.caption(clip as usize).to_owned();
         let pair = (caption.clone(), vec![truth]);

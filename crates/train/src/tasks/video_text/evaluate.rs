@@ -10,28 +10,33 @@
 //! Features wait on the host; everything else is counted as it comes.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use holdall_data::loader::{Course, Loader, Skipped};
+use holdall_data::loader::{Course, Loader, Share, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
 use holdall_metrics::feature_gather::{FeatureGather, OrderedFeatures};
 use holdall_metrics::features::Features;
 use holdall_metrics::retrieval::{Found, Ties};
+use holdall_processes::Group;
 use serde_json::{Map, Value};
 
 use super::super::classify::{Tallies, tally_bytes};
 use super::super::ranking;
 use super::captions::{CAPTION_BYTES, WrittenCaptions};
-use super::examples::EXAMPLES_BYTES;
+use super::examples::{EXAMPLES_BYTES, thumbnails};
 use super::predict::ClipReader;
 use super::programs::decoder_tokens;
 use super::scores::{CaptionLoss, Retrieval, VideoTextScores};
 use super::{TokenizedTexts, VideoTextTask};
 use crate::config::Subset;
 use crate::loader_budget::read_course;
+use crate::processes::share_of;
 use crate::scores::Scores;
+use crate::shared_evaluation::{PartWriter, exchange, result_of_first};
 use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 
 /// Bytes that an evaluation holds on the host.
@@ -62,38 +67,51 @@ pub(super) fn evaluate(
     let mut pass = Pass::new(task, evaluation);
     let clips = pass.clips()?;
     let texts = pass.texts()?;
+    let group = device.group();
     let projection = task.model.projection_dim;
-    let found = device.cpu().scope(|| {
-        let texts = Features::of(&texts, projection);
-        ranking::rank(&clips.features.rows, &texts, &clips.text_of, &mut |_| {
-            is_wanted()
-        })
+    let num_texts = texts.len() / projection;
+    // The first process ranks. Should that fail, it still writes its captions: the others count on it.
+    let ranked = (group.rank() == 0).then(|| {
+        let found = device.cpu().scope(|| {
+            let texts = Features::of(&texts, projection);
+            ranking::rank(&clips.features.rows, &texts, &clips.text_of, &mut |_| {
+                is_wanted()
+            })
+        });
+        found.map_err(|error| ranking::failed(error, ["clip", "text"]))
     });
-    let found = found.map_err(|error| ranking::failed(error, ["clip", "text"]))?;
-    let retrieval = Retrieval::of(&found, texts.len() / projection);
+    let ranked = match (ranked, group.size()) {
+        (Some(Err(error)), 1) => return Err(error),
+        (ranked, _) => ranked,
+    };
     // What follows is about few clips: features make room.
     drop(texts);
     let ranks = ClipRanks {
         clips: clips.features.samples,
-        found: &found,
+        found: ranked.as_ref().and_then(|ranked| ranked.as_ref().ok()),
     };
     let written = match task.decoder() {
         Some(_) if task.evaluation.captions > 0 => Some(pass.captions(&ranks)?),
         _ => None,
     };
+    let num_clips = ranks.clips.len();
     let samples = &pass.samples;
-    let scores = VideoTextScores {
-        retrieval,
-        chance_r1: 1.0 / retrieval.texts as f64,
-        caption: task
-            .decoder()
-            .map(|decoder| CaptionLoss::of(clips.caption_sum, decoder.vocab_size)),
-        written: written.as_ref().map(WrittenCaptions::scores),
-        skipped: samples.len() - ranks.clips.len(),
-        heads: clips.heads,
-    };
+    let scores = result_of_first(group, || {
+        let found = ranked.expect("of the first process")?;
+        let retrieval = Retrieval::of(&found, num_texts);
+        Ok(Scores::of(&VideoTextScores {
+            retrieval,
+            chance_r1: 1.0 / retrieval.texts as f64,
+            caption: task
+                .decoder()
+                .map(|decoder| CaptionLoss::of(clips.caption_sum, decoder.vocab_size)),
+            written: written.as_ref().map(WrittenCaptions::scores),
+            skipped: samples.len() - num_clips,
+            heads: clips.heads,
+        }))
+    })?;
     let files = match (&written, step) {
-        (Some(written), Some(step)) => {
+        (Some(written), Some(step)) if group.rank() == 0 => {
             let decoder = task.decoder().expect("captions were written");
             let settings = task.generation.describe(&decoder_tokens(task, decoder));
             written.files(step, subset, samples, &settings)?
@@ -101,7 +119,7 @@ pub(super) fn evaluate(
         _ => Vec::new(),
     };
     Ok(Evaluated {
-        scores: Scores::of(&scores),
+        scores,
         skipped: clips.skipped,
         files,
     })
@@ -111,14 +129,15 @@ pub(super) fn evaluate(
 pub(super) struct ClipRanks<'a> {
     /// Numbers, ascending.
     clips: Vec<u32>,
-    found: &'a Found,
+    /// Of the first process.
+    found: Option<&'a Found>,
 }
 
 impl ClipRanks<'_> {
     /// Of the clip's own text among all texts.
     pub(super) fn of(&self, clip: u32) -> Option<f64> {
         let row = self.clips.binary_search(&clip).ok()?;
-        let entries = &self.found.to_gallery.entries;
+        let entries = &self.found?.to_gallery.entries;
         Some(entries[row].rank(Ties::Mean))
     }
 }
@@ -137,6 +156,8 @@ struct ClipResults {
 /// An evaluation under way.
 struct Pass<'t, 'a> {
     task: &'t VideoTextTask,
+    group: &'a Group,
+    share: Share,
     reader: ClipReader<'t, 'a>,
     pictures: &'a mut Loader<HostRow>,
     samples: &'a Arc<Samples>,
@@ -157,8 +178,13 @@ impl<'t, 'a> Pass<'t, 'a> {
             Some(_) => task.evaluation.captions.min(samples.len()),
             None => 0,
         };
+        let group = evaluation.device.group();
+        let share = share_of(group);
+        let parts = [samples.len(), texts.texts.len(), written];
         Pass {
             task,
+            group,
+            share,
             reader: ClipReader::new(task, evaluation.forward),
             pictures: evaluation.pictures,
             samples,
@@ -168,7 +194,7 @@ impl<'t, 'a> Pass<'t, 'a> {
             tell: evaluation.tell,
             is_detailed: evaluation.step.is_none(),
             done: 0,
-            total: samples.len() + texts.texts.len() + written,
+            total: parts.map(|count| share.of(count).len()).iter().sum(),
         }
     }
 
@@ -182,18 +208,26 @@ impl<'t, 'a> Pass<'t, 'a> {
         let batch = self.reader.batch().min(self.pictures.num_rows());
         let (reader, captions) = (&mut self.reader, self.texts.captions.as_ref());
         let mut not_finite = None;
-        let course = (samples, Course::Once);
-        let skipped = read_course(self.pictures, course, batch, self.stop, |loaded| {
-            let encoded = reader.clips(loaded)?;
-            let taken = features.add(&loaded.samples, &encoded.features);
+        let mut take = |read: &[u32], clips: &[f32], logits: &mut [f32]| {
+            let taken = features.add(read, clips);
             taken.expect("a loader gives each sample once");
-            if let Some(logits) = encoded.logits {
-                let mut logits = logits.into_owned();
-                let width = logits.len() / loaded.rows.len();
-                let rows = loaded.samples.iter().zip(logits.chunks_mut(width));
-                for (&sample, outputs) in rows {
+            if !logits.is_empty() {
+                let width = logits.len() / read.len();
+                for (&sample, outputs) in read.iter().zip(logits.chunks_mut(width)) {
                     tallies.add(samples, sample as usize, outputs);
                 }
+            }
+        };
+        let is_alone = self.group.size() == 1;
+        let mut own = OwnClips::default();
+        let mut done = 0;
+        let course = (samples, Course::Once(self.share));
+        let read = read_course(self.pictures, course, batch, self.stop, |loaded| {
+            let encoded = reader.clips(loaded)?;
+            let mut logits = encoded.logits.map_or(Vec::new(), Cow::into_owned);
+            match is_alone {
+                true => take(&loaded.samples, &encoded.features, &mut logits),
+                false => own.add(&loaded.samples, &encoded.features, &logits),
             }
             if let Some(captions) = captions {
                 let read = loaded.samples.iter();
@@ -209,14 +243,31 @@ impl<'t, 'a> Pass<'t, 'a> {
                 caption_sum.0 += sum;
                 caption_sum.1 += tokens;
             }
-            self.done = features.len();
-            (self.tell)(self.done, self.total);
+            done += loaded.rows.len();
+            (self.tell)(done, self.total);
             Ok::<bool, Unfinished>((self.is_wanted)() && not_finite.is_none())
-        })?;
-        if let Some(found) = not_finite {
-            return Err(Unfinished::NotFinite(found));
+        });
+        let read = match not_finite {
+            Some(found) => Err(Unfinished::NotFinite(found)),
+            None => read.and_then(|read| read.ok_or(Unfinished::Stopped)),
+        };
+        let (own_sum, own_tokens) = caption_sum;
+        let write_own = || {
+            let part = PartWriter::default().numbers(&own.samples);
+            let part = part.numbers(&own.features).numbers(&own.logits);
+            part.numbers(&[own_sum]).numbers(&[own_tokens as u64])
+        };
+        if !is_alone {
+            caption_sum = (0.0, 0);
         }
-        let skipped = skipped.ok_or(Unfinished::Stopped)?;
+        let skipped = exchange(self.group, read, write_own, |mut part| {
+            let read: Vec<u32> = part.numbers()?;
+            let clips: Vec<f32> = part.numbers()?;
+            take(&read, &clips, &mut part.numbers::<f32>()?);
+            caption_sum.0 += part.numbers::<f64>()?.first()?;
+            caption_sum.1 += *part.numbers::<u64>()?.first()? as usize;
+            Some(())
+        })?;
         if features.is_empty() {
             return Err(nothing_readable(samples, &skipped).into());
         }
@@ -227,7 +278,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         let text_of = features.samples.iter();
         let text_of = text_of.map(|&sample| samples.caption_id(sample as usize));
         let heads = tallies.scores(self.is_detailed).into_iter();
-        self.done = samples.len();
+        self.done = done;
         Ok(ClipResults {
             text_of: text_of.collect(),
             features,
@@ -241,17 +292,36 @@ impl<'t, 'a> Pass<'t, 'a> {
     fn texts(&mut self) -> Result<Vec<f32>, Unfinished> {
         let texts = &self.texts.texts;
         let projection = self.task.model.projection_dim;
-        let mut features = Vec::with_capacity(texts.len() * projection);
-        for first in (0..texts.len()).step_by(self.reader.batch()) {
-            features.extend_from_slice(&self.reader.texts(texts, first)?);
-            let done = features.len() / projection;
+        let own = self.share.of(texts.len());
+        let mut features = Vec::with_capacity(own.len() * projection);
+        let encoded = self.encode_texts(own, &mut features);
+        let mut all = Vec::new();
+        let write_own = || PartWriter::default().numbers(&features);
+        exchange(self.group, encoded, write_own, |mut part| {
+            all.extend(part.numbers::<f32>()?);
+            Some(())
+        })?;
+        Ok(match self.group.size() {
+            1 => features,
+            _ => all,
+        })
+    }
+
+    fn encode_texts(&mut self, own: Range<usize>, to: &mut Vec<f32>) -> Result<(), Unfinished> {
+        let projection = self.task.model.projection_dim;
+        for first in own.clone().step_by(self.reader.batch()) {
+            let encoded = self.reader.texts(&self.texts.texts, first)?;
+            // A batch may go on behind this part.
+            let wanted = (own.end - first) * projection;
+            to.extend_from_slice(&encoded[..encoded.len().min(wanted)]);
+            let done = to.len() / projection;
             (self.tell)(self.done + done, self.total);
             if !(self.is_wanted)() {
                 return Err(Unfinished::Stopped);
             }
         }
-        self.done += texts.len();
-        Ok(features)
+        self.done += own.len();
+        Ok(())
     }
 
     /// Captions for clips that are drawn: they are read once more, so that every batch is full of them.
@@ -260,9 +330,11 @@ impl<'t, 'a> Pass<'t, 'a> {
         let course = Course::Drawn {
             count: task.evaluation.captions,
             seed: task.evaluation.seed,
+            share: self.share,
         };
         let batch = self.reader.batch().min(self.pictures.num_rows());
-        let mut written = WrittenCaptions::new(task, samples.len());
+        let mut written = WrittenCaptions::new(samples.len());
+        let frames_per_clip = task.model.frames();
         let reader = &mut self.reader;
         let course = (samples, course);
         // What cannot be read was found before.
@@ -272,17 +344,55 @@ impl<'t, 'a> Pass<'t, 'a> {
             for (row, generated) in reader.captions(&numbers)?.iter().enumerate() {
                 let clip = loaded.samples[row];
                 let caption = task.data().caption_text().decode(&generated.tokens)?;
-                let frames = || match &task.frame_cache {
-                    None => Cow::Borrowed(loaded.rows[row].as_ref()),
-                    Some(cache) => Cow::Owned(cache.frames(samples, clip as usize)),
+                let frames = || {
+                    let frames = match &task.frame_cache {
+                        None => Cow::Borrowed(loaded.rows[row].as_ref()),
+                        Some(cache) => Cow::Owned(cache.frames(samples, clip as usize)),
+                    };
+                    thumbnails(&frames, frames_per_clip)
                 };
                 written.add(samples, (clip, ranks.of(clip)), caption, frames);
             }
             (self.tell)(self.done + written.len(), self.total);
             Ok::<bool, Unfinished>((self.is_wanted)())
+        });
+        let read = read.and_then(|read| read.ok_or(Unfinished::Stopped));
+        let write_own = || {
+            let texts: Vec<(u32, &str)> = written.texts().collect();
+            let frames: HashMap<u32, &Vec<String>> = written.frames().collect();
+            PartWriter::default().plain(&texts).plain(&frames)
+        };
+        let mut of_all = WrittenCaptions::new(samples.len());
+        exchange(self.group, read, write_own, |mut part| {
+            let texts: Vec<(u32, String)> = part.plain()?;
+            let mut frames: HashMap<u32, Vec<String>> = part.plain()?;
+            for (clip, caption) in texts {
+                // Those without are not among the best or the worst of their part, and so not of all.
+                let frames = || frames.remove(&clip).unwrap_or_default();
+                of_all.add(samples, (clip, ranks.of(clip)), caption, frames);
+            }
+            Some(())
         })?;
-        read.ok_or(Unfinished::Stopped)?;
-        Ok(written)
+        Ok(match self.group.size() {
+            1 => written,
+            _ => of_all,
+        })
+    }
+}
+
+/// What clips became, until all processes have told.
+#[derive(Default)]
+struct OwnClips {
+    samples: Vec<u32>,
+    features: Vec<f32>,
+    logits: Vec<f32>,
+}
+
+impl OwnClips {
+    fn add(&mut self, read: &[u32], features: &[f32], logits: &[f32]) {
+        self.samples.extend(read);
+        self.features.extend(features);
+        self.logits.extend(logits);
     }
 }
 

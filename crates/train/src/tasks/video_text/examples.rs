@@ -1,7 +1,5 @@
 //! The clips with the best and the worst captions, with small pictures of their frames, for people to look at.
 
-use std::borrow::Cow;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use holdall_data::picture::thumbnail;
@@ -28,8 +26,8 @@ struct Example {
 }
 
 /// Collects them while captions are written.
+#[derive(Default)]
 pub(super) struct Examples {
-    frames_per_clip: usize,
     /// In descending order of BLEU-4.
     best: Vec<Example>,
     /// In ascending order.
@@ -37,22 +35,20 @@ pub(super) struct Examples {
 }
 
 impl Examples {
-    pub(super) fn new(frames_per_clip: usize) -> Examples {
-        Examples {
-            frames_per_clip,
-            best: Vec::new(),
-            worst: Vec::new(),
-        }
+    /// Pictures of every clip that is kept.
+    pub(super) fn frames(&self) -> impl Iterator<Item = (u32, &Vec<String>)> {
+        let kept = self.best.iter().chain(&self.worst);
+        kept.map(|one| (one.clip, &one.frames))
     }
 
-    /// A clip with its caption, and its frames as they were read. The first of equals stays.
-    pub(super) fn see<'f>(
+    /// A clip with its caption, and small pictures of its frames. The first of equals stays.
+    pub(super) fn see(
         &mut self,
         clip: u32,
         bleu4: f64,
         rank: Option<f64>,
         caption: &str,
-        frames: impl FnOnce() -> Cow<'f, [u8]>,
+        frames: impl FnOnce() -> Vec<String>,
     ) {
         let among_best = self.best.partition_point(|other| other.bleu4 >= bleu4);
         let among_worst = self.worst.partition_point(|other| other.bleu4 <= bleu4);
@@ -64,7 +60,7 @@ impl Examples {
             bleu4,
             rank,
             caption: caption.to_owned(),
-            frames: thumbnails(&frames(), self.frames_per_clip),
+            frames: frames(),
         };
         for (list, place) in [(&mut self.best, among_best), (&mut self.worst, among_worst)] {
             if place < NUM_CLIPS {
@@ -102,7 +98,7 @@ fn lines(examples: &[Example], samples: &Samples) -> Value {
 }
 
 /// Up to [`NUM_FRAMES`] of a clip's frames, evenly spread, as data that a page can show.
-fn thumbnails(clip: &[u8], num_frames: usize) -> Vec<String> {
+pub(super) fn thumbnails(clip: &[u8], num_frames: usize) -> Vec<String> {
     if clip.is_empty() {
         return Vec::new();
     }
@@ -127,13 +123,13 @@ mod tests {
     #[test]
     fn the_best_and_the_worst_are_kept_in_order_and_nobody_is_both() {
         let mut builder = SamplesBuilder::new(PathBuf::new());
-        let mut examples = Examples::new(10);
+        let mut examples = Examples::default();
         let clip = vec![90; 10 * 4 * 4 * 3];
         for index in 0..20_u32 {
             builder.push(&format!("clips/{index}"), Some("a text"), index + 2);
             let bleu4 = f64::from((index * 7) % 20) / 20.0;
             examples.see(index, bleu4, Some(1.0), "a caption", || {
-                Cow::Borrowed(&clip)
+                thumbnails(&clip, 10)
             });
         }
         let samples = builder.finish(Vec::new());
@@ -157,9 +153,9 @@ mod tests {
             [0.0, 0.05, 0.1, 0.15, 0.2, 0.25]
         );
         // With few clips, the best are shown as such.
-        let mut few = Examples::new(1);
+        let mut few = Examples::default();
         for index in 0..8 {
-            few.see(index, 0.5, None, "a caption", || Cow::Borrowed(&clip[..48]));
+            few.see(index, 0.5, None, "a caption", || thumbnails(&clip[..48], 1));
         }
         assert_eq!(scores(few.best(&samples)).len(), 6);
         assert!(scores(few.worst(&samples)).is_empty());

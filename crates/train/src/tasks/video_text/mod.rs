@@ -20,6 +20,7 @@ mod export;
 mod frame_cache;
 mod frame_encoder;
 mod lengths;
+pub(crate) mod onnx;
 mod opened_model;
 mod predict;
 mod prepare;
@@ -244,6 +245,12 @@ impl VideoTextTask {
 }
 
 impl Task for VideoTextTask {
+    fn complete(&self, columns: &mut Batch) {
+        if self.same_text == SameText::Positive {
+            batch::set_shares(columns);
+        }
+    }
+
     fn name(&self) -> &'static str {
         "video-text"
     }

@@ -28,6 +28,7 @@ use crate::config::{
     DEFAULT_MODEL, DecoderChoice, DecoderSection, PoolingName, RunConfig, VideoTextSection,
 };
 use crate::error::TrainError;
+use crate::setup::describe_random;
 use crate::task::FillWeights;
 
 /// Layers of a transformer over frames, as CLIP4Clip has them.
@@ -56,7 +57,7 @@ impl StartingPoint {
     pub fn describe(&self) -> String {
         match self.model.is_some() || self.text_model.is_some() {
             true => self.summary.join("\n"),
-            false => format!("Weights: RANDOM (preset {})", self.preset),
+            false => describe_random(&self.preset),
         }
     }
 
@@ -143,9 +144,10 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
                 None => {
                     return Err(TrainError::Config(format!(
                         "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
-                         Hugging Face cache, or a preset; found none\nhint: presets are {}, and those of CLIP: {}",
+                         Hugging Face cache, or a preset; found none\nhint: presets are {}, and those of CLIP: {}{}",
                         VideoTextConfig::PRESETS.join(", "),
-                        ClipConfig::PRESETS.join(", ")
+                        ClipConfig::PRESETS.join(", "),
+                        hub_cache::hint_for(name)
                     )));
                 }
             },

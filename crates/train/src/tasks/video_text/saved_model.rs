@@ -12,14 +12,16 @@ use holdall_data::source::{self, Captions};
 use holdall_data::target::Target;
 use holdall_data::text::TextEncoder;
 use holdall_models::video_text::config::Pooling;
+use holdall_onnx::Precision;
 
 use super::super::classify::{self, Head};
 use super::export::{CAPTION_TOKENIZER, SavedTexts};
 use super::opened_model::{OpenedModel, open_model};
-use super::{TokenizedTexts, VideoTextData, VideoTextTask};
+use super::{TokenizedTexts, VideoTextData, VideoTextTask, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::generation::read_generation_config;
+use crate::onnx::OnnxFile;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 
 /// A model with all that lies beside it.
@@ -65,6 +67,16 @@ impl SavedVideoText {
             targets,
             most_bytes,
         })
+    }
+
+    /// Its encoders, and its decoder, as ONNX programs.
+    pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
+        let mut files = onnx::programs(&self.task, precision)?;
+        let scale = self.logit_scale()?;
+        for file in &mut files {
+            file.say("logit_scale", scale.to_string());
+        }
+        Ok(files)
     }
 
     /// What is computed.

@@ -72,7 +72,7 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
     }
     if task.coupling == Coupling::WithinMicroBatch {
         let all_weights = step.sample_weights();
-        let micro_weights = step.graph.micro_rows(all_weights, batch);
+        let micro_weights = step.micro_rows(all_weights);
         // The loss has products, and they have fixed places.
         let own_weights = step.graph.statistic("own weights", &[batch]);
         step.graph
@@ -131,7 +131,7 @@ fn write_caption_loss(
     states_btd: ValueId,
 ) {
     let all_weights = step.sample_weights();
-    let sample_weights = step.graph.micro_rows(all_weights, step.batch);
+    let sample_weights = step.micro_rows(all_weights);
     let weight_vd = video_text::head_weight(step.graph, &task.model);
     let sum = step.separable_loss(CAPTION);
     step.graph.vocabulary_loss_into(

@@ -16,7 +16,9 @@ fn bits(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
     let state = step.optimizer_state().map(|(parameter, part, stored)| {
         let bits = match stored.elements().unwrap() {
             Elements::F32(values) => floats(&values),
-            Elements::Bf16(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
+            Elements::Bf16(values) | Elements::F16(values) => {
+                values.iter().map(|&bits| u32::from(bits)).collect()
+            }
             Elements::U8(values) => values.iter().map(|&bits| u32::from(bits)).collect(),
         };
         (part.checkpoint_name(&parameter.name), bits)
@@ -25,7 +27,7 @@ fn bits(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
 }
 
 fn model(trainer: &Trainer) -> Vec<u8> {
-    std::fs::read(trainer.folder.model().join("model.safetensors")).unwrap()
+    std::fs::read(trainer.files().folder.model().join("model.safetensors")).unwrap()
 }
 
 fn evaluated(config: &mut RunConfig) {
@@ -34,7 +36,7 @@ fn evaluated(config: &mut RunConfig) {
 }
 
 fn again(folder: &std::path::Path, trainer: Trainer, change: impl Fn(&mut RunConfig)) -> Trainer {
-    let path = trainer.folder.path().to_owned();
+    let path = trainer.files().folder.path().to_owned();
     drop(trainer);
     trainer_in(folder, RunFolder::open(&path).unwrap(), change)
 }
@@ -61,7 +63,7 @@ fn runs_with_state_in_fewer_bits_go_on_bit_for_bit() {
         assert_ne!(steps[5].3, full_steps[5].3, "{name} rounds");
         let mut cut = trainer(folder.path(), &format!("{name} cut"), change);
         run_until(&mut cut, 4);
-        let saved = std::fs::read(cut.folder.last()).unwrap();
+        let saved = std::fs::read(cut.files().folder.last()).unwrap();
         let header = String::from_utf8_lossy(&saved[8..saved.len().min(200_000)]);
         assert!(
             header.contains(&format!("\"dtype\":\"{format}\"")),
@@ -142,7 +144,7 @@ fn the_average_over_steps_is_what_is_evaluated_and_exported() {
     let unchosen = |config: &mut RunConfig| config.train.ema = Some(0.5);
     let mut last = trainer(folder.path(), "last", unchosen);
     run(&mut last).2.unwrap();
-    let exported = ModelFolder::open(&last.folder.model()).unwrap();
+    let exported = ModelFolder::open(&last.files().folder.model()).unwrap();
     for (name, average) in averages(&last) {
         if name.starts_with("head.") {
             continue;
@@ -165,7 +167,7 @@ fn the_average_over_steps_is_what_is_evaluated_and_exported() {
     });
     assert!(matches!(outcome, Ok(Outcome::Interrupted { step: 3, .. })));
     assert!(!cut.step.is_averaged());
-    let file = StateFile::open(&cut.folder.last()).unwrap();
+    let file = StateFile::open(&cut.files().folder.last()).unwrap();
     let weight = &cut.step.parameters()[0];
     let mut saved = cut.step.weight(weight).unwrap().into_owned();
     saved.fill(0.0);
@@ -178,7 +180,7 @@ fn the_average_over_steps_is_what_is_evaluated_and_exported() {
     assert_eq!(rest, steps[3..]);
     assert!(bits(&cut) == bits(&whole));
     assert!(model(&cut) == model(&whole));
-    assert_eq!(lines(&cut.folder), lines(&whole.folder));
+    assert_eq!(lines(&cut.files().folder), lines(&whole.files().folder));
 }
 
 #[test]
@@ -189,7 +191,7 @@ fn weights_between_start_and_end_are_what_is_exported() {
     let mut first = trainer(folder.path(), "first", |_| ());
     run(&mut first).2.unwrap();
     let start = folder.path().join("start");
-    std::fs::rename(first.folder.model(), &start).unwrap();
+    std::fs::rename(first.files().folder.model(), &start).unwrap();
     drop(first);
     let share = 0.25;
     let begin = |config: &mut RunConfig| {
@@ -210,7 +212,7 @@ fn weights_between_start_and_end_are_what_is_exported() {
     let (steps, _, outcome) = run(&mut whole);
     outcome.unwrap();
     assert_eq!(steps, plain_steps, "training does not see the average");
-    let exported = ModelFolder::open(&whole.folder.model()).unwrap();
+    let exported = ModelFolder::open(&whole.files().folder.model()).unwrap();
     let started = ModelFolder::open(&start).unwrap();
     let mut moved = 0;
     for parameter in whole.step.parameters() {
@@ -237,7 +239,10 @@ fn weights_between_start_and_end_are_what_is_exported() {
     let mut cut = again(folder.path(), cut, change);
     run(&mut cut).2.unwrap();
     assert!(model(&cut) == model(&evaluated_whole));
-    assert_eq!(lines(&cut.folder), lines(&evaluated_whole.folder));
+    assert_eq!(
+        lines(&cut.files().folder),
+        lines(&evaluated_whole.files().folder)
+    );
     // A model that was changed meanwhile is noticed, and nothing is overwritten.
     let mut cut = trainer(folder.path(), "other start", change);
     run_until(&mut cut, 2);

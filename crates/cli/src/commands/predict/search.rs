@@ -1,0 +1,516 @@
+//! Pictures, or clips, that fit texts best: `predict RUN --texts queries.txt --search photos`.
+//!
+//! Texts are encoded first. Each picture is compared with all of them as it is encoded, and only the best of each text are kept: memory
+//! grows with texts, not with pictures.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Args;
+use holdall_data::loader::{self, Course, Loader, Share};
+use holdall_data::picture::thumbnail;
+use holdall_data::samples::SamplesBuilder;
+use holdall_device::{Device, HostRow};
+use holdall_train::TrainError;
+use holdall_train::forward::ForwardModel;
+use holdall_train::loader_budget::{read_course, read_once};
+use holdall_train::task::{Task, Unfinished};
+use holdall_train::tasks::Saved;
+use holdall_train::tasks::clip::{
+    Encoder, SavedClip, TokenTable, encode_captions, encode_pictures,
+};
+use holdall_train::tasks::video_text::{ClipReader, SavedVideoText};
+use serde::Serialize;
+
+use super::contact_sheet::{self, Cell};
+use super::inputs::{self, Inputs};
+use super::{Job, PredictArguments, Skipped, left_out, write_file};
+use crate::array_file;
+use crate::commands::plan::fitting;
+use crate::failure;
+use crate::screen::{print, print_json, progress, tell};
+use crate::stop;
+
+/// What a heading of the help is called.
+const SEARCH: &str = "Search by text";
+
+/// How pictures are searched.
+#[derive(Args, Clone)]
+pub struct SearchOptions {
+    /// Texts to search with, one a line
+    #[arg(long, value_name = "FILE", help_heading = SEARCH)]
+    pub texts: Option<PathBuf>,
+    /// Where to search: pictures, folders, or a CSV; for a video-text model clips
+    #[arg(long, value_name = "IMAGES", requires = "texts", num_args = 1.., help_heading = SEARCH)]
+    pub search: Vec<PathBuf>,
+    /// Writes what was found as one HTML page with the pictures in it
+    #[arg(long, value_name = "FILE.html", requires = "search", help_heading = SEARCH)]
+    pub sheet: Option<PathBuf>,
+    /// Writes the texts' features to FILE.npy or FILE.safetensors
+    #[arg(long, alias = "text_features", value_name = "FILE", requires = "texts", help_heading = SEARCH)]
+    pub text_features: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct SearchJson<'a> {
+    model: &'a Path,
+    device: &'static str,
+    searches: Vec<TextJson<'a>>,
+    skipped: &'a [Skipped],
+    planned_bytes: u64,
+    process_bytes: Option<u64>,
+    text_features: Option<&'a Path>,
+    features: Option<&'a Path>,
+    sheet: Option<&'a Path>,
+}
+
+#[derive(Serialize)]
+struct TextJson<'a> {
+    text: &'a str,
+    found: Vec<FoundJson>,
+}
+
+#[derive(Serialize)]
+struct FoundJson {
+    image: String,
+    similarity: f64,
+}
+
+/// Texts, and the best pictures of each so far.
+struct Search<'a> {
+    texts: &'a [String],
+    /// `texts x projection`.
+    features: Vec<f32>,
+    top: usize,
+    /// Of each text, sample and cosine, the best first.
+    best: Vec<Vec<(u32, f64)>>,
+    /// Features of the pictures, where they are to be written.
+    pictures: Option<Vec<f32>>,
+}
+
+impl Search<'_> {
+    /// Compares a picture with all texts.
+    fn offer(&mut self, sample: u32, picture: &[f32]) {
+        for (text, best) in self.features.chunks(picture.len()).zip(&mut self.best) {
+            let pairs = picture.iter().zip(text);
+            let cosine: f64 = pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+            keep_best(best, self.top, (sample, cosine));
+        }
+        if let Some(pictures) = &mut self.pictures {
+            pictures.extend_from_slice(picture);
+        }
+    }
+}
+
+/// Puts a picture in its place among the best; of equal ones the first that came stays before.
+fn keep_best(best: &mut Vec<(u32, f64)>, top: usize, (sample, cosine): (u32, f64)) {
+    let place = best.partition_point(|&(_, other)| other >= cosine);
+    if place < top {
+        best.truncate(top - 1);
+        best.insert(place, (sample, cosine));
+    }
+}
+
+/// What a model found, and with what.
+struct Outcome {
+    skipped: Vec<loader::Skipped>,
+    planned_bytes: u64,
+    /// JPEGs by sample, where a page wants them.
+    thumbnails: Vec<(u32, Vec<u8>)>,
+}
+
+/// Longest side of a picture on the page.
+const THUMBNAIL: u32 = 224;
+/// What is held of each picture that was named: its path.
+const PATH_BYTES: usize = 256;
+
+pub(super) fn run(
+    arguments: &PredictArguments,
+    device: &Device,
+    budget_bytes: Option<u64>,
+    saved: &Saved,
+) -> Result<ExitCode> {
+    let options = &arguments.search;
+    check(arguments, saved)?;
+    let path = options.texts.as_deref().expect("asked for");
+    let texts = inputs::lines_of(path, "--texts", "a text")?;
+    let named = [&arguments.images[..], &options.search].concat();
+    let Inputs { samples, paths } = match (named.is_empty(), saved) {
+        (true, _) => Inputs {
+            samples: Arc::new(SamplesBuilder::new(PathBuf::new()).finish(Vec::new())),
+            paths: Vec::new(),
+        },
+        (false, Saved::VideoText(_)) => inputs::clips(&named)?,
+        (false, _) => inputs::pictures(&named)?,
+    };
+    let job = Job {
+        arguments,
+        device,
+        budget_bytes,
+        paths,
+        samples,
+    };
+    let mut search = Search {
+        features: Vec::new(),
+        top: arguments.top.unwrap_or(10),
+        best: vec![Vec::new(); texts.len()],
+        pictures: arguments.features.as_ref().map(|_| Vec::new()),
+        texts: &texts,
+    };
+    let outcome = match saved {
+        Saved::Clip(saved) => search_pictures(&job, saved, &mut search)?,
+        Saved::VideoText(saved) => search_clips(&job, saved, &mut search)?,
+        Saved::Classify(_) | Saved::Segment(_) => unreachable!("checked"),
+    };
+    match outcome {
+        Some(outcome) => report(&job, saved.model().path(), &search, &outcome),
+        None => Ok(stop::exit_code()),
+    }
+}
+
+/// What is asked for has to make sense together, before anything is opened.
+fn check(arguments: &PredictArguments, saved: &Saved) -> Result<(), TrainError> {
+    let refused =
+        |found: String, hint: &str| Err(TrainError::Config(format!("{found}\nhint: {hint}")));
+    if let Saved::Classify(_) | Saved::Segment(_) = saved {
+        return refused(
+            format!(
+                "--texts: expected a CLIP or a video-text model, found {}",
+                saved.model().path().display()
+            ),
+            "only these models compare pictures with texts",
+        );
+    }
+    if !arguments.labels.is_empty() {
+        return refused(
+            "--labels and --texts: expected one of them".to_owned(),
+            "--labels asks for each picture which label fits, --texts for each text which pictures fit",
+        );
+    }
+    let options = &arguments.search;
+    let has_pictures = !arguments.images.is_empty() || !options.search.is_empty();
+    match (has_pictures, &options.text_features, &arguments.features) {
+        (false, _, Some(_)) => refused(
+            "--features: no pictures were named".to_owned(),
+            "--text-features FILE writes the features of texts",
+        ),
+        (false, None, _) => refused(
+            "--texts: search where?".to_owned(),
+            "--search photos names pictures; --text-features FILE writes the features of the texts alone",
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that a search holds beside the model.
+fn held_bytes(job: &Job<'_>, search: &Search<'_>, projection: usize) -> u64 {
+    let of_text =
+        projection * size_of::<f32>() + search.top.min(job.paths.len()) * size_of::<(u32, f64)>();
+    let of_picture = match search.pictures {
+        Some(_) => PATH_BYTES + projection * size_of::<f32>(),
+        None => PATH_BYTES,
+    };
+    (search.texts.len() * of_text + job.paths.len() * of_picture) as u64
+}
+
+/// A model without pictures: its text encoder alone is asked.
+fn open_for_texts(job: &Job<'_>, task: &dyn Task, host_bytes: u64) -> Result<ForwardModel> {
+    let batch = job.arguments.inference.batch_size;
+    let model = ForwardModel::new(job.device, task, batch, job.budget_bytes, host_bytes);
+    let mut model = fitting(job.arguments.output.json, job.device.kind(), model)?;
+    model.set_weights(job.device, task.weights(0)?)?;
+    Ok(model)
+}
+
+fn search_pictures(
+    job: &Job<'_>,
+    saved: &SavedClip,
+    search: &mut Search<'_>,
+) -> Result<Option<Outcome>> {
+    let tokens = saved.tokens(search.texts)?;
+    let (task, projection) = (saved.task(tokens.longest()), saved.projection());
+    let host_bytes = held_bytes(job, search, projection);
+    let (mut model, mut pictures) = match job.paths.is_empty() {
+        true => (open_for_texts(job, &task, host_bytes)?, None),
+        false => match job.open(&task, saved, host_bytes)? {
+            Some((opened, pictures)) => (opened.model, Some(pictures)),
+            None => return Ok(None),
+        },
+    };
+    let planned_bytes = model.plan().process_bytes;
+    let mut encoder = Encoder::new(&task, model.forward(job.device));
+    let features = &mut search.features;
+    let encoded = encode_captions(&mut encoder, &tokens, 0..tokens.len(), |encoded| {
+        features.extend_from_slice(encoded);
+        true
+    });
+    encoded.map_err(Unfinished::into_error)?;
+    let mut skipped = Vec::new();
+    if let Some(pictures) = &mut pictures {
+        let bar = progress(job.paths.len() as u64, "Searching");
+        let read = (&mut *pictures, &job.samples);
+        let mut not_finite = None;
+        let encoded = encode_pictures(
+            &mut encoder,
+            read,
+            &stop::requests().stop,
+            |read, encoded| {
+                for (&sample, feature) in read.iter().zip(encoded.features.chunks(projection)) {
+                    if feature.iter().any(|value| !value.is_finite()) {
+                        not_finite.get_or_insert(sample);
+                    }
+                    search.offer(sample, feature);
+                }
+                bar.inc(read.len() as u64);
+                not_finite.is_none()
+            },
+        );
+        bar.finish_and_clear();
+        if let Some(sample) = not_finite {
+            let found = format!("{}: its features are not finite", job.image(sample));
+            return Err(Unfinished::NotFinite(found).into_error().into());
+        }
+        skipped = match encoded {
+            Err(Unfinished::Stopped) => return Ok(None),
+            other => other.map_err(Unfinished::into_error)?,
+        };
+    }
+    let thumbnails = thumbnails(job, pictures.as_mut(), search, 1)?;
+    Ok(Some(Outcome {
+        skipped,
+        planned_bytes,
+        thumbnails,
+    }))
+}
+
+fn search_clips(
+    job: &Job<'_>,
+    saved: &SavedVideoText,
+    search: &mut Search<'_>,
+) -> Result<Option<Outcome>> {
+    let task = saved.task();
+    let table = TokenTable::new(&saved.text()?, search.texts, task.num_text_tokens)?;
+    let projection = task.model.projection_dim;
+    let host_bytes = held_bytes(job, search, projection);
+    let (mut model, mut clips) = match job.paths.is_empty() {
+        true => (open_for_texts(job, task, host_bytes)?, None),
+        false => match job.open(task, saved, host_bytes)? {
+            Some((opened, clips)) => (opened.model, Some(clips)),
+            None => return Ok(None),
+        },
+    };
+    let planned_bytes = model.plan().process_bytes;
+    let mut reader = ClipReader::new(task, model.forward(job.device));
+    for first in (0..table.len()).step_by(reader.batch()) {
+        let encoded = reader.texts(&table, first).map_err(TrainError::from)?;
+        search.features.extend_from_slice(&encoded);
+    }
+    let mut skipped = Vec::new();
+    if let Some(clips) = &mut clips {
+        let bar = progress(job.paths.len() as u64, "Searching");
+        let batch = reader.batch().min(clips.num_rows());
+        let course = (&job.samples, Course::Once(Share::default()));
+        let read = read_course(clips, course, batch, &stop::requests().stop, |loaded| {
+            let encoded = reader.clips(loaded)?.features;
+            for (&sample, feature) in loaded.samples.iter().zip(encoded.chunks(projection)) {
+                if feature.iter().any(|value| !value.is_finite()) {
+                    let found = format!("{}: its features are not finite", job.image(sample));
+                    return Err(Unfinished::NotFinite(found));
+                }
+                search.offer(sample, feature);
+            }
+            bar.inc(loaded.rows.len() as u64);
+            Ok::<bool, Unfinished>(true)
+        });
+        bar.finish_and_clear();
+        match read.map_err(Unfinished::into_error)? {
+            Some(left_out) => skipped = left_out,
+            None => return Ok(None),
+        }
+    }
+    let thumbnails = thumbnails(job, clips.as_mut(), search, task.model.frames())?;
+    Ok(Some(Outcome {
+        skipped,
+        planned_bytes,
+        thumbnails,
+    }))
+}
+
+/// Reads what was found once more, as small pictures, of clips the frame in the middle; nothing where no page is asked for.
+fn thumbnails(
+    job: &Job<'_>,
+    pictures: Option<&mut Loader<HostRow>>,
+    search: &Search<'_>,
+    frames: usize,
+) -> Result<Vec<(u32, Vec<u8>)>> {
+    let (Some(pictures), Some(_)) = (pictures, &job.arguments.search.sheet) else {
+        return Ok(Vec::new());
+    };
+    let found: BTreeSet<u32> = search
+        .best
+        .iter()
+        .flatten()
+        .map(|&(sample, _)| sample)
+        .collect();
+    let found: Vec<u32> = found.into_iter().collect();
+    let mut samples = SamplesBuilder::new(job.samples.root().to_owned());
+    for (row, &sample) in found.iter().enumerate() {
+        samples.push(job.samples.image(sample as usize), Some(""), row as u32);
+    }
+    let samples = Arc::new(samples.finish(Vec::new()));
+    let mut small = Vec::new();
+    let batch = pictures.num_rows();
+    let stop = &stop::requests().stop;
+    let all = (&samples, Share::default());
+    read_once(pictures, all, batch, stop, |read, rows| {
+        for (&index, row) in read.iter().zip(rows) {
+            let row: &[u8] = row.as_ref();
+            let frame_bytes = row.len() / frames;
+            let middle = &row[frame_bytes * (frames / 2)..][..frame_bytes];
+            if let Some(jpeg) = thumbnail(middle, THUMBNAIL) {
+                small.push((found[index as usize], jpeg));
+            }
+        }
+        Ok::<bool, TrainError>(true)
+    })?;
+    Ok(small)
+}
+
+/// Writes and prints what was asked for.
+fn report(job: &Job<'_>, model: &Path, search: &Search<'_>, outcome: &Outcome) -> Result<ExitCode> {
+    let Job {
+        arguments, device, ..
+    } = job;
+    let options = &arguments.search;
+    let skipped = outcome.skipped.iter();
+    let skipped: Vec<Skipped> = skipped.map(|one| left_out(&job.paths, one)).collect();
+    for one in &skipped {
+        tell(&format!("skipped {}: {}", one.image, one.reason));
+    }
+    let width = search.features.len() / search.texts.len();
+    let arrays = [
+        (
+            &options.text_features,
+            "text_features",
+            Some(&search.features),
+        ),
+        (
+            &arguments.features,
+            "image_features",
+            search.pictures.as_ref(),
+        ),
+    ];
+    for (path, name, features) in arrays {
+        if let (Some(path), Some(features)) = (path, features) {
+            stop::whole(|| array_file::write(path, name, features, width))?;
+            let rows = features.len() / width;
+            tell(&format!("{rows} x {width} features: {}", path.display()));
+        }
+    }
+    if let Some(path) = &options.sheet {
+        let page =
+            contact_sheet::page(search.texts.iter().zip(&search.best).map(|(text, best)| {
+                let cells = best.iter().map(|&(sample, similarity)| Cell {
+                    name: job.image(sample),
+                    similarity,
+                    jpeg: jpeg_of(&outcome.thumbnails, sample),
+                });
+                (text.as_str(), cells.collect())
+            }));
+        write_file(path, "--sheet", page.as_bytes())?;
+        tell(&format!("Contact sheet: {}", path.display()));
+    }
+    if let Some(path) = &arguments.csv {
+        write_file(path, "--csv", &as_csv(job, search)?)?;
+        tell(&format!(
+            "{} searches: {}",
+            search.texts.len(),
+            path.display()
+        ));
+    }
+    if arguments.output.json {
+        print_json(&SearchJson {
+            model,
+            device: device.kind(),
+            searches: as_json(job, search),
+            skipped: &skipped,
+            planned_bytes: outcome.planned_bytes,
+            process_bytes: device.peak_bytes(),
+            text_features: options.text_features.as_deref(),
+            features: arguments.features.as_deref(),
+            sheet: options.sheet.as_deref(),
+        })?;
+    } else if arguments.csv.is_none() && !job.paths.is_empty() {
+        print(&show(job, search))?;
+    }
+    Ok(match skipped.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(failure::FOUND),
+    })
+}
+
+/// They come in the order of samples.
+fn jpeg_of(thumbnails: &[(u32, Vec<u8>)], sample: u32) -> Option<&[u8]> {
+    let found = thumbnails.binary_search_by_key(&sample, |(sample, _)| *sample);
+    found.ok().map(|index| thumbnails[index].1.as_slice())
+}
+
+fn as_json<'a>(job: &Job<'_>, search: &'a Search<'_>) -> Vec<TextJson<'a>> {
+    let each = search.texts.iter().zip(&search.best);
+    let found = |&(sample, similarity): &(u32, f64)| FoundJson {
+        image: job.image(sample),
+        similarity,
+    };
+    each.map(|(text, best)| TextJson {
+        text,
+        found: best.iter().map(found).collect(),
+    })
+    .collect()
+}
+
+/// A row for each picture of each text.
+fn as_csv(job: &Job<'_>, search: &Search<'_>) -> Result<Vec<u8>> {
+    let mut rows = csv::Writer::from_writer(Vec::new());
+    rows.write_record(["text", "rank", "image", "similarity"])?;
+    for (text, best) in search.texts.iter().zip(&search.best) {
+        for (rank, &(sample, similarity)) in (1..).zip(best) {
+            let (rank, similarity) = (format!("{rank}"), format!("{similarity:.6}"));
+            rows.write_record([text, &rank, &job.image(sample), &similarity])?;
+        }
+    }
+    Ok(rows.into_inner()?)
+}
+
+fn show(job: &Job<'_>, search: &Search<'_>) -> String {
+    let mut text = String::new();
+    for (query, best) in search.texts.iter().zip(&search.best) {
+        text.push_str(&format!("{query}\n"));
+        for &(sample, similarity) in best {
+            text.push_str(&format!("  {similarity:.3}  {}\n", job.image(sample)));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_are_kept_in_order_and_of_equal_ones_the_first() {
+        let offered = [(0, 0.1), (1, 0.9), (2, 0.5), (3, 0.9), (4, 0.2), (5, 0.5)];
+        for top in 1..8 {
+            let mut best = Vec::new();
+            for one in offered {
+                keep_best(&mut best, top, one);
+            }
+            let mut expected = offered.to_vec();
+            expected.sort_by(|a, b| b.1.total_cmp(&a.1));
+            expected.truncate(top);
+            assert_eq!(best, expected, "top {top}");
+        }
+    }
+}

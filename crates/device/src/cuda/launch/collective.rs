@@ -1,0 +1,78 @@
+//! What several processes do together, by NCCL. Gradients that lie side by side travel as one.
+
+use holdall_graph::ops::collective::{Collective, Exchange};
+
+use holdall_plan::Place;
+
+use super::super::driver::Stream;
+use super::super::nccl::{Nccl, Piece};
+use super::{Issuer, Matrix, Operands, Pass};
+use crate::DeviceError;
+
+pub(super) fn exchange(op: &Collective, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    if o.issuer.pass == Pass::Prepare {
+        return Ok(());
+    }
+    let pieces = (0..o.num_inputs()).map(|index| piece(o.input(index)));
+    let nccl = nccl_of(o.issuer)?;
+    match &op.exchange {
+        Exchange::AllGather => {
+            let pieces: Vec<Piece> = pieces.collect();
+            nccl.all_gather(&pieces, o.issuer.stream)
+        }
+        Exchange::AllReduce => {
+            let (base, travelled) = (o.issuer.base, o.issuer.travelled);
+            let rest = pieces.filter(|piece| !travelled.contains(&(piece.address - base)));
+            nccl.all_reduce(&joined(rest), o.issuer.stream)
+        }
+        Exchange::FromOwners(owners) => {
+            let pieces: Vec<Piece> = pieces.collect();
+            nccl.take_from_owners(&pieces, owners, o.issuer.stream)
+        }
+    }
+}
+
+/// Adds up gradients over all processes, in a stream of their own.
+pub(super) fn send(
+    issuer: &Issuer<'_>,
+    places: &[Place],
+    stream: &Stream,
+) -> Result<(), DeviceError> {
+    let pieces = places.iter().map(|place| piece(issuer.matrix(place)));
+    nccl_of(issuer)?.all_reduce(&joined(pieces), stream)
+}
+
+fn piece(matrix: Matrix) -> Piece {
+    assert!(matrix.is_contiguous(), "what is exchanged is contiguous");
+    Piece {
+        address: matrix.address,
+        elements: matrix.num_elements(),
+        dtype: matrix.dtype,
+    }
+}
+
+fn nccl_of<'a>(issuer: &Issuer<'a>) -> Result<&'a Nccl, DeviceError> {
+    let nccl = issuer.cuda.nccl().ok_or_else(|| {
+        DeviceError::Failed("a step of several processes on a card that knows of none".to_owned())
+    })?;
+    Ok(nccl)
+}
+
+/// Neighbours as one: between them there is nothing but padding, which may be added up as well.
+fn joined(pieces: impl Iterator<Item = Piece>) -> Vec<Piece> {
+    let mut all: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        let bytes = piece.dtype.bytes();
+        match all.last_mut() {
+            Some(last)
+                if last.dtype == piece.dtype
+                    && (last.address + (last.elements * bytes) as u64).next_multiple_of(256)
+                        == piece.address =>
+            {
+                last.elements = (piece.address - last.address) as usize / bytes + piece.elements;
+            }
+            _ => all.push(piece),
+        }
+    }
+    all
+}

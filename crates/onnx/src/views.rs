@@ -1,0 +1,419 @@
+//! Values of a graph are strided views of storages; tensors of ONNX are whole. What is written to a storage is remembered as pieces,
+//! and a view is read as
+//!
+//! ```text
+//! a piece                    as it is, or with its axes in another order
+//! a part of a piece          Reshape to the shape that the view's strides have, then Slice
+//! several pieces, whole      Concat: rows (q, k and v of one weight) or columns (a skip beside what comes from below)
+//! ```
+
+use holdall_graph::{Shape, Value, ValueId};
+
+use crate::proto::AttributeProto;
+use crate::writer::Writer;
+use crate::{BATCH, OnnxError};
+
+/// Order of the axes of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Layout {
+    /// That of the graph: channels last.
+    AsInGraph,
+    /// `[n, c, h, w]` for what the graph has as `[n, h, w, c]`.
+    ChannelsFirst,
+}
+
+/// A part of a storage that was written.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub value: Value,
+    pub tensor: String,
+    pub layout: Layout,
+}
+
+impl Writer<'_> {
+    /// A result of a node, whose tensor has the value's shape up to dimensions that are merged or of one element.
+    pub(crate) fn write(&mut self, to: ValueId, tensor: String, dims: &[usize]) {
+        let value = *self.graph.value(to);
+        let tensor = match value.shape.dims() == dims {
+            true => tensor,
+            false => self.reshape(&tensor, value.shape.dims()),
+        };
+        self.put(value, tensor, Layout::AsInGraph);
+    }
+
+    /// A result of a node that has channels first.
+    pub(crate) fn write_pictures(&mut self, to: ValueId, tensor: String) {
+        self.put(*self.graph.value(to), tensor, Layout::ChannelsFirst);
+    }
+
+    pub(crate) fn put(&mut self, value: Value, tensor: String, layout: Layout) {
+        let pieces = self.pieces.entry(value.storage).or_default();
+        pieces.push(Piece {
+            value,
+            tensor,
+            layout,
+        });
+    }
+
+    /// The tensor of a value.
+    pub(crate) fn read(&mut self, id: ValueId, layout: Layout) -> Result<String, OnnxError> {
+        let value = *self.graph.value(id);
+        let Some(pieces) = self.pieces.get(&value.storage).cloned() else {
+            return Err(self.not_written(&value));
+        };
+        if let Some(piece) = pieces.iter().find(|piece| is_same(&piece.value, &value)) {
+            return Ok(self.in_layout(&piece.tensor, piece.layout, layout));
+        }
+        for piece in &pieces {
+            if let Some(tensor) = self.part_of(piece, &value, layout) {
+                return Ok(tensor);
+            }
+        }
+        if let Some(tensor) = self.joined_rows(&pieces, &value) {
+            return Ok(self.in_layout(&tensor, Layout::AsInGraph, layout));
+        }
+        self.joined_columns(&pieces, &value, layout)
+            .ok_or_else(|| self.not_written(&value))
+    }
+
+    fn in_layout(&mut self, tensor: &str, from: Layout, to: Layout) -> String {
+        match (from, to) {
+            (Layout::ChannelsFirst, Layout::AsInGraph) => self.transpose(tensor, &[0, 2, 3, 1]),
+            (Layout::AsInGraph, Layout::ChannelsFirst) => self.transpose(tensor, &[0, 3, 1, 2]),
+            _ => tensor.to_owned(),
+        }
+    }
+
+    /// A view that lies within one piece.
+    fn part_of(&mut self, piece: &Piece, value: &Value, layout: Layout) -> Option<String> {
+        let from = &piece.value;
+        // Of pictures, only channels are taken apart: sizes may be anything.
+        if piece.layout == Layout::ChannelsFirst {
+            let starts = starts_within(from, &from.shape, value)?;
+            let tensor = self.slice(&piece.tensor, from.shape, value.shape, &starts, true);
+            return Some(self.in_layout(&tensor, Layout::ChannelsFirst, layout));
+        }
+        let (tensor, base) = match starts_within(from, &from.shape, value) {
+            Some(_) => (piece.tensor.clone(), from.shape),
+            None if from.is_contiguous() => {
+                let base = base_shape(from.shape.num_elements(), value)?;
+                starts_within(from, &base, value)?;
+                (self.reshape(&piece.tensor, base.dims()), base)
+            }
+            None => return None,
+        };
+        let starts = starts_within(from, &base, value)?;
+        let tensor = self.slice(&tensor, base, value.shape, &starts, false);
+        Some(self.in_layout(&tensor, Layout::AsInGraph, layout))
+    }
+
+    fn slice(
+        &mut self,
+        tensor: &str,
+        from: Shape,
+        to: Shape,
+        starts: &[usize],
+        channels_first: bool,
+    ) -> String {
+        let (mut first, mut end, mut axes) = (Vec::new(), Vec::new(), Vec::new());
+        for (axis, &start) in starts.iter().enumerate() {
+            let size = to.dims()[axis];
+            if size < from.dims()[axis] {
+                first.push(start as i64);
+                end.push((start + size) as i64);
+                axes.push(match channels_first {
+                    true => [0, 2, 3, 1][axis],
+                    false => axis as i64,
+                });
+            }
+        }
+        if axes.is_empty() {
+            return tensor.to_owned();
+        }
+        let [first, end, axes] = [first, end, axes].map(|values| self.integers(&values));
+        self.node("Slice", &[tensor, &first, &end, &axes], Vec::new())
+    }
+
+    /// Pieces that lie one behind the other and are together what is asked for.
+    fn joined_rows(&mut self, pieces: &[Piece], value: &Value) -> Option<String> {
+        let mut place = value.offset;
+        let end = place + value.shape.num_elements();
+        let mut tensors = Vec::new();
+        while place < end {
+            let is_next = |piece: &&Piece| {
+                piece.value.offset == place
+                    && piece.value.is_contiguous()
+                    && piece.layout == Layout::AsInGraph
+            };
+            let next = pieces.iter().find(is_next)?;
+            place += next.value.shape.num_elements();
+            tensors.push((next.tensor.as_str(), next.value.shape));
+        }
+        if place != end || !value.is_contiguous() {
+            return None;
+        }
+        let inner = |shape: &Shape| shape.dims()[1..].to_vec();
+        let (_, shape) = tensors.first()?;
+        if !tensors
+            .iter()
+            .all(|(_, other)| inner(other) == inner(shape))
+        {
+            return None;
+        }
+        let names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
+        let joined = self.node("Concat", &names, vec![AttributeProto::int("axis", 0)]);
+        let rows: usize = tensors.iter().map(|(_, shape)| shape.dims()[0]).sum();
+        let mut dims = shape.dims().to_vec();
+        dims[0] = rows;
+        Some(match dims == value.shape.dims() {
+            true => joined,
+            false => self.reshape(&joined, value.shape.dims()),
+        })
+    }
+
+    /// Pieces that lie side by side and are together what is asked for.
+    fn joined_columns(
+        &mut self,
+        pieces: &[Piece],
+        value: &Value,
+        layout: Layout,
+    ) -> Option<String> {
+        let mut place = value.offset;
+        let end = place + value.shape.width();
+        let outer = |value: &Value| value.shape.dims()[..value.shape.dims().len() - 1].to_vec();
+        let rows = |value: &Value| (value.shape.rows(), value.row_stride());
+        rows(value).1?;
+        let mut found: Vec<&Piece> = Vec::new();
+        while place < end {
+            let is_next =
+                |piece: &&Piece| piece.value.offset == place && rows(&piece.value) == rows(value);
+            let next = pieces.iter().find(is_next)?;
+            place += next.value.shape.width();
+            found.push(next);
+        }
+        let first = found.first()?.value;
+        let is_alike = |piece: &&Piece| outer(&piece.value) == outer(&first);
+        if place != end || !found.iter().all(is_alike) {
+            return None;
+        }
+        let rank = first.shape.dims().len();
+        let own = match found
+            .iter()
+            .any(|piece| piece.layout == Layout::ChannelsFirst)
+        {
+            true => Layout::ChannelsFirst,
+            false => Layout::AsInGraph,
+        };
+        let axis = match own {
+            Layout::ChannelsFirst => 1,
+            Layout::AsInGraph => rank as i64 - 1,
+        };
+        let tensors: Vec<String> = found
+            .iter()
+            .map(|piece| self.in_layout(&piece.tensor, piece.layout, own))
+            .collect();
+        let tensors: Vec<&str> = tensors.iter().map(String::as_str).collect();
+        let joined = self.node("Concat", &tensors, vec![AttributeProto::int("axis", axis)]);
+        if outer(&first) == outer(value) {
+            return Some(self.in_layout(&joined, own, layout));
+        }
+        // The same rows under other dimensions, which only what is no picture has.
+        let joined = match own {
+            Layout::AsInGraph => self.reshape(&joined, value.shape.dims()),
+            Layout::ChannelsFirst => return None,
+        };
+        Some(self.in_layout(&joined, Layout::AsInGraph, layout))
+    }
+
+    fn not_written(&self, value: &Value) -> OnnxError {
+        let storage = self.graph.storage(value.storage);
+        OnnxError::View {
+            storage: storage.name.clone(),
+            found: format!(
+                "{:?} from element {} on, strides {:?}, is not what was written there",
+                value.shape, value.offset, value.strides
+            ),
+        }
+    }
+}
+
+/// The same elements in the same shape.
+fn is_same(a: &Value, b: &Value) -> bool {
+    a.offset == b.offset && a.shape == b.shape && strides_agree(&a.strides, &b.strides, &a.shape)
+}
+
+/// Dimensions of one element have no say.
+fn strides_agree(a: &Shape, b: &Shape, shape: &Shape) -> bool {
+    let dims = shape.dims().iter();
+    let strides = a.dims().iter().zip(b.dims());
+    dims.zip(strides).all(|(&dim, (a, b))| dim == 1 || a == b)
+}
+
+/// The shape of which a view with these strides is a part.
+fn base_shape(num_elements: usize, value: &Value) -> Option<Shape> {
+    let strides = value.strides.dims();
+    let mut dims = Vec::with_capacity(strides.len());
+    let mut outer = num_elements;
+    for &stride in strides {
+        if stride == 0 || !outer.is_multiple_of(stride) {
+            return None;
+        }
+        dims.push(outer / stride);
+        outer = stride;
+    }
+    (outer == 1).then(|| Shape::new(&dims))
+}
+
+/// Where a view begins on each axis of `base`, a shape of the elements of `from`; `None` where it is no part of it.
+fn starts_within(from: &Value, base: &Shape, value: &Value) -> Option<Vec<usize>> {
+    let strides = match *base == from.shape {
+        true => from.strides,
+        false => base.contiguous_strides(),
+    };
+    if base.dims().len() != value.shape.dims().len()
+        || !strides_agree(&strides, &value.strides, &value.shape)
+    {
+        return None;
+    }
+    let mut rest = value.offset.checked_sub(from.offset)?;
+    let mut starts = Vec::with_capacity(base.dims().len());
+    for (axis, &stride) in strides.dims().iter().enumerate() {
+        let (size, whole) = (value.shape.dims()[axis], base.dims()[axis]);
+        let start = rest / stride;
+        rest %= stride;
+        // The batch is never taken apart.
+        let is_batch = whole.is_multiple_of(BATCH);
+        if start + size > whole || (is_batch && size != whole) {
+            return None;
+        }
+        starts.push(start);
+    }
+    (rest == 0).then_some(starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use holdall_graph::{DType, Decay, Graph, Role};
+
+    use super::*;
+    use crate::{PictureSize, Precision};
+
+    fn shape(dims: &[usize]) -> Shape {
+        Shape::new(dims)
+    }
+
+    #[test]
+    fn a_view_begins_where_its_offset_says() {
+        let storage = holdall_graph::StorageId(0);
+        let whole = Value::whole(storage, shape(&[BATCH, 5, 12]));
+        let columns = Value {
+            offset: 8,
+            shape: shape(&[BATCH, 5, 4]),
+            ..whole
+        };
+        assert_eq!(
+            starts_within(&whole, &whole.shape, &columns),
+            Some(vec![0, 0, 8])
+        );
+        let token = Value {
+            offset: 24,
+            shape: shape(&[BATCH, 1, 12]),
+            ..whole
+        };
+        assert_eq!(
+            starts_within(&whole, &whole.shape, &token),
+            Some(vec![0, 2, 0])
+        );
+        // Half of the batch is no part that has a number.
+        let samples = Value {
+            shape: shape(&[BATCH / 2, 5, 12]),
+            ..whole
+        };
+        assert_eq!(starts_within(&whole, &whole.shape, &samples), None);
+        let beyond = Value {
+            offset: 9,
+            ..columns
+        };
+        assert_eq!(starts_within(&whole, &whole.shape, &beyond), None);
+    }
+
+    #[test]
+    fn the_strides_of_a_view_say_of_which_shape_it_is_a_part() {
+        let storage = holdall_graph::StorageId(0);
+        let first_tokens = Value {
+            storage,
+            offset: 0,
+            shape: shape(&[3 * BATCH, 1, 8]),
+            strides: shape(&[40, 8, 1]),
+            micro_stride: 0,
+        };
+        let base = base_shape(BATCH * 15 * 8, &first_tokens);
+        assert_eq!(base, Some(shape(&[3 * BATCH, 5, 8])));
+    }
+
+    /// q, k and v are rows of one weight, and columns of what it computes.
+    #[test]
+    fn rows_are_joined_and_columns_sliced() {
+        let mut graph = Graph::new(DType::F32);
+        let x = graph.input("x", &[BATCH, 4], DType::F32);
+        let parts = ["q", "k", "v"].map(|name| (format!("{name}.weight"), vec![4, 4]));
+        let weight = graph.packed_parameters(&parts, Decay::Yes);
+        let qkv = graph.linear("qkv", x, weight, None, None);
+        let k = graph.columns(qkv, 4, 4);
+        let rows = graph.rows(weight, 4, 8);
+        let kv = graph.linear("kv", k, rows, None, None);
+        let mut writer = Writer::new(&graph, Precision::Full);
+        writer.numbers("x", x);
+        writer.write_nodes().unwrap();
+        writer.output("y", kv, PictureSize::Fixed).unwrap();
+        let nodes = writer.finish("rows").graph.node;
+        let said = nodes
+            .iter()
+            .map(|node| format!("{} {}", node.op_type, node.input.join(" ")));
+        let said: Vec<String> = said.collect();
+        assert_eq!(
+            said,
+            [
+                "Concat q.weight k.weight v.weight",
+                "Transpose qkv/concat",
+                "MatMul x qkv/transpose",
+                "Slice qkv/matmul constant constant_2 constant_3",
+                "Concat k.weight v.weight",
+                "Transpose kv/concat",
+                "MatMul kv/slice kv/transpose",
+                "Identity kv/matmul",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_nobody_wrote_is_named() {
+        let mut graph = Graph::new(DType::F32);
+        let x = graph.tensor("scores", &[BATCH, 4], DType::F32, Role::Activation);
+        let y = graph.activate("y", x, holdall_graph::ops::activation::Activation::Relu);
+        let mut writer = Writer::new(&graph, Precision::Full);
+        let refused = writer.write_nodes().unwrap_err().to_string();
+        assert!(
+            refused.starts_with("scores: [1000003, 4] from element 0 on"),
+            "{refused}"
+        );
+        let _ = y;
+    }
+
+    #[test]
+    fn operations_of_training_are_refused_by_name() {
+        let mut graph = Graph::new(DType::F32);
+        let x = graph.input("x", &[BATCH, 4], DType::F32);
+        graph.push_new(
+            holdall_graph::ops::fill::Fill { value: 0.0 },
+            Vec::new(),
+            &[x],
+        );
+        let mut writer = Writer::new(&graph, Precision::Full);
+        let refused = writer.write_nodes().unwrap_err().to_string();
+        assert!(
+            refused.starts_with("fill: has no ONNX counterpart"),
+            "{refused}"
+        );
+    }
+}

@@ -1,0 +1,30 @@
+//! From a place to meet to a group.
+
+use crate::bulk::Transport;
+use crate::control::Control;
+use crate::error::GroupError;
+use crate::group::{Deadlines, Group};
+use crate::rendezvous::{Arrival, meet};
+use crate::tcp::Tcp;
+
+/// Meets the others. Tensors travel by `transport`, or by TCP.
+pub(crate) fn connect(
+    arrival: Arrival,
+    deadlines: Deadlines,
+    transport: Option<Box<dyn Transport>>,
+) -> Result<Group, GroupError> {
+    let rank = arrival.rank;
+    let met = meet(arrival)?;
+    let hosts = met.members.iter().map(|member| member.host.clone());
+    let control = Control::new(rank, hosts.collect(), met.control, deadlines)?;
+    let transport = match transport {
+        Some(transport) => transport,
+        None => Box::new(Tcp::new(met.bulk).map_err(|error| {
+            GroupError::Start(format!("a connection could not be set up: {error}"))
+        })?),
+    };
+    let group = Group::new(rank, met.members, control, transport);
+    // Nobody goes on before all are connected.
+    group.share(&[])?;
+    Ok(group)
+}

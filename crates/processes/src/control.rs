@@ -1,0 +1,177 @@
+//! Small messages, heartbeats and the first error, over a star of TCP connections: every process with rank 0.
+//!
+//! ```text
+//! share:      r -> 0: own          0 -> all: everyone's, in rank order
+//! broadcast:                       0 -> all: its bytes
+//! error:      r -> 0: what it saw  0 -> all: the first of all
+//! heartbeat:  both ways, whenever nothing else was sent for a sixth of the deadline
+//! ```
+//!
+//! Each connection has a thread that writes and one that reads, so that no call waits for a socket: a process that does not
+//! take what it is sent delays nobody but itself, and is lost when it has been silent for the deadline. All that must be told
+//! is written before a call returns an error, so that a process that ends on it does not look like the cause.
+//!
+//! A process may be alive and yet never make the call that all others wait in. Rank 0 decides that, after a much longer deadline,
+//! and names who did not come; the others give rank 0 half as long again, and then name rank 0.
+
+use std::collections::VecDeque;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use crate::connection::interval;
+use crate::error::GroupError;
+use crate::frame::{self, Call, Kind};
+use crate::group::Deadlines;
+use crate::state::{Link, Mail, Shared, lock};
+use crate::wire::{Reader, put_counted};
+
+/// This process's end of the star.
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+    /// Calls so far; held during a call, so that they do not mix.
+    calls: Mutex<u32>,
+}
+
+impl Control {
+    /// Takes over connections: with every other process for rank 0, with rank 0 for every other.
+    pub fn new(
+        rank: usize,
+        hosts: Vec<String>,
+        connections: Vec<Option<TcpStream>>,
+        deadlines: Deadlines,
+    ) -> Result<Control, GroupError> {
+        let size = hosts.len();
+        let mut links = Vec::new();
+        let mut ends = Vec::new();
+        for (peer, stream) in connections.into_iter().enumerate() {
+            let Some(stream) = stream else {
+                links.push(None);
+                continue;
+            };
+            let (sender, receiver) = channel();
+            let num_unwritten = Arc::new(AtomicUsize::new(0));
+            links.push(Some(Link {
+                queue: Mutex::new(sender),
+                num_unwritten: num_unwritten.clone(),
+            }));
+            ends.push((peer, stream, receiver, num_unwritten));
+        }
+        let shared = Arc::new(Shared {
+            rank,
+            hosts,
+            deadlines,
+            bulk_calls: (0..size).map(|_| AtomicU32::new(0)).collect(),
+            mail: Mutex::new(Mail {
+                inboxes: (0..size).map(|_| VecDeque::new()).collect(),
+                has_left: vec![false; size],
+                is_failing: false,
+                error: None,
+            }),
+            changed: Condvar::new(),
+            has_failed: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            links,
+        });
+        for (peer, stream, receiver, num_unwritten) in ends {
+            let begin = || -> std::io::Result<()> {
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(interval(deadlines.silence)))?;
+                stream.set_write_timeout(Some(deadlines.silence))?;
+                let reads = stream.try_clone()?;
+                let (for_reads, for_writes) = (shared.clone(), shared.clone());
+                thread::Builder::new()
+                    .name(format!("from rank {peer}"))
+                    .spawn(move || for_reads.read(peer, reads))?;
+                thread::Builder::new()
+                    .name(format!("to rank {peer}"))
+                    .spawn(move || for_writes.write(peer, stream, receiver, &num_unwritten))?;
+                Ok(())
+            };
+            begin().map_err(|error| {
+                GroupError::Start(format!(
+                    "no thread or socket to talk to rank {peer}: {error}\n\
+                     hint: raise the limits on processes and open files (ulimit -u, ulimit -n)"
+                ))
+            })?;
+        }
+        Ok(Control {
+            shared,
+            calls: Mutex::new(0),
+        })
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub fn share(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
+        self.share_for(Call::Share, own)
+    }
+
+    /// Waits until all others leave as well.
+    pub fn leave_together(&self) -> Result<(), GroupError> {
+        self.share_for(Call::Leave, &[]).map(|_| ())
+    }
+
+    fn share_for(&self, call: Call, own: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
+        let mut calls = lock(&self.calls);
+        self.shared.check()?;
+        *calls = calls.wrapping_add(1);
+        let shared = &*self.shared;
+        let size = shared.hosts.len();
+        if shared.rank != 0 {
+            shared.post(0, &[own], call, *calls);
+            let bytes = shared.take(0, call, *calls)?;
+            return split(&bytes, size).ok_or_else(|| shared.garbled(0));
+        }
+        let mut all = Vec::with_capacity(size);
+        all.push(own.to_vec());
+        for peer in 1..size {
+            all.push(shared.take(peer, call, *calls)?);
+        }
+        let mut bytes = Vec::new();
+        for part in &all {
+            put_counted(&mut bytes, part);
+        }
+        shared.post_to_all(&bytes, call, *calls);
+        Ok(all)
+    }
+
+    pub fn broadcast(&self, bytes: &mut Vec<u8>) -> Result<(), GroupError> {
+        let mut calls = lock(&self.calls);
+        self.shared.check()?;
+        *calls = calls.wrapping_add(1);
+        if self.shared.rank == 0 {
+            self.shared.post_to_all(bytes, Call::Broadcast, *calls);
+        } else {
+            *bytes = self.shared.take(0, Call::Broadcast, *calls)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Control {
+    /// Says goodbye, so that nobody takes the end of this process for a failure.
+    fn drop(&mut self) {
+        let shared = &*self.shared;
+        shared.is_closing.store(true, Ordering::Release);
+        let goodbye = Arc::new(frame::frame(Kind::Goodbye, 0, 0, &[]));
+        for link in shared.links.iter().flatten() {
+            link.send(&goodbye);
+        }
+        shared.wait_until_written(None);
+    }
+}
+
+fn split(bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
+    let mut reader = Reader::new(bytes);
+    let parts: Option<Vec<Vec<u8>>> = (0..count)
+        .map(|_| reader.counted().ok().map(<[u8]>::to_vec))
+        .collect();
+    reader.end().ok()?;
+    parts
+}

@@ -1,0 +1,123 @@
+//! Control messages as they travel between rank 0 and each other process.
+//!
+//! ```text
+//! kind 1 | call 1 | number 4 | length 4 | bytes
+//! ```
+
+use crate::error::GroupError;
+use crate::wire::{Malformed, Reader, put_text, put_u32};
+
+pub(crate) const HEADER_BYTES: usize = 10;
+/// No message is longer. Memory follows what has come, not what a header claims.
+pub(crate) const MOST_BYTES: usize = 1 << 30;
+const MOST_TEXT: usize = 1 << 16;
+
+/// What a process calls for; all must call for the same, in the same order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Share = 1,
+    Broadcast = 2,
+    /// Nothing more will be called for.
+    Leave = 3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Heartbeat = 1,
+    Message = 2,
+    Error = 3,
+    Goodbye = 4,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub kind: Kind,
+    /// Of a message; zero otherwise.
+    pub call: u8,
+    /// Counts the calls; in a heartbeat, those for bulk data.
+    pub number: u32,
+    pub num_bytes: usize,
+}
+
+impl Header {
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let kind = match reader.u8()? {
+            1 => Kind::Heartbeat,
+            2 => Kind::Message,
+            3 => Kind::Error,
+            4 => Kind::Goodbye,
+            _ => return Err(Malformed),
+        };
+        let call = reader.u8()?;
+        let number = reader.u32()?;
+        let num_bytes = reader.u32()? as usize;
+        if num_bytes > MOST_BYTES {
+            return Err(Malformed);
+        }
+        Ok(Header {
+            kind,
+            call,
+            number,
+            num_bytes,
+        })
+    }
+}
+
+/// A message ready to be written.
+pub(crate) fn frame(kind: Kind, call: u8, number: u32, parts: &[&[u8]]) -> Vec<u8> {
+    let num_bytes = parts.iter().map(|part| part.len()).sum();
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + num_bytes);
+    bytes.extend([kind as u8, call]);
+    bytes.extend(number.to_le_bytes());
+    put_u32(&mut bytes, num_bytes);
+    for part in parts {
+        bytes.extend(*part);
+    }
+    bytes
+}
+
+/// An error, for another process.
+pub(crate) fn encode_error(error: &GroupError) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let (kind, rank, host, text) = match error {
+        GroupError::Lost { rank, host, seen } => (1, *rank, host.as_str(), seen),
+        GroupError::Failed {
+            rank,
+            host,
+            message,
+        } => (2, *rank, host.as_str(), message),
+        GroupError::Mismatch(text) => (3, 0, "", text),
+        GroupError::Launch(text) | GroupError::Start(text) => (4, 0, "", text),
+    };
+    bytes.push(kind);
+    put_u32(&mut bytes, rank);
+    put_text(&mut bytes, host, MOST_TEXT);
+    put_text(&mut bytes, text, MOST_TEXT);
+    bytes
+}
+
+/// An error of another process.
+pub(crate) fn decode_error(bytes: &[u8]) -> Result<GroupError, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let kind = reader.u8()?;
+    let rank = reader.u32()? as usize;
+    let host = reader.text(MOST_TEXT)?;
+    let text = reader.text(MOST_TEXT)?;
+    reader.end()?;
+    Ok(match kind {
+        1 => GroupError::Lost {
+            rank,
+            host,
+            seen: text,
+        },
+        2 => GroupError::Failed {
+            rank,
+            host,
+            message: text,
+        },
+        3 => GroupError::Mismatch(text),
+        4 => GroupError::Start(text),
+        _ => return Err(Malformed),
+    })
+}

@@ -1,0 +1,39 @@
+//! Processes that train together: how they start, find each other, talk, and notice that one of them is gone.
+//!
+//! ```text
+//! launch variables -> rendezvous (token, addresses) -> Group
+//!                                                       control: TCP, a star through rank 0: small messages, heartbeats, errors
+//!                                                       bulk:    MPI or TCP, every pair: tensors, added in rank order
+//! ```
+//!
+//! [`Group`] is what the rest of Holdall sees; this crate knows neither graphs nor devices nor tasks.
+
+mod address;
+mod bulk;
+mod connect;
+mod connection;
+mod control;
+mod door;
+mod error;
+mod frame;
+mod group;
+mod hello;
+pub mod hostile;
+pub mod launch;
+pub mod launcher;
+pub mod mpi;
+mod rendezvous;
+mod start;
+mod state;
+mod tcp;
+pub mod testing;
+mod wire;
+
+pub use error::GroupError;
+pub use group::{Deadlines, Group};
+pub use hello::MOST_PROCESSES;
+pub use launch::{Launch, Launcher};
+pub use start::DEADLINE_VARIABLE;
+
+#[cfg(test)]
+mod tests;

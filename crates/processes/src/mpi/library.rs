@@ -1,0 +1,179 @@
+//! Where MPI's library is.
+
+use libloading::Library;
+
+use super::functions::{Functions, library_version};
+use super::rounds::Mpi;
+
+/// Whose handles a library has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    OpenMpi,
+    Mpich,
+}
+
+impl Family {
+    /// As the loader knows them. Debian calls MPICH's by a name of its own.
+    fn file_names(self) -> &'static [&'static str] {
+        match self {
+            Family::OpenMpi => &["libmpi.so.40"],
+            Family::Mpich => &[
+                "libmpi.so.12",
+                "libmpich.so.12",
+                "libmpi_cray.so.12",
+                "libmpi_gnu.so.12",
+            ],
+        }
+    }
+
+    fn of_version(version: &str) -> Option<Family> {
+        if version.contains("Open MPI") {
+            return Some(Family::OpenMpi);
+        }
+        let descendants = ["MPICH", "Intel(R) MPI", "MVAPICH"];
+        let is_mpich = descendants.iter().any(|name| version.contains(name));
+        is_mpich.then_some(Family::Mpich)
+    }
+}
+
+/// An MPI that can be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundMpi {
+    /// The name that the loader knew it by, or the path that was given.
+    pub name: String,
+    /// The first line of what it says of itself.
+    pub version: String,
+}
+
+/// Why there is no MPI.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("MPI was not found as {}\nhint: {}", .looked.join(", "), .hint)]
+pub struct MissingMpi {
+    /// Names that were tried, with what the loader said where a file was there.
+    pub looked: Vec<String>,
+    /// What installs it.
+    pub hint: String,
+}
+
+const INSTALL: &str = "`apt install openmpi-bin`, `apt install mpich`, or `module load openmpi` on a cluster; HOLDALL_MPI \
+                       names a library elsewhere, HOLDALL_MPI=none goes without";
+
+/// Every MPI that the loader finds, for `doctor`. Nothing is started.
+pub fn find() -> Result<Vec<FoundMpi>, MissingMpi> {
+    let mut found: Vec<FoundMpi> = Vec::new();
+    let mut looked = Vec::new();
+    for family in [Family::OpenMpi, Family::Mpich] {
+        match open_one(family, Names::Hidden) {
+            Ok(opened) => {
+                if !found.iter().any(|other| other.version == opened.version) {
+                    found.push(FoundMpi {
+                        name: opened.name,
+                        version: opened.version,
+                    });
+                }
+            }
+            Err(tried) => looked.extend(tried),
+        }
+    }
+    if found.is_empty() {
+        looked.dedup();
+        return Err(missing(looked));
+    }
+    Ok(found)
+}
+
+fn missing(looked: Vec<String>) -> MissingMpi {
+    MissingMpi {
+        looked,
+        hint: INSTALL.to_owned(),
+    }
+}
+
+struct Opened {
+    library: &'static Library,
+    family: Family,
+    name: String,
+    version: String,
+}
+
+/// Opens the MPI of a family, or the one that HOLDALL_MPI names.
+pub(crate) fn open(family: Family) -> Result<Mpi, MissingMpi> {
+    let opened = open_one(family, Names::Visible).map_err(missing)?;
+    let name = opened.version.clone();
+    let bound = match opened.family {
+        Family::OpenMpi => Functions::load(opened.library).map(|bound| Mpi::open_mpi(bound, name)),
+        Family::Mpich => Functions::load(opened.library).map(|bound| Mpi::mpich(bound, name)),
+    };
+    bound.map_err(|error| missing(vec![format!("{} ({error})", opened.name)]))
+}
+
+fn open_one(family: Family, names: Names) -> Result<Opened, Vec<String>> {
+    let given = crate::launch::variable("HOLDALL_MPI");
+    let candidates: Vec<String> = match &given {
+        Some(path) => vec![path.clone()],
+        None => family
+            .file_names()
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect(),
+    };
+    let mut looked = Vec::new();
+    for name in candidates {
+        match try_open(&name, names) {
+            Ok(opened) if given.is_some() || opened.family == family => return Ok(opened),
+            Ok(opened) => looked.push(format!("{name} ({})", opened.version)),
+            Err(reason) if given.is_some() => looked.push(format!("{name} ({reason})")),
+            Err(_) => looked.push(name),
+        }
+    }
+    Err(looked)
+}
+
+fn try_open(name: &str, names: Names) -> Result<Opened, String> {
+    let library = load(name, names).map_err(|error| error.to_string())?;
+    // MPI's threads and handlers outlive any handle on it: it stays open for the life of the process.
+    let library: &'static Library = Box::leak(Box::new(library));
+    let version = library_version(library)?;
+    let family = Family::of_version(&version)
+        .ok_or_else(|| format!("expected Open MPI or MPICH, found {version}"))?;
+    let line = version.lines().next().unwrap_or_default();
+    // Open MPI's goes on with how it was built.
+    let line = line.split(", package:").next().unwrap_or(line);
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let version = words
+        .join(" ")
+        .replace("MPICH Version:", "MPICH")
+        .replace(" v", " ");
+    Ok(Opened {
+        library,
+        family,
+        name: name.to_owned(),
+        version,
+    })
+}
+
+/// Whether what is opened later sees a library's names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// Open MPI's plug-ins need them.
+    Visible,
+    /// Two MPIs can be looked at side by side.
+    Hidden,
+}
+
+#[cfg(unix)]
+fn load(name: &str, names: Names) -> Result<Library, libloading::Error> {
+    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
+    let scope = match names {
+        Names::Visible => RTLD_GLOBAL,
+        Names::Hidden => RTLD_LOCAL,
+    };
+    // SAFETY: MPI's initialisers are run by every program that is linked to it.
+    unsafe { Library::open(Some(name), RTLD_NOW | scope) }.map(Into::into)
+}
+
+#[cfg(not(unix))]
+fn load(name: &str, _: Names) -> Result<Library, libloading::Error> {
+    // SAFETY: MPI's initialisers are run by every program that is linked to it.
+    unsafe { Library::new(name) }
+}

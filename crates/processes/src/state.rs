@@ -1,0 +1,274 @@
+//! What this process knows of the others: messages that came, who left, the first error.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::GroupError;
+use crate::frame::{self, Call, Kind, encode_error};
+use crate::group::Deadlines;
+
+/// How long an error may take to be written to the others before it is acted on.
+const TELL_OTHERS: Duration = Duration::from_millis(1000);
+
+/// What calls and the threads of connections share.
+pub(crate) struct Shared {
+    pub rank: usize,
+    pub hosts: Vec<String>,
+    pub deadlines: Deadlines,
+    /// Calls for bulk data that each process has begun, as far as it was heard; by rank.
+    pub bulk_calls: Vec<AtomicU32>,
+    pub mail: Mutex<Mail>,
+    pub changed: Condvar,
+    pub has_failed: AtomicBool,
+    pub is_closing: AtomicBool,
+    /// By rank: `None` where there is no connection.
+    pub links: Vec<Option<Link>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Mail {
+    /// Messages that came and were not asked for yet, by rank.
+    pub inboxes: Vec<VecDeque<Message>>,
+    /// Who said goodbye.
+    pub has_left: Vec<bool>,
+    /// An error is on its way to the others.
+    pub is_failing: bool,
+    pub error: Option<GroupError>,
+}
+
+pub(crate) struct Message {
+    pub call: u8,
+    pub number: u32,
+    pub bytes: Vec<u8>,
+}
+
+/// Where messages to a process queue up.
+pub(crate) struct Link {
+    pub queue: Mutex<Sender<Arc<Vec<u8>>>>,
+    pub num_unwritten: Arc<AtomicUsize>,
+}
+
+impl Link {
+    pub fn send(&self, frame: &Arc<Vec<u8>>) {
+        self.num_unwritten.fetch_add(1, Ordering::AcqRel);
+        let queue = lock(&self.queue);
+        if queue.send(frame.clone()).is_err() {
+            // The thread that writes has ended: so has the connection, and whoever reads from it says so.
+            self.num_unwritten.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Shared {
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    pub fn error(&self) -> Option<GroupError> {
+        if !self.has_failed() {
+            return None;
+        }
+        lock(&self.mail).error.clone()
+    }
+
+    pub fn check(&self) -> Result<(), GroupError> {
+        self.error().map_or(Ok(()), Err)
+    }
+
+    pub fn lost(&self, rank: usize, seen: impl Into<String>) -> GroupError {
+        GroupError::Lost {
+            rank,
+            host: self.hosts[rank].clone(),
+            seen: seen.into(),
+        }
+    }
+
+    /// What this process says of itself.
+    pub fn failed(&self, message: impl Into<String>) -> GroupError {
+        GroupError::Failed {
+            rank: self.rank,
+            host: self.hosts[self.rank].clone(),
+            message: message.into(),
+        }
+    }
+
+    /// Makes `error` the group's, unless there is one already; the others are told first. Returns the group's.
+    pub fn fail(&self, error: GroupError) -> GroupError {
+        {
+            let mut mail = lock(&self.mail);
+            if mail.is_failing {
+                while mail.error.is_none() {
+                    mail = self.wait(mail);
+                }
+            }
+            if let Some(error) = &mail.error {
+                return error.clone();
+            }
+            mail.is_failing = true;
+        }
+        let bytes = Arc::new(frame::frame(Kind::Error, 0, 0, &[&encode_error(&error)]));
+        for link in self.links.iter().flatten() {
+            link.send(&bytes);
+        }
+        let gone = match &error {
+            GroupError::Lost { rank, .. } => Some(*rank),
+            _ => None,
+        };
+        self.wait_until_written(gone);
+        self.accept(error)
+    }
+
+    /// An error that the others know.
+    pub fn accept(&self, error: GroupError) -> GroupError {
+        let mut mail = lock(&self.mail);
+        let error = mail.error.get_or_insert(error).clone();
+        self.has_failed.store(true, Ordering::Release);
+        self.changed.notify_all();
+        error
+    }
+
+    /// The group's error where there is one within two seconds, else `error`: what is seen on a connection for bulk data is
+    /// often the consequence of what rank 0 is about to tell.
+    pub fn fail_unless_told(&self, error: GroupError) -> GroupError {
+        let end = Instant::now() + Duration::from_secs(2);
+        let mut mail = lock(&self.mail);
+        while mail.error.is_none() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            mail = self.wait_for(mail, left);
+        }
+        drop(mail);
+        self.fail(error)
+    }
+
+    pub fn garbled(&self, peer: usize) -> GroupError {
+        self.fail(self.lost(
+            peer,
+            "what it sent is no message of Holdall's: the connection is damaged",
+        ))
+    }
+
+    fn wait<'a>(&self, mail: MutexGuard<'a, Mail>) -> MutexGuard<'a, Mail> {
+        self.changed
+            .wait(mail)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for<'a>(&self, mail: MutexGuard<'a, Mail>, most: Duration) -> MutexGuard<'a, Mail> {
+        let waited = self.changed.wait_timeout(mail, most);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// How long a call may wait for processes that are alive.
+    fn patience(&self) -> Duration {
+        match self.rank {
+            0 => self.deadlines.stall,
+            _ => self.deadlines.stall.saturating_mul(3) / 2,
+        }
+    }
+
+    fn stuck(&self, peer: usize) -> GroupError {
+        self.lost(
+            peer,
+            format!(
+                "it is alive, but the others have waited {} s for it",
+                self.deadlines.stall.as_secs_f64()
+            ),
+        )
+    }
+
+    /// A call for bulk data begins.
+    pub fn begin_bulk(&self) {
+        self.bulk_calls[self.rank].fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether a part of bulk data has been waited for too long.
+    pub fn is_stalled(&self, began: Instant) -> bool {
+        began.elapsed() > self.patience()
+    }
+
+    /// Who has not made the call for bulk data that this process waits in.
+    pub fn stalled(&self) -> GroupError {
+        if self.rank != 0 {
+            return self.stuck(0);
+        }
+        let calls = |rank: usize| self.bulk_calls[rank].load(Ordering::Acquire);
+        match (1..self.hosts.len()).find(|&rank| calls(rank) != calls(0)) {
+            Some(rank) => self.stuck(rank),
+            None => self.failed(format!(
+                "tensors did not arrive for {} s, and all processes wait for them: the network between them is at fault",
+                self.deadlines.stall.as_secs_f64()
+            )),
+        }
+    }
+
+    pub fn wait_until_written(&self, but: Option<usize>) {
+        let end = Instant::now() + TELL_OTHERS;
+        let is_unwritten = |(peer, link): (usize, &Option<Link>)| {
+            let link = link.as_ref().filter(|_| Some(peer) != but);
+            link.is_some_and(|link| link.num_unwritten.load(Ordering::Acquire) > 0)
+        };
+        while self.links.iter().enumerate().any(is_unwritten) && Instant::now() < end {
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    pub fn post(&self, peer: usize, parts: &[&[u8]], call: Call, number: u32) {
+        if let Some(link) = &self.links[peer] {
+            let frame = frame::frame(Kind::Message, call as u8, number, parts);
+            link.send(&Arc::new(frame));
+        }
+    }
+
+    pub fn post_to_all(&self, bytes: &[u8], call: Call, number: u32) {
+        let frame = frame::frame(Kind::Message, call as u8, number, &[bytes]);
+        let frame = Arc::new(frame);
+        for link in self.links.iter().flatten() {
+            link.send(&frame);
+        }
+    }
+
+    /// Waits for the next message of a process.
+    pub fn take(&self, peer: usize, call: Call, number: u32) -> Result<Vec<u8>, GroupError> {
+        let began = Instant::now();
+        let mut mail = lock(&self.mail);
+        let message = loop {
+            if let Some(error) = &mail.error {
+                return Err(error.clone());
+            }
+            if let Some(message) = mail.inboxes[peer].pop_front() {
+                break message;
+            }
+            if mail.has_left[peer] {
+                drop(mail);
+                return Err(self.fail(self.lost(peer, "it ended before the others")));
+            }
+            let left = self.patience().saturating_sub(began.elapsed());
+            // Nobody waits for the rest when a process leaves.
+            if left.is_zero() && call != Call::Leave {
+                drop(mail);
+                return Err(self.fail(self.stuck(peer)));
+            }
+            mail = self.wait_for(mail, left.max(Duration::from_millis(10)));
+        };
+        drop(mail);
+        if (message.call, message.number) != (call as u8, number) {
+            return Err(self.fail(GroupError::Mismatch(format!(
+                "ranks {} and {peer} are out of step: call {number} is a {call:?} here, rank {peer} sent call {} of kind {}\n\
+                 hint: this is a bug; please report it",
+                self.rank, message.number, message.call
+            ))));
+        }
+        Ok(message.bytes)
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

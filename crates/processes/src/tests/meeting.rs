@@ -1,0 +1,200 @@
+//! Who is let in, who is not, and what is said when somebody does not come.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::connect::connect;
+use crate::hello::{Hello, Purpose, Token};
+use crate::rendezvous::{Arrival, Place};
+use crate::{Deadlines, Group, GroupError};
+
+const SIZE: usize = 3;
+
+/// A place to meet, and what all know.
+struct Meeting {
+    address: String,
+    token: Token,
+    first: JoinHandle<Result<Group, GroupError>>,
+}
+
+fn deadlines(start: Duration) -> Deadlines {
+    Deadlines {
+        start,
+        ..Deadlines::default()
+    }
+}
+
+fn arrival(rank: usize, token: &Token, place: Place, start: Duration) -> Arrival {
+    Arrival {
+        rank,
+        size: SIZE,
+        local_rank: None,
+        local_size: None,
+        host: format!("host-{rank}"),
+        version: "1.2.3".to_owned(),
+        token: token.clone(),
+        place,
+        start_deadline: start,
+        needs_bulk: true,
+    }
+}
+
+impl Meeting {
+    /// Rank 0 waits.
+    fn new(start: Duration) -> Meeting {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let token = Token::random().unwrap();
+        let arrival = arrival(0, &token, Place::Here(listener), start);
+        let first = thread::spawn(move || connect(arrival, deadlines(start), None));
+        Meeting {
+            address,
+            token,
+            first,
+        }
+    }
+
+    fn come(
+        &self,
+        rank: usize,
+        change: impl FnOnce(&mut Arrival),
+    ) -> JoinHandle<Result<Group, GroupError>> {
+        let place = Place::There(self.address.clone());
+        let start = Duration::from_secs(60);
+        let mut arrival = arrival(rank, &self.token, place, start);
+        change(&mut arrival);
+        thread::spawn(move || connect(arrival, deadlines(start), None))
+    }
+
+    fn stranger(&self, says: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.write_all(says).unwrap();
+        stream
+    }
+}
+
+fn failure(thread: JoinHandle<Result<Group, GroupError>>) -> String {
+    let text = thread.join().unwrap().unwrap_err().to_string();
+    assert!(text.contains("\nhint: "), "{text}");
+    text
+}
+
+fn hello(rank: usize, size: usize) -> Hello {
+    Hello {
+        purpose: Purpose::Control,
+        rank,
+        size,
+        local_rank: None,
+        local_size: Some(2),
+        version: "1.2.3".to_owned(),
+        host: "elsewhere".to_owned(),
+        address: "127.0.0.1:9".to_owned(),
+    }
+}
+
+#[test]
+fn strangers_are_turned_away_and_the_door_closes() {
+    let meeting = Meeting::new(Duration::from_secs(60));
+    let mut scanner =
+        meeting.stranger(b"GET / HTTP/1.1\r\nHost: example.org\r\nUser-Agent: scanner\r\n\r\n");
+    let _silent = meeting.stranger(b"");
+    let other_job = hello(1, SIZE).encode(&Token::random().unwrap());
+    let mut other_job = meeting.stranger(&other_job);
+    // None of them is answered.
+    for stranger in [&mut scanner, &mut other_job] {
+        let mut answer = Vec::new();
+        let _ = stranger.read_to_end(&mut answer);
+        assert_eq!(answer, b"");
+    }
+    let others = [meeting.come(1, |_| ()), meeting.come(2, |_| ())];
+    let groups: Vec<Group> = [meeting.first]
+        .into_iter()
+        .chain(others)
+        .map(|thread| thread.join().unwrap().unwrap())
+        .collect();
+    assert_eq!(groups[0].host(2), "host-2");
+    assert_eq!((groups[2].local_rank(), groups[2].local_size()), (0, 1));
+    // Nobody listens any more.
+    assert!(TcpStream::connect(&meeting.address).is_err());
+}
+
+#[test]
+fn who_has_not_come_is_named_to_all() {
+    let meeting = Meeting::new(Duration::from_millis(1500));
+    drop(meeting.stranger(b"nonsense"));
+    let second = meeting.come(1, |_| ());
+    let text = failure(meeting.first);
+    assert!(text.contains("had not come after 1.5 s: rank"), "{text}");
+    assert!(
+        text.contains("1 connections that did not say hello were closed"),
+        "{text}"
+    );
+    // Where the machine was so slow that rank 1 was late too, it is named as well.
+    assert!(text.contains(" 2"), "{text}");
+    failure(second);
+}
+
+#[test]
+fn another_version_is_refused_on_both_sides() {
+    let meeting = Meeting::new(Duration::from_secs(60));
+    let second = meeting.come(1, |arrival| arrival.version = "9.9.9".to_owned());
+    let expected = "rank 1 on host-1 is holdall 9.9.9, rank 0 on host-0 is holdall 1.2.3";
+    for thread in [meeting.first, second] {
+        let text = failure(thread);
+        assert!(text.starts_with(expected), "{text}");
+    }
+}
+
+#[test]
+fn another_size_is_refused_on_both_sides() {
+    let meeting = Meeting::new(Duration::from_secs(60));
+    let second = meeting.come(1, |arrival| arrival.size = 8);
+    for thread in [meeting.first, second] {
+        let text = failure(thread);
+        assert!(
+            text.starts_with("rank 1 of 8 on host-1 came to a group of 3"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn who_comes_twice_is_refused_and_the_others_go_on() {
+    let meeting = Meeting::new(Duration::from_secs(60));
+    let one = meeting.come(1, |_| ());
+    let again = meeting.come(1, |_| ());
+    // One of the two waits, the other is refused; then the third completes the group.
+    let mut pair = vec![one, again];
+    let refused = loop {
+        if let Some(place) = pair.iter().position(JoinHandle::is_finished) {
+            break pair.remove(place);
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let text = failure(refused);
+    assert!(
+        text.starts_with("rank 1 came twice: from host-1 and from host-1"),
+        "{text}"
+    );
+    let third = meeting.come(2, |_| ());
+    let rest = [meeting.first, third].into_iter().chain(pair);
+    let groups: Vec<Group> = rest.map(|thread| thread.join().unwrap().unwrap()).collect();
+    assert_eq!(groups.len(), SIZE);
+}
+
+#[test]
+fn an_address_where_nobody_listens_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let start = Duration::from_millis(200);
+    let token = Token::random().unwrap();
+    let arrival = arrival(1, &token, Place::There(address.clone()), start);
+    let text = failure(thread::spawn(move || {
+        connect(arrival, deadlines(start), None)
+    }));
+    let expected = format!("rank 0 was not reached at {address} within 0.2 s: ");
+    assert!(text.starts_with(&expected), "{text}");
+}

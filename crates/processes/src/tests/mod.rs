@@ -1,0 +1,2 @@
+mod collectives;
+mod meeting;

@@ -1,0 +1,144 @@
+//! What the processes of a run tell each other beside gradients: whether they mean the same run, what each has found, what rank 0 has
+//! decided. Messages are JSON: they are small, and a process of another version is refused with words.
+//!
+//! ```text
+//! before the plan     version, device, config and data of every process; the smallest budget counts
+//! the plan            rank 0's choice, and which pictures it leaves out
+//! before each step    who is asked to stop or to save, samples, broken pictures, how long the step before took
+//! an evaluation       what each made of its part, gathered; rank 0's figures
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use holdall_data::loader::{Share, Skipped};
+use holdall_data::samples::Samples;
+use holdall_processes::Group;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::checkpoint::Checkpoint;
+use crate::config::Subset;
+use crate::error::TrainError;
+use crate::run_folder::RunFolder;
+use crate::skipped::SkippedPicture;
+
+/// The part of every batch, and of every evaluation, that is this process's.
+pub(crate) fn share_of(group: &Group) -> Share {
+    Share {
+        rank: group.rank(),
+        count: group.size(),
+    }
+}
+
+/// `rank 2 on node-b`, for people.
+pub fn name_of(group: &Group, rank: usize) -> String {
+    format!("rank {rank} on {}", group.host(rank))
+}
+
+/// What every process says, in rank order.
+pub(crate) fn share<T: Serialize + DeserializeOwned>(
+    group: &Group,
+    own: &T,
+) -> Result<Vec<T>, TrainError> {
+    let all = group.share(&written(own))?;
+    all.iter().map(|bytes| read(bytes)).collect()
+}
+
+/// What rank 0 says: `decide` runs there alone, and where it fails the others hear why.
+pub(crate) fn from_first<T: Serialize + DeserializeOwned>(
+    group: &Group,
+    decide: impl FnOnce() -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    if group.size() == 1 {
+        return decide();
+    }
+    if group.rank() > 0 {
+        let mut bytes = Vec::new();
+        group.broadcast(&mut bytes)?;
+        return read(&bytes);
+    }
+    let decided = failing(group, decide)?;
+    group.broadcast(&mut written(&decided))?;
+    Ok(decided)
+}
+
+/// Does what may fail on this process alone: then the others, who would wait for it, hear why.
+pub fn failing<T>(
+    group: &Group,
+    work: impl FnOnce() -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    let done = work();
+    if let Err(error) = &done {
+        group.fail(&error.to_string());
+    }
+    done
+}
+
+fn written<T: Serialize>(message: &T) -> Vec<u8> {
+    serde_json::to_vec(message).expect("messages are plain data")
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, TrainError> {
+    serde_json::from_slice(bytes).map_err(|cause| {
+        TrainError::Run(format!(
+            "a message between processes cannot be read: {cause}\nhint: this is a bug; please report it"
+        ))
+    })
+}
+
+/// What no process could read of its part, in the order of samples.
+pub fn skipped_by_all(
+    group: &Group,
+    part: Subset,
+    samples: &Samples,
+    own: &[Skipped],
+) -> Result<Vec<SkippedPicture>, TrainError> {
+    let own = own.iter();
+    let own: Vec<_> = own
+        .map(|one| SkippedPicture::new(part, samples, one))
+        .collect();
+    match group.size() {
+        1 => Ok(own),
+        _ => Ok(share(group, &own)?.concat()),
+    }
+}
+
+/// Lets the first process do something before the others do the same: what it writes, they find.
+pub(crate) fn first_then_others<T>(
+    group: &Group,
+    mut work: impl FnMut() -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    if group.rank() == 0 {
+        let done = failing(group, work)?;
+        group.broadcast(&mut Vec::new())?;
+        return Ok(done);
+    }
+    group.broadcast(&mut Vec::new())?;
+    failing(group, || work())
+}
+
+/// The folder of a run that goes on, which the first process holds, and its newest checkpoint, as every process reads it.
+pub fn open_run(
+    group: &Group,
+    out: &Path,
+) -> Result<(Option<RunFolder>, Option<Checkpoint>), TrainError> {
+    let opened = first_then_others(group, || {
+        let folder = match group.rank() {
+            0 => RunFolder::open(out)?,
+            _ => RunFolder::of_first_process(out)?,
+        };
+        let checkpoint = Checkpoint::newest(&folder)?;
+        Ok((folder, checkpoint))
+    });
+    let (folder, checkpoint) = opened?;
+    Ok((Some(folder).filter(|_| group.rank() == 0), checkpoint))
+}
+
+/// Where the first process has the run: as it was typed, and in full.
+pub fn paths_of_first(
+    group: &Group,
+    out: &Path,
+    full: &Option<PathBuf>,
+) -> Result<(PathBuf, Option<PathBuf>), TrainError> {
+    from_first(group, || Ok((out.to_owned(), full.clone())))
+}
