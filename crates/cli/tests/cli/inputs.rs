@@ -72,6 +72,22 @@ fn scores(run: &RunFiles, data: &Path) -> Value {
     json
 }
 
+/// What is predicted of each picture, without its name.
+fn labels(run: &RunFiles, data: &Path) -> Vec<Value> {
+    let words: Vec<OsString> = [
+        "predict".into(),
+        run.path.clone().into(),
+        data.into(),
+        "--json".into(),
+    ]
+    .into();
+    let answer = holdall_words(words).exits(DONE);
+    let json: Value = serde_json::from_str(&answer.stdout).unwrap();
+    let predictions = json["predictions"].as_array().unwrap();
+    let labels = predictions.iter().map(|one| one["labels"].clone());
+    labels.collect()
+}
+
 fn text_table(cars: &[Car], separator: &str) -> String {
     let mut text = ["image", "caption", "make"].join(separator) + "\n";
     for car in cars {
@@ -153,11 +169,15 @@ fn every_format_trains_with_the_losses_of_the_csv() {
     ];
     let expected = trained(&home, &csv, "expected");
     let expected_scores = scores(&expected, &csv);
+    let expected_labels = labels(&expected, &csv);
+    assert_eq!(expected_labels.len(), cars.len());
     for (at, data) in formats.iter().enumerate() {
         on("data", Path::new("check"), &data.display().to_string()).exits(DONE);
         let run = trained(&home, data, &format!("run{at}"));
         same_lines(&run, &expected).unwrap_or_else(|what| panic!("{}: {what}", data.display()));
         assert_eq!(scores(&run, data), expected_scores, "{}", data.display());
+        let labels = labels(&expected, data);
+        assert_eq!(labels, expected_labels, "{}", data.display());
     }
     // A picture that is broken in a shard is named by shard and member.
     let mut broken = shard(first, 0);
