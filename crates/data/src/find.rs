@@ -144,6 +144,17 @@ pub fn is_data(path: &Path) -> bool {
         && (find(Some(path)).is_ok() || layout::place(path).is_ok_and(|place| place.is_some()))
 }
 
+/// Whether a path lists pictures, instead of being one or a folder of them: a table, or shards.
+pub fn is_list(path: &Path) -> bool {
+    match path.is_dir() {
+        false => is_data(path),
+        true => {
+            let has_pictures = || picture_folder::has_pictures(path).unwrap_or(true);
+            folder_of_shards(path).is_some() && !has_pictures()
+        }
+    }
+}
+
 fn has_tables(folder: &Path) -> Result<bool, DataError> {
     Ok(files_in(folder)?.iter().any(|file| is_table(file)))
 }

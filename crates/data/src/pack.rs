@@ -27,7 +27,7 @@ use crate::picture::{self, ReadAs, Scratch, SmallerFormat};
 use crate::shards::tar;
 use crate::stored_file::{self, StoredFile, is_url};
 use crate::table::{Row, Table};
-use crate::words::thousands;
+use crate::words::counted;
 
 /// What is packed, and how.
 #[derive(Clone, Debug)]
@@ -116,10 +116,7 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
     let mut manifest = Manifest::open(&config.out, &key)?;
     let kept_shards = manifest.shards.len();
     if kept_shards > 0 {
-        notes.push(format!(
-            "Going on: {} shards are there",
-            thousands(kept_shards)
-        ));
+        notes.push(format!("Going on: {} there", counted(kept_shards, "shard")));
     }
     notes.iter().for_each(|note| (watch.on_note)(note));
     (watch.on_start)(num_rows);

@@ -3,6 +3,7 @@
 //!
 //! Like class folders, they are listed as a CSV would list them, in natural order.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
@@ -31,8 +32,8 @@ pub(crate) fn has_pictures(folder: &Path) -> Result<bool, DataError> {
 /// Whether a picture has its caption beside it.
 pub(crate) fn has_captions(folder: &Path) -> Result<bool, DataError> {
     let found = entries(folder)?;
-    let has_text =
-        |name: &String| is_picture(name) && found.files.contains(&format!("{}.txt", stem(name)));
+    let texts = texts(&found.files);
+    let has_text = |name: &String| is_picture(name) && texts.contains(stem(name));
     if found.files.iter().any(has_text) {
         return Ok(true);
     }
@@ -42,6 +43,12 @@ pub(crate) fn has_captions(folder: &Path) -> Result<bool, DataError> {
         }
     }
     Ok(false)
+}
+
+/// Names of texts, without `.txt`.
+fn texts(files: &[String]) -> HashSet<&str> {
+    let texts = files.iter().filter_map(|name| name.strip_suffix(".txt"));
+    texts.collect()
 }
 
 /// Lists the pictures of a folder.
@@ -95,6 +102,7 @@ struct List {
 impl List {
     fn folder(&mut self, root: &Path, folder: &str) -> Result<(), DataError> {
         let found = entries(&root.join(folder))?;
+        let texts = texts(&found.files);
         for name in &found.files {
             if let Some(format) = unread_format(name) {
                 self.num_unread += 1;
@@ -109,8 +117,8 @@ impl List {
             push_cell(&mut self.rows, &path);
             if self.has_captions {
                 self.rows.push(',');
-                let text = format!("{}.txt", stem(name));
-                if found.files.contains(&text) {
+                if texts.contains(stem(name)) {
+                    let text = format!("{}.txt", stem(name));
                     push_cell(&mut self.rows, &caption(&root.join(folder).join(text))?);
                 }
             }

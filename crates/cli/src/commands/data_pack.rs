@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use holdall_data::find::find;
 use holdall_data::pack::{PackConfig, Packed, pack, picture_bytes};
 use holdall_data::picture::SmallerFormat;
-use holdall_files::{counted, show_bytes, thousands};
+use holdall_files::{counted, show_bytes};
 use holdall_train::TrainError;
 use holdall_train::config::{Count, RunConfig};
 
@@ -129,8 +129,8 @@ fn show(packed: &Packed, before_bytes: u64) -> String {
     );
     if packed.kept_shards > 0 {
         text += &format!(
-            "{} were there, and are as they were written\n",
-            thousands(packed.kept_shards)
+            "{} kept, as written\n",
+            counted(packed.kept_shards, "shard")
         );
     }
     if let Some(first) = packed.skipped.first() {

@@ -25,12 +25,13 @@ use crate::failure;
 use crate::screen::{columns, print, print_json, table, tell};
 
 #[derive(Args)]
-#[command(after_help = "Examples:\n  holdall plan photos.csv --memory 8GiB\n  \
-                  holdall plan small --effective-batch 128 --memory 400MiB\n  \
+#[command(
+    after_help = "Examples:\n  holdall plan small --effective-batch 128 --memory 400MiB\n  \
                   holdall plan run.yml --batch-size 8 --json\n  \
                   holdall plan openai/clip-vit-base-patch32 --gpu rtx-4060 --memory 6GiB\n  \
                   holdall plan unet --gpu rtx-4060 --batch-size 1 --gradient-accumulation 4\n  \
-                  holdall plan --gpu list")]
+                  holdall plan --gpu list"
+)]
 pub struct PlanArguments {
     /// CONFIG.yml, data such as photos.csv, a model folder, or a preset such as `small` or `openai/clip-vit-base-patch32`
     #[arg(

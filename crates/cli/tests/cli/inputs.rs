@@ -19,7 +19,7 @@ struct Car {
     bytes: Vec<u8>,
 }
 
-/// Twenty drawn cars, and a list of them with three columns.
+/// What was drawn.
 fn cars(home: &Home) -> Vec<Car> {
     let table = fs::read_to_string(home.csv()).unwrap();
     let mut rows = csv::Reader::from_reader(table.as_bytes());
@@ -66,14 +66,26 @@ fn scores(run: &RunFiles, data: &Path) -> Value {
     let answer = holdall_words(words).exits(DONE);
     let mut json: Value = serde_json::from_str(&answer.stdout).unwrap();
     let keys = json.as_object_mut().unwrap();
-    keys.retain(|key, _| {
-        key.contains("metrics")
-            || key.contains("validation")
-            || key.contains("scores")
-            || key.contains("train")
-    });
+    let others = ["model", "data", "device", "planned_bytes", "process_bytes"];
+    keys.retain(|key, _| !others.contains(&key.as_str()));
     assert!(!keys.is_empty(), "{}", answer.stdout);
     json
+}
+
+/// What is predicted of each picture, without its name.
+fn labels(run: &RunFiles, data: &Path) -> Vec<Value> {
+    let words: Vec<OsString> = [
+        "predict".into(),
+        run.path.clone().into(),
+        data.into(),
+        "--json".into(),
+    ]
+    .into();
+    let answer = holdall_words(words).exits(DONE);
+    let json: Value = serde_json::from_str(&answer.stdout).unwrap();
+    let predictions = json["predictions"].as_array().unwrap();
+    let labels = predictions.iter().map(|one| one["labels"].clone());
+    labels.collect()
 }
 
 fn text_table(cars: &[Car], separator: &str) -> String {
@@ -127,7 +139,7 @@ fn shard(cars: &[Car], first: usize) -> Vec<u8> {
 /// Every format: same samples, same losses, same scores.
 #[test]
 fn every_format_trains_with_the_losses_of_the_csv() {
-    let home = Home::with_cars(20);
+    let home = Home::with_cars(24);
     let cars = cars(&home);
     let folder = home.path("cars");
     let write = |name: &str, bytes: &[u8]| -> PathBuf {
@@ -157,11 +169,15 @@ fn every_format_trains_with_the_losses_of_the_csv() {
     ];
     let expected = trained(&home, &csv, "expected");
     let expected_scores = scores(&expected, &csv);
+    let expected_labels = labels(&expected, &csv);
+    assert_eq!(expected_labels.len(), cars.len());
     for (at, data) in formats.iter().enumerate() {
         on("data", Path::new("check"), &data.display().to_string()).exits(DONE);
         let run = trained(&home, data, &format!("run{at}"));
         same_lines(&run, &expected).unwrap_or_else(|what| panic!("{}: {what}", data.display()));
         assert_eq!(scores(&run, data), expected_scores, "{}", data.display());
+        let labels = labels(&expected, data);
+        assert_eq!(labels, expected_labels, "{}", data.display());
     }
     // A picture that is broken in a shard is named by shard and member.
     let mut broken = shard(first, 0);
@@ -183,7 +199,7 @@ fn every_format_trains_with_the_losses_of_the_csv() {
 /// A run that is interrupted goes on with pictures in shards as it would with files.
 #[test]
 fn a_run_on_shards_is_resumed_and_notices_another_shard() {
-    let home = Home::with_cars(20);
+    let home = Home::with_cars(24);
     let cars = cars(&home);
     let path = home.path("cars.tar");
     fs::write(&path, shard(&cars, 0)).unwrap();
@@ -468,7 +484,7 @@ fn urls_and_hints_for_who_has_no_config() {
 /// Files as they are train with the same losses; resized ones are as small as asked; what is there already is compared and kept.
 #[test]
 fn packed_shards_train_as_the_files_do() {
-    let home = Home::with_cars(20);
+    let home = Home::with_cars(24);
     let csv = home.csv();
     let pack = |out: &str, options: &str| {
         let out = home.path(out).display().to_string();
@@ -480,7 +496,7 @@ fn packed_shards_train_as_the_files_do() {
     };
     let answer = pack("shards", "").exits(DONE);
     assert!(
-        answer.stdout.contains("20 samples in 3 shards"),
+        answer.stdout.contains("24 samples in 3 shards"),
         "{}",
         answer.stdout
     );
@@ -496,7 +512,11 @@ fn packed_shards_train_as_the_files_do() {
     fs::write(&manifest, json.to_string()).unwrap();
     fs::remove_file(&shard).unwrap();
     let answer = pack("shards", "").exits(DONE);
-    assert!(answer.stdout.contains("1 were there"), "{}", answer.stdout);
+    assert!(
+        answer.stdout.contains("1 shard kept, as written"),
+        "{}",
+        answer.stdout
+    );
     assert_eq!(fs::read(&shard).unwrap(), before);
     pack("shards", "--size 16").exits(BAD_INPUT);
     fs::write(&shard, &before[512..]).unwrap();
@@ -510,7 +530,7 @@ fn packed_shards_train_as_the_files_do() {
     );
     let answer = pack("small", "--size 16 --format webp --json").exits(DONE);
     let packed: Value = serde_json::from_str(&answer.stdout).unwrap();
-    assert_eq!(packed["samples"], 20);
+    assert_eq!(packed["samples"], 24);
     assert!(
         answer.stderr.contains("sees other pixels"),
         "{}",

@@ -1,6 +1,7 @@
 //! What packed a page. A page says how many bytes it has unpacked; it is believed only as far as the packed bytes can bear it out.
 
 use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Fault;
 
@@ -32,8 +33,19 @@ impl Codec {
         })
     }
 
-    /// Unpacks `packed` behind what `out` holds: exactly so many bytes more.
+    /// Unpacks `packed` behind what `out` holds: exactly so many bytes more. A library that panics on bytes that nobody packed gives an error.
     pub(super) fn unpack(
+        self,
+        packed: &[u8],
+        num_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let unpack = AssertUnwindSafe(|| self.unpack_or_panic(packed, num_bytes, out));
+        catch_unwind(unpack)
+            .unwrap_or_else(|_| Err(Fault::damaged("a page that cannot be unpacked")))
+    }
+
+    fn unpack_or_panic(
         self,
         packed: &[u8],
         num_bytes: usize,

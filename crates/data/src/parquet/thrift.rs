@@ -102,7 +102,7 @@ impl<'a> Thrift<'a> {
             }
             number = match head >> 4 {
                 0 => self.zigzag()? as i32,
-                more => number + i32::from(more),
+                more => number.wrapping_add(i32::from(more)),
             };
             let field = Field {
                 number,

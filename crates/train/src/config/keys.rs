@@ -110,7 +110,12 @@ pub fn as_typed(hint: &str) -> Option<String> {
         let of_data = sections
             .iter()
             .find(|section| section.path == "data" && has_key(section));
-        let section = of_data.or_else(|| sections.iter().find(has_key))?;
+        // `train` is a section before it is a key of the data.
+        let is_section = sections.iter().any(|section| section.path == key);
+        let top = sections
+            .iter()
+            .find(|section| is_section && section.path.is_empty());
+        let section = top.or(of_data).or_else(|| sections.iter().find(has_key))?;
         let mut path = match section.path.as_str() {
             "" => key.to_owned(),
             path => format!("{path}.{key}"),

@@ -216,7 +216,7 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         (
             "memory: 8",
             "line 1: memory: 8 what?: found `memory: 8`",
-            "`memory: 8GiB`, 8GB, 80% or auto",
+            "`memory: 8GiB`, or 8GB, 8%",
         ),
         (
             "host_memory: 8 gallons",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use holdall_data::DataConfig;
 use holdall_data::config::Validation;
+use holdall_data::find::is_list;
 use holdall_data::folder::{EXTENSIONS, is_picture};
 use holdall_data::samples::{Samples, SamplesBuilder};
 use holdall_data::source::{self, Captions, DataSet};
@@ -41,17 +42,9 @@ impl Inputs {
     }
 }
 
-/// Names of files that list pictures.
-const TABLES: [&str; 5] = ["csv", "tsv", "jsonl", "ndjson", "parquet"];
-
 /// The table among what was named, which then is all that was named.
 fn table_of(named: &[PathBuf]) -> Result<Option<&Path>, TrainError> {
-    let is_table = |path: &&PathBuf| {
-        let extension = path
-            .extension()
-            .map(|one| one.to_string_lossy().to_lowercase());
-        extension.is_some_and(|one| TABLES.contains(&one.as_str()))
-    };
+    let is_table = |path: &&PathBuf| is_list(path);
     match (named, named.iter().find(is_table)) {
         ([_], Some(table)) => Ok(Some(table)),
         (_, Some(table)) => Err(TrainError::Config(format!(
