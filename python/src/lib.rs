@@ -14,14 +14,14 @@ use pyo3::types::PyBytes;
 use serde_json::{Map, Value, json};
 
 /// An array in memory: address, rows, values of a row, number format. `holdall/retrieval.py` makes it of numpy and torch arrays.
-type Array<'a> = (usize, usize, usize, &'a str);
+type Array = (usize, usize, usize, String);
 
 /// A view of an array.
 ///
 /// # Safety
 /// The memory holds `rows * width` values of this format, and neither moves nor changes while the features are used.
-unsafe fn features<'a>((address, rows, width, format): Array<'_>) -> PyResult<Features<'a>> {
-    let element = match format {
+unsafe fn features<'a>((address, rows, width, format): Array) -> PyResult<Features<'a>> {
+    let element = match format.as_str() {
         "float32" => Element::F32,
         "float16" => Element::F16,
         "bfloat16" => Element::Bf16,
@@ -73,16 +73,16 @@ fn failed(error: &RetrievalError) -> PyErr {
 )]
 fn rank_arrays<'py>(
     py: Python<'py>,
-    queries: Array<'_>,
-    gallery: Array<'_>,
+    queries: Array,
+    gallery: Array,
     pairs: Option<Vec<(u32, u32)>>,
-    ties: &str,
-    positives: &str,
+    ties: String,
+    positives: String,
     at: Vec<u64>,
     top: usize,
     memory_bytes: Option<u64>,
     num_threads: Option<usize>,
-    device: &str,
+    device: String,
 ) -> PyResult<(String, Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>)> {
     // SAFETY: the caller holds on to the arrays, and says where they are and how large.
     let (queries, gallery) = unsafe { (features(queries)?, features(gallery)?) };
@@ -100,20 +100,20 @@ fn rank_arrays<'py>(
         }
     };
     let pairs = pairs.map_err(|error| failed(&error))?;
-    let ties = match ties {
+    let ties = match ties.as_str() {
         "optimistic" => Ties::Optimistic,
         "pessimistic" => Ties::Pessimistic,
         _ => Ties::Mean,
     };
     let options = Options {
-        rule: match positives {
+        rule: match positives.as_str() {
             "recall" => Rule::Recall,
             _ => Rule::Best,
         },
         memory_bytes,
         neighbours: top.min(num_gallery),
     };
-    let choice = match device {
+    let choice = match device.as_str() {
         "cuda" => DeviceChoice::Cuda(0),
         _ => DeviceChoice::Cpu,
     };

@@ -318,9 +318,10 @@ fn token() -> Option<String> {
     is_plain.then(|| token.to_owned())
 }
 
-/// Whether a blob is there with its size: its hash was compared when it came.
+/// Whether a blob is there with its size: its hash was compared when it came. One that has no hash may be of another commit.
 fn is_whole(blob: &Path, file: &RemoteFile) -> bool {
-    fs::metadata(blob).is_ok_and(|data| file.size.is_none_or(|size| data.len() == size))
+    file.hash.is_some()
+        && fs::metadata(blob).is_ok_and(|data| file.size.is_none_or(|size| data.len() == size))
 }
 
 /// Compares size and hash of what came.

@@ -27,7 +27,7 @@ pub struct ModelGetArguments {
     #[arg(value_name = "NAME")]
     pub name: String,
     /// A branch, a tag or a commit [default: main, or where Hugging Face converted it to safetensors]
-    #[arg(long, value_name = "REVISION")]
+    #[arg(long, value_name = "REVISION", value_parser = revision)]
     pub revision: Option<String>,
     #[command(flatten)]
     pub output: OutputOptions,
@@ -40,6 +40,16 @@ struct ModelJson<'a> {
     commit: String,
     files: Vec<String>,
     downloaded_bytes: u64,
+}
+
+/// It becomes a part of an address and of a path.
+fn revision(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte);
+    let is_name = |part: &str| !part.is_empty() && !part.starts_with('.');
+    match text.bytes().all(is_plain) && text.split('/').all(is_name) {
+        true => Ok(text.to_owned()),
+        false => Err("expected a branch, a tag or a commit\nhint: --revision main".to_owned()),
+    }
 }
 
 pub fn run(arguments: ModelGetArguments) -> Result<ExitCode> {

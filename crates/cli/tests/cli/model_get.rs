@@ -230,6 +230,8 @@ fn only_safetensors_are_taken() {
         hub.run(&format!("model get {name}"), &[])
             .refused_with(&[name, part]);
     }
+    hub.run("model get somebody/clip --revision ../../x", &[])
+        .refused_with(&["--revision", "a branch, a tag or a commit"]);
     let unknown = hub.run("model get somebody/clip --revision v9", &[]);
     unknown.ends_with(FOUND, &["404", "check the name, and --revision"]);
 }

@@ -3,8 +3,10 @@
 //! Texts are encoded first. Each picture is compared with all of them as it is encoded, and only the best of each text are kept: memory
 //! grows with texts, not with pictures.
 
+mod output;
+
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -23,15 +25,11 @@ use holdall_train::tasks::clip::{
     Encoder, SavedClip, TokenTable, encode_captions, encode_pictures,
 };
 use holdall_train::tasks::video_text::{ClipReader, SavedVideoText};
-use serde::Serialize;
 
-use super::contact_sheet::{self, Cell};
 use super::inputs::{self, Inputs};
-use super::{Job, PredictArguments, Skipped, left_out, write_file};
-use crate::array_file;
+use super::{Job, PredictArguments};
 use crate::commands::plan::fitting;
-use crate::failure;
-use crate::screen::{print, print_json, progress, tell};
+use crate::screen::progress;
 use crate::stop;
 
 /// What a heading of the help is called.
@@ -52,31 +50,6 @@ pub struct SearchOptions {
     /// Writes the texts' features to FILE.npy or FILE.safetensors
     #[arg(long, alias = "text_features", value_name = "FILE", requires = "texts", help_heading = SEARCH)]
     pub text_features: Option<PathBuf>,
-}
-
-#[derive(Serialize)]
-struct SearchJson<'a> {
-    model: &'a Path,
-    device: &'static str,
-    searches: Vec<TextJson<'a>>,
-    skipped: &'a [Skipped],
-    planned_bytes: u64,
-    process_bytes: Option<u64>,
-    text_features: Option<&'a Path>,
-    features: Option<&'a Path>,
-    sheet: Option<&'a Path>,
-}
-
-#[derive(Serialize)]
-struct TextJson<'a> {
-    text: &'a str,
-    found: Vec<FoundJson>,
-}
-
-#[derive(Serialize)]
-struct FoundJson {
-    image: String,
-    similarity: f64,
 }
 
 /// Texts, and the best pictures of each so far.
@@ -166,7 +139,7 @@ pub(super) fn run(
         Saved::Classify(_) | Saved::Segment(_) => unreachable!("checked"),
     };
     match outcome {
-        Some(outcome) => report(&job, saved.model().path(), &search, &outcome),
+        Some(outcome) => output::report(&job, saved.model().path(), &search, &outcome),
         None => Ok(stop::exit_code()),
     }
 }
@@ -377,122 +350,6 @@ fn thumbnails(
         Ok::<bool, TrainError>(true)
     })?;
     Ok(small)
-}
-
-/// Writes and prints what was asked for.
-fn report(job: &Job<'_>, model: &Path, search: &Search<'_>, outcome: &Outcome) -> Result<ExitCode> {
-    let Job {
-        arguments, device, ..
-    } = job;
-    let options = &arguments.search;
-    let skipped = outcome.skipped.iter();
-    let skipped: Vec<Skipped> = skipped.map(|one| left_out(&job.paths, one)).collect();
-    for one in &skipped {
-        tell(&format!("skipped {}: {}", one.image, one.reason));
-    }
-    let width = search.features.len() / search.texts.len();
-    let arrays = [
-        (
-            &options.text_features,
-            "text_features",
-            Some(&search.features),
-        ),
-        (
-            &arguments.features,
-            "image_features",
-            search.pictures.as_ref(),
-        ),
-    ];
-    for (path, name, features) in arrays {
-        if let (Some(path), Some(features)) = (path, features) {
-            stop::whole(|| array_file::write(path, name, features, width))?;
-            let rows = features.len() / width;
-            tell(&format!("{rows} x {width} features: {}", path.display()));
-        }
-    }
-    if let Some(path) = &options.sheet {
-        let page =
-            contact_sheet::page(search.texts.iter().zip(&search.best).map(|(text, best)| {
-                let cells = best.iter().map(|&(sample, similarity)| Cell {
-                    name: job.image(sample),
-                    similarity,
-                    jpeg: jpeg_of(&outcome.thumbnails, sample),
-                });
-                (text.as_str(), cells.collect())
-            }));
-        write_file(path, "--sheet", page.as_bytes())?;
-        tell(&format!("Contact sheet: {}", path.display()));
-    }
-    if let Some(path) = &arguments.csv {
-        write_file(path, "--csv", &as_csv(job, search)?)?;
-        tell(&format!(
-            "{} searches: {}",
-            search.texts.len(),
-            path.display()
-        ));
-    }
-    if arguments.output.json {
-        print_json(&SearchJson {
-            model,
-            device: device.kind(),
-            searches: as_json(job, search),
-            skipped: &skipped,
-            planned_bytes: outcome.planned_bytes,
-            process_bytes: device.peak_bytes(),
-            text_features: options.text_features.as_deref(),
-            features: arguments.features.as_deref(),
-            sheet: options.sheet.as_deref(),
-        })?;
-    } else if arguments.csv.is_none() && !job.paths.is_empty() {
-        print(&show(job, search))?;
-    }
-    Ok(match skipped.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(failure::FOUND),
-    })
-}
-
-/// They come in the order of samples.
-fn jpeg_of(thumbnails: &[(u32, Vec<u8>)], sample: u32) -> Option<&[u8]> {
-    let found = thumbnails.binary_search_by_key(&sample, |(sample, _)| *sample);
-    found.ok().map(|index| thumbnails[index].1.as_slice())
-}
-
-fn as_json<'a>(job: &Job<'_>, search: &'a Search<'_>) -> Vec<TextJson<'a>> {
-    let each = search.texts.iter().zip(&search.best);
-    let found = |&(sample, similarity): &(u32, f64)| FoundJson {
-        image: job.image(sample),
-        similarity,
-    };
-    each.map(|(text, best)| TextJson {
-        text,
-        found: best.iter().map(found).collect(),
-    })
-    .collect()
-}
-
-/// A row for each picture of each text.
-fn as_csv(job: &Job<'_>, search: &Search<'_>) -> Result<Vec<u8>> {
-    let mut rows = csv::Writer::from_writer(Vec::new());
-    rows.write_record(["text", "rank", "image", "similarity"])?;
-    for (text, best) in search.texts.iter().zip(&search.best) {
-        for (rank, &(sample, similarity)) in (1..).zip(best) {
-            let (rank, similarity) = (format!("{rank}"), format!("{similarity:.6}"));
-            rows.write_record([text, &rank, &job.image(sample), &similarity])?;
-        }
-    }
-    Ok(rows.into_inner()?)
-}
-
-fn show(job: &Job<'_>, search: &Search<'_>) -> String {
-    let mut text = String::new();
-    for (query, best) in search.texts.iter().zip(&search.best) {
-        text.push_str(&format!("{query}\n"));
-        for &(sample, similarity) in best {
-            text.push_str(&format!("  {similarity:.3}  {}\n", job.image(sample)));
-        }
-    }
-    text
 }
 
 #[cfg(test)]
