@@ -555,8 +555,10 @@ impl Case {
     /// State in few bits, which no program sets, begins every run at zero.
     fn forget(&self, plan: &StepPlan, machine: &mut Machine) {
         for (index, storage) in self.graph.storages().iter().enumerate() {
+            let is_set = self.weights.iter().any(|(set, _)| set.0 == index);
             let place = |id| plan.place_of(&flat(&self.graph, id));
             let zeros = match (storage.role, storage.dtype) {
+                _ if is_set => continue,
                 (Role::Feature, DType::U8) => Contents::Bytes(vec![0; storage.num_elements]),
                 (Role::Feature, DType::Bf16) => Contents::Floats(vec![0.0; storage.num_elements]),
                 _ => continue,
