@@ -16,10 +16,10 @@ pub fn message(bytes: &[u8]) {
             assert_eq!(&written[PREFIX_BYTES..], details, "{hello:?}");
         }
     }
-    if let Some(body) = bytes.get(4..) {
-        if let Ok(answer) = Answer::parse(body) {
-            assert_eq!(&answer.encode()[4..], body, "{answer:?}");
-        }
+    if let Some(body) = bytes.get(4..)
+        && let Ok(answer) = Answer::parse(body)
+    {
+        assert_eq!(&answer.encode()[4..], body, "{answer:?}");
     }
     if let Some((header, body)) = bytes.split_first_chunk::<HEADER_BYTES>() {
         let _ = Header::parse(header);

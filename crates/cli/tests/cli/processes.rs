@@ -100,7 +100,7 @@ fn a_process_that_is_killed_is_named_and_the_run_goes_on_as_if_nothing_had_happe
             .status();
         assert!(kill.unwrap().success());
         let answer = running.answer().exits(FOUND);
-        let named = format!("error: lost rank {rank} on ");
+        let named = format!("lost rank {rank} on ");
         assert!(answer.stderr.contains(&named), "{}", answer.stderr);
         start(run.resume_words("--processes 2"))
             .answer()
