@@ -64,7 +64,7 @@ def described(name, array):
     formats = {"<f4": "float32", "<f2": "float16"}
     kind = formats.get(interface["typestr"])
     shape, strides = interface["shape"], interface.get("strides")
-    check(name, kind, interface["typestr"], shape, strides is None)
+    check(name, kind, getattr(array, "dtype", interface["typestr"]), shape, strides is None)
     return array, (interface["data"][0], *shape, kind)
 
 
