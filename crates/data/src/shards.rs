@@ -2,7 +2,7 @@
 //! beside them (`.NAME.index`) until one of them changes, so a set of a million pictures is opened in the time that its list takes to read.
 //!
 //! ```text
-//! holdall index 1 KEY pictures                       KEY: names, sizes and times of the files
+//! holdall index 1 KEY pictures ["what there is to say"]      KEY: names, sizes and times of the files
 //! image,caption,label,__key__
 //! cars-000.tar#000000.jpg@1024+20480,a red car,Ford,000000
 //! ```
@@ -32,6 +32,7 @@ use crate::table::TextRecords;
 use crate::words::{counted, thousands};
 
 const VERSION: &str = "holdall index 1";
+const MOST_FIRST_LINE: u64 = 1 << 16;
 /// The column that says `train` or `validation`, where names of shards do; no column of a table is called so.
 pub(crate) const SPLIT: &str = "__split__";
 
@@ -117,6 +118,8 @@ pub(crate) struct Index {
     key: String,
     folder: PathBuf,
     has_pictures: bool,
+    /// What there is to say, whenever it is opened.
+    notes: Vec<String>,
 }
 
 impl Index {
@@ -127,7 +130,8 @@ impl Index {
         let places = places(path, &folder);
         let kept = |place: &PathBuf| Index::kept(place, &key, &folder);
         if let Some(index) = places.iter().find_map(kept) {
-            return Ok((index, Vec::new()));
+            let notes = index.notes.clone();
+            return Ok((index, notes));
         }
         let mut failed = None;
         for place in &places {
@@ -155,19 +159,23 @@ impl Index {
     fn kept(place: &Path, key: &str, folder: &Path) -> Option<Index> {
         let mut first = String::new();
         let file = holdall_files::open_regular(place).ok()?.0;
-        let mut reader = BufReader::with_capacity(512, io::Read::take(file, 512));
+        let mut reader = BufReader::with_capacity(512, io::Read::take(file, MOST_FIRST_LINE));
         reader.read_line(&mut first).ok()?;
         let rest = first.strip_prefix(VERSION)?.strip_suffix('\n')?;
-        let (found, has_pictures) = match rest.trim().split_once(' ')? {
-            (found, "pictures") => (found, true),
-            (found, "paths") => (found, false),
+        let mut words = rest.trim().splitn(3, ' ');
+        let found = words.next()?;
+        let has_pictures = match words.next()? {
+            "pictures" => true,
+            "paths" => false,
             _ => return None,
         };
+        let notes = serde_json::from_str(words.next()?).ok()?;
         (found == key).then(|| Index {
             file: place.to_owned(),
             key: key.to_owned(),
             folder: folder.to_owned(),
             has_pictures,
+            notes,
         })
     }
 
@@ -187,7 +195,8 @@ impl Index {
         // Some network file systems have no locks: there two may list at once, and the last one wins.
         let _ = lock.lock();
         if let Some(index) = Index::kept(place, key, folder) {
-            return Ok((index, Vec::new()));
+            let notes = index.notes.clone();
+            return Ok((index, notes));
         }
         let rows = place.with_added_extension("rows");
         let mut listed = None;
@@ -217,29 +226,31 @@ impl Index {
             }
         };
         written.map_err(unwritten)?;
-        // The first line is known last.
-        let joined = holdall_files::write_whole_by(place, |out| {
-            let what = if has_pictures { "pictures" } else { "paths" };
-            writeln!(out, "{VERSION} {key} {what}")?;
-            io::copy(&mut File::open(&rows)?, out).map(|_| ())
-        });
-        let _ = fs::remove_file(&rows);
-        joined.map_err(unwritten)?;
-        let _ = fs::remove_file(&lock_path);
         notes.insert(
             0,
             format!(
-                "Listed {} of {}: {}",
+                "{} of {}, listed once in {}",
                 counted(num_rows, "row"),
                 counted(shards.len(), "file"),
                 place.display()
             ),
         );
+        // The first line is known last.
+        let joined = holdall_files::write_whole_by(place, |out| {
+            let what = if has_pictures { "pictures" } else { "paths" };
+            let said = serde_json::to_string(&notes).unwrap_or_default();
+            writeln!(out, "{VERSION} {key} {what} {said}")?;
+            io::copy(&mut File::open(&rows)?, out).map(|_| ())
+        });
+        let _ = fs::remove_file(&rows);
+        joined.map_err(unwritten)?;
+        let _ = fs::remove_file(&lock_path);
         let index = Index {
             file: place.to_owned(),
             key: key.to_owned(),
             folder: folder.to_owned(),
             has_pictures,
+            notes: notes.clone(),
         };
         Ok((index, notes))
     }
