@@ -247,7 +247,10 @@ impl Device {
         more_bytes: u64,
     ) -> Result<Box<dyn Target>, DeviceError> {
         Ok(match &self.gpu {
-            Some(gpu) => Box::new(gpu.target(arithmetic)?.with_more_bytes(more_bytes)),
+            Some(gpu) => {
+                let more_bytes = more_bytes + gpu.exchange_bytes();
+                Box::new(gpu.target(arithmetic)?.with_more_bytes(more_bytes))
+            }
             None => {
                 let target = CpuTarget::new(self.cpu.num_threads());
                 Box::new(target.with_host_bytes(host_bytes))

@@ -58,8 +58,8 @@ pub(crate) struct CudaMachine {
     last_replays: HashMap<ProgramId, Replay>,
     /// Which gradients do, by their offsets.
     sent_early: HashSet<u64>,
-    /// For gradients, while programs are captured.
-    exchange: Stream,
+    /// For gradients, while programs are captured; where several processes take part.
+    exchange: Option<Stream>,
     /// Programs that run into or out of slots.
     with_slots: HashSet<ProgramId>,
     compute: Stream,
@@ -113,7 +113,7 @@ impl CudaMachine {
             replays: HashMap::new(),
             last_replays: HashMap::new(),
             sent_early: buckets::travelling(plan),
-            exchange: Stream::new()?,
+            exchange: cuda.nccl().map(|_| Stream::new()).transpose()?,
             with_slots: with_slots(plan),
             compute: Stream::new()?,
             beside: streams_beside(plan)?,
@@ -206,10 +206,13 @@ impl CudaMachine {
                 let replay = self.compute.capture(|| issuer.program(program))?;
                 self.replays.insert((id, slot), replay);
             }
-            if buckets::last_stage(plan) == Some(program.stage) {
+            if let (Some(exchange), true) = (
+                &self.exchange,
+                buckets::last_stage(plan) == Some(program.stage),
+            ) {
                 let buckets = buckets::buckets(plan, program);
                 let issuer = Issuer {
-                    meanwhile: Some((&buckets, &self.exchange)),
+                    meanwhile: Some((&buckets, exchange)),
                     ..self.issuer(cuda, arithmetic, Pass::Issue, id, 0)
                 };
                 let replay = self.compute.capture(|| issuer.program(program))?;

@@ -173,6 +173,14 @@ impl Cuda {
         self.nccl.as_ref().map(|nccl| nccl.describe())
     }
 
+    /// What exchanges take on the card once programs with them are captured: 1.0 to 3.4 MiB were seen.
+    pub(crate) fn exchange_bytes(&self) -> u64 {
+        match self.nccl {
+            Some(_) => 4 << 20,
+            None => 0,
+        }
+    }
+
     /// What cards of several processes exchange through.
     fn nccl(&self) -> Option<&Arc<Nccl>> {
         self.nccl.as_ref()

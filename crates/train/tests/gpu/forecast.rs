@@ -372,7 +372,7 @@ fn what_is_held_is_what_was_forecast() {
             found["split"].as_str().unwrap()
         );
         println!("{line}");
-        let is_per_use = line.ends_with("per use");
+        let is_per_use = line.contains("copies per use");
         assert!(is_per_use || !matches!(case.asked, PerUse(..)), "{line}");
         if let Budget(bytes) = case.asked {
             assert!(peak <= bytes, "{line}");
