@@ -149,7 +149,7 @@ pub fn open_device(
             let is_restricted = std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
             let card = card(group.local_rank(), cards(), is_restricted);
             DeviceChoice::Cuda(
-                card.map_err(|text| DeviceError::Missing(text))
+                card.map_err(DeviceError::Missing)
                     .map_err(TrainError::from)?,
             )
         }

@@ -146,14 +146,15 @@ pub fn download(
     let asked = revision.unwrap_or("main");
     let mut listing = hub.listing(asked)?;
     let mut files = listing.choose();
-    if files.is_none() && revision.is_none() {
-        if let Some(converted) = hub.converted_revision()? {
-            watcher.tell(&format!(
+    if files.is_none()
+        && revision.is_none()
+        && let Some(converted) = hub.converted_revision()?
+    {
+        watcher.tell(&format!(
                 "{name} has no safetensors of its own; taking {converted}, where {CONVERTER} converted them"
             ));
-            listing = hub.listing(&converted)?;
-            files = listing.choose();
-        }
+        listing = hub.listing(&converted)?;
+        files = listing.choose();
     }
     let files = files.ok_or_else(|| no_safetensors(&model, &listing))?;
     let place = Place::new(&cache, &model, &listing)?;

@@ -249,6 +249,7 @@ fn exit_code(statuses: impl Iterator<Item = ExitStatus>) -> u8 {
 }
 
 #[cfg(all(test, unix))]
+#[allow(clippy::unwrap_used)] // a test that cannot set itself up should stop
 mod tests {
     use super::*;
 

@@ -54,6 +54,6 @@ fn collectives_allocate_nothing_after_the_first_call() {
         // The first reserves staging; that the count counts at all is seen by it.
         assert!(first > 0);
         assert_eq!(second, 0);
-        assert_eq!(staging_bytes, 2 * 3 << 20);
+        assert_eq!(staging_bytes, (2 * 3) << 20);
     }
 }

@@ -1,6 +1,8 @@
 #![cfg(unix)]
 //! Processes under real launchers. This test program is its own worker: launchers start it with `worker` as the only test.
 
+#![allow(clippy::unwrap_used)] // a test that cannot set itself up should stop
+
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

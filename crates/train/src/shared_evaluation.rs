@@ -204,7 +204,8 @@ mod tests {
     #[test]
     fn what_ends_one_part_ends_all_for_the_same_reason() {
         let failed = || TrainError::Run("no room".to_owned());
-        let ends: [(fn(Unfinished) -> bool, _); 3] = [
+        type IsEnd = fn(Unfinished) -> bool;
+        let ends: [(IsEnd, _); 3] = [
             (|end| matches!(end, Unfinished::Stopped), 0),
             (
                 |end| matches!(end, Unfinished::NotFinite(text) if text == "NaN"),

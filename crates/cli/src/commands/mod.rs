@@ -49,6 +49,7 @@ fn open_device_for(config: &RunConfig, options: &RunOptions) -> Result<Opened> {
 }
 
 /// Where a command runs.
+#[allow(clippy::large_enum_variant)] // there is one in a process
 enum Opened {
     /// In this process.
     Here(Device),

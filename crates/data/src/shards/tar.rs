@@ -200,10 +200,10 @@ fn is_sound(header: &[u8]) -> bool {
 /// Octal digits, or bytes after a high bit.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] & 0x80 != 0 {
-        let bytes = field.iter().enumerate();
-        return bytes.fold(Some(0_u64), |all, (at, byte)| {
+        let mut bytes = field.iter().enumerate();
+        return bytes.try_fold(0_u64, |all, (at, byte)| {
             let byte = if at == 0 { byte & 0x7f } else { *byte };
-            all?.checked_mul(256)?.checked_add(u64::from(byte))
+            all.checked_mul(256)?.checked_add(u64::from(byte))
         });
     }
     let text = field.split(|byte| *byte == 0).next()?;

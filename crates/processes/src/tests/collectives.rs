@@ -108,7 +108,8 @@ fn who_is_alive_and_does_not_come_is_named() {
         stall: Duration::from_millis(1500),
         ..Deadlines::default()
     };
-    let calls: [fn(&Group) -> Result<(), GroupError>; 2] = [
+    type Call = fn(&Group) -> Result<(), GroupError>;
+    let calls: [Call; 2] = [
         |group| group.share(&[]).map(|_| ()),
         |group| group.all_gather(&mut [0; 3]),
     ];
