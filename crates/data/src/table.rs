@@ -2,12 +2,12 @@
 //!
 //! | file | reader |
 //! |---|---|
-//! | `.csv`, `.tsv`, any other text | [`text_records`]: Excel's and pandas' habits are read as they were meant |
-//! | `.jsonl`, `.ndjson` | [`json_lines`] |
-//! | a folder of pictures | a list in memory: [`crate::class_folders`], [`crate::picture_folder`] |
-//! | `.tar`, `.parquet`, folders and patterns of them | a list that is made once and kept on disk: [`crate::shards`] |
+//! | `.csv`, `.tsv`, any other text | `text_records`: Excel's and pandas' habits are read as they were meant |
+//! | `.jsonl`, `.ndjson` | `json_lines` |
+//! | a folder of pictures | a list in memory: `class_folders`, `picture_folder` |
+//! | `.tar`, `.parquet`, folders and patterns of them | a list that is made once and kept on disk: `shards` |
 //!
-//! A new kind of file is a module that names columns and gives [`rows::Records`], and an arm of [`Table::open_separated`].
+//! A new kind of file is a module that names columns and gives `rows::Records`, and an arm of [`Table::open_separated`].
 
 mod encoding;
 pub(crate) mod json_lines;
