@@ -152,6 +152,25 @@ proptest! {
     }
 }
 
+/// The end of the last line belongs to no cell, though a quote is open.
+#[test]
+fn a_quote_that_opens_in_the_last_line() {
+    for end in ["", "\n", "\r", "\r\n"] {
+        let table = parse(format!("a,b\n1,\"x{end}").as_bytes()).unwrap();
+        assert_eq!(table.rows, [["1", "x"]], "{end:?}");
+        assert_eq!(table.raw, [b"1,\"x"], "{end:?}");
+    }
+    for end in ["\n", "\r", "\r\n"] {
+        for first in ["1", "5\" wheels"] {
+            let text = format!("a,b{end}{first},\"x{end}2,y{end}");
+            assert!(parse(text.as_bytes()).is_err(), "{end:?}");
+            // Closed, whatever other quotes there are.
+            let text = format!("a,b{end}{first},\"x{end}y\"{end}");
+            assert_eq!(parse(text.as_bytes()).unwrap().rows.len(), 1, "{end:?}");
+        }
+    }
+}
+
 /// Buffers end anywhere in a row, in a quoted field and between `\r` and `\n`; lines are counted anyway.
 #[test]
 fn rows_across_buffers() {

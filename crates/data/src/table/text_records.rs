@@ -206,17 +206,20 @@ impl Records for TextRecords {
         source.forget_before(self.start);
         let may_be_last = self.end - self.start >= given;
         if may_be_last
-            && has_open_quote(source.since(self.start))
+            && ends_in_quotes(source.since(self.start), self.separator)
             && source
                 .is_at_end()
                 .map_err(|cause| unreadable(path, cause))?
         {
-            return Err(DataError::invalid(
-                at_row(path, self.line),
-                "a closing quote",
-                "the end of the file",
-                "close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
-            ));
+            if has_lines(source.since(self.start)) {
+                return Err(DataError::invalid(
+                    at_row(path, self.line),
+                    "a closing quote",
+                    "the end of the file",
+                    "close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
+                ));
+            }
+            without_last_line_end(record);
         }
         Ok(Some(self.line))
     }
@@ -265,12 +268,47 @@ fn count_lines(bytes: &[u8], length: usize) -> usize {
     (0..counted.len()).filter(|&at| ends_line(at)).count()
 }
 
-/// Whether the last record took in lines that were meant as rows: an odd number of quotes, over more than one line. A
-/// lone quote within a line, as in `5" wheels`, is read as it stands.
-fn has_open_quote(record: &[u8]) -> bool {
-    let quotes = record.iter().filter(|&&byte| byte == b'"').count();
-    let lines = record.trim_ascii_end().contains(&b'\n');
-    lines && !quotes.is_multiple_of(2)
+/// Whether the last cell of a record opens a quote and never closes it. A quote within a cell, as in `5" wheels`, is read as it stands.
+fn ends_in_quotes(record: &[u8], separator: Separator) -> bool {
+    enum At {
+        Start,
+        Plain,
+        Quoted,
+        /// Behind a quote within quotes: it ends them, unless another follows.
+        Quote,
+    }
+    let is_separator = |at: usize| match separator {
+        Separator::Alpha => record[..=at].ends_with("α".as_bytes()),
+        _ => record[at] == separator.delimiter(),
+    };
+    let mut state = At::Start;
+    for (at, &byte) in record.iter().enumerate() {
+        let ends_cell = matches!(byte, b'\r' | b'\n') || is_separator(at);
+        state = match (state, byte) {
+            (At::Start | At::Quote, b'"') => At::Quoted,
+            (At::Quoted, b'"') => At::Quote,
+            (At::Quoted, _) => At::Quoted,
+            _ if ends_cell => At::Start,
+            _ => At::Plain,
+        };
+    }
+    matches!(state, At::Quoted)
+}
+
+/// Whether a record is longer than a line: with an open quote it took in lines that were meant as rows.
+fn has_lines(record: &[u8]) -> bool {
+    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    record.trim_ascii_end().iter().any(is_end)
+}
+
+/// A quote that opens in the last line of a file takes in the end of that line, which is no part of the cell.
+fn without_last_line_end(record: &mut ByteRecord) {
+    let Some(last) = record.len().checked_sub(1) else {
+        return;
+    };
+    let cell = without_line_ends(&record[last]).to_vec();
+    record.truncate(last);
+    record.push_field(&cell);
 }
 
 pub(super) fn unreadable(path: &Path, cause: io::Error) -> DataError {
