@@ -14,13 +14,14 @@ mod watch;
 use std::process::ExitCode;
 
 use clap::Parser;
+use holdall_buffers::KeepingAllocator;
+use holdall_device::cpu::PackingAllocator;
 
 use arguments::{BenchCommand, Command, DataCommand, Holdall, ModelCommand};
 
-/// What the product library packs goes where the plan has counted it.
+/// What the product library packs goes where the plan has counted it; readers keep their decoders' memory between pictures.
 #[global_allocator]
-static ALLOCATOR: holdall_device::cpu::PackingAllocator =
-    holdall_device::cpu::PackingAllocator::new();
+static ALLOCATOR: PackingAllocator<KeepingAllocator> = PackingAllocator::before(KeepingAllocator);
 
 fn main() -> ExitCode {
     holdall_device::cpu::steady_allocator();

@@ -79,6 +79,8 @@ pub struct Scratch {
     pub(crate) resizer: Resizer,
     limits: Limits,
     needed: Needed,
+    /// Pixels decoded since someone asked.
+    num_pixels: u64,
     /// What the buffers may be; without one, whatever the limits allow.
     claim: Option<Claim>,
 }
@@ -113,6 +115,7 @@ impl Scratch {
         }
         self.pair = PairBuffers::default();
         self.resizer.reset_internal_buffers();
+        holdall_buffers::release();
     }
 
     /// Makes sure that the buffers, grown to what a picture costs, are within the claim.
@@ -122,6 +125,7 @@ impl Scratch {
         // What the decoder holds and what the resizer keeps are there at the same time.
         let grown = kept(&self.file).max(cost.file) + kept(&self.rgb).max(cost.pixels);
         let pair = self.pair.kept_bytes();
+        holdall_buffers::keep_at_most(cost.beside);
         self.claim_bytes(grown + cost.beside + beside + pair, cost.total())
     }
 
@@ -132,6 +136,7 @@ impl Scratch {
         let resizer = (self.resizer.size_of_internal_buffers() as u64).max(cost.resizer);
         let file = kept(&self.file).max(cost.file);
         let grown = file + self.pair.grown_bytes(cost) + resizer + cost.decoder + beside;
+        holdall_buffers::keep_at_most(cost.decoder);
         self.claim_bytes(grown, cost.total())
     }
 
@@ -150,6 +155,11 @@ impl Scratch {
         }
         self.claim = Some(claim);
         claimed
+    }
+
+    /// Pixels that were decoded since this was last asked.
+    pub(crate) fn take_num_pixels(&mut self) -> u64 {
+        std::mem::take(&mut self.num_pixels)
     }
 
     /// What a picture may be.
@@ -257,7 +267,11 @@ pub fn evaluated_into(
     out: &mut [u8],
 ) -> Result<(), DataError> {
     check_length(out, framing.size);
-    let decoded = decode::decode(path, Some(framing), scratch)?;
+    let rows = |width, height| {
+        let window = geometry::middle(width, height, framing);
+        framing.rows_needed(window, height)
+    };
+    let decoded = decode::decode(path, Some(framing), rows, scratch)?;
     evaluate(path, decoded, framing, scratch, out)
 }
 
@@ -306,7 +320,11 @@ pub fn augmented_into(
         let least = augment.crop;
         scratch.needed = Needed::Part { least, size };
     }
-    let decoded = decode::decode(path, Some(framing), scratch);
+    let rows = |width, height| {
+        let draw = Draw::new((width, height), augment, occasion);
+        framing.rows_needed(draw.window, height)
+    };
+    let decoded = decode::decode(path, Some(framing), rows, scratch);
     scratch.needed = Needed::All;
     let decoded = decoded?;
     let draw = Draw::new(decoded, augment, occasion);
@@ -340,7 +358,7 @@ fn draw_into(
 
 /// Decodes a picture and keeps none of it but its width and height: whether it can be read at all.
 pub fn probe(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
-    decode::decode(path, None, scratch)
+    decode::decode(path, None, |_, height| height, scratch)
 }
 
 /// What reading a picture takes at its peak, from its header alone, and its width and height. An upper bound for whatever is done to it.

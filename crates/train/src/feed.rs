@@ -167,6 +167,7 @@ impl Feed {
             reading: before.reading + now.reading,
             for_room: before.for_room + now.for_room,
             pictures: before.pictures + now.pictures,
+            pixels: before.pixels + now.pixels,
             workers: now.workers,
         }
     }

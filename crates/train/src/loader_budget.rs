@@ -222,15 +222,9 @@ impl Reading {
         })
     }
 
-    /// What `prefetch` should be where it is too little: two batches, or twice as much as now.
-    fn more_ahead(&self) -> usize {
-        let two = 2 * self.batch;
-        let enough = if self.workers.ahead < two {
-            two
-        } else {
-            2 * self.workers.ahead
-        };
-        enough.div_ceil(self.unit)
+    /// Two batches, as `prefetch` counts.
+    fn two_batches(&self) -> usize {
+        (2 * self.batch).div_ceil(self.unit)
     }
 
     /// Bytes of the rows.
@@ -345,42 +339,66 @@ fn advice(reading: &Reading, waits: &Waits, num_threads: usize) -> String {
         "waited for pictures {:.1}% of the time",
         100.0 * waits.waiting()
     );
-    let bottleneck = waits.bottleneck();
-    if reading.takes_turns {
-        return match bottleneck {
-            Bottleneck::Compute => format!("Bottleneck: computing ({waited})"),
-            _ => format!(
-                "Bottleneck: reading and computing take turns ({waited}); pictures of less than 1 megapixel on disk would \
-                 be read faster"
-            ),
-        };
-    }
-    match bottleneck {
-        Bottleneck::Compute => format!(
-            "Bottleneck: computing ({waited}; workers were idle {:.0}% of the time)",
-            100.0 * (1.0 - waits.busy())
-        ),
-        Bottleneck::Room => format!(
-            "Bottleneck: loader and trainer alternate ({waited}; workers were idle {:.0}% of the time): --prefetch {} would even it out",
-            100.0 * (1.0 - waits.busy()),
-            reading.more_ahead()
-        ),
+    let idle = format!(
+        "workers were idle {:.0}% of the time",
+        100.0 * (1.0 - waits.busy())
+    );
+    match waits.bottleneck() {
+        Bottleneck::Compute if reading.takes_turns => format!("Bottleneck: computing ({waited})"),
+        Bottleneck::Compute => format!("Bottleneck: computing ({waited}; {idle})"),
+        _ if reading.takes_turns => {
+            let smaller = smaller_pictures(reading, waits);
+            let smaller = smaller.map_or(String::new(), |advice| format!(": {advice}"));
+            format!("Bottleneck: the same threads read and compute ({waited}){smaller}")
+        }
+        Bottleneck::Room => {
+            let why = match reading.workers.ahead < 2 * reading.batch {
+                true => format!("--prefetch {} would even it out", reading.two_batches()),
+                false => {
+                    "reading stalls now and then, or begins anew after many evaluations".to_owned()
+                }
+            };
+            format!("Bottleneck: loader and trainer alternate ({waited}; {idle}): {why}")
+        }
         Bottleneck::Reading => {
-            let computed = (waits.seconds - waits.for_data).max(f64::MIN_POSITIVE);
-            let needed = (waits.reading / computed).ceil() as usize;
+            let needed = waits.needed_workers().ceil() as usize;
             let more = match needed <= num_threads {
                 true => format!("--num-workers {needed} would keep up"),
-                false => format!(
-                    "it takes {needed} cores to keep up and there are {num_threads}; `data: {{decode: fast}}` or smaller \
-                     pictures on disk are read faster"
-                ),
+                false => {
+                    let smaller = smaller_pictures(reading, waits);
+                    let smaller = smaller.map_or(String::new(), |advice| format!("; {advice}"));
+                    format!(
+                        "it takes {needed} cores to keep up and there are {num_threads}{smaller}"
+                    )
+                }
             };
             format!(
-                "Bottleneck: reading pictures ({waited}; {} workers without a pause): {more}",
+                "Bottleneck: reading pictures ({waited}; {} workers): {more}",
                 waits.workers
             )
         }
     }
+}
+
+/// What would make pictures faster to read, where they have more pixels than are seen of them.
+fn smaller_pictures(reading: &Reading, waits: &Waits) -> Option<String> {
+    /// Below this, resizing pictures on disk gains little.
+    const LARGER: f64 = 2.0;
+    /// From here on a JPEG can be decoded at a quarter of its size. A half takes as long as the whole.
+    const MUCH_LARGER: f64 = 20.0;
+    let seen = waits.pictures as f64 * reading.row_bytes as f64 / 3.0;
+    let times = waits.pixels as f64 / seen.max(f64::MIN_POSITIVE);
+    if times < LARGER {
+        return None;
+    }
+    let fast = if times < MUCH_LARGER {
+        ""
+    } else {
+        ", or `data: {decode: fast}`"
+    };
+    Some(format!(
+        "pictures have {times:.0} times the pixels that are seen: resized once by `holdall data pack`{fast} they are read faster"
+    ))
 }
 
 #[cfg(test)]
@@ -494,19 +512,37 @@ mod tests {
 
     #[test]
     fn advice_names_what_to_change() {
-        let reading = reading(true, |_| ()).unwrap();
         let waits = |for_data: f64, busy: f64, for_room: f64| Waits {
             seconds: 100.0,
             for_data,
             reading: busy,
             for_room,
             pictures: 1000,
+            pixels: 1000 * 1024 * 768,
             workers: 4,
         };
-        let said = |waits: Waits| advice(&reading, &waits, 16);
+        let auto = reading(true, |_| ()).unwrap();
+        let said = |waits: Waits| advice(&auto, &waits, 16);
         assert!(said(waits(0.5, 100.0, 300.0)).contains("Bottleneck: computing"));
         assert!(said(waits(50.0, 390.0, 5.0)).contains("--num-workers 8 would keep up"));
-        assert!(said(waits(90.0, 390.0, 5.0)).contains("39 cores"));
-        assert!(said(waits(20.0, 200.0, 190.0)).contains("--prefetch 128 "));
+        let beyond = said(waits(90.0, 390.0, 5.0));
+        assert!(
+            beyond.contains("39 cores") && beyond.contains("16 times the pixels"),
+            "{beyond}"
+        );
+        assert!(!beyond.contains("decode: fast"), "{beyond}");
+        // More than two batches are read ahead: no more would help.
+        assert!(said(waits(20.0, 200.0, 190.0)).contains("stalls"));
+        let little = reading(true, |config| config.prefetch = Count::Exactly(1)).unwrap();
+        let alternating = advice(&little, &waits(20.0, 200.0, 190.0), 16);
+        assert!(alternating.contains("--prefetch 32 "), "{alternating}");
+        // Small pictures are not blamed for their size.
+        let turns = reading(false, |_| ()).unwrap();
+        let small = Waits {
+            pixels: 1000 * 96 * 72,
+            ..waits(20.0, 200.0, 0.0)
+        };
+        assert!(advice(&turns, &small, 2).ends_with("(waited for pictures 20.0% of the time)"));
+        assert!(advice(&turns, &waits(20.0, 200.0, 0.0), 2).contains("holdall data pack"));
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use holdall_buffers::Keeping;
 use holdall_data::DataConfig;
 use holdall_data::allowance::Allowance;
 use holdall_data::clips::ClipFraming;
@@ -295,6 +296,7 @@ fn decode_only(samples: &Samples, format: &RowFormat, threads: usize) -> f64 {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
+                let _keeping = Keeping::on_this_thread();
                 let mut scratch = Scratch::default();
                 let mut row = match format {
                     RowFormat::Clip(framing) => vec![0; framing.row_bytes()],

@@ -12,6 +12,7 @@ pub(super) struct Times {
     pub busy: f64,
     pub without_room: f64,
     pub pictures: u64,
+    pub pixels: u64,
 }
 
 impl Times {
@@ -35,6 +36,8 @@ pub struct Waits {
     pub for_room: f64,
     /// Pictures read.
     pub pictures: u64,
+    /// Pixels decoded for them; none where they need no decoding, or it was not counted.
+    pub pixels: u64,
     /// Threads at work, now.
     pub workers: usize,
 }
@@ -45,7 +48,7 @@ pub struct Waits {
 pub enum Bottleneck {
     /// Computing: pictures are there before they are wanted.
     Compute,
-    /// Reading: workers have no pause, and the trainer waits.
+    /// Reading: all workers together read no faster than the trainer could compute.
     Reading,
     /// Too little is read ahead: now the trainer waits, now the workers do.
     Room,
@@ -53,8 +56,8 @@ pub enum Bottleneck {
 
 /// A trainer that waits less than this share of its time is not held up.
 const HELD_UP: f64 = 0.02;
-/// Workers that read more than this share of their time have no pause worth the name.
-const NO_PAUSE: f64 = 0.8;
+/// Where all workers together read no more than this much faster than pictures are wanted, reading is what holds the trainer up.
+const LITTLE_TO_SPARE: f64 = 1.1;
 
 impl Waits {
     /// Share of the time in which the trainer waited.
@@ -72,11 +75,16 @@ impl Waits {
         (self.pictures > 0).then(|| self.reading / self.pictures as f64)
     }
 
-    /// What holds the run up.
+    /// Workers that would read as fast as the trainer computes when it does not wait.
+    pub fn needed_workers(&self) -> f64 {
+        self.reading / (self.seconds - self.for_data).max(f64::MIN_POSITIVE)
+    }
+
+    /// What holds the run up. How long workers waited for rows does not tell: they also do while a checkpoint is written.
     pub fn bottleneck(&self) -> Bottleneck {
         if self.waiting() <= HELD_UP {
             Bottleneck::Compute
-        } else if self.busy() >= NO_PAUSE {
+        } else if self.workers as f64 <= LITTLE_TO_SPARE * self.needed_workers() {
             Bottleneck::Reading
         } else {
             Bottleneck::Room
@@ -144,6 +152,7 @@ impl Pace {
             reading: to.busy - from.busy,
             for_room: to.without_room - from.without_room,
             pictures: to.pictures - from.pictures,
+            pixels: to.pixels - from.pixels,
             workers: self.workers,
         }
     }
@@ -205,6 +214,7 @@ mod tests {
             reading,
             for_room,
             pictures: 1000,
+            pixels: 0,
             workers,
         }
     }
@@ -218,6 +228,9 @@ mod tests {
         assert_eq!(by_turns.bottleneck(), Bottleneck::Room);
         assert_eq!(wished(&by_turns, up_to(8)), 8);
         assert_eq!(wished(&starved, Workers::exactly(2, 0)), 2);
+        // They read all the while that anyone wanted pictures; that they rested during checkpoints is not the reason for waiting.
+        let decoding = waits(16, 6.3, 56.0, 104.0);
+        assert_eq!(decoding.bottleneck(), Bottleneck::Reading);
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use holdall_buffers::Keeping;
+
 use super::pace::Times;
 use super::stream::{Course, Place, Stream};
 use super::{Loaded, PictureFormat, RowFormat, Skipped, View, seconds_since};
@@ -249,9 +251,10 @@ impl<R> Shared<R> {
             .unwrap_or_else(|error| error.into_inner())
     }
 
-    fn put(&self, job: (u64, u64), outcome: Outcome<R>, seconds: f64) {
+    fn put(&self, job: (u64, u64), outcome: Outcome<R>, (seconds, pixels): (f64, u64)) {
         let mut state = self.lock();
         state.times.count(seconds);
+        state.times.pixels += pixels;
         // A picture that was read well makes no room for others.
         let mut makes_room = !matches!(outcome, Outcome::Good(..));
         match state.ticket(job) {
@@ -408,6 +411,7 @@ struct Room {
 
 /// A worker's life.
 pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: &Allowance) {
+    let _keeping = Keeping::on_this_thread();
     let mut room = Room {
         scratch: Scratch::within(allowance),
         path: PathBuf::new(),
@@ -444,7 +448,8 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
             }
         };
         room.scratch.free_if_wanted();
-        shared.put(number, outcome.0, outcome.1);
+        let pixels = room.scratch.take_num_pixels();
+        shared.put(number, outcome.0, (outcome.1, pixels));
     }
 }
 

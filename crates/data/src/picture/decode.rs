@@ -10,7 +10,7 @@ use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
 use super::header::{Cost, FileBytes, Header};
-use super::jpeg;
+use super::jpeg::{self, HeightField};
 use super::refused::{Refusal, refused};
 use super::tiff::TiffTags;
 use super::webp::{self, CutShort};
@@ -18,21 +18,57 @@ use super::{CHANNELS, Framing, Limits, Scratch};
 use crate::error::DataError;
 use crate::stored_file::StoredFile;
 
-/// Reads a picture into `scratch.rgb`, upright, to be resized as `framing` says, if it is. Returns width and height.
+/// Reads a picture into `scratch.rgb`, upright, to be resized as `framing` says, if it is. Returns width and height. Of a picture of this width
+/// and height, the first `rows_needed` are looked at; those below may have any contents.
 pub(super) fn decode(
     path: &Path,
     framing: Option<Framing>,
+    rows_needed: impl Fn(u32, u32) -> u32,
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
     let limits = scratch.limits;
     let decoded = read_file(path, framing, scratch).and_then(|()| {
-        let file = std::mem::take(&mut scratch.file);
-        let decoded = decode_bytes(path, &file, scratch);
+        let mut file = std::mem::take(&mut scratch.file);
+        let decoded = match decode_upper_rows(path, &mut file, rows_needed, scratch) {
+            Some(size) => Ok(size),
+            None => decode_bytes(path, &file, scratch),
+        };
         scratch.file = file;
         decoded
     });
     scratch.limits = limits;
     decoded
+}
+
+/// Decodes a JPEG down to the last row that is needed. `None` where it is none that can be cut, where that would save little, or where it fails:
+/// then the whole of it tells why.
+fn decode_upper_rows(
+    path: &Path,
+    file: &mut [u8],
+    rows_needed: impl Fn(u32, u32) -> u32,
+    scratch: &mut Scratch,
+) -> Option<(u32, u32)> {
+    if !jpeg::is_jpeg(file) || refused(file).is_some() {
+        return None;
+    }
+    let field = HeightField::find(file)?;
+    let (width, height) = field.size;
+    if width == 0 || height == 0 || scratch.needed.divisor(width, height) != 1 {
+        return None;
+    }
+    let rows = field.rows_to_decode(rows_needed(width, height))?;
+    check_size(path, width, height, scratch.limits).ok()?;
+    let num_bytes = width as usize * height as usize * CHANNELS;
+    // Once for all rows, so that those below need no other buffer.
+    sized(&mut scratch.rgb, num_bytes);
+    field.set(file, rows);
+    let decoded = decode_bytes(path, file, scratch);
+    field.set(file, height);
+    if decoded.ok()? != (width, rows) {
+        return None;
+    }
+    scratch.rgb.resize(num_bytes, 0);
+    Some((width, height))
 }
 
 /// Reads a picture's bytes into `scratch.rgb`, upright; `path` is for messages.
@@ -41,7 +77,9 @@ pub(super) fn decode_bytes(
     bytes: &[u8],
     scratch: &mut Scratch,
 ) -> Result<(u32, u32), DataError> {
-    contained(path, || decode_or_panic(path, bytes, scratch))
+    let (width, height) = contained(path, || decode_or_panic(path, bytes, scratch))?;
+    scratch.num_pixels += u64::from(width) * u64::from(height);
+    Ok((width, height))
 }
 
 /// A decoder that panics gives an error: one hostile file of a million must not end a run. What it leaves in the scratch

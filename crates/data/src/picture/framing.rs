@@ -2,6 +2,8 @@
 
 use fast_image_resize::FilterType;
 
+use super::geometry::Window;
+
 /// What a picture is resized to before its middle is cut out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resize {
@@ -93,6 +95,11 @@ pub struct Framing {
 }
 
 impl Framing {
+    /// Rows from the top that the filter looks at when this part of a picture becomes the square.
+    pub(super) fn rows_needed(&self, window: Window, height: u32) -> u32 {
+        window.rows_in_reach(height, self.size, self.filter).1
+    }
+
     /// OpenAI's: the shorter side becomes `size` by the bicubic filter, and the middle is kept.
     pub fn clip(size: u32) -> Framing {
         Framing {

@@ -64,6 +64,55 @@ pub(super) fn decode(
     Ok((width, height, orientation))
 }
 
+/// The height in the header of a JPEG: with a smaller one its decoder reads rows from the top and stops, and is spared the Huffman code of what
+/// lies below.
+pub(super) struct HeightField {
+    /// Where it is in the file.
+    at: usize,
+    /// Width and height, as they are there.
+    pub size: (u32, u32),
+}
+
+impl HeightField {
+    /// Of a JPEG whose pixels come row by row and need no turning; progressive ones come in whole pictures.
+    pub(super) fn find(jpeg: &[u8]) -> Option<HeightField> {
+        const BASELINE: [u8; 2] = [0xc0, 0xc1];
+        const SCAN: u8 = 0xda;
+        let mut at = 2;
+        let at = loop {
+            let &[0xff, marker, high, low] = jpeg.get(at..at + 4)? else {
+                return None;
+            };
+            match marker {
+                SCAN => return None,
+                marker if BASELINE.contains(&marker) => break at + 5,
+                _ => at += 2 + usize::from(u16::from_be_bytes([high, low])),
+            }
+        };
+        let number = |at: usize| {
+            let bytes = jpeg.get(at..at + 2)?;
+            Some(u32::from(u16::from_be_bytes([bytes[0], bytes[1]])))
+        };
+        let size = (number(at + 2)?, number(at)?);
+        let decoder = Decoder::new_with_limits(jpeg, DecodeLimits::default()).ok()?;
+        let is_upright = decoder.exif_orientation().is_none_or(|turn| turn == 1);
+        is_upright.then_some(HeightField { at, size })
+    }
+
+    /// Writes a height. At most the one that was found.
+    pub(super) fn set(&self, jpeg: &mut [u8], height: u32) {
+        jpeg[self.at..self.at + 2].copy_from_slice(&(height as u16).to_be_bytes());
+    }
+
+    /// Rows to decode where the first `rows` are needed: the last ones take their colours from the row of blocks that follows. `None` where that
+    /// saves too little.
+    pub(super) fn rows_to_decode(&self, rows: u32) -> Option<u32> {
+        const LARGEST_BLOCK: u32 = 32;
+        let rows = rows.next_multiple_of(LARGEST_BLOCK) + LARGEST_BLOCK;
+        (rows < self.size.1).then_some(rows)
+    }
+}
+
 /// Cyan, magenta, yellow and black to RGB, with Pillow's arithmetic. Files have them inverted, as Photoshop writes them: 255 is no ink.
 fn ink([c, m, y, k]: [u8; 4]) -> [u8; CHANNELS] {
     let part = |colour: u8| {

@@ -53,7 +53,8 @@ pub(crate) fn smaller_picture(
     format: SmallerFormat,
     scratch: &mut Scratch,
 ) -> Result<Option<Vec<u8>>, DataError> {
-    let (width, height) = decode::decode(path, Some(Framing::clip(size)), scratch)?;
+    let (width, height) =
+        decode::decode(path, Some(Framing::clip(size)), |_, height| height, scratch)?;
     if width.min(height) <= size {
         return Ok(None);
     }

@@ -339,3 +339,57 @@ fn fast_is_near_full_and_only_where_enough_pixels_are_left() {
     let mean = full.iter().zip(&fast).map(difference).sum::<f64>() / full.len() as f64;
     assert!(mean < 4.0, "{mean}");
 }
+
+/// Whatever lies below the crop is not decoded, and no byte of the result tells.
+#[test]
+fn rows_below_the_crop_change_nothing() {
+    use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
+    let folder = tempfile::tempdir().unwrap();
+    let (width, height) = (150_usize, 330_usize);
+    let mut random = crate::random::Random::new(crate::random::Purpose::Augment, &[3]);
+    let pixels: Vec<u8> = (0..width * height * CHANNELS)
+        .map(|at| (at / 40 % 200) as u8 + random.below(50) as u8)
+        .collect();
+    let samplings = [
+        Subsampling::S444,
+        Subsampling::S422,
+        Subsampling::S420,
+        Subsampling::S440,
+        Subsampling::S411,
+        Subsampling::S441,
+    ];
+    let mut num_cut = 0;
+    for (number, sampling) in samplings.into_iter().enumerate() {
+        let jpeg = compress(&pixels, width, height, PixelFormat::Rgb, 85, sampling).unwrap();
+        let path = folder.path().join(format!("{number}.jpg"));
+        fs::write(&path, &jpeg).unwrap();
+        for filter in [Filter::Bicubic, Filter::Lanczos, Filter::Nearest] {
+            for sample in 0..40 {
+                let framing = Framing {
+                    filter,
+                    ..Framing::clip(40)
+                };
+                let augment = Augment {
+                    crop: 0.05,
+                    ..Augment::default()
+                };
+                let occasion = Occasion {
+                    seed: 1,
+                    epoch: 2,
+                    sample,
+                };
+                let [mut cut, mut whole] = [(); 2].map(|()| vec![0; 40 * 40 * CHANNELS]);
+                let options = (augment, Decode::Full);
+                let mut scratch = Scratch::default();
+                augmented_into(&path, framing, options, occasion, &mut scratch, &mut cut).unwrap();
+                num_cut += usize::from(scratch.take_num_pixels() < (width * height) as u64);
+                assert_eq!(scratch.file(), jpeg);
+                let size = probe(&path, &mut scratch).unwrap();
+                let draw = Draw::new(size, augment, occasion);
+                draw_into(&path, size, draw, framing, &mut scratch, &mut whole).unwrap();
+                assert!(cut == whole, "{sampling:?} {filter:?} sample {sample}");
+            }
+        }
+    }
+    assert!(num_cut > 300, "{num_cut} of 720 were cut");
+}
