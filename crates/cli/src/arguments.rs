@@ -9,6 +9,7 @@ use holdall_train::budget::Memory;
 pub use self::run_options::{PrecisionArgument, RunOptions, TaskArgument, set};
 use crate::commands::analyze::AnalyzeArguments;
 use crate::commands::bench_captions::BenchCaptionsArguments;
+use crate::commands::bench_exchange::BenchExchangeArguments;
 use crate::commands::bench_loader::BenchLoaderArguments;
 use crate::commands::bench_retrieval::BenchRetrievalArguments;
 use crate::commands::bench_step::{
@@ -150,6 +151,8 @@ pub enum BenchCommand {
     Captions(BenchCaptionsArguments),
     /// Exact ranks of random features
     Retrieval(BenchRetrievalArguments),
+    /// Sums and gathers between several processes
+    Exchange(BenchExchangeArguments),
 }
 
 /// Where to compute.

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
             BenchCommand::Captions(arguments) => commands::bench_captions::run(arguments),
             BenchCommand::VideoText(arguments) => commands::bench_step::run_video_text(arguments),
             BenchCommand::Loader(arguments) => commands::bench_loader::run(arguments),
+            BenchCommand::Exchange(arguments) => commands::bench_exchange::run(arguments),
             BenchCommand::Retrieval(arguments) => commands::bench_retrieval::run(arguments),
         },
     };

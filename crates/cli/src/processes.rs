@@ -25,6 +25,9 @@ use crate::stop;
 /// What must be the same for all.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// How a process ends that `--processes` has asked to.
+const STOPPED: u8 = 143;
+
 /// The group that this process has joined, until it leaves.
 static JOINED: Mutex<Option<Group>> = Mutex::new(None);
 
@@ -113,7 +116,11 @@ fn start(size: usize) -> Result<ExitCode> {
         let is_saved = requests.save.swap(false, Ordering::Relaxed);
         is_saved.then_some(Request::Save)
     })?;
-    Ok(ExitCode::from(code))
+    // It passes every request on as SIGTERM, and was asked by what signal it was.
+    Ok(match is_stopped && code == STOPPED {
+        true => stop::exit_code(),
+        false => ExitCode::from(code),
+    })
 }
 
 /// `Processes: 8 on 2 machines, tensors by Open MPI 4.1.4`.

@@ -35,12 +35,16 @@ enum Signal {
 }
 
 impl Signal {
-    fn exit_code(self) -> u8 {
+    fn number(self) -> u8 {
         match self {
-            Signal::HangUp => 129,
-            Signal::Interrupt => 130,
-            Signal::Terminate => 143,
+            Signal::HangUp => 1,
+            Signal::Interrupt => 2,
+            Signal::Terminate => 15,
         }
+    }
+
+    fn exit_code(self) -> u8 {
+        exit_code_of(self.number())
     }
 
     fn name(self) -> &'static str {
@@ -50,6 +54,11 @@ impl Signal {
             Signal::Terminate => "SIGTERM",
         }
     }
+}
+
+/// As shells have it.
+fn exit_code_of(signal: u8) -> u8 {
+    128 + signal
 }
 
 /// Batch systems send a signal several times, `timeout` to a process and to its group: within this it is one request.
@@ -135,6 +144,9 @@ fn asked_to_end(signal: Signal) {
             system::exit(asked_by.exit_code());
         }
         After::Ask => {
+            REQUESTS
+                .stopped_by
+                .store(signal.number(), Ordering::Relaxed);
             REQUESTS.stop.store(true, Ordering::Relaxed);
             if !state.words.is_empty() {
                 tell_briefly(format!("\n{}", state.words));
@@ -210,10 +222,13 @@ pub fn hung_up() -> ExitCode {
     ExitCode::from(Signal::HangUp.exit_code())
 }
 
-/// How a process ends that was asked to: 128 + the number of the first signal.
+/// How a process ends that was asked to, or works with one that was: 128 + the number of the first signal.
 pub fn exit_code() -> ExitCode {
-    let signal = state().asked_by.unwrap_or(Signal::Interrupt);
-    ExitCode::from(signal.exit_code())
+    let signal = match REQUESTS.stopped_by.load(Ordering::Relaxed) {
+        0 => Signal::Interrupt.number(),
+        signal => signal,
+    };
+    ExitCode::from(exit_code_of(signal))
 }
 
 #[cfg(test)]

@@ -73,6 +73,9 @@ mod memory;
 mod model_get;
 #[path = "cli/monitor.rs"]
 mod monitor;
+#[cfg(target_os = "linux")]
+#[path = "cli/mpirun.rs"]
+mod mpirun;
 #[path = "cli/not_finite.rs"]
 mod not_finite;
 #[path = "cli/odd_numbers.rs"]

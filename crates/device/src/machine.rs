@@ -151,12 +151,16 @@ impl Device {
         &self.cpu
     }
 
-    /// The same as one of several processes that train together.
+    /// The same as one of several processes that train together. What exchanges hold is held from here on, so that forecasts have it.
     ///
     /// # Errors
-    /// If their cards cannot be joined.
+    /// If a process is lost, or their cards cannot be joined.
     pub fn with_group(self, group: Group) -> Result<Device, DeviceError> {
         let gpu = self.gpu.map(|gpu| gpu.with_group(&group)).transpose()?;
+        if gpu.is_none() {
+            let reserved = group.reserve_staging();
+            reserved.map_err(|error| DeviceError::Failed(error.to_string()))?;
+        }
         Ok(Device {
             cpu: self.cpu.with_group(group),
             gpu,

@@ -88,6 +88,7 @@ enum Collective {
     Reduce = 2,
     GatherBytes = 3,
     FromOwners = 4,
+    Reserve = 5,
 }
 
 const HEADER_BYTES: usize = 16;
@@ -132,6 +133,19 @@ impl Bulk {
     /// Of staging in both directions, and of the transport.
     pub fn held_bytes(&self) -> u64 {
         2 * (self.size * self.chunk_bytes) as u64 + self.transport.held_bytes()
+    }
+
+    /// See [`crate::Group::reserve_staging`].
+    pub fn reserve(&mut self, watch: &dyn Watch) -> Result<(), GroupError> {
+        self.begin(Collective::Reserve, self.chunk_bytes, watch)?;
+        // Pages are a process's once they are written.
+        self.outgoing.fill(1.0);
+        self.incoming.fill(1.0);
+        for peer in self.peers() {
+            self.sends[peer] = self.chunk_of(self.rank, self.chunk_bytes);
+            self.receives[peer] = self.chunk_of(peer, self.chunk_bytes);
+        }
+        self.exchange(watch)
     }
 
     /// See [`crate::Group::all_gather`].

@@ -132,6 +132,15 @@ impl Group {
         Ok(())
     }
 
+    /// Takes the memory that bulk data travels through, this group's and its transport's, by a message of full size from each to all:
+    /// whoever measures the process afterwards finds it.
+    pub fn reserve_staging(&self) -> Result<(), GroupError> {
+        match &self.0 {
+            None => Ok(()),
+            Some(group) => group.with_bulk(|bulk, watch| bulk.reserve(watch)),
+        }
+    }
+
     /// Bulk, in place: `parts` is [`Group::size`] equal parts one behind the other, of which each process has filled its own.
     ///
     /// # Panics
@@ -204,7 +213,7 @@ impl Group {
         }
     }
 
-    /// What the group holds once bulk data has travelled, for the forecast.
+    /// What the group holds once bulk data has travelled.
     pub fn staging_bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |group| group.staging_bytes)
     }

@@ -15,6 +15,7 @@ mod confusion;
 mod curves;
 mod evaluations;
 mod page;
+mod processes;
 mod run;
 mod segmentation;
 mod thin;

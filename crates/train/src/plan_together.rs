@@ -12,9 +12,11 @@ use serde_json::Value;
 use crate::checkpoint::{Checkpoint, SplitOfBatch};
 use crate::config::RunConfig;
 use crate::error::TrainError;
+use crate::plan_race::Choosing;
 use crate::prepare::Prepared;
 use crate::processes::{self, name_of, share};
 use crate::resume::first_difference;
+use crate::setup::Setup;
 use crate::task::Task;
 use crate::trainer::data_digest;
 
@@ -216,6 +218,26 @@ pub(crate) fn plan_as_first(
         Ok(first)
     })?;
     Ok(planned.expect("the first process plans"))
+}
+
+impl Setup {
+    /// Plans on the first process; the others take over what it has chosen.
+    pub fn plan_together(
+        &self,
+        device: &Device,
+        host_bytes: u64,
+        choosing: Choosing<'_>,
+    ) -> Result<Plan, TrainError> {
+        let group = device.group();
+        if group.size() == 1 {
+            return self.plan(device, host_bytes, choosing);
+        }
+        let (plan, _) = plan_as_first(group, |taken| {
+            let choosing = taken.map_or(choosing, |taken| Choosing::Taken(taken.choice));
+            Ok((self.plan(device, host_bytes, choosing)?, Vec::new()))
+        })?;
+        Ok(plan)
+    }
 }
 
 #[cfg(test)]

@@ -219,10 +219,7 @@ impl PlannedRun {
                 }
                 let room = *room;
                 let setup = &prepared.setup;
-                let (plan, _) = plan_as_first(&group, |taken| {
-                    let choosing = taken.map_or(choosing, |taken| Choosing::Taken(taken.choice));
-                    Ok((setup.plan(&device, host_bytes, choosing)?, Vec::new()))
-                })?;
+                let plan = setup.plan_together(&device, host_bytes, choosing)?;
                 let left =
                     room.map_or(u64::MAX, |bytes| bytes.saturating_sub(plan.step.host_bytes));
                 feed.keep_decoded(left);

@@ -242,10 +242,9 @@ impl Setup {
         })
     }
 
-    /// The same as the first of so many processes: what is asked of the planner becomes that of one. Returns the samples of the whole
-    /// step.
-    pub fn share_among(&mut self, count: usize) -> Result<usize, TrainError> {
-        self.step.processes = Processes { rank: 0, count };
+    /// The same as one of several processes: what is asked of the planner becomes that of one. Returns the samples of the whole step.
+    pub fn share_among(&mut self, rank: usize, count: usize) -> Result<usize, TrainError> {
+        self.step.processes = Processes { rank, count };
         split_among(count, &mut self.request)
     }
 

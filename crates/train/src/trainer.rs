@@ -26,6 +26,7 @@ use crate::error::TrainError;
 use crate::operations::operations_json;
 use crate::optimizer::{Averaging, StepScalars};
 use crate::planned_run::PlannedRun;
+use crate::processes;
 use crate::progress::Passes;
 use crate::recorder::Promise;
 use crate::report::{EpochReport, Event, LossLine, MemoryUse, Outcome, StepLine};
@@ -266,11 +267,11 @@ impl Trainer {
         while !self.has_ended() {
             if self.state.next == Next::Step {
                 if requests.stop.load(Ordering::Relaxed) {
-                    return self.interrupted(watch);
+                    return self.interrupted(asked, watch);
                 }
                 let line = match self.one_step(&mut epoch_clock, [asked, requests], watch) {
                     Ok(Some(line)) => line,
-                    Ok(None) => return self.interrupted(watch),
+                    Ok(None) => return self.interrupted(asked, watch),
                     Err(error) => return Err(self.failed(error, watch)),
                 };
                 watch(Event::Step(&line));
@@ -294,7 +295,7 @@ impl Trainer {
                         if asked.stop.load(Ordering::Relaxed)
                             || self.planned.device.group().size() > 1 =>
                     {
-                        return self.interrupted(watch);
+                        return self.interrupted(asked, watch);
                     }
                     // Asked to save meanwhile: the evaluation begins again, and is not interrupted for that a second time.
                     Err(Unfinished::Stopped) => {
@@ -563,8 +564,21 @@ impl Trainer {
         patience.is_some_and(|patience| self.state.without_improvement >= patience)
     }
 
-    fn interrupted(&mut self, watch: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, TrainError> {
+    /// Saves; of several processes, all learn which signal has stopped any.
+    fn interrupted(
+        &mut self,
+        asked: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Outcome, TrainError> {
         self.save(watch)?;
+        let group = self.planned.device.group();
+        if group.size() > 1 {
+            let all = processes::share(group, &asked.stopped_by.load(Ordering::Relaxed))?;
+            let first = all.into_iter().find(|&signal| signal != 0);
+            asked
+                .stopped_by
+                .store(first.unwrap_or(0), Ordering::Relaxed);
+        }
         Ok(Outcome::Interrupted {
             step: self.state.step,
             total: self.planned.total_steps(),

@@ -232,6 +232,7 @@ struct BenchJson<'a> {
     job: &'a str,
     micro_batch: usize,
     accum: usize,
+    processes: usize,
     device: &'a str,
     dtype: &'a str,
     recompute: &'a str,
@@ -306,19 +307,27 @@ fn run(bench: Bench) -> Result<ExitCode> {
         Opened::Here(device) => device,
         Opened::Elsewhere(code) => return Ok(code),
     };
-    let setup = Setup::without_data(&config, &device)?;
+    let mut setup = Setup::without_data(&config, &device)?;
     for note in &setup.notes {
         tell(note);
     }
+    // The samples of all processes; each computes its share.
+    let (rank, num_processes) = (device.group().rank(), device.group().size());
+    let samples = setup.share_among(rank, num_processes)?;
     let task = &setup.step.task;
     tell(&task.describe_weights());
-    let samples = setup.request.samples_per_step().map_err(TrainError::from)?;
     let started = Instant::now();
     let mut say = tell;
-    let host_bytes = task.batch_bytes(samples);
-    let plan = setup.plan(&device, host_bytes, Choosing::Measured(&mut say))?;
+    let mut host_bytes = task.batch_bytes(samples);
+    if num_processes > 1 {
+        host_bytes += task.batch_bytes(samples.div_ceil(num_processes));
+    }
+    let plan = setup.plan_together(&device, host_bytes, Choosing::Measured(&mut say))?;
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
-    let batch = setup.step.random_batch(samples, setup.seed);
+    let mut batch = setup.step.random_batch(samples, setup.seed);
+    if num_processes > 1 {
+        batch = batch.part(setup.step.processes.share(samples));
+    }
     let (mut step, chosen) = setup.start(&device, plan, &mut say)?;
     let mut scaler = LossScaler::suiting(setup.step.arithmetic);
     let steps = bench.timing.steps as usize;
@@ -359,6 +368,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
         job: &bench.job,
         micro_batch: chosen.choice.batch_size,
         accum: chosen.choice.gradient_accumulation,
+        processes: num_processes,
         device: device.kind(),
         dtype: chosen.precision,
         recompute: &chosen.choice.recompute.label(),

@@ -2,6 +2,7 @@
 
 pub mod analyze;
 pub mod bench_captions;
+pub mod bench_exchange;
 pub mod bench_loader;
 pub mod bench_retrieval;
 pub mod bench_step;

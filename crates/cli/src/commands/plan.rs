@@ -30,6 +30,7 @@ use crate::screen::{columns, print, print_json, table, tell};
                   holdall plan run.yml --batch-size 8 --json\n  \
                   holdall plan openai/clip-vit-base-patch32 --gpu rtx-4060 --memory 6GiB\n  \
                   holdall plan unet --gpu rtx-4060 --batch-size 1 --gradient-accumulation 4\n  \
+                  holdall plan run.yml --gpu h200 --processes 8 --bandwidth 450GB/s\n  \
                   holdall plan --gpu list"
 )]
 pub struct PlanArguments {
@@ -42,7 +43,8 @@ pub struct PlanArguments {
     /// Plans for a card that is not here, such as rtx-4060, by its published rates; `list` prints every card
     #[arg(long, value_name = "CARD", conflicts_with = "device")]
     pub gpu: Option<String>,
-    /// What each process sends to the others, such as 50GB/s or 400Gbit/s: the step's time with that
+    /// What each process sends a second, such as 50GB/s or 400Gbit/s, as published or as `holdall bench exchange` measures it: the
+    /// step's time with that
     #[arg(long, value_name = "RATE", requires = "processes", value_parser = bandwidth)]
     pub bandwidth: Option<f64>,
     #[command(flatten)]
@@ -79,7 +81,7 @@ impl Among {
         let count = arguments.options.processes.processes.unwrap_or(1);
         let effective_batch = match count {
             1 => setup.request.samples_per_step().map_err(TrainError::from)?,
-            _ => setup.share_among(count)?,
+            _ => setup.share_among(0, count)?,
         };
         Ok(Among {
             effective_batch,
@@ -258,7 +260,9 @@ fn tell_plan(
             exchange["sent_bytes"] = traffic.sent_bytes().into();
             if let Some(rate) = among.bandwidth {
                 exchange["bytes_per_second"] = rate.into();
-                exchange["ms"] = (1e3 * traffic.seconds(rate)).into();
+                let ms = 1e3 * traffic.seconds(rate);
+                exchange["ms"] = ms.into();
+                exchange["step_ms"] = (plan.chosen.step_ms + ms).into();
             }
             report.insert("effective_batch".to_owned(), among.effective_batch.into());
             report.insert("exchange".to_owned(), exchange);

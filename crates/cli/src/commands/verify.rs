@@ -61,7 +61,12 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     if request.batch_size.is_none() && request.gradient_accumulation.is_none() {
         request.effective_batch = request.effective_batch.or(Some(DEFAULT_EFFECTIVE_BATCH));
     }
-    let effective_batch = request.samples_per_step().map_err(TrainError::from)?;
+    let num_processes = device.group().size();
+    let is_of_each = request.effective_batch.is_none()
+        && request.batch_size.is_some()
+        && request.gradient_accumulation.is_some();
+    let effective_batch = request.samples_per_step().map_err(TrainError::from)?
+        * if is_of_each { num_processes } else { 1 };
     let task = &setup.step.task;
     let host_bytes = task.batch_bytes(effective_batch);
     if let Some(budget) = setup.budget_bytes.filter(|&budget| host_bytes > budget) {
@@ -73,7 +78,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         .into());
     }
     // Each process splits its share.
-    let share = effective_batch.div_ceil(device.group().size());
+    let share = effective_batch.div_ceil(num_processes);
     let splits = splits(&arguments, &setup, share);
     let checked = match arguments.plain_accumulation {
         true => task.with_plain_accumulation().ok_or_else(|| {

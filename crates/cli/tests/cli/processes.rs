@@ -1,7 +1,6 @@
 //! `--processes`, and the variables of launchers.
 
-use crate::training::{Home, assert_same_lines, assert_same_model, at_full_size};
-use crate::typed::{DONE, FOUND, holdall, holdall_with, start};
+use crate::typed::{DONE, holdall, holdall_with};
 
 const STEP: &str = "bench clip --small --steps 1 --effective-batch 8";
 
@@ -68,44 +67,4 @@ fn bad_input_is_reported_once() {
         answer.stderr
     );
     answer.refused_with(&["no-such.yml"]);
-}
-
-/// Processes that a process has started, in the order in which it did.
-#[cfg(target_os = "linux")]
-fn children(process: u32) -> Vec<u32> {
-    let path = format!("/proc/{process}/task/{process}/children");
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace()
-        .map(|id| id.parse().unwrap())
-        .collect()
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_process_that_is_killed_is_named_and_the_run_goes_on_as_if_nothing_had_happened() {
-    let home = Home::with_cars(48);
-    let options = "--effective-batch 8 --epochs 6 --lr 1e-3 --set train.save_every=2 --processes 2";
-    let whole = home.trained("whole", options);
-    let mut random = holdall_files::SplitMix64(1);
-    for round in 0..at_full_size(20, 2) {
-        let name = format!("killed-{round}");
-        let run = home.run_named(&name);
-        let mut running = home.start(&name, options);
-        let num_lines = 1 + random.bits() as usize % 12;
-        run.wait_until(&mut running, |run| run.num_lines() >= num_lines);
-        let rank = round % 2;
-        let killed = children(running.id())[rank];
-        let kill = std::process::Command::new("kill")
-            .args(["-KILL", &killed.to_string()])
-            .status();
-        assert!(kill.unwrap().success());
-        let answer = running.answer().exits(FOUND);
-        let named = format!("lost rank {rank} on ");
-        assert!(answer.stderr.contains(&named), "{}", answer.stderr);
-        start(run.resume_words("--processes 2"))
-            .answer()
-            .exits(DONE);
-        assert_same_lines(&run, &whole);
-        assert_same_model(&run, &whole);
-    }
 }

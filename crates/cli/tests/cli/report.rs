@@ -335,6 +335,42 @@ fn a_classification_is_drawn_with_its_classes() {
     assert!(least.starts_with("class 004") && most.starts_with("class 000"));
 }
 
+/// Three processes, resumed from two: who was slow, and what each of the three held.
+#[test]
+fn several_processes_are_shown_with_their_memory_and_the_slowest() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |step: u64, count: usize, slowest: u64| {
+        let bytes: Vec<u64> = (0..count as u64).map(|rank| (rank + 1) << 28).collect();
+        json!({"kind": "step", "step": step, "epoch": 1, "loss": 2.5, "samples": 8, "seconds": 0.5, "waited_for_data": 0.1,
+               "processes": count, "slowest_rank": slowest, "slowest_host": "node-b", "slowest_ratio": 1.5, "process_bytes": bytes})
+    };
+    let lines = (1..=30).map(|step| match step {
+        ..=10 => line(step, 2, 0),
+        _ => line(step, 3, if step % 4 == 0 { 1 } else { 2 }),
+    });
+    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    fs::write(folder.path().join("metrics.jsonl"), text).unwrap();
+    let summary = json!({"steps": 30, "processes": {"hosts": ["node-a", "node-a", "node-b"], "seconds": [4.0, 4.0, 6.0]}});
+    fs::write(folder.path().join("summary.json"), summary.to_string()).unwrap();
+    on("report", folder.path(), "").exits(DONE);
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    for size in ["1600,1200", "400,900"] {
+        let opened = Opened::open(&chromium, &folder.path().join("report.html"), size);
+        opened.is_clean();
+        for words in [
+            "3 processes share every step",
+            "Rank 2 on node-b was the slowest in 75.0% of 20 steps",
+            "the most memory held 768.0 MiB",
+            "<td>2</td><td>node-b</td><td>768.0 MiB</td><td>75.0%</td><td>6",
+            "How much longer the slowest took than the others",
+        ] {
+            assert!(opened.dom.contains(words), "{words}");
+        }
+    }
+}
+
 /// 230 classes on a telephone: the most confused ones first, all that fit on request, and how many do not.
 #[test]
 fn many_classes_are_readable_on_a_narrow_screen() {

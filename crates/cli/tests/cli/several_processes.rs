@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
-use crate::training::{Home, RunFiles, assert_same_model, on};
-use crate::typed::{DONE, FOUND, INTERRUPTED, Running, TERMINATED, holdall_words};
+use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
+use crate::typed::{DONE, FOUND, Running, TERMINATED, holdall_words};
 
 /// Twelve steps in two epochs, the last of each smaller; a checkpoint after every second one.
 const TWELVE_STEPS: &str = "--effective-batch 8 --batch-size 2 --epochs 2 --lr 1e-3 --num-threads 1 \
@@ -33,7 +34,7 @@ fn bits(run: &RunFiles) -> Vec<u64> {
 }
 
 #[track_caller]
-fn assert_close(found: &RunFiles, expected: &RunFiles) {
+pub fn assert_close(found: &RunFiles, expected: &RunFiles) {
     assert_eq!(digests(found), digests(expected));
     for key in ["loss", "contrastive", "label", "gradient_norm"] {
         let [found, expected] = [found, expected].map(|run| run.of_steps(key));
@@ -48,8 +49,8 @@ fn assert_close(found: &RunFiles, expected: &RunFiles) {
     }
 }
 
-/// The processes that a command has started, oldest first.
-fn children(of: &Running) -> Vec<u32> {
+/// The processes that another has started, oldest first.
+pub fn children_of(parent: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else {
@@ -58,8 +59,7 @@ fn children(of: &Running) -> Vec<u32> {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         // Behind the name, which may have anything in it: state, then the parent.
         let behind = stat.rsplit(')').next().unwrap_or_default();
-        let parent = behind.split_whitespace().nth(1);
-        if parent == Some(&of.id().to_string()) {
+        if behind.split_whitespace().nth(1) == Some(&parent.to_string()) {
             found.push(pid);
         }
     }
@@ -67,7 +67,7 @@ fn children(of: &Running) -> Vec<u32> {
     found
 }
 
-fn signal(pid: u32, name: &str) {
+pub fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill")
         .args(["-s", name, &pid.to_string()])
         .status();
@@ -90,7 +90,7 @@ fn signalled(
         }
     };
     run.wait_until(&mut running, |run| run.num_lines() >= lines);
-    let processes = children(&running);
+    let processes = children_of(running.id());
     assert_eq!(processes.len(), count, "{}", running.said());
     signal(processes[rank], name);
     running
@@ -140,15 +140,51 @@ fn a_process_that_is_killed_or_asked_to_stop_ends_all_and_the_run_goes_on() {
     // Another number goes on where it stopped, with the same batches.
     let run = home.run_named("stopped");
     let running = signalled(&home, &run, 2, 3, (1, "TERM"));
-    let answer = running.answer();
-    // Those that no signal has reached say so as if Ctrl-C had.
-    let is_stopped = [INTERRUPTED, TERMINATED].contains(&answer.code);
-    assert!(is_stopped, "{}: {}", answer.code, answer.stderr);
+    let answer = running.answer().exits(TERMINATED);
     assert!(answer.stderr.contains("--resume"), "{}", answer.stderr);
     let answer = holdall_words(run.resume_words("--processes 3")).exits(DONE);
     let changed = "Processes: 3 now, 2 before; the same 8 samples a step, 2 x 2 of them on each";
     assert!(answer.stderr.contains(changed), "{}", answer.stderr);
     assert_close(&run, &whole);
+}
+
+/// Any rank at any moment of training, evaluating and saving: what is left after twenty kills is the run that nobody touched.
+#[test]
+fn a_run_that_is_killed_twenty_times_has_the_same_losses() {
+    const KILLS: usize = 20;
+    const MOST_LINES: usize = 8;
+    let home = Home::with_cars(48);
+    // An epoch is six steps and an evaluation: more lines than the kills can see.
+    let options = "--effective-batch 8 --batch-size 2 --epochs 25 --lr 1e-3 --num-threads 1 --set train.save_every=4 --processes 2";
+    let whole = home.trained("whole", options);
+    assert!(whole.num_lines() > KILLS * MOST_LINES);
+    let run = home.run_named("killed");
+    let mut random = holdall_files::SplitMix64(1);
+    let mut below = |bound: usize| random.bits() as usize % bound;
+    for _ in 0..KILLS {
+        let is_begun = run.file("config.yml").is_file();
+        let mut running = match is_begun {
+            true => crate::typed::start(run.resume_words("--processes 2")),
+            false => home.start("killed", options),
+        };
+        // When this is said, lines beyond the checkpoint are gone.
+        running.until_said(match (is_begun, run.last().is_file()) {
+            (false, _) => "Run folder: ",
+            (true, false) => "beginning at step 0",
+            (true, true) => "Going on after step ",
+        });
+        let lines = run.num_lines() + below(MOST_LINES);
+        run.wait_until(&mut running, |run| run.num_lines() >= lines);
+        std::thread::sleep(Duration::from_millis(below(20) as u64));
+        let rank = below(2);
+        signal(children_of(running.id())[rank], "KILL");
+        let answer = running.answer().exits(FOUND);
+        let lost = format!("lost rank {rank} on ");
+        assert!(answer.stderr.contains(&lost), "{}", answer.stderr);
+    }
+    holdall_words(run.resume_words("--processes 2")).exits(DONE);
+    assert_same_lines(&run, &whole);
+    assert_same_model(&run, &whole);
 }
 
 /// What two processes find of a model is what one finds, to the last digit.

@@ -95,6 +95,17 @@ fn start_with<W: AsRef<OsStr>>(
     spawn(Command::new(program()), variables, words)
 }
 
+/// The same by a launcher, such as `mpirun -n 2`.
+#[cfg(unix)]
+pub fn start_under<W: AsRef<OsStr>>(
+    launcher: &[OsString],
+    words: impl IntoIterator<Item = W>,
+) -> Running {
+    let mut command = Command::new(&launcher[0]);
+    command.args(&launcher[1..]).arg(program());
+    spawn(command, &[], words)
+}
+
 /// The same from a shell that does something first, such as `trap '' HUP`, and then becomes the command.
 pub fn start_after<W: AsRef<OsStr>>(shell: &str, words: impl IntoIterator<Item = W>) -> Running {
     let mut command = Command::new("sh");

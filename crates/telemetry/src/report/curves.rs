@@ -69,6 +69,8 @@ impl StepCurves {
         put("loss_scale", line.loss_scale);
         put("samples_per_s", line.samples_per_s());
         put("waited", line.waited_share());
+        let slowest = line.processes.as_ref().and_then(|each| each.slowest_ratio);
+        put("slowest", slowest.map(|ratio| ratio - 1.0));
         // Training time up to a step: lets runs be compared by the clock.
         put("elapsed", Some(self.totals.seconds));
         for loss in &line.losses {
@@ -101,7 +103,7 @@ impl StepCurves {
 }
 
 /// Curves that jump about from step to step, beside the losses by name.
-const JUMPING: [&str; 3] = ["loss", "samples_per_s", "waited"];
+const JUMPING: [&str; 4] = ["loss", "samples_per_s", "waited", "slowest"];
 
 fn put(curves: &mut Map<String, Value>, key: &str, points: &Points) {
     if points.iter().any(|(_, y)| y.is_some()) {

@@ -80,7 +80,7 @@ function draw() {
   arenas.length = 0;
   matrices.length = 0;
   const main = document.getElementById("main");
-  const sections = [learning(view), classes(view), segmentation(view), captions(view), predictions(view), pace(view), memory(view), operations(view), configuration(view)].filter(Boolean);
+  const sections = [learning(view), classes(view), segmentation(view), captions(view), predictions(view), pace(view), processes(view), memory(view), operations(view), configuration(view)].filter(Boolean);
   const hasCurves = view.runs.some((run) => run.num_steps > 0);
   const many = view.runs.length > 1;
   const held = main.querySelector(":scope > .controls");

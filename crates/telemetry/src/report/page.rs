@@ -7,7 +7,7 @@ use super::run::Run;
 const MARKUP: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// In the order in which they are read.
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: [&str; 11] = [
     include_str!("words.js"),
     include_str!("chart.js"),
     include_str!("arena.js"),
@@ -16,6 +16,7 @@ const SCRIPTS: [&str; 10] = [
     include_str!("segmentation.js"),
     include_str!("captions.js"),
     include_str!("curve.js"),
+    include_str!("processes.js"),
     include_str!("sections.js"),
     include_str!("page.js"),
 ];

@@ -12,6 +12,7 @@ use super::captions::Captions;
 use super::confusion::Confusion;
 use super::curves::{StepCurves, memory_curves, phases, without_pauses};
 use super::evaluations::{Best, MetricCurve, best, metric_curves};
+use super::processes::Processes;
 use super::segmentation::Segmentation;
 use crate::analyze::{AnalyzeOptions, Symptom, analyze_run};
 use crate::memory_log::{self, MemorySample};
@@ -47,6 +48,8 @@ pub struct Run {
     captions: Option<Captions>,
     #[serde(flatten)]
     steps: StepCurves,
+    /// Where several trained.
+    processes: Option<Processes>,
     num_evaluations: usize,
     metrics: Vec<MetricCurve>,
     best: Option<Best>,
@@ -87,10 +90,14 @@ impl Run {
             }
         }
         let mut steps = StepCurves::default();
+        let mut processes = Processes::default();
         let mut evaluations: Vec<EvaluationLine> = Vec::new();
         read_lines(path, METRICS_FILE, &mut notes, |line| {
             match MetricsLine::parse(line)? {
-                MetricsLine::Step(line) => steps.add(&line),
+                MetricsLine::Step(line) => {
+                    steps.add(&line);
+                    line.processes.iter().for_each(|each| processes.add(each));
+                }
                 MetricsLine::Evaluation(line) => evaluations.push(line),
                 MetricsLine::Other => {}
             }
@@ -138,6 +145,7 @@ impl Run {
             segmentation,
             captions,
             steps: steps.thinned(),
+            processes: processes.if_several(),
             num_evaluations: evaluations.len(),
             metrics: metric_curves(&evaluations),
             best: best(summary.as_ref(), best_step, &evaluations),

@@ -189,14 +189,20 @@ fn memory_by_rank(each: &ProcessesOfStep) -> Option<String> {
     })
 }
 
+/// `batch 8`, `batch 8 x 16 = 128`, `batch 4 processes x 8 x 4 = 128`.
 fn plan(run: &RunReading) -> Option<String> {
-    Some(match (run.batch_size?, run.gradient_accumulation) {
-        (batch, None | Some(1)) => format!("batch {batch}"),
-        (batch, Some(times)) => {
-            let all = run.effective_batch.unwrap_or(batch.saturating_mul(times));
-            format!("batch {batch} x {times} = {all}")
-        }
-    })
+    let (batch, times) = (run.batch_size?, run.gradient_accumulation.unwrap_or(1));
+    let each = run.processes.as_ref().map_or(1, |each| each.processes);
+    if times == 1 && each == 1 {
+        return Some(format!("batch {batch}"));
+    }
+    let product = batch.saturating_mul(times).saturating_mul(each);
+    let all = run.effective_batch.unwrap_or(product);
+    let among = match each {
+        1 => String::new(),
+        _ => format!("{each} processes x "),
+    };
+    Some(format!("batch {among}{batch} x {times} = {all}"))
 }
 
 fn how(run: &RunReading) -> Option<String> {
