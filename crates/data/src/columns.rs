@@ -235,7 +235,7 @@ pub(crate) fn clip_by_name(table: &Table) -> Option<&str> {
     Some(table.columns()[column].as_str())
 }
 
-fn video_column(
+pub(crate) fn video_column(
     config: &DataConfig,
     table: &Table,
     notes: &mut Vec<String>,

@@ -129,6 +129,26 @@ fn masks_labels_and_strangers() {
 }
 
 #[test]
+fn clips_are_rows_and_arrays_beside_pictures_are_not() {
+    let clips = tar(&[
+        ("0.avi", b"RIFF"),
+        ("0.txt", b"a ball"),
+        ("0.json", br#"{"video": "elsewhere", "split": "train"}"#),
+        ("1.MP4", b"...."),
+        ("1.txt", b"a cup"),
+    ]);
+    let beside = tar(&[("0.jpg", b"."), ("0.npy", b"."), ("1.npy", b".")]);
+    let folder = folder(&[("a.tar", clips), ("b.tar", beside)]);
+    let (columns, found) = rows(&folder.path().join("a.tar")).unwrap();
+    assert_eq!(columns, ["video", "caption", "split", "__key__"]);
+    assert_eq!(found[0], ["a.tar#0.avi@512+4", "a ball", "train", "0"]);
+    assert!(found[1][0].starts_with("a.tar#1.MP4@"), "{found:?}");
+    let (columns, found) = rows(&folder.path().join("b.tar")).unwrap();
+    assert_eq!(columns, ["image", "video", "__key__"]);
+    assert_eq!(found[0][1], "");
+}
+
+#[test]
 fn shards_called_train_and_val_are_a_split() {
     let files = [
         "train-0.tar",

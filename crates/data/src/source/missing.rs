@@ -98,7 +98,7 @@ fn missing_images(samples: &Samples, media: Media) -> Missing {
         let is_there = match media {
             Media::Pictures => stored_file::stamp(path).is_some(),
             // A clip may be a folder of frames.
-            Media::Clips => path.exists(),
+            Media::Clips => path.exists() || stored_file::stamp(path).is_some(),
         };
         match is_there {
             true => Missing::default(),
