@@ -74,10 +74,7 @@ pub(super) fn check_images(
         path: source.path(),
         row,
         hint: match stored_file::is_url(samples.image(sample)) {
-            true => not_downloaded(
-                source.table.path(),
-                Some(&source.table.columns()[source.columns.image]),
-            ),
+            true => not_downloaded(&source.table, source.columns.image),
             false => hint_on_root(source, &image),
         },
         image: match stored_file::is_url(samples.image(sample)) {
