@@ -422,13 +422,21 @@ fn a_plan_takes_what_training_takes() {
     let answer = on(
         "plan",
         &home.csv(),
-        "--set model=small --memory 600MiB --json",
+        "--model small --epochs 3 --lr 1e-4 --num-workers 1 --memory 600MiB --json",
     )
     .exits(DONE);
     let plan: Value = serde_json::from_str(&answer.stdout).unwrap();
     assert!(plan["chosen"].is_object(), "{}", answer.stdout);
     assert!(
         answer.stderr.contains("Label column: `make`"),
+        "{}",
+        answer.stderr
+    );
+    let answer = on("plan", Path::new("small"), "--model tiny").exits(BAD_INPUT);
+    assert!(
+        answer
+            .stderr
+            .contains("expected a config or data beside --model tiny"),
         "{}",
         answer.stderr
     );
