@@ -205,18 +205,24 @@ impl Records for TextRecords {
         let source = &mut reader.get_mut().inner;
         source.forget_before(self.start);
         let may_be_last = self.end - self.start >= given;
-        if may_be_last
-            && has_open_quote(source.since(self.start))
+        let open = match may_be_last {
+            true => OpenQuote::of(source.since(self.start)),
+            false => OpenQuote::None,
+        };
+        if open != OpenQuote::None
             && source
                 .is_at_end()
                 .map_err(|cause| unreadable(path, cause))?
         {
-            return Err(DataError::invalid(
-                at_row(path, self.line),
-                "a closing quote",
-                "the end of the file",
-                "close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
-            ));
+            if open == OpenQuote::OverLines {
+                return Err(DataError::invalid(
+                    at_row(path, self.line),
+                    "a closing quote",
+                    "the end of the file",
+                    "close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
+                ));
+            }
+            without_last_line_end(record);
         }
         Ok(Some(self.line))
     }
@@ -265,12 +271,40 @@ fn count_lines(bytes: &[u8], length: usize) -> usize {
     (0..counted.len()).filter(|&at| ends_line(at)).count()
 }
 
-/// Whether the last record took in lines that were meant as rows: an odd number of quotes, over more than one line. A
-/// lone quote within a line, as in `5" wheels`, is read as it stands.
-fn has_open_quote(record: &[u8]) -> bool {
-    let quotes = record.iter().filter(|&&byte| byte == b'"').count();
-    let lines = record.trim_ascii_end().contains(&b'\n');
-    lines && !quotes.is_multiple_of(2)
+/// Whether a quote opens in the last record that is not closed: an odd number of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OpenQuote {
+    None,
+    /// A lone quote within a line, as in `5" wheels`, is read as it stands.
+    InLine,
+    /// It took in lines that were meant as rows.
+    OverLines,
+}
+
+impl OpenQuote {
+    fn of(record: &[u8]) -> OpenQuote {
+        let quotes = record.iter().filter(|&&byte| byte == b'"').count();
+        if quotes.is_multiple_of(2) {
+            OpenQuote::None
+        } else if record.trim_ascii_end().contains(&b'\n') {
+            OpenQuote::OverLines
+        } else {
+            OpenQuote::InLine
+        }
+    }
+}
+
+/// The end of the file's last line is not part of its last cell, even where a quote opens in it.
+fn without_last_line_end(record: &mut ByteRecord) {
+    let Some(last) = record
+        .iter()
+        .last()
+        .map(|cell| without_line_ends(cell).to_vec())
+    else {
+        return;
+    };
+    record.truncate(record.len() - 1);
+    record.push_field(&last);
 }
 
 pub(super) fn unreadable(path: &Path, cause: io::Error) -> DataError {
