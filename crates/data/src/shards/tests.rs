@@ -112,7 +112,7 @@ fn masks_labels_and_strangers() {
     let path = folder.path().join("x.tar");
     let (_, notes) = Index::open(&path).unwrap();
     assert!(
-        notes[1].contains("1 of 3 samples have no picture"),
+        notes[1].contains("1 of 3 samples have neither picture nor clip"),
         "{notes:?}"
     );
     assert!(notes[2].contains("end with npy"), "{notes:?}");
