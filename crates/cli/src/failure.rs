@@ -96,9 +96,22 @@ fn group_error(error: &anyhow::Error) -> Option<&GroupError> {
 fn for_who_typed(text: &str, mut typed: impl Iterator<Item = String>) -> String {
     const TAKE_SETS: [&str; 4] = ["train", "plan", "verify", "data"];
     let command = typed.nth(1).unwrap_or_default();
-    let has_config = typed.any(|word| word.ends_with(".yml") || word.ends_with(".yaml"));
+    let words: Vec<String> = typed.collect();
+    let is_config = |word: &String| word.ends_with(".yml") || word.ends_with(".yaml");
+    let has_config = words.iter().any(is_config);
     let hint = text.rsplit_once("\nhint: ").map(|(_, hint)| hint);
     let typed = hint.and_then(holdall_train::config::as_typed);
+    // What was typed at the wrong place keeps its value.
+    let typed = typed.map(|typed| {
+        let set = words.iter().find(|word| {
+            let key = word.split_once('=').map(|(key, _)| key);
+            key.is_some_and(|key| typed.ends_with(&format!("{key}=VALUE")))
+        });
+        match set.and_then(|set| set.split_once('=')) {
+            Some((_, value)) => typed.replace("=VALUE", &format!("={value}")),
+            None => typed,
+        }
+    });
     match typed.filter(|_| TAKE_SETS.contains(&command.as_str()) && !has_config) {
         Some(typed) => format!("{text}; on the command line: {typed}"),
         None => text.to_owned(),
@@ -136,6 +149,14 @@ mod tests {
             for_who_typed(text, words).contains("; on the command line: --set data.image_root=.")
         };
         assert!(say("holdall train photos.csv") && say("holdall data check photos.csv"));
+        let text =
+            "error: --set max_steps=5: unknown key\nhint: `max_steps` belongs under `train:`";
+        let words = ["holdall", "train", "photos.csv", "--set", "max_steps=5"];
+        let said = for_who_typed(text, words.into_iter().map(str::to_owned));
+        assert!(
+            said.ends_with("on the command line: --set train.max_steps=5"),
+            "{said}"
+        );
         assert!(!say("holdall train cars.yml") && !say("holdall predict RUN 1.jpg"));
     }
 }

@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicBool;
 use rayon::ThreadPoolBuilder;
 
 use crate::allowance::Allowance;
+use crate::columns::not_downloaded;
 use crate::config::{DataConfig, Validation};
 use crate::error::DataError;
 use crate::source::targets::Known;
@@ -239,6 +240,10 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
             is_kept: survey.journal.is_kept(),
         });
     };
+    if rows.iter().any(|row| row.look.state == State::Remote) {
+        let Source { table, columns, .. } = &opened.source;
+        (watch.on_note)(&format!("URLs: {}", not_downloaded(table, columns.image)));
+    }
     let (label_of, held) = by_row(&rows, &opened).ok_or_else(|| opened.source.table.changed())?;
     survey.journal.remove();
     let mut group_leaks = Vec::new();

@@ -235,7 +235,7 @@ pub(crate) fn clip_by_name(table: &Table) -> Option<&str> {
     Some(table.columns()[column].as_str())
 }
 
-fn video_column(
+pub(crate) fn video_column(
     config: &DataConfig,
     table: &Table,
     notes: &mut Vec<String>,
@@ -313,7 +313,7 @@ pub(crate) fn image_column(
         None => {
             let url = usual(table, &["url", "image_url", "img_url"]);
             let hint = match url {
-                Some(column) => not_downloaded(table.path(), Some(&table.columns()[column])),
+                Some(column) => not_downloaded(table, column),
                 None => format!(
                     "name the column of image paths: `image: {}`",
                     table.columns()[0]
@@ -349,19 +349,37 @@ fn caption(
 }
 
 /// What to do about pictures that are on the network: the line that fetches them.
-pub(crate) fn not_downloaded(path: &std::path::Path, column: Option<&str>) -> String {
+pub(crate) fn not_downloaded(table: &Table, column: usize) -> String {
+    let path = table.path();
     let format = match path.extension().and_then(|extension| extension.to_str()) {
         Some("parquet") => "parquet",
         Some("jsonl") => "jsonl",
         Some("tsv") => "tsv",
         _ => "csv",
     };
+    let caption = match caption_by_name(table) {
+        Some(caption) => format!(" --caption_col {}", shell_word(caption)),
+        None => String::new(),
+    };
+    let label = match guess_label(table) {
+        Some(label) => format!(" --save_additional_columns '[\"{label}\"]'"),
+        None => String::new(),
+    };
     format!(
         "pictures are not downloaded; `pip install img2dataset`, then `img2dataset --url_list {} --input_format {format} \
-         --url_col {} --caption_col CAPTION --output_format webdataset --output_folder shards`, and train on `shards`",
-        path.display(),
-        column.unwrap_or("URL")
+         --url_col {}{caption}{label} --output_format webdataset --output_folder shards`, and train on `shards`",
+        shell_word(&path.display().to_string()),
+        shell_word(&table.columns()[column])
     )
+}
+
+/// A name as a shell takes it.
+fn shell_word(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
+    match name.chars().all(is_plain) {
+        true => name.to_owned(),
+        false => format!("'{}'", name.replace('\'', "'\\''")),
+    }
 }
 
 fn no_usual_column(table: &Table, key: &str, names: &[&str], hint: &str) -> DataError {

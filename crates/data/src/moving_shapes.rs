@@ -12,7 +12,6 @@
 //!
 //! A clip depends on the seed, its index, the size and the number of frames, never on how many others there are.
 
-mod avi_file;
 mod caption;
 mod folder;
 mod frames;

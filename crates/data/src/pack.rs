@@ -1,10 +1,11 @@
-//! Pictures of a table as WebDataset shards, resized once. A shard holds so many rows of the table, so it depends on no other: whoever stops goes on
+//! Pictures or clips of a table as WebDataset shards, resized once. A shard holds so many rows of the table, so it depends on no other: whoever stops goes on
 //! with the next.
 //!
 //! ```text
 //! OUT/cars-000000.tar      000000000.jpg, 000000000.txt (its caption), 000000000.json (all other columns), 000000000.mask.png
-//! OUT/pack.json            what was asked for, and of each shard its samples, bytes and checksum
-//! OUT/skipped.csv          rows whose picture cannot be read
+//!                          of clips 000000000.avi or .npy: the frames that are seen
+//! OUT/pack.json            what was asked for, and of each shard its samples, bytes, checksum and the rows that it lacks
+//! OUT/skipped.csv          rows whose picture or clip cannot be read
 //! ```
 
 use std::fs::{self, File};
@@ -20,10 +21,11 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::allowance::Allowance;
 use crate::check::{Outcome, Watch};
-use crate::columns::{caption_by_name, image_column, mask_by_name};
+use crate::clips::ClipPacking;
+use crate::columns::{caption_by_name, image_column, mask_by_name, video_column};
 use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::picture::{self, ReadAs, Scratch, SmallerFormat};
+use crate::picture::{self, FrameCoding, ReadAs, Scratch, SmallerFormat, SmallerFrames};
 use crate::shards::tar;
 use crate::stored_file::{self, StoredFile, is_url};
 use crate::table::{Row, Table};
@@ -38,10 +40,10 @@ pub struct PackConfig {
     pub table: PathBuf,
     /// The folder of the shards.
     pub out: PathBuf,
-    /// Pixels that the shorter side has at most; none copies files as they are.
+    /// Pixels that the shorter side has at most; none copies pictures as they are.
     pub size: Option<u32>,
-    /// How resized pictures are written.
-    pub format: SmallerFormat,
+    /// What rows name, and how it is written.
+    pub media: PackedMedia,
     /// Rows of a shard.
     pub rows_per_shard: usize,
     /// Threads; none for one per core.
@@ -50,8 +52,17 @@ pub struct PackConfig {
     pub allowance: Allowance,
 }
 
+/// What is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackedMedia {
+    /// Pictures, and masks where rows name them.
+    Pictures(SmallerFormat),
+    /// Clips: of each the frames that `data.frames` and `data.stride` choose, or all of them.
+    Clips(FrameCoding),
+}
+
 /// A row that is in no shard.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpacked {
     /// Its line.
     pub row: u32,
@@ -72,6 +83,9 @@ pub struct PackedShard {
     pub bytes: u64,
     /// Of all its bytes.
     pub checksum: String,
+    /// Rows that should be in it, and cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<Unpacked>,
 }
 
 /// What was packed.
@@ -89,7 +103,7 @@ pub struct Packed {
     pub kept_shards: usize,
     /// All of them.
     pub shards: Vec<PackedShard>,
-    /// Rows that are in none, of those that were packed now.
+    /// Rows that are in none.
     pub skipped: Vec<Unpacked>,
 }
 
@@ -103,14 +117,24 @@ struct Manifest {
 
 const MANIFEST: &str = "pack.json";
 const VERSION: &str = "pack 1";
-/// Rows per thread that are decoded before they are written.
-const ROWS_PER_THREAD: usize = 16;
+
+impl PackedMedia {
+    /// Rows per thread that are decoded before they are written.
+    fn rows_per_thread(self) -> usize {
+        match self {
+            PackedMedia::Pictures(_) => 16,
+            // A clip may be as large as all those pictures.
+            PackedMedia::Clips(_) => 1,
+        }
+    }
+}
 
 /// Packs a table, or goes on where an earlier start was stopped.
 pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, DataError> {
     let table = Table::open_separated(&config.table, config.data.separator)?;
     let mut notes = table.notes().to_vec();
     let columns = PackColumns::find(config, &table, &mut notes)?;
+    let clips = clip_packing(config)?;
     let (key, num_rows) = key(config, &table)?;
     fs::create_dir_all(&config.out).map_err(|cause| unwritten(&config.out, cause))?;
     let mut manifest = Manifest::open(&config.out, &key)?;
@@ -126,7 +150,6 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
         action: "start threads for it",
         cause: io::Error::other(cause),
     })?;
-    let mut skipped = Vec::new();
     let stem = name_of(&config.table);
     let mut rows = table.rows()?;
     let mut at = 0;
@@ -143,8 +166,9 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
         }
         let name = format!("{stem}-{shard:06}.tar");
         let mut writer = ShardWriter::create(&config.out, &name)?;
-        let batch_rows = ROWS_PER_THREAD * threads.current_num_threads();
+        let batch_rows = config.media.rows_per_thread() * threads.current_num_threads();
         let mut left = in_shard;
+        let mut skipped = Vec::new();
         while left > 0 {
             let mut batch = Vec::new();
             while batch.len() < batch_rows.min(left) {
@@ -156,6 +180,7 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
             let work = Work {
                 config,
                 columns: &columns,
+                clips,
                 stop: watch.stop,
                 on_progress: watch.on_progress,
             };
@@ -177,13 +202,20 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
                 }
             }
         }
-        manifest.shards.push(writer.finish()?);
+        manifest.shards.push(PackedShard {
+            skipped,
+            ..writer.finish()?
+        });
         manifest.write(&config.out)?;
     }
+    let shards = manifest.shards;
+    let skipped: Vec<Unpacked> = shards
+        .iter()
+        .flat_map(|shard| shard.skipped.iter().cloned())
+        .collect();
     if !skipped.is_empty() {
         write_skipped(&config.out, &skipped)?;
     }
-    let shards = manifest.shards;
     Ok(Outcome::Done(Packed {
         out: config.out.clone(),
         rows: num_rows,
@@ -195,13 +227,31 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
     }))
 }
 
+/// How clips are packed; nothing of pictures.
+fn clip_packing(config: &PackConfig) -> Result<Option<ClipPacking>, DataError> {
+    let PackedMedia::Clips(coding) = config.media else {
+        return Ok(None);
+    };
+    let Some(size) = config.size else {
+        return Err(DataError::invalid(
+            config.table.display(),
+            "the size of frames",
+            "none: clips are packed as the frames that are seen of them",
+            "`--size 256` makes their shorter side 256 pixels",
+        ));
+    };
+    let frames = SmallerFrames { size, coding };
+    Ok(Some(ClipPacking::new(&config.data, frames)))
+}
+
 /// A hash of all cells and of what is asked for, and how many rows there are.
 fn key(config: &PackConfig, table: &Table) -> Result<(String, usize), DataError> {
     let mut hasher = Xxh3::new();
     let asked = format!(
-        "{VERSION} {:?} {:?} {} {:?}",
+        "{VERSION} {:?} {:?} {:?} {} {:?}",
         config.size,
-        config.format,
+        config.media,
+        clip_packing(config)?,
         config.rows_per_shard,
         table.columns()
     );
@@ -247,8 +297,13 @@ impl PackColumns {
         notes: &mut Vec<String>,
     ) -> Result<PackColumns, DataError> {
         let data = &config.data;
-        let image = image_column(data, table, notes)?;
+        let is_clips = matches!(config.media, PackedMedia::Clips(_));
+        let image = match is_clips {
+            true => video_column(data, table, notes)?,
+            false => image_column(data, table, notes)?,
+        };
         let mask = match (&data.mask, mask_by_name(table)) {
+            _ if is_clips => None,
             (Some(name), _) => Some(table.column("mask", name)?),
             (None, Some(name)) => Some(table.column("mask", name)?),
             (None, None) => None,
@@ -304,6 +359,7 @@ impl PackColumns {
 struct Work<'a> {
     config: &'a PackConfig,
     columns: &'a PackColumns,
+    clips: Option<ClipPacking>,
     stop: &'a AtomicBool,
     on_progress: &'a (dyn Fn(usize) + Sync),
 }
@@ -333,14 +389,22 @@ impl Work<'_> {
             });
         }
         let path = self.columns.root.join(&sample.image);
+        if let Some(clips) = &self.clips {
+            let (ending, bytes) = clips.smaller_clip(&path, scratch)?;
+            return Ok(vec![(ending.to_owned(), bytes)]);
+        }
+        let format = match self.config.media {
+            PackedMedia::Pictures(format) => format,
+            PackedMedia::Clips(_) => SmallerFormat::default(),
+        };
         let mut files = Vec::new();
         let smaller = match self.config.size {
-            Some(size) => picture::smaller_picture(&path, size, self.config.format, scratch)?,
+            Some(size) => picture::smaller_picture(&path, size, format, scratch)?,
             // What cannot be decoded is of no use in a shard either.
             None => picture::probe(&path, scratch).map(|_| None)?,
         };
         files.push(match smaller {
-            Some(bytes) => (self.config.format.extension().to_owned(), bytes),
+            Some(bytes) => (format.extension().to_owned(), bytes),
             None => (extension(&sample.image), scratch.file().to_vec()),
         });
         if let Some(mask) = &sample.mask {
@@ -363,15 +427,10 @@ impl Work<'_> {
 
 /// What a name ends with; that of a part of a file is that of its member.
 fn extension(name: &str) -> String {
-    let name = match name.rsplit_once('@') {
-        Some((name, numbers)) if numbers.contains('+') => name,
-        _ => name,
-    };
-    let end = name
-        .rsplit_once('.')
-        .map(|(_, end)| end.to_ascii_lowercase());
-    let end = end.filter(|end| crate::folder::is_picture(&format!(".{end}")));
-    end.unwrap_or_else(|| "jpg".to_owned())
+    match stored_file::extension(name) {
+        end if crate::folder::is_picture(&format!(".{end}")) => end,
+        _ => "jpg".to_owned(),
+    }
 }
 
 fn whole_file(path: &Path) -> Result<Vec<u8>, DataError> {
@@ -422,7 +481,7 @@ impl ShardWriter {
     fn member(&mut self, name: &str, bytes: &[u8]) -> Result<(), DataError> {
         const ZEROS: [u8; 512] = [0; 512];
         let header = tar::header(name, bytes.len() as u64).ok_or_else(|| {
-            let cause = io::Error::other("a picture of more than 8 GiB");
+            let cause = io::Error::other("a file of more than 8 GiB");
             unwritten(&self.path, cause)
         })?;
         let padding = &ZEROS[..tar::padding(bytes.len() as u64)];
@@ -453,6 +512,7 @@ impl ShardWriter {
             samples: self.samples,
             bytes: self.checksum.num_bytes(),
             checksum: self.checksum.value().to_string(),
+            skipped: Vec::new(),
         })
     }
 }
@@ -569,8 +629,8 @@ fn unwritten(path: &Path, cause: io::Error) -> DataError {
     }
 }
 
-/// Bytes of all pictures that a table names, as far as they are there.
-pub fn picture_bytes(config: &PackConfig) -> Result<u64, DataError> {
+/// Bytes of all pictures or clips that a table names, as far as they are there.
+pub fn stored_bytes(config: &PackConfig) -> Result<u64, DataError> {
     let table = Table::open_separated(&config.table, config.data.separator)?;
     let columns = PackColumns::find(config, &table, &mut Vec::new())?;
     let mut bytes = 0;
@@ -579,7 +639,20 @@ pub fn picture_bytes(config: &PackConfig) -> Result<u64, DataError> {
         let path = columns
             .root
             .join(row.cell(columns.image).trim().replace('\\', "/"));
-        bytes += stored_file::stamp(&path).map_or(0, |stamp| stamp.num_bytes);
+        bytes += match path.is_dir() {
+            true => folder_bytes(&path),
+            false => stored_file::stamp(&path).map_or(0, |stamp| stamp.num_bytes),
+        };
     }
     Ok(bytes)
+}
+
+/// Bytes of the frames in a folder.
+fn folder_bytes(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = files.filter_map(|file| file.metadata().ok());
+    files
+        .filter(fs::Metadata::is_file)
+        .map(|file| file.len())
+        .sum()
 }

@@ -62,8 +62,9 @@ pub use framing::{Filter, Framing, Resize};
 pub(crate) use header::Cost;
 pub use native::{Native, PixelDepth};
 pub(crate) use native::{NativeCost, ReadAs, decode_native, native_cost, read_native};
-pub use smaller::SmallerFormat;
-pub(crate) use smaller::{smaller_mask, smaller_picture};
+pub(crate) use refused::refused_kind;
+pub use smaller::{FrameCoding, SmallerFormat};
+pub(crate) use smaller::{SmallerFrame, SmallerFrames, smaller_mask, smaller_picture};
 pub use thumbnail::thumbnail;
 
 /// Red, green and blue.

@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -39,8 +40,14 @@ impl<'a> FilePart<'a> {
         })
     }
 
-    fn path(&self) -> &'a Path {
+    /// The file that it is in.
+    pub(crate) fn path(&self) -> &'a Path {
         Path::new(self.file)
+    }
+
+    /// Where it lies in that file.
+    pub(crate) fn bytes(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.num_bytes)
     }
 
     /// Whether a file of this length has it.
@@ -60,6 +67,14 @@ pub(crate) fn part_path(file: &str, member: &str, offset: u64, num_bytes: u64) -
     };
     let member: String = member.chars().map(plain).collect();
     format!("{file}#{member}@{offset}+{num_bytes}")
+}
+
+/// What a name ends with behind its last dot, in small letters; of a part of a file, what its member's name ends with.
+pub(crate) fn extension(name: &str) -> String {
+    let member = FilePart::of(Path::new(name)).and_then(|_| name.rsplit_once('@'));
+    let name = member.map_or(name, |(name, _)| name);
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending);
+    ending.unwrap_or_default().to_ascii_lowercase()
 }
 
 /// A file or a part of one, open for reading, as if it were all there is.
@@ -222,6 +237,14 @@ mod tests {
         fs::write(folder.path().join("a.tar#x@8+3"), b"itself").unwrap();
         let file = StoredFile::open(&folder.path().join("a.tar#x@8+3")).unwrap();
         assert_eq!(file.num_bytes(), 6);
+    }
+
+    #[test]
+    fn a_part_ends_as_its_member_does() {
+        assert_eq!(extension("a.tar#7.AVI@512+9"), "avi");
+        assert_eq!(extension("clips/7.Mp4"), "mp4");
+        assert_eq!(extension("mail@home+9.jpg"), "jpg");
+        assert_eq!(extension("none"), "");
     }
 
     #[test]

@@ -130,11 +130,21 @@ impl From<PrecisionArgument> for Precision {
 impl RunOptions {
     /// The config that `target` names, with these options laid over it.
     pub fn config(&self, target: &str) -> Result<RunConfig> {
+        self.config_and(target, |_| ())
+    }
+
+    /// The same with further options laid over it, before the data is asked what is to be learnt.
+    pub fn config_and(
+        &self,
+        target: &str,
+        lay_over: impl FnOnce(&mut RunConfig),
+    ) -> Result<RunConfig> {
         let path = Path::new(target);
         let is_config = path
             .extension()
             .is_some_and(|extension| extension == "yml" || extension == "yaml");
         let mut config = self.over(is_config.then_some(path))?;
+        lay_over(&mut config);
         let sets_model = |set: &String| set.split('=').next().map(str::trim) == Some("model");
         if !is_config && is_data(path) {
             config.data.train = Some(path.to_owned());

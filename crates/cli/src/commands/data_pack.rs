@@ -1,13 +1,16 @@
-//! `holdall data pack`: pictures of a table as WebDataset shards, resized once.
+//! `holdall data pack`: pictures or clips of a table as WebDataset shards, resized once.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use holdall_data::DataConfig;
+use holdall_data::config::Stride;
 use holdall_data::find::find;
-use holdall_data::pack::{PackConfig, Packed, pack, picture_bytes};
-use holdall_data::picture::SmallerFormat;
+use holdall_data::pack::{PackConfig, Packed, PackedMedia, pack, stored_bytes};
+use holdall_data::picture::{FrameCoding, SmallerFormat};
+use holdall_data::source::{EvidenceKind, evidence};
 use holdall_files::{counted, show_bytes};
 use holdall_train::TrainError;
 use holdall_train::config::{Count, RunConfig};
@@ -23,10 +26,13 @@ use crate::stop;
 #[command(after_help = "Examples:\n  \
                   holdall data pack photos.csv --size 256 --out shards\n  \
                   holdall data pack photos.csv --out shards          # files as they are\n  \
-                  holdall train shards --memory 8GiB\n\n\
+                  holdall train shards --memory 8GiB\n  \
+                  holdall data pack clips.csv --size 256 --frames 16 --out shards\n\n\
                   A shard is a tar: 000000017.jpg, .txt (its caption), .json (all other columns), .mask.png. With --size the shorter side\n\
                   of each picture, and of its mask, becomes that long, as JPEG of quality 95 or lossless WebP; smaller ones are copied as\n\
                   they are. Training then crops from the smaller picture: take --size larger than the model's pictures, 256 for 224.\n\
+                  Of clips, --frames of them are kept, spread over the clip or as data.stride says, as Motion JPEG (000000017.avi) or as\n\
+                  an array without loss (--format npy); without --frames all are. Train on them with the same number of frames.\n\
                   What is stopped goes on when the same command is typed again; shards that are there are compared with their checksums.\n\
                   Of pictures with masks in folders, `holdall data clean FOLDER` writes the list to pack.")]
 pub struct DataPackArguments {
@@ -36,10 +42,13 @@ pub struct DataPackArguments {
     /// The folder of the shards
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
-    /// Pixels that the shorter side of a picture has at most [default: as they are]
+    /// Pixels that the shorter side of a picture or frame has at most [default: as they are]
     #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub size: Option<u32>,
-    /// How resized pictures are written
+    /// Frames that are kept of each clip [default: data.frames of the config, or all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub frames: Option<u32>,
+    /// How resized pictures and frames are written
     #[arg(long, value_name = "FORMAT", default_value = "jpeg")]
     pub format: FormatArgument,
     /// Rows of a shard
@@ -55,12 +64,14 @@ pub struct DataPackArguments {
     pub output: OutputOptions,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FormatArgument {
     /// Quality 95
     Jpeg,
-    /// Without loss, about four times as large
+    /// Pictures without loss, about four times as large
     Webp,
+    /// Clips without loss: arrays, about ten times as large
+    Npy,
 }
 
 pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
@@ -72,40 +83,71 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
     }
     let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
     found.notes.iter().for_each(|note| tell(note));
+    if arguments.frames.is_some() {
+        config.data.frames = arguments.frames;
+    }
+    let media = media(&arguments, &config.data)?;
     let workers = arguments.num_workers.unwrap_or(config.num_workers);
     let config = PackConfig {
         data: config.data,
         table: found.csv,
         out: arguments.out,
         size: arguments.size,
-        format: match arguments.format {
-            FormatArgument::Jpeg => SmallerFormat::Jpeg,
-            FormatArgument::Webp => SmallerFormat::Webp,
-        },
+        media,
         rows_per_shard: arguments.per_shard,
         num_workers: workers.exactly().filter(|number| *number > 0),
         allowance: allowance(config.memory),
     };
-    tell(&what_changes(&config));
+    if let Some(change) = what_changes(&config) {
+        tell(&change);
+    }
     let Some(packed) = watched(|watch| pack(&config, watch))? else {
         return Ok(stop::exit_code());
     };
     match arguments.output.json {
         true => print_json(&packed)?,
-        false => print(&show(&packed, picture_bytes(&config).unwrap_or(0)))?,
+        false => print(&show(&packed, media, stored_bytes(&config).unwrap_or(0)))?,
     }
-    tell(&format!("hint: holdall train {}", packed.out.display()));
+    tell(&format!(
+        "hint: holdall train {}{}",
+        packed.out.display(),
+        frames_option(&config)
+    ));
     Ok(match packed.skipped.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(failure::FOUND),
     })
 }
 
-/// Whether training will see other pixels.
-fn what_changes(config: &PackConfig) -> String {
-    match (config.size, config.format) {
-        (None, _) => "Pictures are copied as they are: training sees the same pixels".to_owned(),
-        (Some(size), format) => {
+/// What rows name, and whether the options are for that.
+fn media(arguments: &DataPackArguments, data: &DataConfig) -> Result<PackedMedia> {
+    let is_clips = match arguments.frames {
+        Some(_) => true,
+        None => evidence(data).is_ok_and(|evidence| evidence.kind == EvidenceKind::Clips),
+    };
+    let refused = |message: &str| Err(TrainError::Config(message.to_owned()).into());
+    match (is_clips, arguments.format) {
+        (true, FormatArgument::Jpeg) => Ok(PackedMedia::Clips(FrameCoding::Jpeg)),
+        (true, FormatArgument::Npy) => Ok(PackedMedia::Clips(FrameCoding::Pixels)),
+        (true, FormatArgument::Webp) => refused(
+            "--format webp: expected jpeg or npy for clips\nhint: `--format npy` loses nothing, `--format jpeg` is about ten times smaller",
+        ),
+        (false, FormatArgument::Jpeg) => Ok(PackedMedia::Pictures(SmallerFormat::Jpeg)),
+        (false, FormatArgument::Webp) => Ok(PackedMedia::Pictures(SmallerFormat::Webp)),
+        (false, FormatArgument::Npy) => refused(
+            "--format npy: expected jpeg or webp for pictures\nhint: `--format webp` loses nothing",
+        ),
+    }
+}
+
+/// Whether training will see other pixels; nothing of clips without a size, which are refused.
+fn what_changes(config: &PackConfig) -> Option<String> {
+    Some(match (config.media, config.size) {
+        (PackedMedia::Clips(_), None) => return None,
+        (PackedMedia::Pictures(_), None) => {
+            "Pictures are copied as they are: training sees the same pixels".to_owned()
+        }
+        (PackedMedia::Pictures(format), Some(size)) => {
             let format = match format {
                 SmallerFormat::Jpeg => "JPEG of quality 95",
                 SmallerFormat::Webp => "lossless WebP",
@@ -115,12 +157,47 @@ fn what_changes(config: &PackConfig) -> String {
                  from those, so it sees other pixels than with the originals"
             )
         }
+        (PackedMedia::Clips(coding), Some(size)) => {
+            let coding = match coding {
+                FrameCoding::Jpeg => "Motion JPEG of quality 95",
+                FrameCoding::Pixels => "arrays without loss",
+            };
+            let frames = match (config.data.frames, config.data.stride) {
+                (None, _) => {
+                    "All frames are kept (`--frames 16` keeps those that a model of 16 frames sees)"
+                        .to_owned()
+                }
+                (Some(frames), Stride::Spread) => {
+                    format!("{frames} frames of each clip are kept, spread over it")
+                }
+                (Some(frames), Stride::Every(stride)) => format!(
+                    "{frames} frames of each clip are kept, at steps of {stride} from its middle; train on them without `stride:`, because no other start is \
+                     left to draw"
+                ),
+            };
+            format!(
+                "{frames}. Their shorter side becomes at most {size} pixels (bicubic, {coding}): training crops from those, so it sees other pixels than \
+                 with the originals"
+            )
+        }
+    })
+}
+
+/// The option that makes training see every kept frame once.
+fn frames_option(config: &PackConfig) -> String {
+    match (config.media, config.data.frames) {
+        (PackedMedia::Clips(_), Some(frames)) => format!(" --set data.frames={frames}"),
+        _ => String::new(),
     }
 }
 
-fn show(packed: &Packed, before_bytes: u64) -> String {
+fn show(packed: &Packed, media: PackedMedia, before_bytes: u64) -> String {
+    let what = match media {
+        PackedMedia::Pictures(_) => "pictures",
+        PackedMedia::Clips(_) => "clips",
+    };
     let mut text = format!(
-        "{}: {} in {}, {} (pictures were {})\n",
+        "{}: {} in {}, {} ({what} were {})\n",
         packed.out.display(),
         counted(packed.samples, "sample"),
         counted(packed.shards.len(), "shard"),

@@ -292,6 +292,9 @@ fn teach(
     if let Some(beside) = beside {
         text.push_str(&format!("{beside}\n"));
     }
+    // The first clip that is held out: a fifth is, at the end.
+    let held_out = arguments.count() - arguments.count() / 5;
+    let clip = format!("clips/{held_out:06}");
     let (contents, loads, picture, yours) = match arguments.task {
         TaskArgument::Clip | TaskArgument::Classify => (
             "curves, memory, predictions",
@@ -308,7 +311,7 @@ fn teach(
         TaskArgument::VideoText => (
             "curves, memory, captions",
             "safetensors and config.json; docs/scripts/video_text.py loads it in PyTorch",
-            "clips/004800",
+            clip.as_str(),
             "clips.csv --task video-text",
         ),
     };

@@ -1,9 +1,11 @@
 //! `holdall plan`: what fits, what it costs, what is chosen and why.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use holdall_data::find::is_data;
 use holdall_device::cuda::cards::{self, CARDS, Card};
 use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies, knee};
 use holdall_train::TrainError;
@@ -21,6 +23,7 @@ use holdall_train::traffic::Traffic;
 use crate::arguments::RunOptions;
 use crate::commands::open_device;
 use crate::commands::plan_chart::{Chart, Point};
+use crate::commands::train::{TrainingOptions, is_yaml};
 use crate::failure;
 use crate::screen::{columns, print, print_json, table, tell};
 
@@ -28,6 +31,7 @@ use crate::screen::{columns, print, print_json, table, tell};
 #[command(
     after_help = "Examples:\n  holdall plan small --effective-batch 128 --memory 400MiB\n  \
                   holdall plan run.yml --batch-size 8 --json\n  \
+                  holdall plan photos.csv --model openai/clip-vit-base-patch32 --memory 6GiB\n  \
                   holdall plan openai/clip-vit-base-patch32 --gpu rtx-4060 --memory 6GiB\n  \
                   holdall plan unet --gpu rtx-4060 --batch-size 1 --gradient-accumulation 4\n  \
                   holdall plan run.yml --gpu h200 --processes 8 --bandwidth 450GB/s\n  \
@@ -47,6 +51,8 @@ pub struct PlanArguments {
     /// step's time with that
     #[arg(long, value_name = "RATE", requires = "processes", value_parser = bandwidth)]
     pub bandwidth: Option<f64>,
+    #[command(flatten)]
+    pub training: TrainingOptions,
     #[command(flatten)]
     pub options: RunOptions,
 }
@@ -103,7 +109,21 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
         })?),
         None => None,
     };
-    let config = arguments.options.config(&arguments.target)?;
+    let target = arguments.target.as_str();
+    if let (Some(model), false) = (
+        &arguments.training.model,
+        is_yaml(target) || is_data(Path::new(target)),
+    ) {
+        return Err(TrainError::Config(format!(
+            "{target}: expected a config or data beside --model {model}, found neither\n\
+             hint: holdall plan {model} plans a model without data"
+        ))
+        .into());
+    }
+    let training = &arguments.training;
+    let config = arguments
+        .options
+        .config_and(target, |config| training.lay_over(config))?;
     if let Some(card) = card {
         return for_card(&arguments, &config, card);
     }

@@ -29,7 +29,7 @@ use crate::screen::{print, print_json, tell};
 use crate::stop;
 use crate::watch::{self, Watcher};
 
-pub use self::arguments::TrainArguments;
+pub use self::arguments::{TrainArguments, TrainingOptions};
 
 pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
     let request = TrainRequest::new(&arguments)?;
@@ -75,7 +75,7 @@ impl TrainRequest {
         if let (false, Some(target)) = (is_config, target) {
             config.data.train = Some(PathBuf::from(target));
         }
-        arguments.lay_over(&mut config);
+        arguments.training.lay_over(&mut config);
         if !is_config {
             notes.extend(tasks::guess_label(&mut config)?);
         }
@@ -99,7 +99,7 @@ impl TrainRequest {
     fn resumed(arguments: &TrainArguments) -> Result<TrainRequest> {
         let target = arguments.target.as_deref().map(Path::new);
         let run = target.filter(|path| path.join("config.yml").is_file());
-        let Some(out) = arguments.out.clone().or(run.map(Path::to_owned)) else {
+        let Some(out) = arguments.training.out.clone().or(run.map(Path::to_owned)) else {
             return Err(TrainError::Config(
                 "--resume: expected the folder of a run, found none named\n\
                  hint: holdall train --resume --out RUN"
@@ -128,7 +128,7 @@ impl TrainRequest {
             Some(path) => arguments.options.over(Some(path))?,
             None => arguments.options.over(Some(&begun_file))?,
         };
-        arguments.lay_over(&mut config);
+        arguments.training.lay_over(&mut config);
         config.out = begun.out.clone();
         let notes = resume::changes(&begun, &config)?;
         Ok(TrainRequest {

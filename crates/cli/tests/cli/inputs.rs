@@ -422,13 +422,21 @@ fn a_plan_takes_what_training_takes() {
     let answer = on(
         "plan",
         &home.csv(),
-        "--set model=small --memory 600MiB --json",
+        "--model small --epochs 3 --lr 1e-4 --num-workers 1 --memory 600MiB --json",
     )
     .exits(DONE);
     let plan: Value = serde_json::from_str(&answer.stdout).unwrap();
     assert!(plan["chosen"].is_object(), "{}", answer.stdout);
     assert!(
         answer.stderr.contains("Label column: `make`"),
+        "{}",
+        answer.stderr
+    );
+    let answer = on("plan", Path::new("small"), "--model tiny").exits(BAD_INPUT);
+    assert!(
+        answer
+            .stderr
+            .contains("expected a config or data beside --model tiny"),
         "{}",
         answer.stderr
     );
@@ -466,6 +474,13 @@ fn urls_and_hints_for_who_has_no_config() {
         checked.stdout.contains("URL, not downloaded"),
         "{}",
         checked.stdout
+    );
+    assert!(
+        checked
+            .stderr
+            .contains("--url_col image --caption_col caption"),
+        "{}",
+        checked.stderr
     );
     fs::create_dir(home.path("lists")).unwrap();
     fs::write(
@@ -548,4 +563,38 @@ fn packed_shards_train_as_the_files_do() {
         &format!("{} --min-size 17", home.path("small").display()),
     )
     .exits(FOUND);
+}
+
+/// What is not decoded is refused by its name, whatever it is called, and the same by every command.
+#[test]
+fn formats_that_are_not_read_are_named_everywhere() {
+    let home = Home::with_cars(24);
+    let run = trained(&home, &home.csv(), "run");
+    let folder = home.csv().parent().unwrap().to_owned();
+    let table = fs::read_to_string(home.csv()).unwrap();
+    let first = table.lines().nth(1).unwrap().split(',').next().unwrap();
+    for (bytes, name) in [
+        (&b"\0\0\0\x1cftypavif"[..], "AVIF"),
+        (b"\0\0\0\x18ftypheic", "HEIC"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+    ] {
+        let odd = folder.join("odd.jpg");
+        fs::write(&odd, [bytes, &[0; 400]].concat()).unwrap();
+        let csv = folder.join("odd.csv");
+        fs::write(&csv, table.replacen(first, "odd.jpg", 1)).unwrap();
+        let answer = on("data", Path::new("check"), &csv.display().to_string()).exits(FOUND);
+        let said = format!("{name} odd.jpg");
+        assert!(
+            answer.stdout.contains("format not read"),
+            "{}",
+            answer.stdout
+        );
+        assert!(answer.stdout.contains(&said), "{}", answer.stdout);
+        let options = "--model small --effective-batch 8 --set data.bad_pictures=fail";
+        let answer = on("train", &csv, options).exits(BAD_INPUT);
+        assert!(answer.stderr.contains(name), "{}", answer.stderr);
+        let picture = format!("{} --labels a,b", odd.display());
+        let answer = on("predict", &run.path, &picture).exits(FOUND);
+        assert!(answer.stderr.contains(name), "{}", answer.stderr);
+    }
 }

@@ -145,7 +145,8 @@ fn a_model_comes_into_the_cache_and_is_found_by_its_name() {
 fn what_was_stopped_goes_on_and_what_is_damaged_is_thrown_away() {
     let Some(hub) = Hub::new() else { return };
     hub.server.shelf.lock().unwrap().cut = Some(("model.safetensors".to_owned(), 1000));
-    hub.get().exits(FOUND);
+    hub.get()
+        .ends_with(FOUND, &["the same command goes on from there"]);
     let part: Vec<String> = names_in(&hub.cache().join("blobs"));
     assert!(
         part.len() == 1 && part[0].ends_with(".incomplete"),

@@ -123,6 +123,11 @@ fn texts_alone_have_features_and_labels_come_from_a_file() {
     predict(&run, &format!("--texts {}", texts.display()))
         .refused_with(&["search where?", "--search"]);
     let options = format!(
+        "--texts {0} --search {0} --sheet found.png",
+        texts.display()
+    );
+    predict(&run, &options).refused_with(&["--sheet found.png", "expected FILE.html"]);
+    let options = format!(
         "--texts {} --features {}",
         texts.display(),
         features.display()

@@ -203,3 +203,70 @@ fn what_makes_no_sense_is_refused() {
         assert!(!out.exists() || fs::read_dir(&out).unwrap().next().is_none());
     }
 }
+
+/// Frames that are packed without loss are those that training sees of the clips: the same losses, scores and captions.
+#[test]
+fn packed_clips_train_as_the_clips_do() {
+    let (home, csv) = with_clips(30);
+    let shards = home.path("shards");
+    let pack = |options: &str| {
+        let line = format!("{} --out {} {options}", csv.display(), shards.display());
+        on("data", Path::new("pack"), &line)
+    };
+    let answer = pack("--frames 2").exits(BAD_INPUT);
+    assert!(answer.stderr.contains("--size 256"), "{}", answer.stderr);
+    let answer = pack("--frames 2 --size 32 --format webp").exits(BAD_INPUT);
+    assert!(answer.stderr.contains("--format npy"), "{}", answer.stderr);
+    let options = "--frames 2 --size 32 --per-shard 8 --format npy";
+    let answer = pack(options).exits(DONE);
+    let said = "30 samples in 4 shards";
+    assert!(answer.stdout.contains(said), "{}", answer.stdout);
+    let said = "2 frames of each clip are kept, spread over it";
+    assert!(answer.stderr.contains(said), "{}", answer.stderr);
+    // What is there is compared, and what is lost is packed again, byte for byte.
+    let shard = shards.join("clips-000003.tar");
+    let before = fs::read(&shard).unwrap();
+    let manifest = shards.join("pack.json");
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    json["shards"].as_array_mut().unwrap().truncate(2);
+    fs::write(&manifest, json.to_string()).unwrap();
+    fs::remove_file(&shard).unwrap();
+    let answer = pack(options).exits(DONE);
+    let said = "2 shards kept, as written";
+    assert!(answer.stdout.contains(said), "{}", answer.stdout);
+    assert_eq!(fs::read(&shard).unwrap(), before);
+    pack("--frames 3 --size 32 --per-shard 8 --format npy").exits(BAD_INPUT);
+
+    on(
+        "data",
+        Path::new("check"),
+        &format!("{} --set data.frames=2", shards.display()),
+    )
+    .exits(DONE);
+    let options = "--epochs 2 --batch-size 4 --lr 1e-3";
+    let expected = trained(&home, &csv, "expected", options);
+    let run = trained(&home, &shards, "packed", options);
+    assert_same_lines(&run, &expected);
+    let scores = |run: &RunFiles| {
+        let scores = on("eval", &run.path, "--json").exits(DONE).json();
+        ["perplexity", "video_to_text", "caption_loss"].map(|key| scores[key].clone())
+    };
+    assert_eq!(scores(&run), scores(&expected));
+    let captions = |run: &RunFiles, clips: &Path| -> Vec<String> {
+        let line = format!("{} --json", clips.display());
+        let answer = on("predict", &run.path, &line).exits(DONE).json();
+        let said = answer["predictions"].as_array().unwrap().iter();
+        said.map(|one| one["caption"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(captions(&run, &shards), captions(&expected, &csv));
+    // A shard that was replaced is noticed.
+    let mut bytes = fs::read(&shard).unwrap();
+    let last = bytes.len() - 2048;
+    bytes[last] ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    let answer = pack("--frames 2 --size 32 --per-shard 8 --format npy").exits(BAD_INPUT);
+    let said = "clips-000003.tar: expected the shard that was written";
+    assert!(answer.stderr.contains(said), "{}", answer.stderr);
+}

@@ -8,6 +8,7 @@ use super::report::{CaptionFacts, Example, Fault, Finding, LabelFacts, Report, R
 use super::row_facts::{Facts, LabelCell};
 use super::{AllFacts, CheckConfig};
 use crate::error::DataError;
+use crate::picture;
 use crate::source::{Media, Source};
 use crate::words::{counted, listed};
 
@@ -91,7 +92,13 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
             csv: sheets[at.0].0.path(),
             row: sheets[at.0].1[at.1].line,
             image: images.get(at).cloned().unwrap_or_default(),
-            detail: detail(kind, *at, all, &groups, (&labels, &spellings)),
+            detail: match kind {
+                Fault::Picture(State::OtherFormat) => {
+                    let image = images.get(at).map_or("", String::as_str);
+                    picture::refused_kind(&sheets[at.0].0.root.join(image))
+                }
+                _ => detail(kind, *at, all, &groups, (&labels, &spellings)),
+            },
         });
         Finding {
             kind,

@@ -9,6 +9,7 @@ use crate::clips::ClipFile;
 use crate::error::DataError;
 use crate::picture::{self, Scratch};
 use crate::source::Media;
+use crate::stored_file;
 
 /// What became of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -113,7 +114,7 @@ impl Look {
             })
         });
         seen.unwrap_or_else(|error| {
-            let num_bytes = path.metadata().map_or(0, |file| file.len());
+            let num_bytes = stored_file::stamp(path).map_or(0, |file| file.num_bytes);
             Look::without_file(State::of(&error, num_bytes as usize))
         })
     }

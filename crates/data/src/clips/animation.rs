@@ -1,7 +1,6 @@
 //! GIF and animated WebP, by the `image` crate. A frame is drawn over the one before, so all up to the last that is wanted are decoded; each wanted
 //! one goes into its row at once, and no other is kept.
 
-use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -16,6 +15,7 @@ use crate::picture::{
     CHANNELS, Cost, Framing, Limits, Scratch, animated_webp_bytes, broken, check_frame_size,
     check_webp, contained, encoded_frame_cost, frame_cost, header_size,
 };
+use crate::stored_file::StoredFile;
 
 /// Pixels of all frames together, as a multiple of what one picture may have: a small file of many large frames would take hours.
 const MOST_PIXELS_IN_ALL: u64 = 64;
@@ -23,7 +23,7 @@ const MOST_PIXELS_IN_ALL: u64 = 64;
 #[derive(Debug)]
 pub(super) struct Animation {
     kind: Kind,
-    file: File,
+    file: StoredFile,
     num_bytes: u64,
     pub(super) num_frames: usize,
     pub(super) size: (u32, u32),
@@ -44,10 +44,10 @@ const HEADER_BYTES: u64 = 4 << 10;
 impl Animation {
     pub(super) fn gif(
         path: &Path,
-        mut file: File,
-        num_bytes: u64,
+        mut file: StoredFile,
         limits: Limits,
     ) -> Result<Animation, DataError> {
+        let num_bytes = file.num_bytes();
         check_file(path, num_bytes, limits)?;
         let failed = |cause| unread(path, cause);
         file.seek(SeekFrom::Start(0)).map_err(failed)?;
@@ -69,10 +69,10 @@ impl Animation {
 
     pub(super) fn webp(
         path: &Path,
-        mut file: File,
-        num_bytes: u64,
+        mut file: StoredFile,
         limits: Limits,
     ) -> Result<Animation, DataError> {
+        let num_bytes = file.num_bytes();
         check_file(path, num_bytes, limits)?;
         let failed = |cause| unread(path, cause);
         file.seek(SeekFrom::Start(0)).map_err(failed)?;
@@ -117,7 +117,7 @@ impl Animation {
                 format_args!("{} frames of {canvas} pixels", self.num_frames),
             ));
         }
-        scratch.claim_frame(path, self.size, self.cost(rows.view.framing))?;
+        scratch.claim_frame(path, self.size, self.cost(rows.framing()))?;
         let buffer = scratch.file_buffer(self.num_bytes as usize);
         let failed = |cause| unread(path, cause);
         self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
@@ -144,9 +144,9 @@ impl Animation {
         scratch.put_file(bytes);
         read?;
         if self.kind == Kind::StillWebp {
-            let cost = encoded_frame_cost(scratch.file(), self.num_bytes, rows.view.framing);
+            let cost = encoded_frame_cost(scratch.file(), self.num_bytes, rows.framing());
             scratch.claim_frame(path, self.size, cost)?;
-            return rows.write(|view, out| view.loaded_into(path, scratch, out));
+            return rows.write_loaded(path, scratch);
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ fn write_frames(
             for (rgb, &[r, g, b, _]) in rgb.iter_mut().zip(rgba) {
                 *rgb = [r, g, b];
             }
-            rows.write(|view, out| view.pixels_into(path, size, scratch, out))?;
+            rows.write_pixels(path, size, scratch)?;
         }
         number += 1;
     }

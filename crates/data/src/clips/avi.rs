@@ -9,7 +9,6 @@
 //!
 //! Chunks are found by walking from one to the next: an index may be missing, and its offsets are counted in two ways.
 
-use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -20,11 +19,12 @@ use crate::error::DataError;
 use crate::picture::{
     Cost, Framing, Limits, Scratch, check_frame_size, encoded_frame_cost, header_size,
 };
+use crate::stored_file::StoredFile;
 
 /// A file of Motion JPEG.
 #[derive(Debug)]
 pub(super) struct Avi {
-    file: File,
+    file: StoredFile,
     /// Where each frame lies, and its length.
     frames: Vec<(u64, u32)>,
     /// As the container says.
@@ -51,10 +51,11 @@ const HEADER_BYTES: u32 = 64 << 10;
 const MOST_CHUNKS: usize = 8 * MOST_FRAMES;
 
 impl Avi {
-    pub(super) fn open(path: &Path, file: File, num_bytes: u64) -> Result<AviContent, DataError> {
+    pub(super) fn open(path: &Path, mut file: StoredFile) -> Result<AviContent, DataError> {
+        let num_bytes = file.num_bytes();
         let mut walk = Walk {
             path,
-            reader: BufReader::with_capacity(4 << 10, &file),
+            reader: BufReader::with_capacity(4 << 10, &mut file),
             num_bytes,
             num_streams: 0,
             num_chunks: 0,
@@ -123,13 +124,13 @@ impl Avi {
             check_frame_size(path, size, limits)?;
             self.check_fields(path, size)?;
             let most_bytes = length as usize + TABLE_BYTES;
-            let cost = encoded_frame_cost(&header, most_bytes as u64, rows.view.framing);
+            let cost = encoded_frame_cost(&header, most_bytes as u64, rows.framing());
             scratch.claim_frame(path, size, cost)?;
             let jpeg = scratch.file_buffer(most_bytes);
             jpeg.truncate(length as usize);
             read_at(&mut self.file, start, jpeg).map_err(failed)?;
             add_huffman_tables(jpeg);
-            rows.write(|view, out| view.loaded_into(path, scratch, out))?;
+            rows.write_loaded(path, scratch)?;
         }
         Ok(())
     }
@@ -148,7 +149,7 @@ impl Avi {
     }
 }
 
-fn read_at(file: &mut File, start: u64, out: &mut [u8]) -> std::io::Result<()> {
+fn read_at(file: &mut StoredFile, start: u64, out: &mut [u8]) -> std::io::Result<()> {
     file.seek(SeekFrom::Start(start))?;
     file.read_exact(out)
 }
@@ -156,7 +157,7 @@ fn read_at(file: &mut File, start: u64, out: &mut [u8]) -> std::io::Result<()> {
 /// A walk over the chunks of a file.
 struct Walk<'a> {
     path: &'a Path,
-    reader: BufReader<&'a File>,
+    reader: BufReader<&'a mut StoredFile>,
     num_bytes: u64,
     num_streams: u32,
     num_chunks: usize,

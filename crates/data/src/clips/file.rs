@@ -1,8 +1,9 @@
 //! A clip, whatever it is stored as. What it is, its first bytes tell, not its name.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
@@ -13,7 +14,10 @@ use super::frame_folder::FrameFolder;
 use super::npy::Npy;
 use super::video::Video;
 use crate::error::DataError;
-use crate::picture::{FrameView, Framing, Limits, PictureCost, Scratch, check_frame_size};
+use crate::picture::{
+    FrameView, Framing, Limits, PictureCost, Scratch, SmallerFrame, SmallerFrames, check_frame_size,
+};
+use crate::stored_file::{self, StoredFile, extension};
 use crate::words::thousands;
 
 /// What names of clips end with that are files and no pictures, in any case.
@@ -29,14 +33,15 @@ pub fn is_clip_name(name: &str) -> bool {
     needs_ffmpeg(name) || CLIP_EXTENSIONS.contains(&extension(name).as_str())
 }
 
+/// Bytes and time of change of a clip that is a file or a part of one; nothing of a folder, or where there is none.
+pub fn size_and_time(path: &Path) -> Option<(u64, Option<SystemTime>)> {
+    let stored = stored_file::stamp(path)?;
+    Some((stored.num_bytes, stored.modified))
+}
+
 /// Whether a name ends as those of files do that only `ffmpeg` reads.
 pub(crate) fn needs_ffmpeg(name: &str) -> bool {
     VIDEO_EXTENSIONS.contains(&extension(name).as_str())
-}
-
-fn extension(name: &str) -> String {
-    let extension = name.rsplit_once('.').map(|(_, extension)| extension);
-    extension.unwrap_or_default().to_ascii_lowercase()
 }
 
 /// A clip that was opened: what it is and how many frames it has is known.
@@ -138,11 +143,36 @@ impl ClipFile {
         scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<(), DataError> {
-        assert!(numbers.is_sorted() && out.len() == numbers.len() * view.frame_bytes());
+        assert!(out.len() == numbers.len() * view.frame_bytes());
+        self.read_into(numbers, FrameOutput::Rows { view, out }, scratch)
+    }
+
+    /// The frames of these ascending numbers, resized and encoded.
+    pub(crate) fn smaller_frames(
+        &mut self,
+        numbers: &[usize],
+        smaller: SmallerFrames,
+        scratch: &mut Scratch,
+    ) -> Result<Vec<SmallerFrame>, DataError> {
+        let mut frames = Vec::with_capacity(numbers.len());
+        let output = FrameOutput::Smaller {
+            smaller,
+            frames: &mut frames,
+        };
+        self.read_into(numbers, output, scratch)?;
+        Ok(frames)
+    }
+
+    fn read_into(
+        &mut self,
+        numbers: &[usize],
+        output: FrameOutput<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), DataError> {
+        assert!(numbers.is_sorted());
         let mut rows = FrameRows {
             numbers,
-            view,
-            out,
+            output,
             next: 0,
         };
         let (path, limits) = (&self.path, self.limits);
@@ -171,19 +201,18 @@ impl ClipFile {
     /// A hash of its bytes, of all frames of a folder.
     pub(crate) fn contents(&self) -> io::Result<u128> {
         let Frames::Folder(folder) = &self.frames else {
-            let (file, _) = holdall_files::open_regular(&self.path)?;
-            return hash(file);
+            return hash(StoredFile::open(&self.path)?);
         };
         let mut all = Vec::new();
         for frame in 0..folder.num_frames() {
-            let (file, _) = holdall_files::open_regular(&folder.frame_path(frame))?;
+            let file = StoredFile::open(&folder.frame_path(frame))?;
             all.extend_from_slice(&hash(file)?.to_le_bytes());
         }
         Ok(xxh3_128(&all))
     }
 }
 
-fn hash(mut file: File) -> io::Result<u128> {
+fn hash(mut file: StoredFile) -> io::Result<u128> {
     let mut hasher = Xxh3::new();
     let mut piece = vec![0; 1 << 16];
     loop {
@@ -203,24 +232,22 @@ impl Frames {
         if fs::metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
             return Ok(Frames::Folder(FrameFolder::open(path)?));
         }
-        let (mut file, metadata) =
-            holdall_files::open_regular(path).map_err(|cause| match cause.kind() {
-                io::ErrorKind::NotFound => DataError::PictureMissing {
-                    path: path.to_owned(),
-                },
-                io::ErrorKind::InvalidInput => DataError::PictureNotAFile {
-                    path: path.to_owned(),
-                    cause: cause.to_string(),
-                },
-                _ => unread(path, cause),
-            })?;
+        let mut file = StoredFile::open(path).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => DataError::PictureMissing {
+                path: path.to_owned(),
+            },
+            io::ErrorKind::InvalidInput => DataError::PictureNotAFile {
+                path: path.to_owned(),
+                cause: cause.to_string(),
+            },
+            _ => unread(path, cause),
+        })?;
         let mut start = Vec::new();
         let read = (&mut file).take(16).read_to_end(&mut start);
         read.map_err(|cause| unread(path, cause))?;
-        let num_bytes = metadata.len();
         match start.as_slice() {
             [b'G', b'I', b'F', b'8', ..] => {
-                Animation::gif(path, file, num_bytes, limits).map(Frames::Animation)
+                Animation::gif(path, file, limits).map(Frames::Animation)
             }
             [
                 b'R',
@@ -236,10 +263,8 @@ impl Frames {
                 b'B',
                 b'P',
                 ..,
-            ] => Animation::webp(path, file, num_bytes, limits).map(Frames::Animation),
-            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => {
-                Npy::open(path, file, num_bytes).map(Frames::Npy)
-            }
+            ] => Animation::webp(path, file, limits).map(Frames::Animation),
+            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Npy::open(path, file).map(Frames::Npy),
             [
                 b'R',
                 b'I',
@@ -254,7 +279,7 @@ impl Frames {
                 b'I',
                 b' ',
                 ..,
-            ] => match Avi::open(path, file, num_bytes)? {
+            ] => match Avi::open(path, file)? {
                 AviContent::MotionJpeg(avi) => Ok(Frames::Avi(avi)),
                 AviContent::OtherCodec => open_video(path).map(Frames::Video),
             },
@@ -321,16 +346,75 @@ pub(super) fn broken_clip(path: &Path, found: impl std::fmt::Display) -> DataErr
     )
 }
 
-/// Where the wanted frames go, in ascending order.
+/// The wanted frames, in ascending order, and where they go.
 pub(super) struct FrameRows<'a> {
     numbers: &'a [usize],
-    pub(super) view: &'a FrameView,
-    out: &'a mut [u8],
+    output: FrameOutput<'a>,
     /// Place of the next one among the wanted.
     next: usize,
 }
 
+/// What frames become.
+enum FrameOutput<'a> {
+    /// Pixels as a model sees them, one frame behind the other.
+    Rows {
+        view: &'a FrameView,
+        out: &'a mut [u8],
+    },
+    /// Frames that are stored again.
+    Smaller {
+        smaller: SmallerFrames,
+        frames: &'a mut Vec<SmallerFrame>,
+    },
+}
+
+/// Where the pixels of a frame are.
+enum FrameAt<'a> {
+    /// In a file of its own.
+    File(&'a Path),
+    /// Encoded, in `Scratch::file`; the path is for messages.
+    Loaded(&'a Path),
+    /// In `Scratch::rgb`, of this size.
+    Pixels(&'a Path, (u32, u32)),
+}
+
 impl FrameRows<'_> {
+    /// What a frame is resized to, by which its cost is counted.
+    pub(super) fn framing(&self) -> Framing {
+        match &self.output {
+            FrameOutput::Rows { view, .. } => view.framing,
+            FrameOutput::Smaller { smaller, .. } => smaller.framing(),
+        }
+    }
+
+    /// Writes the frame that is wanted next, which is a file of its own.
+    pub(super) fn write_file(
+        &mut self,
+        path: &Path,
+        scratch: &mut Scratch,
+    ) -> Result<(), DataError> {
+        self.write(FrameAt::File(path), scratch)
+    }
+
+    /// The same, of a frame whose file is in `Scratch::file`, and whose cost was claimed.
+    pub(super) fn write_loaded(
+        &mut self,
+        path: &Path,
+        scratch: &mut Scratch,
+    ) -> Result<(), DataError> {
+        self.write(FrameAt::Loaded(path), scratch)
+    }
+
+    /// The same, of a frame whose pixels are in `Scratch::rgb`.
+    pub(super) fn write_pixels(
+        &mut self,
+        path: &Path,
+        size: (u32, u32),
+        scratch: &mut Scratch,
+    ) -> Result<(), DataError> {
+        self.write(FrameAt::Pixels(path, size), scratch)
+    }
+
     /// The number of the next frame that is wanted; none when all are there.
     pub(super) fn wanted(&self) -> Option<usize> {
         self.numbers.get(self.next).copied()
@@ -344,16 +428,26 @@ impl FrameRows<'_> {
     }
 
     /// Writes the frame that is wanted next, as often as it is.
-    pub(super) fn write(
-        &mut self,
-        write: impl FnOnce(&FrameView, &mut [u8]) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
+    fn write(&mut self, frame: FrameAt<'_>, scratch: &mut Scratch) -> Result<(), DataError> {
         let Some(number) = self.wanted() else {
             return Ok(());
         };
-        let frame_bytes = self.view.frame_bytes();
-        let start = self.next * frame_bytes;
-        write(self.view, &mut self.out[start..start + frame_bytes])?;
+        match &mut self.output {
+            FrameOutput::Rows { view, out } => {
+                let frame_bytes = view.frame_bytes();
+                let out = &mut out[self.next * frame_bytes..][..frame_bytes];
+                match frame {
+                    FrameAt::File(path) => view.file_into(path, scratch, out)?,
+                    FrameAt::Loaded(path) => view.loaded_into(path, scratch, out)?,
+                    FrameAt::Pixels(path, size) => view.pixels_into(path, size, scratch, out)?,
+                }
+            }
+            FrameOutput::Smaller { smaller, frames } => frames.push(match frame {
+                FrameAt::File(path) => smaller.of_file(path, scratch)?,
+                FrameAt::Loaded(path) => smaller.of_loaded(path, scratch)?,
+                FrameAt::Pixels(path, size) => smaller.of_pixels(path, size, scratch)?,
+            }),
+        }
         self.next += 1;
         while self.wanted() == Some(number) {
             self.repeat();
@@ -368,9 +462,14 @@ impl FrameRows<'_> {
 
     /// Writes the frame before once more in place of the next that is wanted.
     pub(super) fn repeat(&mut self) {
-        let frame_bytes = self.view.frame_bytes();
-        let start = self.next * frame_bytes;
-        self.out.copy_within(start - frame_bytes..start, start);
+        match &mut self.output {
+            FrameOutput::Rows { view, out } => {
+                let frame_bytes = view.frame_bytes();
+                let start = self.next * frame_bytes;
+                out.copy_within(start - frame_bytes..start, start);
+            }
+            FrameOutput::Smaller { frames, .. } => frames.extend_from_within(self.next - 1..),
+        }
         self.next += 1;
     }
 }

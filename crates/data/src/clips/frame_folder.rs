@@ -84,7 +84,7 @@ impl FrameFolder {
     ) -> Result<(), DataError> {
         while let Some(frame) = rows.wanted() {
             let path = self.frame_path(frame);
-            rows.write(|view, out| view.file_into(&path, scratch, out))?;
+            rows.write_file(&path, scratch)?;
         }
         Ok(())
     }

@@ -10,7 +10,6 @@
 //! A box is its size, its name and its contents; a size of 1 has 64 bits behind the name, one of 0 goes to the end. Where anything is not as usual (parts
 //! that come in fragments, boxes in odd places), nothing is returned, and `ffprobe` is asked.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 
@@ -18,7 +17,10 @@ use std::ops::Range;
 const MOST_BOXES: usize = 10_000;
 
 /// Number of frames, width and height.
-pub(super) fn first_video(file: &mut File, num_bytes: u64) -> Option<(usize, (u32, u32))> {
+pub(super) fn first_video<R: Read + Seek>(
+    file: &mut R,
+    num_bytes: u64,
+) -> Option<(usize, (u32, u32))> {
     let mut walk = Walk { file, num_boxes: 0 };
     let movie = walk.find(0..num_bytes, b"moov")?;
     let mut at = movie.start;
@@ -41,12 +43,12 @@ pub(super) fn first_video(file: &mut File, num_bytes: u64) -> Option<(usize, (u3
     None
 }
 
-struct Walk<'a> {
-    file: &'a mut File,
+struct Walk<'a, R> {
+    file: &'a mut R,
     num_boxes: usize,
 }
 
-impl Walk<'_> {
+impl<R: Read + Seek> Walk<'_, R> {
     fn sample_tables(&mut self, tables: Range<u64>) -> Option<(usize, (u32, u32))> {
         let sizes = self.find(tables.clone(), b"stsz")?;
         let count = u32::from_be_bytes(self.bytes::<4>(sizes.start + 8)?);

@@ -5,17 +5,17 @@
 //! values, the last index fastest
 //! ```
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::file::{FrameRows, broken_clip, cut_short, unread};
 use crate::error::DataError;
 use crate::picture::{CHANNELS, Cost, Framing, Limits, Scratch, check_frame_size, frame_cost};
+use crate::stored_file::StoredFile;
 
 #[derive(Debug)]
 pub(super) struct Npy {
-    file: File,
+    file: StoredFile,
     /// Where the values begin.
     start: u64,
     pub(super) num_frames: usize,
@@ -28,7 +28,8 @@ pub(super) struct Npy {
 const MOST_HEADER_BYTES: u64 = 64 << 10;
 
 impl Npy {
-    pub(super) fn open(path: &Path, mut file: File, num_bytes: u64) -> Result<Npy, DataError> {
+    pub(super) fn open(path: &Path, mut file: StoredFile) -> Result<Npy, DataError> {
+        let num_bytes = file.num_bytes();
         let failed = |cause| unread(path, cause);
         file.seek(SeekFrom::Start(6)).map_err(failed)?;
         let mut fixed = [0; 6];
@@ -86,7 +87,7 @@ impl Npy {
         scratch: &mut Scratch,
     ) -> Result<(), DataError> {
         check_frame_size(path, self.size, limits)?;
-        scratch.claim_frame(path, self.size, self.cost(rows.view.framing))?;
+        scratch.claim_frame(path, self.size, self.cost(rows.framing()))?;
         let failed = |cause| unread(path, cause);
         let frame_bytes = self.frame_bytes();
         let num_pixels = self.size.0 as usize * self.size.1 as usize;
@@ -103,7 +104,7 @@ impl Npy {
                     pixels[pixel * CHANNELS..][..CHANNELS].fill(grey);
                 }
             }
-            rows.write(|view, out| view.pixels_into(path, self.size, scratch, out))?;
+            rows.write_pixels(path, self.size, scratch)?;
         }
         Ok(())
     }

@@ -11,9 +11,12 @@ use crate::config::{Augment, ClipStart, DataConfig, Decode, ShortClips, Stride, 
 use crate::error::DataError;
 use crate::loader::{Course, Loaded, Loader, RowFormat, Share, View, Workers};
 use crate::moving_shapes::{self, ClipFormat, MovingShapesConfig};
-use crate::picture::{CHANNELS, FrameView, Framing, Limits, Occasion, Scratch};
+use crate::picture::{
+    CHANNELS, FrameCoding, FrameView, Framing, Limits, Occasion, Scratch, SmallerFrames,
+};
 use crate::samples::{Samples, SamplesBuilder};
 use crate::source::{Captions, read_clips};
+use crate::stored_file::part_path;
 
 const SIZE: u32 = 16;
 
@@ -446,4 +449,91 @@ fn a_gif_of_many_large_frames_is_refused() {
     assert_eq!(clip.num_frames(), 140);
     let error = read(&mut clip).unwrap_err().to_string();
     assert!(error.contains("140 frames of 960 pixels"), "{error}");
+}
+
+/// What is packed of a clip, as a part of a larger file.
+fn packed(clip: &Path, frames: Option<u32>, size: u32, coding: FrameCoding) -> (TempDir, PathBuf) {
+    let data = DataConfig {
+        frames,
+        ..DataConfig::default()
+    };
+    let packing = ClipPacking::new(&data, SmallerFrames { size, coding });
+    let (ending, bytes) = packing.smaller_clip(clip, &mut Scratch::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = [&[9; 700][..], &bytes, &[9; 300]].concat();
+    fs::write(folder.path().join("a.tar"), file).unwrap();
+    let member = format!("7.{ending}");
+    let part = folder
+        .path()
+        .join(part_path("a.tar", &member, 700, bytes.len() as u64));
+    (folder, part)
+}
+
+/// Which frames of a clip training sees, as pixels.
+fn seen(clip: &Path, frames: usize) -> Vec<u8> {
+    let choice = sampling::FrameChoice {
+        frames,
+        stride: Stride::Spread,
+        start: ClipStart::Random,
+        padding: ShortClips::Repeat,
+    };
+    let num_frames = ClipFile::open(clip).unwrap().num_frames();
+    frames_of(clip, &choice.of(num_frames, None, 0)).unwrap()
+}
+
+#[test]
+fn a_packed_clip_shows_the_frames_that_are_seen_of_it() {
+    for format in [
+        ClipFormat::Frames,
+        ClipFormat::Avi,
+        ClipFormat::Gif,
+        ClipFormat::Npy,
+    ] {
+        let (folder, _) = sample_set(1, 11, format);
+        let clip = fs::read_dir(folder.path().join("clips")).unwrap();
+        let clip = clip.last().unwrap().unwrap().path();
+        // Fewer than there are, all, and more.
+        for frames in [1, 4, 11, 16] {
+            let (_folder, part) = packed(&clip, Some(frames), 32, FrameCoding::Pixels);
+            let num_frames = ClipFile::open(&part).unwrap().num_frames();
+            assert_eq!(num_frames, frames.min(11) as usize);
+            let frames = frames as usize;
+            assert_eq!(
+                seen(&part, frames),
+                seen(&clip, frames),
+                "{format:?}, {frames}"
+            );
+        }
+        let (_folder, part) = packed(&clip, None, 32, FrameCoding::Jpeg);
+        assert_eq!(ClipFile::open(&part).unwrap().num_frames(), 11);
+        let (found, expected) = (seen(&part, 11), seen(&clip, 11));
+        let apart = found.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b));
+        let mean = apart.map(f64::from).sum::<f64>() / found.len() as f64;
+        assert!(mean < 2.0, "{format:?}: {mean}");
+    }
+}
+
+#[test]
+fn packed_frames_are_as_small_as_asked() {
+    let framing = Framing::clip(SIZE);
+    for coding in [FrameCoding::Jpeg, FrameCoding::Pixels] {
+        let (_folder, part) = packed(&fixture("whole.gif"), Some(3), 10, coding);
+        let cost = ClipFile::open(&part).unwrap().cost(framing).unwrap();
+        assert_eq!(cost.width.min(cost.height), 10);
+    }
+}
+
+/// A video within a shard is read where it lies, too.
+#[test]
+fn a_video_in_a_shard_is_read_by_ffmpeg() {
+    if !has_ffmpeg() {
+        return;
+    }
+    let bytes = fs::read(fixture("video.mp4")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = [&[0; 512][..], &bytes, &[7; 4096]].concat();
+    fs::write(folder.path().join("a b,c.tar"), file).unwrap();
+    let part = part_path("a b,c.tar", "7.mp4", 512, bytes.len() as u64);
+    let part = folder.path().join(part);
+    assert_eq!(seen(&part, 3), seen(&fixture("video.mp4"), 3));
 }

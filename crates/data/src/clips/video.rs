@@ -18,6 +18,7 @@ use super::file::{FrameRows, broken_clip};
 use super::mp4_boxes::first_video;
 use crate::error::DataError;
 use crate::picture::{CHANNELS, Cost, Framing, Limits, Scratch, check_frame_size, frame_cost};
+use crate::stored_file::{self, FilePart, StoredFile};
 
 const FFMPEG: &str = "ffmpeg";
 const FFPROBE: &str = "ffprobe";
@@ -74,7 +75,7 @@ impl Video {
         scratch: &mut Scratch,
     ) -> Result<(), DataError> {
         check_frame_size(path, self.size, limits)?;
-        scratch.claim_frame(path, self.size, self.cost(rows.view.framing))?;
+        scratch.claim_frame(path, self.size, self.cost(rows.framing()))?;
         let wanted = rows.all_wanted();
         let mut process = Process::start(path, FFMPEG, &decode_arguments(path, &wanted))?;
         for _ in &wanted {
@@ -82,13 +83,13 @@ impl Video {
                 break;
             };
             // A video that is turned, or changes its size, is within the limits too.
-            let mut cost = self.cost(rows.view.framing);
+            let mut cost = self.cost(rows.framing());
             cost.pixels = cost.pixels.max(u64::from(size.0) * u64::from(size.1) * 3);
             scratch.claim_frame(path, size, cost)?;
             let pixels = scratch.pixel_buffer(size.0 as usize * size.1 as usize * CHANNELS);
             let read = process.output.read_exact(pixels);
             read.map_err(|cause| super::file::unread(path, cause))?;
-            rows.write(|view, out| view.pixels_into(path, size, scratch, out))?;
+            rows.write_pixels(path, size, scratch)?;
         }
         let complaint = process.end();
         if !rows.has_any() {
@@ -103,10 +104,10 @@ impl Video {
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
-    let file = path.metadata().ok()?;
+    let file = stored_file::stamp(path)?;
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);
-    Some((hasher.finish(), file.len(), file.modified().ok()))
+    Some((hasher.finish(), file.num_bytes, file.modified))
 }
 
 /// `ffmpeg` where it is installed, or what to install.
@@ -120,10 +121,22 @@ pub(crate) fn find_ffmpeg(path: &Path) -> Result<(), DataError> {
     Ok(())
 }
 
+/// What may be opened: files, and parts of them.
+const PROTOCOLS: &str = "file,subfile";
+
 /// With its protocol in front, no name is taken for an option or for another protocol.
 fn file_argument(path: &Path) -> std::ffi::OsString {
-    let mut name = std::ffi::OsString::from("file:");
-    name.push(path);
+    let mut name = std::ffi::OsString::new();
+    let part = FilePart::of(path).filter(|_| !path.exists());
+    if let Some(part) = &part {
+        let bytes = part.bytes();
+        name.push(format!(
+            "subfile,,start,{},end,{},,:",
+            bytes.start, bytes.end
+        ));
+    }
+    name.push("file:");
+    name.push(part.map_or(path, |part| part.path()));
     name
 }
 
@@ -135,7 +148,7 @@ fn decode_arguments(path: &Path, wanted: &[usize]) -> Vec<std::ffi::OsString> {
     let chosen: Vec<String> = wanted.iter().map(|n| format!("eq(n\\,{n})")).collect();
     // At an even pace: what follows would repeat and drop frames to get one.
     let filters = format!("select={},setpts=N/(25*TB)", chosen.join("+"));
-    let mut all = arguments(&["-v", "error", "-nostdin", "-protocol_whitelist", "file"]);
+    let mut all = arguments(&["-v", "error", "-nostdin", "-protocol_whitelist", PROTOCOLS]);
     // One thread: workers read several clips at once.
     all.extend(arguments(&["-threads", "1", "-i"]));
     all.push(file_argument(path));
@@ -196,14 +209,17 @@ struct ProbeStream {
 }
 
 fn look_at(path: &Path) -> Result<Video, DataError> {
-    let opened = holdall_files::open_regular(path).ok();
-    let found = opened.and_then(|(mut file, metadata)| first_video(&mut file, metadata.len()));
+    let opened = StoredFile::open(path).ok();
+    let found = opened.and_then(|mut file| {
+        let num_bytes = file.num_bytes();
+        first_video(&mut file, num_bytes)
+    });
     if let Some((num_frames, size)) = found {
         return Ok(Video { num_frames, size });
     }
     // Most containers say how many frames they have; of others all packets are counted.
     for counting in [&[][..], &["-count_packets"]] {
-        let mut all = arguments(&["-v", "error", "-protocol_whitelist", "file"]);
+        let mut all = arguments(&["-v", "error", "-protocol_whitelist", PROTOCOLS]);
         all.extend(arguments(counting));
         all.extend(arguments(&["-select_streams", "v:0", "-show_entries"]));
         all.extend(arguments(&[

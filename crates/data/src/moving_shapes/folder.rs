@@ -15,8 +15,8 @@ use image::codecs::jpeg::JpegEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use rayon::prelude::*;
 
-use super::avi_file::avi;
 use super::{MAX_SIZE, MIN_SIZE, MovingShapesConfig, describe, draw};
+use crate::clips::{avi, npy};
 
 const LABELS: &str = "clips.csv";
 const CLIPS: &str = "clips";
@@ -144,8 +144,8 @@ fn write_clip(
             Ok(())
         }
         ClipFormat::Gif => replace_file(path, &gif(&frames, size)?),
-        ClipFormat::Avi => replace_file(path, &avi(&jpegs()?, size)),
-        ClipFormat::Npy => replace_file(path, &npy(&frames, size)),
+        ClipFormat::Avi => replace_file(path, &avi(&jpegs()?, (size, size))),
+        ClipFormat::Npy => replace_file(path, &npy(&frames, (size, size))),
     }
 }
 
@@ -166,23 +166,6 @@ fn gif(frames: &[Vec<u8>], size: u32) -> Result<Vec<u8>, MovingShapesError> {
         }
     }
     Ok(bytes)
-}
-
-/// As `numpy.save` writes it: a header that ends at a multiple of 64 bytes.
-fn npy(frames: &[Vec<u8>], size: u32) -> Vec<u8> {
-    let mut header = format!(
-        "{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {size}, {size}, 3), }}",
-        frames.len()
-    );
-    const PREFIX_BYTES: usize = 10;
-    let end = (PREFIX_BYTES + header.len() + 1).next_multiple_of(64);
-    header += &" ".repeat(end - PREFIX_BYTES - header.len() - 1);
-    header.push('\n');
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((header.len() as u16).to_le_bytes());
-    bytes.extend(header.as_bytes());
-    frames.iter().for_each(|frame| bytes.extend(frame));
-    bytes
 }
 
 fn refuse_others(labels: &Path, rows: &[u8]) -> Result<(), MovingShapesError> {

@@ -322,6 +322,14 @@ fn jpeg(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         }
         match marker {
             0xff => at += 1,
+            // No marker: decoders look for the next one.
+            0x00 => {
+                at += 2;
+                num_stray += 2;
+                if num_stray > MOST_STRAY {
+                    return None;
+                }
+            }
             0x01 | 0xd0..=0xd8 => at += 2,
             0xd9 | 0xda => break,
             _ => {

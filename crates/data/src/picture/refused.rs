@@ -1,7 +1,11 @@
 //! Kinds of pictures that are not read, by their names: a user who reads "a HEIC" knows what to do, one who reads "invalid
 //! signature" does not. Only beginnings and headers are looked at.
 
+use std::io::Read;
+use std::path::Path;
+
 use super::tiff::{self, TiffTags};
+use crate::stored_file::StoredFile;
 
 /// What a file is, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,19 @@ const FORMATS: &[(usize, &[u8], &str, &str)] = &[
     (0, b"II+\0", "a BigTIFF", "save it as TIFF or PNG"),
     (0, b"MM\0+", "a BigTIFF", "save it as TIFF or PNG"),
 ];
+
+/// Bytes from the beginning that tell what a file is, whatever EXIF holds before its frame.
+const BEGINNING_BYTES: u64 = 1 << 20;
+
+/// What a file is called that is not read, without its article: `AVIF`.
+pub(crate) fn refused_kind(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = StoredFile::open(path).ok()?;
+    file.take(BEGINNING_BYTES).read_to_end(&mut bytes).ok()?;
+    let found = refused(&bytes)?.found;
+    let name = found.strip_prefix("an ").or(found.strip_prefix("a "));
+    Some(name.unwrap_or(found).to_owned())
+}
 
 /// The kind of a file that is not read, if it is one.
 pub(super) fn refused(bytes: &[u8]) -> Option<Refusal> {

@@ -58,6 +58,17 @@ pub(crate) fn smaller_picture(
     if width.min(height) <= size {
         return Ok(None);
     }
+    let (pixels, new_size) = smaller_pixels(path, (width, height), size, scratch)?;
+    encoded(path, &pixels, new_size, format).map(Some)
+}
+
+/// Pixels that are in `Scratch::rgb`, resized so that the shorter side is `size`, and the size that they have then.
+fn smaller_pixels(
+    path: &Path,
+    (width, height): (u32, u32),
+    size: u32,
+    scratch: &mut Scratch,
+) -> Result<(Vec<u8>, (u32, u32)), DataError> {
     let (new_width, new_height) = smaller_size((width, height), size);
     let filter = Filter::Bicubic
         .convolution()
@@ -85,17 +96,100 @@ pub(crate) fn smaller_picture(
         window(new_width, height),
         (&mut pixels, new_width, new_height),
     )?;
+    Ok((pixels, (new_width, new_height)))
+}
+
+/// Pixels as a file.
+fn encoded(
+    path: &Path,
+    pixels: &[u8],
+    (width, height): (u32, u32),
+    format: SmallerFormat,
+) -> Result<Vec<u8>, DataError> {
     let mut bytes = Vec::new();
-    let (size, color) = ((new_width, new_height), ExtendedColorType::Rgb8);
+    let color = ExtendedColorType::Rgb8;
     let written = match format {
         SmallerFormat::Jpeg => JpegEncoder::new_with_quality(&mut bytes, QUALITY)
-            .write_image(&pixels, size.0, size.1, color),
+            .write_image(pixels, width, height, color),
         SmallerFormat::Webp => {
-            WebPEncoder::new_lossless(&mut bytes).write_image(&pixels, size.0, size.1, color)
+            WebPEncoder::new_lossless(&mut bytes).write_image(pixels, width, height, color)
         }
     };
     written.map_err(|cause| DataError::broken_picture(path, cause))?;
-    Ok(Some(bytes))
+    Ok(bytes)
+}
+
+/// How frames of a clip are stored again: the shorter side has `size` pixels at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SmallerFrames {
+    pub(crate) size: u32,
+    pub(crate) coding: FrameCoding,
+}
+
+/// What a frame is stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameCoding {
+    /// JPEG of quality 95, colours at full resolution.
+    Jpeg,
+    /// Its pixels, as they are.
+    Pixels,
+}
+
+/// A frame that is stored again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SmallerFrame {
+    pub(crate) size: (u32, u32),
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl SmallerFrames {
+    /// What costs are counted by.
+    pub(crate) fn framing(&self) -> Framing {
+        Framing::clip(self.size)
+    }
+
+    /// A frame that is a file of its own.
+    pub(crate) fn of_file(
+        &self,
+        path: &Path,
+        scratch: &mut Scratch,
+    ) -> Result<SmallerFrame, DataError> {
+        let size = decode::decode(path, Some(self.framing()), scratch)?;
+        self.of_pixels(path, size, scratch)
+    }
+
+    /// A frame whose file is in `Scratch::file`, and whose cost was claimed; `path` is for messages.
+    pub(crate) fn of_loaded(
+        &self,
+        path: &Path,
+        scratch: &mut Scratch,
+    ) -> Result<SmallerFrame, DataError> {
+        let file = std::mem::take(&mut scratch.file);
+        let decoded = decode::decode_bytes(path, &file, scratch);
+        scratch.file = file;
+        self.of_pixels(path, decoded?, scratch)
+    }
+
+    /// A frame whose pixels are in `Scratch::rgb`.
+    pub(crate) fn of_pixels(
+        &self,
+        path: &Path,
+        size: (u32, u32),
+        scratch: &mut Scratch,
+    ) -> Result<SmallerFrame, DataError> {
+        let (pixels, size) = match size.0.min(size.1) > self.size {
+            true => smaller_pixels(path, size, self.size, scratch)?,
+            false => {
+                let num_bytes = size.0 as usize * size.1 as usize * CHANNELS;
+                (scratch.rgb[..num_bytes].to_vec(), size)
+            }
+        };
+        let bytes = match self.coding {
+            FrameCoding::Jpeg => encoded(path, &pixels, size, SmallerFormat::Jpeg)?,
+            FrameCoding::Pixels => pixels,
+        };
+        Ok(SmallerFrame { size, bytes })
+    }
 }
 
 /// The bytes of a mask, as PNG, resized as its picture is: the value under the middle of each pixel. Nothing where it stays as it is.

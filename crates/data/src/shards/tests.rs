@@ -112,7 +112,7 @@ fn masks_labels_and_strangers() {
     let path = folder.path().join("x.tar");
     let (_, notes) = Index::open(&path).unwrap();
     assert!(
-        notes[1].contains("1 of 3 samples have no picture"),
+        notes[1].contains("1 of 3 samples have neither picture nor clip"),
         "{notes:?}"
     );
     assert!(notes[2].contains("end with npy"), "{notes:?}");
@@ -126,6 +126,26 @@ fn masks_labels_and_strangers() {
     assert_eq!(rows[0][2..], ["3", "a/1"]);
     assert_eq!(rows[1][1..], ["", "", "a/2"]);
     assert_eq!(rows[2], ["", "", "4", "3"]);
+}
+
+#[test]
+fn clips_are_rows_and_arrays_beside_pictures_are_not() {
+    let clips = tar(&[
+        ("0.avi", b"RIFF"),
+        ("0.txt", b"a ball"),
+        ("0.json", br#"{"video": "elsewhere", "split": "train"}"#),
+        ("1.MP4", b"...."),
+        ("1.txt", b"a cup"),
+    ]);
+    let beside = tar(&[("0.jpg", b"."), ("0.npy", b"."), ("1.npy", b".")]);
+    let folder = folder(&[("a.tar", clips), ("b.tar", beside)]);
+    let (columns, found) = rows(&folder.path().join("a.tar")).unwrap();
+    assert_eq!(columns, ["video", "caption", "split", "__key__"]);
+    assert_eq!(found[0], ["a.tar#0.avi@512+4", "a ball", "train", "0"]);
+    assert!(found[1][0].starts_with("a.tar#1.MP4@"), "{found:?}");
+    let (columns, found) = rows(&folder.path().join("b.tar")).unwrap();
+    assert_eq!(columns, ["image", "video", "__key__"]);
+    assert_eq!(found[0][1], "");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! ```text
 //! 000017.jpg        a picture          -> column `image`
 //! 000017.mask.png   a picture by name  -> column `mask`
+//! 000017.avi        a clip             -> column `video`
 //! 000017.txt        a caption          -> column `caption`
 //! 000017.cls        a label            -> column `label`
 //! 000017.json       anything else      -> a column per key
@@ -12,6 +13,7 @@ use std::io::Write;
 
 use super::tar::{Member, Members};
 use super::{Listed, Shard, split_cell};
+use crate::clips::is_clip_name;
 use crate::error::DataError;
 use crate::folder::is_picture;
 use crate::stored_file::part_path;
@@ -23,6 +25,7 @@ const MOST_TEXT_BYTES: u64 = 4 << 20;
 /// More keys than any table has.
 const MOST_COLUMNS: usize = 4096;
 const IMAGE: &str = "image";
+const VIDEO: &str = "video";
 const KEY: &str = "__key__";
 
 /// Cells by column.
@@ -30,14 +33,14 @@ type Cells = Vec<(String, String)>;
 
 /// Writes a row per sample.
 pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, DataError> {
-    let mut columns = vec![IMAGE.to_owned()];
+    let mut columns: Vec<String> = Vec::new();
     let mut others: Vec<String> = Vec::new();
     let mut num_samples = 0;
     let mut num_without = 0;
     for shard in shards {
         each_sample(shard, &mut others, |cells| {
             num_samples += 1;
-            num_without += usize::from(cells.iter().all(|(column, _)| column != IMAGE));
+            num_without += usize::from(!has_media(cells));
             for (column, _) in cells {
                 if columns.len() < MOST_COLUMNS && !columns.contains(column) {
                     columns.push(column.clone());
@@ -46,9 +49,12 @@ pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, Data
             Ok(())
         })?;
     }
+    if columns.is_empty() {
+        columns.push(IMAGE.to_owned());
+    }
     // What stands in files of its own comes before what JSON says.
     let place = |column: &str| match column {
-        IMAGE => 0,
+        IMAGE | VIDEO => 0,
         "mask" => 1,
         "caption" => 2,
         "label" => 3,
@@ -61,14 +67,14 @@ pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, Data
         let first = shards.first().map(|shard| shard.path.display().to_string());
         return Err(DataError::invalid(
             first.unwrap_or_default(),
-            "pictures such as 000017.jpg, with 000017.txt, .cls or .json beside them",
+            "pictures such as 000017.jpg, or clips such as 000017.avi, with 000017.txt, .cls or .json beside them",
             format_args!("{} without one", counted(num_samples, "sample")),
-            "a shard is a tar of pictures and their texts: `holdall data pack photos.csv --out shards` writes such",
+            "a shard is a tar of pictures or clips and their texts: `holdall data pack photos.csv --out shards` writes such",
         ));
     }
     if num_without > 0 {
         notes.push(format!(
-            "Careful: {} of {} samples have no picture (members of a sample must follow each other: `tar --sort=name`)",
+            "Careful: {} of {} samples have neither picture nor clip (members of a sample must follow each other: `tar --sort=name`)",
             thousands(num_without),
             thousands(num_samples)
         ));
@@ -150,6 +156,10 @@ fn each_sample(
             Role::Picture(column) => push(&mut cells, column, || {
                 part_path(&shard.name, &member.name, member.offset, member.num_bytes)
             }),
+            Role::Clip if ending == "npy" && has_media(&cells) => note_other(others, ending),
+            Role::Clip => push(&mut cells, VIDEO, || {
+                part_path(&shard.name, &member.name, member.offset, member.num_bytes)
+            }),
             Role::Text(column) => {
                 let text = text(shard, &mut members, &member, &mut bytes)?;
                 push(&mut cells, column, || text.trim().to_owned());
@@ -159,7 +169,7 @@ fn each_sample(
                 match serde_json::from_str(&text) {
                     Ok(serde_json::Value::Object(object)) => {
                         each_cell(&object, "", &mut |column, cell| {
-                            let is_own = column == IMAGE || column == "mask";
+                            let is_own = [IMAGE, VIDEO, "mask"].contains(&column);
                             if !is_own && of_json.len() < MOST_COLUMNS {
                                 of_json.push((column.to_owned(), cell));
                             }
@@ -168,14 +178,23 @@ fn each_sample(
                     _ => return Err(wrong(shard, &member, "a JSON object", "something else")),
                 }
             }
-            Role::None => {
-                if others.len() < 20 && !others.contains(&ending) {
-                    others.push(ending);
-                }
-            }
+            Role::None => note_other(others, ending),
         }
     }
     hand_on_sample(&key, &mut cells, &mut of_json)
+}
+
+/// Whether a sample has a picture or a clip.
+fn has_media(cells: &Cells) -> bool {
+    cells
+        .iter()
+        .any(|(column, _)| column == IMAGE || column == VIDEO)
+}
+
+fn note_other(others: &mut Vec<String>, ending: String) {
+    if others.len() < 20 && !others.contains(&ending) {
+        others.push(ending);
+    }
 }
 
 fn push(cells: &mut Cells, column: &str, cell: impl FnOnce() -> String) {
@@ -228,6 +247,8 @@ fn key_and_ending(name: &str) -> Option<(&str, String)> {
 /// What a member is to its sample.
 enum Role<'a> {
     Picture(&'a str),
+    /// Of an array beside a picture it is not known what it is: it is left alone.
+    Clip,
     Text(&'a str),
     Json,
     None,
@@ -247,6 +268,7 @@ impl Role<'_> {
                 Role::Picture("mask")
             }
             (before, last) if is_picture(&format!(".{last}")) => Role::Picture(before),
+            ("" | "video" | "clip", last) if is_clip_name(&format!(".{last}")) => Role::Clip,
             ("", "txt" | "text" | "caption") | ("caption" | "text", "txt") => Role::Text("caption"),
             ("", "cls" | "class" | "label") | ("cls" | "label" | "class", "txt") => {
                 Role::Text("label")

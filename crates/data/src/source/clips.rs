@@ -7,6 +7,7 @@ use crate::clips::{find_ffmpeg, needs_ffmpeg};
 use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::samples::Samples;
+use crate::stored_file;
 use crate::target::Target;
 use crate::words::{counted, thousands};
 
@@ -41,7 +42,7 @@ fn read(
     for samples in lists.into_iter().flatten() {
         let mut all = (0..samples.len()).flat_map(|sample| samples.clip_paths(sample));
         let is_video = |path: &Path| needs_ffmpeg(&path.to_string_lossy());
-        if let Some(path) = all.find(|path| is_video(path) && path.is_file()) {
+        if let Some(path) = all.find(|path| is_video(path) && stored_file::stamp(path).is_some()) {
             find_ffmpeg(&path)?;
         }
     }

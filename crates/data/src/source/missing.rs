@@ -74,10 +74,7 @@ pub(super) fn check_images(
         path: source.path(),
         row,
         hint: match stored_file::is_url(samples.image(sample)) {
-            true => not_downloaded(
-                source.table.path(),
-                Some(&source.table.columns()[source.columns.image]),
-            ),
+            true => not_downloaded(&source.table, source.columns.image),
             false => hint_on_root(source, &image),
         },
         image: match stored_file::is_url(samples.image(sample)) {
@@ -98,7 +95,7 @@ fn missing_images(samples: &Samples, media: Media) -> Missing {
         let is_there = match media {
             Media::Pictures => stored_file::stamp(path).is_some(),
             // A clip may be a folder of frames.
-            Media::Clips => path.exists(),
+            Media::Clips => path.exists() || stored_file::stamp(path).is_some(),
         };
         match is_there {
             true => Missing::default(),

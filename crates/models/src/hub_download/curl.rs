@@ -174,6 +174,8 @@ impl Curl<'_> {
             "check the name, and --revision if one is given; private models need HF_TOKEN"
         } else if is("429") || is("5") {
             "the server is busy: run the same command again in a while"
+        } else if words.contains("remaining to read") {
+            "the connection was lost: the same command goes on from there"
         } else {
             "is there a network? https_proxy names a proxy, HF_ENDPOINT another server"
         };

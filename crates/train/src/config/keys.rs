@@ -97,6 +97,9 @@ pub fn as_typed(hint: &str) -> Option<String> {
     if hint.contains("--") {
         return None;
     }
+    if let Some(path) = path_of_belonging(hint) {
+        return Some(format!("--set {path}=VALUE"));
+    }
     let mut quoted = hint.split('`').skip(1).step_by(2);
     quoted.find_map(|line| {
         let (key, _) = line.split_once(": ")?;
@@ -138,6 +141,17 @@ pub fn as_typed(hint: &str) -> Option<String> {
             false => format!("--set {path}={value}"),
         })
     })
+}
+
+/// `` `weight_decay` belongs under `train: optimizer:` `` is `train.optimizer.weight_decay`.
+fn path_of_belonging(hint: &str) -> Option<String> {
+    let (key, place) = hint.strip_prefix('`')?.split_once("` belongs ")?;
+    let path = match place.strip_prefix("under `") {
+        Some(place) => place.split_once(":`")?.0.replace(": ", ".") + ".",
+        None if place.starts_with("at the top level") => String::new(),
+        None => return None,
+    };
+    Some(path + key)
 }
 
 /// What to say of a key that its section, which has the `expected` ones, does not have.
@@ -217,6 +231,14 @@ mod tests {
                 Some("--set train.max_steps=1000"),
             ),
             ("`memory: 8GiB`, 8GB", Some("--set memory=8GiB")),
+            (
+                "`weight_decay` belongs under `train: optimizer:`",
+                Some("--set train.optimizer.weight_decay=VALUE"),
+            ),
+            (
+                "`memory` belongs at the top level; or did you mean `x`?",
+                Some("--set memory=VALUE"),
+            ),
             ("`holdall data clean x.csv` writes: `a: b`", None),
             ("name the file: `--out RUN`", None),
             ("check the path", None),

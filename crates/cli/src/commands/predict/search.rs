@@ -164,6 +164,16 @@ fn check(arguments: &PredictArguments, saved: &Saved) -> Result<(), TrainError> 
         );
     }
     let options = &arguments.search;
+    let is_page = |path: &PathBuf| {
+        let ending = path.extension().map(|ending| ending.to_ascii_lowercase());
+        ending.is_some_and(|ending| ending == "html" || ending == "htm")
+    };
+    if let Some(sheet) = options.sheet.as_ref().filter(|path| !is_page(path)) {
+        return refused(
+            format!("--sheet {}: expected FILE.html", sheet.display()),
+            "a contact sheet is one HTML page with the pictures in it, which any browser prints or saves as it likes",
+        );
+    }
     let has_pictures = !arguments.images.is_empty() || !options.search.is_empty();
     match (has_pictures, &options.text_features, &arguments.features) {
         (false, _, Some(_)) => refused(

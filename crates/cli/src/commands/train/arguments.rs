@@ -1,4 +1,4 @@
-//! What `holdall train` takes.
+//! What `holdall train` takes, and what `holdall plan` takes with it.
 
 use std::path::PathBuf;
 
@@ -20,6 +20,21 @@ pub struct TrainArguments {
     /// CONFIG.yml, DATA.csv, a folder with image_labels.csv, with a folder of pictures per class, or with pictures and masks
     #[arg(value_name = "CONFIG|DATA")]
     pub target: Option<String>,
+    #[command(flatten)]
+    pub training: TrainingOptions,
+    /// Go on where the run in that folder was ended
+    #[arg(long)]
+    pub resume: bool,
+    /// Write RUN/tensorboard too: every number as TensorBoard reads it
+    #[arg(long)]
+    pub tensorboard: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+/// Keys of the config that have options of their own: a line of `train` can be typed with `plan`.
+#[derive(Args, Clone)]
+pub struct TrainingOptions {
     /// Times that the data is seen
     #[arg(long, aliases = ["num-epochs", "num_epochs"], value_name = "N")]
     pub epochs: Option<usize>,
@@ -40,23 +55,15 @@ pub struct TrainArguments {
     /// The run's folder
     #[arg(long, aliases = ["output-dir", "output_dir"], value_name = "RUN")]
     pub out: Option<PathBuf>,
-    /// Go on where the run in that folder was ended
-    #[arg(long)]
-    pub resume: bool,
-    /// Write RUN/tensorboard too: every number as TensorBoard reads it
-    #[arg(long)]
-    pub tensorboard: bool,
     /// A model folder or a preset, instead of the config's
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
     /// The same as --precision f32
     #[arg(long, alias = "no_mixed_precision")]
     pub no_mixed_precision: bool,
-    #[command(flatten)]
-    pub options: RunOptions,
 }
 
-impl TrainArguments {
+impl TrainingOptions {
     /// Lays what was typed over the config.
     pub fn lay_over(&self, config: &mut RunConfig) {
         set(&mut config.train.epochs, self.epochs);
@@ -89,6 +96,7 @@ mod tests {
         Typed::try_parse_from(words)
             .unwrap()
             .arguments
+            .training
             .lay_over(&mut config);
         config
     }

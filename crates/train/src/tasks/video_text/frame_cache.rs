@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use holdall_data::clips::ClipFraming;
+use holdall_data::clips::{ClipFraming, size_and_time};
 use holdall_data::loader::{Course, Loaded, RowFormat, View};
 use holdall_data::picture::Scratch;
 use holdall_data::rows_file::{FoundRows, RowsFile, RowsHeader, RowsWriter};
@@ -388,16 +388,18 @@ impl FrameCache {
 fn digest_of_clips(samples: &Samples) -> String {
     let mut sum = RunningChecksum::default();
     let mut add_file = |path: &Path| {
-        let Ok(file) = std::fs::metadata(path) else {
-            sum.add(b"none");
-            return false;
-        };
-        let modified = file.modified().ok();
-        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        sum.add(&file.len().to_le_bytes());
-        sum.add(&since.map_or(0, |since| since.as_nanos()).to_le_bytes());
+        let is_folder = path.is_dir();
+        match size_and_time(path) {
+            Some((num_bytes, modified)) => {
+                let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+                sum.add(&num_bytes.to_le_bytes());
+                sum.add(&since.map_or(0, |since| since.as_nanos()).to_le_bytes());
+            }
+            None if is_folder => {}
+            None => sum.add(b"none"),
+        }
         sum.add(path.file_name().unwrap_or_default().as_encoded_bytes());
-        file.is_dir()
+        is_folder
     };
     for sample in 0..samples.len() {
         for path in samples.clip_paths(sample) {

@@ -1,10 +1,10 @@
-//! Frames as an AVI of Motion JPEG, the smallest that players open.
+//! Frames as a file: an AVI of Motion JPEG, the smallest that players open, or an array as `numpy.save` writes it.
 
 /// Frames a second.
 const RATE: u32 = 10;
 
-/// The bytes of a file of these JPEG of `size` x `size` pixels.
-pub(super) fn avi(frames: &[Vec<u8>], size: u32) -> Vec<u8> {
+/// The bytes of a file of these JPEG of so many pixels.
+pub(crate) fn avi(frames: &[Vec<u8>], (width, height): (u32, u32)) -> Vec<u8> {
     let num_frames = frames.len() as u32;
     let largest = frames.iter().map(Vec::len).max().unwrap_or(0) as u32;
     let main = numbers(&[
@@ -17,8 +17,8 @@ pub(super) fn avi(frames: &[Vec<u8>], size: u32) -> Vec<u8> {
         0,
         1,
         largest,
-        size,
-        size,
+        width,
+        height,
         0,
         0,
         0,
@@ -37,10 +37,16 @@ pub(super) fn avi(frames: &[Vec<u8>], size: u32) -> Vec<u8> {
         u32::MAX,
         0,
     ]));
-    stream.extend(numbers(&[0, size | size << 16]));
-    let mut format = numbers(&[40, size, size, 1 | 24 << 16]);
+    stream.extend(numbers(&[0, (width & 0xffff) | (height << 16)]));
+    let mut format = numbers(&[40, width, height, 1 | 24 << 16]);
     format.extend(b"MJPG");
-    format.extend(numbers(&[size * size * 3, 0, 0, 0, 0]));
+    format.extend(numbers(&[
+        width.saturating_mul(height).saturating_mul(3),
+        0,
+        0,
+        0,
+        0,
+    ]));
     let streams = [chunk(b"strh", &stream), chunk(b"strf", &format)].concat();
     let headers = [chunk(b"avih", &main), list(b"strl", &streams)].concat();
     let (mut movie, mut index) = (Vec::new(), Vec::new());
@@ -61,6 +67,23 @@ pub(super) fn avi(frames: &[Vec<u8>], size: u32) -> Vec<u8> {
     file.extend(b"AVI ");
     file.extend(contents);
     file
+}
+
+/// The bytes of an array of these pixels: a header that ends at a multiple of 64 bytes.
+pub(crate) fn npy(frames: &[Vec<u8>], (width, height): (u32, u32)) -> Vec<u8> {
+    let mut header = format!(
+        "{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {height}, {width}, 3), }}",
+        frames.len()
+    );
+    const PREFIX_BYTES: usize = 10;
+    let end = (PREFIX_BYTES + header.len() + 1).next_multiple_of(64);
+    header += &" ".repeat(end - PREFIX_BYTES - header.len() - 1);
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    frames.iter().for_each(|frame| bytes.extend(frame));
+    bytes
 }
 
 fn numbers(numbers: &[u32]) -> Vec<u8> {
