@@ -154,7 +154,7 @@ impl SmallerFrames {
         path: &Path,
         scratch: &mut Scratch,
     ) -> Result<SmallerFrame, DataError> {
-        let size = decode::decode(path, Some(self.framing()), scratch)?;
+        let size = decode::decode(path, Some(self.framing()), |_, height| height, scratch)?;
         self.of_pixels(path, size, scratch)
     }
 
