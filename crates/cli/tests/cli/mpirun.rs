@@ -1,9 +1,9 @@
 //! Real `mpirun`: gradients of every task, losses of a run, and a signal to one rank, under Open MPI and MPICH.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 
+use crate::report::say;
 use crate::several_processes::{assert_close, children_of, signal};
 use crate::training::Home;
 use crate::typed::{Answer, DONE, FOUND, Running, TERMINATED, holdall_words, start_under};
@@ -47,7 +47,10 @@ impl Mpirun {
                 "HOLDALL_REQUIRE_MPI is set, and {} is not in PATH",
                 self.program
             );
-            writeln!(std::io::stderr(), "SKIPPED: {} is not here", self.program).unwrap();
+            say(&format!(
+                "SKIPPED: nothing was started by {}: it is not here",
+                self.program
+            ));
         }
         is_here
     }

@@ -16,7 +16,7 @@ const TWENTY_STEPS: &str = "--batch-size 2 --gradient-accumulation 2 --epochs 2 
                             --set train.eval_every=10";
 
 /// Writes a line where it is seen: of a test that passes, what `eprintln` writes is swallowed.
-fn say(line: &str) {
+pub fn say(line: &str) {
     writeln!(std::io::stderr(), "{line}").expect("stderr can be written");
 }
 
