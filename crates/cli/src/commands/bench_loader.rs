@@ -27,7 +27,7 @@ use holdall_train::task::nothing_readable;
 use serde::Serialize;
 
 use crate::arguments::at_least_one;
-use crate::commands::predict::{as_samples, pictures_under};
+use crate::commands::predict::pictures;
 use crate::screen::{print_json, progress, tell};
 
 #[derive(Args)]
@@ -41,7 +41,7 @@ use crate::screen::{print_json, progress, tell};
                   holdall bench loader clips.csv --frames 16 --batch 8"
 )]
 pub struct BenchLoaderArguments {
-    /// A folder of pictures, searched with its subfolders; a folder of images and masks; a CSV of clips
+    /// A folder of pictures, searched with its subfolders; shards or a CSV of pictures; a folder of images and masks; a CSV of clips
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
     /// Threads that read pictures
@@ -158,9 +158,8 @@ impl Input {
                 row_bytes: shape.row_bytes(),
             });
         }
-        let paths = pictures_under(std::slice::from_ref(&arguments.folder))?;
         Ok(Input {
-            samples: Arc::new(as_samples(&paths)),
+            samples: pictures(std::slice::from_ref(&arguments.folder))?.samples,
             format: RowFormat::from(PictureFormat {
                 framing: Framing::clip(size),
                 augment: Augment {

@@ -10,7 +10,7 @@ mod search;
 mod segment;
 mod video_text;
 
-pub(super) use self::inputs::{as_samples, pictures_under};
+pub(super) use self::inputs::pictures;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

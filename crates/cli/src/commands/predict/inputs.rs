@@ -16,7 +16,7 @@ use super::clip_files::clips_under;
 use crate::screen::tell;
 
 /// What is looked at.
-pub(super) struct Inputs {
+pub(in crate::commands) struct Inputs {
     pub samples: Arc<Samples>,
     /// Where each sample is.
     pub paths: Vec<PathBuf>,
@@ -65,7 +65,7 @@ fn table_config(table: &Path) -> DataConfig {
 }
 
 /// Pictures, by a table or by their names.
-pub(super) fn pictures(named: &[PathBuf]) -> Result<Inputs> {
+pub(in crate::commands) fn pictures(named: &[PathBuf]) -> Result<Inputs> {
     Ok(match table_of(named)? {
         Some(table) => {
             let data = source::read(&table_config(table), Captions::None, 0);
@@ -110,7 +110,7 @@ pub(super) fn lines_of(path: &Path, option: &str, what: &str) -> Result<Vec<Stri
 }
 
 /// Files as named, and the pictures in folders, sorted.
-pub(in crate::commands) fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     files_under(named, is_picture)
 }
 
@@ -153,7 +153,7 @@ pub(super) fn files_under(named: &[PathBuf], is_picture: fn(&str) -> bool) -> Re
     Ok(found)
 }
 
-pub(in crate::commands) fn as_samples(paths: &[PathBuf]) -> Samples {
+fn as_samples(paths: &[PathBuf]) -> Samples {
     let mut samples = SamplesBuilder::new(PathBuf::new());
     for (row, path) in paths.iter().enumerate() {
         samples.push(&path.to_string_lossy(), Some(""), row as u32);
