@@ -298,7 +298,7 @@ impl OpenQuote {
 fn without_last_line_end(record: &mut ByteRecord) {
     let Some(last) = record
         .iter()
-        .last()
+        .next_back()
         .map(|cell| without_line_ends(cell).to_vec())
     else {
         return;
