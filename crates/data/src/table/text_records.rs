@@ -205,24 +205,20 @@ impl Records for TextRecords {
         let source = &mut reader.get_mut().inner;
         source.forget_before(self.start);
         let may_be_last = self.end - self.start >= given;
-        let open = match may_be_last {
-            true => OpenQuote::of(source.since(self.start)),
-            false => OpenQuote::None,
-        };
-        if open != OpenQuote::None
+        let is_last = may_be_last
             && source
                 .is_at_end()
-                .map_err(|cause| unreadable(path, cause))?
-        {
-            if open == OpenQuote::OverLines {
-                return Err(DataError::invalid(
-                    at_row(path, self.line),
-                    "a closing quote",
-                    "the end of the file",
-                    "close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
-                ));
-            }
-            without_last_line_end(record);
+                .map_err(|cause| unreadable(path, cause))?;
+        if is_last && has_open_quote(source.since(self.start)) {
+            return Err(DataError::invalid(
+                at_row(path, self.line),
+                "a closing quote",
+                "the end of the file",
+                "close the `\"` that opens in this row; a quote within quotes is written `\"\"`",
+            ));
+        }
+        if is_last {
+            without_last_line_end(record, source.since(self.start));
         }
         Ok(Some(self.line))
     }
@@ -271,40 +267,30 @@ fn count_lines(bytes: &[u8], length: usize) -> usize {
     (0..counted.len()).filter(|&at| ends_line(at)).count()
 }
 
-/// Whether a quote opens in the last record that is not closed: an odd number of them.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OpenQuote {
-    None,
-    /// A lone quote within a line, as in `5" wheels`, is read as it stands.
-    InLine,
-    /// It took in lines that were meant as rows.
-    OverLines,
+/// Whether the last record took in lines that were meant as rows: an odd number of quotes, over more than one line. A
+/// lone quote within a line, as in `5" wheels`, is read as it stands.
+fn has_open_quote(record: &[u8]) -> bool {
+    let quotes = record.iter().filter(|&&byte| byte == b'"').count();
+    let lines = record.trim_ascii_end().contains(&b'\n');
+    lines && !quotes.is_multiple_of(2)
 }
 
-impl OpenQuote {
-    fn of(record: &[u8]) -> OpenQuote {
-        let quotes = record.iter().filter(|&&byte| byte == b'"').count();
-        if quotes.is_multiple_of(2) {
-            OpenQuote::None
-        } else if record.trim_ascii_end().contains(&b'\n') {
-            OpenQuote::OverLines
-        } else {
-            OpenQuote::InLine
-        }
-    }
-}
-
-/// The end of the file's last line is not part of its last cell, even where a quote opens in it.
-fn without_last_line_end(record: &mut ByteRecord) {
-    let Some(last) = record
-        .iter()
-        .next_back()
-        .map(|cell| without_line_ends(cell).to_vec())
-    else {
+/// The end of the file's last line is not part of its last cell, even where a quote opens in it and is not closed. `bytes` are those of
+/// the record, to the end of the file.
+fn without_last_line_end(record: &mut ByteRecord, bytes: &[u8]) {
+    let Some(cell) = record.iter().next_back() else {
         return;
     };
+    let text = without_line_ends(bytes);
+    let line_end = &bytes[text.len()..];
+    // A cell that ends with a line of its own has its closing quote behind that.
+    let is_closed = matches!(text, [.., b'\r' | b'\n', b'"']);
+    if line_end.is_empty() || is_closed || !cell.ends_with(line_end) {
+        return;
+    }
+    let cell = cell[..cell.len() - line_end.len()].to_vec();
     record.truncate(record.len() - 1);
-    record.push_field(&last);
+    record.push_field(&cell);
 }
 
 pub(super) fn unreadable(path: &Path, cause: io::Error) -> DataError {
