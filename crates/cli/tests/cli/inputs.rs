@@ -590,8 +590,10 @@ fn formats_that_are_not_read_are_named_everywhere() {
             answer.stdout
         );
         assert!(answer.stdout.contains(&said), "{}", answer.stdout);
-        let options = "--model small --effective-batch 8 --set data.bad_pictures=fail";
-        let answer = on("train", &csv, options).exits(BAD_INPUT);
+        let out = home.path(name).display().to_string().replace(' ', "-");
+        let options =
+            format!("--model small --effective-batch 8 --set data.bad_pictures=fail --out {out}");
+        let answer = on("train", &csv, &options).exits(BAD_INPUT);
         assert!(answer.stderr.contains(name), "{}", answer.stderr);
         let picture = format!("{} --labels a,b", odd.display());
         let answer = on("predict", &run.path, &picture).exits(FOUND);

@@ -114,7 +114,10 @@ impl Look {
             })
         });
         seen.unwrap_or_else(|error| {
-            let num_bytes = stored_file::stamp(path).map_or(0, |file| file.num_bytes);
+            let stored = stored_file::stamp(path).map(|file| file.num_bytes);
+            // A folder of frames has bytes, too.
+            let num_bytes = stored.or_else(|| Some(path.metadata().ok()?.len()));
+            let num_bytes = num_bytes.unwrap_or(0);
             Look::without_file(State::of(&error, num_bytes as usize))
         })
     }
