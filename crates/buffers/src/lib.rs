@@ -11,18 +11,21 @@
 //! release()                                     the reader waits, others need the memory
 //! ```
 //!
-//! What is held is at most what was in use at once, or what [`keep_at_most`] allowed, whichever is more.
+//! What is held is at most what was in use at once, or what [`keep_at_most`] allowed beside what was in use then, whichever is more.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-/// Smaller blocks are the system allocator's business: it does not map them one by one.
-const LEAST_BYTES: usize = 256 << 10;
+/// Smaller blocks are the system allocator's business: it neither maps them one by one nor returns what they leave.
+const LEAST_BYTES: usize = 32 << 10;
+/// Blocks from here on share sizes; smaller ones are whole pages.
+const SHARED_BYTES: usize = 256 << 10;
+const PAGE_BYTES: usize = 4 << 10;
 /// Larger ones are no planes of a picture.
 const MOST_BYTES: usize = 512 << 20;
-/// Blocks of one thread; a decoder has four planes and a few buffers.
-const MOST_BLOCKS: usize = 12;
+/// Blocks of one thread; a decoder has four planes and some buffers.
+const MOST_BLOCKS: usize = 16;
 
 /// The system's allocator, with blocks that threads keep where a [`Keeping`] says so. For `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,6 +60,11 @@ impl Blocks {
     fn held_bytes(&self) -> usize {
         let blocks = self.blocks.iter().flatten();
         blocks.map(|block| block.layout.size()).sum()
+    }
+
+    fn used_bytes(&self) -> usize {
+        let used = self.blocks.iter().flatten().filter(|block| block.is_used);
+        used.map(|block| block.layout.size()).sum()
     }
 
     /// A block of this layout that nobody uses.
@@ -143,10 +151,11 @@ impl Drop for Keeping {
     }
 }
 
-/// What this thread may hold in blocks from now on; if it holds more, those that are not used go.
+/// What this thread may hold in blocks from now on, beside those that it uses; if it holds more, those that are not used go.
 pub fn keep_at_most(bytes: u64) {
     change(|blocks| {
-        blocks.most_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        blocks.most_bytes = blocks.used_bytes().saturating_add(bytes);
         if blocks.held_bytes() > blocks.most_bytes {
             blocks.free_unused();
         }
@@ -169,16 +178,19 @@ fn change(change: impl FnOnce(&mut Blocks)) {
     BLOCKS.set(blocks);
 }
 
-/// The layout that a large block is allocated with: its size rounded up to a quarter of a power of two, so that pictures of nearly the
-/// same size share blocks. It follows from what is asked for alone, so any thread frees a block as it was allocated. Pages that
+/// The layout that a large block is allocated with: its size rounded up to pages or, from 256 KiB on, to a quarter of a power of two, so that
+/// pictures of nearly the same size share blocks. It follows from what is asked for alone, so any thread frees a block as it was allocated. Pages that
 /// nobody touches cost nothing.
 fn rounded(layout: Layout) -> Option<Layout> {
     let size = layout.size();
     if !(LEAST_BYTES..=MOST_BYTES).contains(&size) {
         return None;
     }
-    let quarter = (size.next_power_of_two() / 2 / 4).max(LEAST_BYTES / 4);
-    let size = size.next_multiple_of(quarter);
+    let step = match size < SHARED_BYTES {
+        true => PAGE_BYTES,
+        false => (size.next_power_of_two() / 2 / 4).max(SHARED_BYTES / 4),
+    };
+    let size = size.next_multiple_of(step);
     Layout::from_size_align(size, layout.align()).ok()
 }
 

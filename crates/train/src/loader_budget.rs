@@ -394,7 +394,7 @@ fn smaller_pictures(reading: &Reading, waits: &Waits) -> Option<String> {
     let fast = if times < MUCH_LARGER {
         ""
     } else {
-        ", or `data: {decode: fast}`"
+        " or decoded by `data: {decode: fast}`,"
     };
     Some(format!(
         "pictures have {times:.0} times the pixels that are seen: resized once by `holdall data pack`{fast} they are read faster"
