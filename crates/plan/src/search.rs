@@ -407,21 +407,20 @@ impl<'a> Field<'a> {
         let mut seen = vec![self.kind(chosen)];
         let mut alternatives: Vec<Candidate> = Vec::new();
         // The next best, one per micro-batch size or recomputation. Fastest first: what is slower than another and not
-        // smaller teaches nothing, and the bound tells so without working out offsets ...
+        // a tenth smaller teaches nothing, and the bound tells so without working out offsets ...
         for index in 0..self.entries.len() {
             let kind = self.kind(index);
-            let smallest = alternatives
-                .last()
-                .unwrap_or(chosen_candidate)
-                .process_bytes;
+            let before = alternatives.last().unwrap_or(chosen_candidate);
+            // Recomputation has steps of single blocks: six of those would fill the list and tell nothing of other knobs.
+            let most = before.process_bytes - before.process_bytes / 10;
             if alternatives.len() >= 6
                 || seen.contains(&kind)
-                || self.entries[index].bound_process >= smallest
+                || self.entries[index].bound_process > most
             {
                 continue;
             }
             let candidate = self.candidate(index);
-            if candidate.process_bytes < smallest {
+            if candidate.process_bytes <= most {
                 seen.push(kind);
                 alternatives.push(candidate);
             }

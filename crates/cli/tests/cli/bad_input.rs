@@ -265,8 +265,8 @@ fn data_that_is_not_there() {
         home.train(ONE_EPOCH),
         &[
             "cars",
-            "expected image_labels_filtered.csv",
-            "found nothing",
+            "expected something to learn",
+            "found pictures alone",
         ],
     );
     fs::remove_dir_all(home.path("cars")).unwrap();

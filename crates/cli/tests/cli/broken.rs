@@ -29,8 +29,8 @@ fn break_picture(path: &Path, way: usize) -> &'static str {
             "begins with `<html>"
         }
         4 => {
-            write(b"GIF89a\x01\0\x01\0\0\0\0;");
-            "a GIF"
+            write(b"\0\0\0\x1cftypavif\0\0\0\0avifmif1");
+            "an AVIF"
         }
         5 => {
             // A header of 60,000 x 60,000 pixels.

@@ -24,7 +24,7 @@ function header() {
     const fact = facts(first);
     if (fact.device) about.push(fact.device === "cuda" ? "GPU" : fact.device.toUpperCase());
     if (fact.precision) about.push(fact.precision);
-    if (chosen.batch_size) about.push(`effective batch ${first.plan.effective_batch || chosen.batch_size * chosen.gradient_accumulation} (${chosen.batch_size} × ${chosen.gradient_accumulation})`);
+    if (chosen.batch_size) about.push(`effective batch ${first.plan.effective_batch || chosen.batch_size * chosen.gradient_accumulation} (${chosen.batch_size} × ${chosen.gradient_accumulation}${first.processes ? ` × ${first.processes.count} processes` : ""})`);
     if (first.summary && first.summary.weights) about.push(first.summary.weights.replace(/^Weights: /, "weights "));
   } else about.push(`${view.runs.length} runs`);
   const theme = h("button", { type: "button", id: "theme", onclick: () => setTheme(isDark() ? "light" : "dark") });
