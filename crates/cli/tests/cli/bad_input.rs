@@ -273,7 +273,11 @@ fn data_that_is_not_there() {
     refused(
         &home,
         home.train(ONE_EPOCH),
-        &["cars", "expected a CSV or a folder", "found nothing"],
+        &[
+            "cars",
+            "expected a CSV, JSON lines, Parquet",
+            "found nothing",
+        ],
     );
 }
 
