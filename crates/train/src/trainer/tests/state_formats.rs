@@ -102,9 +102,7 @@ fn a_state_of_another_format_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.starts_with(
-            "train.optimizer_state: \"f32\", expected \"8bit\", as the run began\nhint:"
-        ),
+        error.starts_with("the run began with train.optimizer_state: 8bit; found f32\nhint:"),
         "{error}"
     );
 }
