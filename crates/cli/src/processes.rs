@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::Result;
 use holdall_device::cuda;
@@ -19,11 +20,15 @@ use holdall_processes::{Group, GroupError, Launch, Launcher};
 use holdall_train::TrainError;
 
 use crate::arguments::{DeviceArgument, ProcessOptions};
+use crate::failure;
 use crate::screen::{self, tell};
 use crate::stop;
 
 /// What must be the same for all.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How often it is looked whether this process hangs.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 /// How a process ends that `--processes` has asked to.
 const STOPPED: u8 = 143;
@@ -66,6 +71,9 @@ pub fn begin(options: &ProcessOptions) -> Result<Begun> {
         }
         tell(&describe(&group));
         *JOINED.lock().unwrap_or_else(PoisonError::into_inner) = Some(group.clone());
+        let watch = std::thread::Builder::new().name("end where it hangs".to_owned());
+        // Without it, whoever started this process must end it.
+        let _ = watch.spawn(end_where_it_hangs);
     }
     Ok(Begun::Member(group))
 }
@@ -85,6 +93,22 @@ pub fn fail(why: &str) {
     let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(group) = &*joined {
         group.fail(why);
+    }
+}
+
+/// Ends this process once the group has given it up because it hangs: its main thread never hears of it. Nothing that it writes is found
+/// half-written, whenever it ends.
+fn end_where_it_hangs() {
+    loop {
+        std::thread::sleep(BETWEEN_LOOKS);
+        let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(group) = &*joined else {
+            return;
+        };
+        if let Some(error) = group.error().filter(|_| group.hangs()) {
+            let _ = failure::report(&error.into());
+            std::process::exit(i32::from(failure::FOUND));
+        }
     }
 }
 

@@ -223,6 +223,11 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         Ok(loader)
     }
 
+    /// Calls `hear` whenever a worker is done with a picture, from its thread: for who watches whether reading goes on. Once.
+    pub fn on_read(&self, hear: impl Fn() + Send + Sync + 'static) {
+        let _ = self.shared.on_read.set(Box::new(hear));
+    }
+
     /// Reads other pictures from here on; what was read ahead is dropped.
     pub fn begin(&mut self, samples: Arc<Samples>, course: Course, view: View) {
         let pass = Pass {

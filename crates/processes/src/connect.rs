@@ -19,7 +19,7 @@ pub(crate) fn connect(
     let control = Control::new(rank, hosts.collect(), met.control, deadlines)?;
     let transport = match transport {
         Some(transport) => transport,
-        None => Box::new(Tcp::new(met.bulk).map_err(|error| {
+        None => Box::new(Tcp::new(met.bulk, deadlines.silence).map_err(|error| {
             GroupError::Start(format!("a connection could not be set up: {error}"))
         })?),
     };

@@ -11,20 +11,22 @@
 //! take what it is sent delays nobody but itself, and is lost when it has been silent for the deadline. All that must be told
 //! is written before a call returns an error, so that a process that ends on it does not look like the cause.
 //!
-//! A process may be alive and yet never make the call that all others wait in. Rank 0 decides that, after a much longer deadline,
-//! and names who did not come; the others give rank 0 half as long again, and then name rank 0.
+//! A process may be alive and yet never make the call that all others wait in. Within work of small parts it notices itself that it
+//! hangs ([`Pulse`]). Otherwise rank 0 decides, after a much longer deadline, and names who did not come; the others give rank 0 half
+//! as long again, and then name rank 0.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
+use std::thread::{self, Thread};
 
 use crate::connection::interval;
 use crate::error::GroupError;
 use crate::frame::{self, Call, Kind};
 use crate::group::Deadlines;
+use crate::pulse::Pulse;
 use crate::state::{Link, Mail, Shared, lock};
 use crate::wire::{Reader, put_counted};
 
@@ -33,6 +35,8 @@ pub(crate) struct Control {
     shared: Arc<Shared>,
     /// Calls so far; held during a call, so that they do not mix.
     calls: Mutex<u32>,
+    /// The thread that notices when this process hangs.
+    watch: Thread,
 }
 
 impl Control {
@@ -73,6 +77,7 @@ impl Control {
             changed: Condvar::new(),
             has_failed: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
+            pulse: Pulse::new(),
             links,
         });
         for (peer, stream, receiver, num_unwritten) in ends {
@@ -91,16 +96,17 @@ impl Control {
                     .spawn(move || for_writes.write(peer, stream, receiver, &num_unwritten))?;
                 Ok(())
             };
-            begin().map_err(|error| {
-                GroupError::Start(format!(
-                    "no thread or socket to talk to rank {peer}: {error}\n\
-                     hint: raise the limits on processes and open files (ulimit -u, ulimit -n)"
-                ))
-            })?;
+            begin().map_err(|error| no_room(&format!("talk to rank {peer}"), &error))?;
         }
+        let watched = shared.clone();
+        let watch = thread::Builder::new()
+            .name("watch".to_owned())
+            .spawn(move || watched.watch_itself())
+            .map_err(|error| no_room("watch this process", &error))?;
         Ok(Control {
             shared,
             calls: Mutex::new(0),
+            watch: watch.thread().clone(),
         })
     }
 
@@ -172,12 +178,20 @@ impl Drop for Control {
     fn drop(&mut self) {
         let shared = &*self.shared;
         shared.is_closing.store(true, Ordering::Release);
+        self.watch.unpark();
         let goodbye = Arc::new(frame::frame(Kind::Goodbye, 0, 0, &[]));
         for link in shared.links.iter().flatten() {
             link.send(&goodbye);
         }
         shared.wait_until_written(None);
     }
+}
+
+fn no_room(purpose: &str, error: &std::io::Error) -> GroupError {
+    GroupError::Start(format!(
+        "no thread or socket to {purpose}: {error}\n\
+         hint: raise the limits on processes and open files (ulimit -u, ulimit -n)"
+    ))
 }
 
 fn split(bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {

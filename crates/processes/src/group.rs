@@ -8,6 +8,7 @@ use crate::bulk::{Bulk, Interruption, Transport, Watch};
 use crate::control::Control;
 use crate::error::GroupError;
 use crate::hello::Member;
+use crate::pulse::Progressing;
 use crate::state::{Shared, lock};
 
 /// The processes of a run, as one of them sees them. Clones share one connection; when the last is dropped, the process has
@@ -213,6 +214,38 @@ impl Group {
         }
     }
 
+    /// Until what this returns is dropped, this process does work of many small parts and says after each that it [goes
+    /// on](Group::goes_on). One that does not for the deadline of silence, and does not wait for others either, hangs: the group ends.
+    pub fn expect_progress(&self) -> Progressing {
+        Progressing::new(self.0.as_ref().map(|group| group.shared().clone()))
+    }
+
+    /// Something was done: a picture read, an operation computed.
+    pub fn goes_on(&self) {
+        if let Some(group) = &self.0 {
+            group.shared().pulse.beat();
+        }
+    }
+
+    /// Waits for what depends on other processes, beside calls of this group: then it is not this one that hangs.
+    pub fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            None => wait(),
+            Some(group) => group.shared().pulse.waiting(wait),
+        }
+    }
+
+    /// Whether this process hangs, as [`Group::expect_progress`] has it.
+    pub fn hangs(&self) -> bool {
+        self.0.as_ref().is_some_and(|group| group.shared().hangs())
+    }
+
+    /// How long processes wait for each other.
+    pub fn deadlines(&self) -> Deadlines {
+        let group = self.0.as_ref();
+        group.map_or(Deadlines::default(), |group| group.shared().deadlines)
+    }
+
     /// What the group holds once bulk data has travelled.
     pub fn staging_bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |group| group.staging_bytes)
@@ -247,7 +280,7 @@ impl Connected {
 
     fn counting<T>(&self, call: impl FnOnce() -> T) -> T {
         let began = Instant::now();
-        let answer = call();
+        let answer = self.shared().pulse.waiting(call);
         let nanoseconds = began.elapsed().as_nanos() as u64;
         self.waited_nanoseconds
             .fetch_add(nanoseconds, Ordering::Relaxed);
@@ -306,9 +339,9 @@ impl Watch for Shared {
 pub struct Deadlines {
     /// Until all must have started.
     pub start: Duration,
-    /// Of silence after which a process is lost.
+    /// Of silence after which a process is lost, or of standstill in work that goes on in small parts.
     pub silence: Duration,
-    /// After which a process is lost that is alive, but does not make the call that all others wait in.
+    /// After which a process is lost that is alive, but does not make the call that all others wait in, whatever it does.
     pub stall: Duration,
 }
 

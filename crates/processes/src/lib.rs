@@ -22,6 +22,7 @@ pub mod hostile;
 pub mod launch;
 pub mod launcher;
 pub mod mpi;
+mod pulse;
 mod rendezvous;
 mod start;
 mod state;
@@ -33,6 +34,7 @@ pub use error::GroupError;
 pub use group::{Deadlines, Group};
 pub use hello::MOST_PROCESSES;
 pub use launch::{Launch, Launcher};
+pub use pulse::Progressing;
 pub use start::DEADLINE_VARIABLE;
 
 #[cfg(test)]

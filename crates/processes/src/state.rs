@@ -7,9 +7,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::connection::interval;
 use crate::error::GroupError;
 use crate::frame::{self, Call, Kind, encode_error};
 use crate::group::Deadlines;
+use crate::pulse::Pulse;
 
 /// How long an error may take to be written to the others before it is acted on.
 const TELL_OTHERS: Duration = Duration::from_millis(1000);
@@ -25,6 +27,8 @@ pub(crate) struct Shared {
     pub changed: Condvar,
     pub has_failed: AtomicBool,
     pub is_closing: AtomicBool,
+    /// Whether this process itself goes on.
+    pub pulse: Pulse,
     /// By rank: `None` where there is no connection.
     pub links: Vec<Option<Link>>,
 }
@@ -145,6 +149,25 @@ impl Shared {
         }
         drop(mail);
         self.fail(error)
+    }
+
+    /// Whether this process should have gone on by now, and has not.
+    pub fn hangs(&self) -> bool {
+        self.pulse.is_still(self.deadlines.silence)
+    }
+
+    /// The thread that notices when this process hangs, and tells the others: what waits for a disk or a library cannot.
+    pub fn watch_itself(&self) {
+        while !self.is_closing.load(Ordering::Acquire) && !self.has_failed() {
+            if self.hangs() {
+                let seconds = self.deadlines.silence.as_secs_f64();
+                self.fail(self.lost(
+                    self.rank,
+                    format!("it is alive, but nothing in it has gone on for {seconds} s: a file system or a device hangs"),
+                ));
+            }
+            thread::park_timeout(interval(self.deadlines.silence));
+        }
     }
 
     pub fn garbled(&self, peer: usize) -> GroupError {

@@ -2,11 +2,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use crate::bulk::{Interruption, Round, Transport};
 
 /// How long a wait may last before the group's error is looked at again.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(20);
 /// Connections waited for at a time.
 #[cfg(unix)]
 const MOST_WAITED: usize = 32;
@@ -20,10 +21,12 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    pub fn new(streams: Vec<Option<TcpStream>>) -> std::io::Result<Tcp> {
+    /// Connections on which nothing is acknowledged for the time of `silence` break.
+    pub fn new(streams: Vec<Option<TcpStream>>, silence: Duration) -> std::io::Result<Tcp> {
         for stream in streams.iter().flatten() {
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
+            notice_silence(stream, silence);
         }
         let size = streams.len();
         Ok(Tcp {
@@ -102,7 +105,7 @@ impl Tcp {
         });
         let look = match waited.next() {
             // Some are not among those waited for.
-            Some(_) => std::time::Duration::from_millis(1),
+            Some(_) => Duration::from_millis(1),
             None => LOOK,
         };
         let timeout = Timespec {
@@ -118,6 +121,22 @@ impl Tcp {
         std::thread::sleep(LOOK / 200);
     }
 }
+
+/// Heartbeats go through rank 0: that two others cannot reach each other is for their connection to notice. Where the system has no such
+/// setting, they are given up with all that does not come.
+#[cfg(target_os = "linux")]
+fn notice_silence(stream: &TcpStream, silence: Duration) {
+    use rustix::net::sockopt;
+    let probe = (silence / 4).max(Duration::from_secs(1));
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, probe);
+    let _ = sockopt::set_tcp_keepintvl(stream, probe);
+    let milliseconds = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
+    let _ = sockopt::set_tcp_user_timeout(stream, milliseconds);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn notice_silence(_stream: &TcpStream, _silence: Duration) {}
 
 impl Transport for Tcp {
     fn exchange(

@@ -215,11 +215,17 @@ impl Reading {
             }
         }
         let allowance = Allowance::new(self.decode_bytes);
-        Loader::new(rows, format, self.workers, allowance).map_err(|cause| {
+        let loader = Loader::new(rows, format, self.workers, allowance).map_err(|cause| {
             TrainError::Run(format!(
                 "no thread to read pictures with: {cause}\nhint: raise the limit on threads (ulimit -u), or end other processes"
             ))
-        })
+        })?;
+        let group = device.group();
+        if group.size() > 1 {
+            let group = group.clone();
+            loader.on_read(move || group.goes_on());
+        }
+        Ok(loader)
     }
 
     /// Two batches, as `prefetch` counts.

@@ -358,8 +358,10 @@ impl Trainer {
         let began = Instant::now();
         let waited_before = self.planned.device.group().seconds_waited();
         let number = self.state.step + 1;
+        let reading = self.planned.device.group().expect_progress();
         let PlannedRun { feed, prepared, .. } = &mut self.planned;
         let has_batch = feed.bring(number, prepared, &asked.stop);
+        drop(reading);
         let waited = began.elapsed().as_secs_f64();
         let Some(whole) = self.agree(has_batch, asked, requests, watch)? else {
             return Ok(None);
@@ -377,7 +379,10 @@ impl Trainer {
         };
         let samples = whole.num_samples;
         let timing = self.time_operations(number)?;
-        let Some(report) = self.compute(number, &scalars, requests, watch)? else {
+        let computing = self.planned.device.group().expect_progress();
+        let computed = self.compute(number, &scalars, requests, watch)?;
+        drop(computing);
+        let Some(report) = computed else {
             return Ok(None);
         };
         let mut scaler = self.state.scaler;

@@ -148,6 +148,69 @@ fn a_process_that_is_killed_or_asked_to_stop_ends_all_and_the_run_goes_on() {
     assert_close(&run, &whole);
 }
 
+/// Stops one thread of a process and lets its others run, as a disk does that never answers.
+#[cfg(target_os = "linux")]
+struct StoppedThread(nix::unistd::Pid);
+
+#[cfg(target_os = "linux")]
+impl StoppedThread {
+    fn named(process: u32, name: &str) -> StoppedThread {
+        use nix::sys::ptrace;
+        let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        let mut threads = threads.map(|thread| thread.unwrap());
+        let is_named = |thread: &fs::DirEntry| {
+            let found = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+            found.trim() == name
+        };
+        let thread = threads
+            .find(is_named)
+            .unwrap_or_else(|| panic!("no {name}"));
+        let number = thread.file_name().to_str().unwrap().parse().unwrap();
+        let thread = nix::unistd::Pid::from_raw(number);
+        ptrace::seize(thread, ptrace::Options::empty()).unwrap();
+        ptrace::interrupt(thread).unwrap();
+        StoppedThread(thread)
+    }
+
+    /// Takes note of its end, without which its process cannot end: whether it has.
+    fn has_ended(&self) -> bool {
+        use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+        match waitpid(self.0, Some(flags)) {
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(_) => true,
+            Ok(_) => false,
+        }
+    }
+}
+
+/// The others end long before the half hour that a process may plan or save for; the one that hangs ends as well.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_that_is_alive_and_hangs_ends_all_and_the_run_goes_on() {
+    let home = Home::with_cars(NUM_CARS);
+    let whole = home.trained("whole", &with_processes(2));
+    for rank in [0, 1] {
+        let name = format!("hung-{rank}");
+        let run = home.run_named(&name);
+        let words = home.words(&name, &with_processes(2));
+        let mut running = crate::typed::start_after("export HOLDALL_DEADLINE=5", words);
+        run.wait_until(&mut running, |run| run.num_lines() >= 3);
+        let processes = children_of(running.id());
+        let stopped = StoppedThread::named(processes[rank], "holdall-cpu-0");
+        while !stopped.has_ended() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let answer = running.answer().exits(FOUND);
+        let lost = format!("lost rank {rank} on ");
+        assert!(answer.stderr.contains(&lost), "{}", answer.stderr);
+        let why = "it is alive, but nothing in it has gone on for 5 s";
+        assert!(answer.stderr.contains(why), "{}", answer.stderr);
+        holdall_words(run.resume_words("--processes 2")).exits(DONE);
+        assert_eq!(bits(&run), bits(&whole));
+        assert_same_model(&run, &whole);
+    }
+}
+
 /// Any rank at any moment of training, evaluating and saving: what is left after twenty kills is the run that nobody touched.
 #[test]
 fn a_run_that_is_killed_twenty_times_has_the_same_losses() {

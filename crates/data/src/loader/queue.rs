@@ -6,7 +6,7 @@ use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use holdall_buffers::Keeping;
@@ -88,6 +88,8 @@ pub(super) struct Shared<R> {
     done: Condvar,
     /// Pairs that stay in memory.
     pub cache: PairCache,
+    /// Hears of every picture that a worker is done with.
+    pub on_read: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl<R> Shared<R> {
@@ -113,6 +115,7 @@ impl<R> Shared<R> {
             work: Condvar::new(),
             done: Condvar::new(),
             cache: PairCache::default(),
+            on_read: OnceLock::new(),
         }
     }
 
@@ -251,7 +254,14 @@ impl<R> Shared<R> {
             .unwrap_or_else(|error| error.into_inner())
     }
 
+    fn tell_read(&self) {
+        if let Some(on_read) = self.on_read.get() {
+            on_read();
+        }
+    }
+
     fn put(&self, job: (u64, u64), outcome: Outcome<R>, (seconds, pixels): (f64, u64)) {
+        self.tell_read();
         let mut state = self.lock();
         state.times.count(seconds);
         state.times.pixels += pixels;
@@ -275,6 +285,7 @@ impl<R> Shared<R> {
 
     /// Moves a place on from a picture that could not be read; whether there is another to try.
     fn move_on(&self, job: (u64, u64), place: &mut Place, error: DataError, seconds: f64) -> bool {
+        self.tell_read();
         let mut state = self.lock();
         let sample = place.sample();
         let Some(ticket) = state.ticket(job) else {

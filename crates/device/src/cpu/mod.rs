@@ -115,6 +115,7 @@ impl Cpu {
             for instruction in &program.instructions {
                 let operands = Operands::new(instruction, base, micro_batch, slot);
                 execute(instruction, &operands, &self.group);
+                self.group.goes_on();
             }
         });
     }
@@ -136,6 +137,7 @@ impl Cpu {
                 let operands = Operands::new(instruction, base, micro_batch, slot);
                 let started = std::time::Instant::now();
                 execute(instruction, &operands, &self.group);
+                self.group.goes_on();
                 told(
                     instruction.op.rules().name(),
                     started.elapsed().as_secs_f64(),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdall_graph::DType;
-use holdall_processes::Group;
+use holdall_processes::{Deadlines, Group};
 use libloading::Library;
 
 use super::driver::{Buffer, Stream};
@@ -112,6 +112,30 @@ pub(super) struct Nccl {
     is_aborted: AtomicBool,
     /// Calls of one communicator follow each other.
     turn: Mutex<()>,
+    /// How long the card has been waited for.
+    waits: Mutex<CardWaits>,
+}
+
+/// Waits for a card that have ended.
+#[derive(Default)]
+struct CardWaits {
+    count: u64,
+    longest: Duration,
+}
+
+impl CardWaits {
+    /// How long the next one may last: ten times the longest, once there were enough to know.
+    fn limit(&self, deadlines: Deadlines) -> Duration {
+        match self.count >= KNOWN_WAITS {
+            true => deadlines.silence.max(10 * self.longest),
+            false => deadlines.stall,
+        }
+    }
+
+    fn add(&mut self, waited: Duration) {
+        self.count += 1;
+        self.longest = self.longest.max(waited);
+    }
 }
 
 // SAFETY: a communicator may be used from any thread, one call at a time: `turn` sees to it.
@@ -180,6 +204,7 @@ impl Nccl {
             group: group.clone(),
             is_aborted: AtomicBool::new(false),
             turn: Mutex::new(()),
+            waits: Mutex::default(),
         };
         nccl.settle("joining the others")?;
         nccl.connect()?;
@@ -346,6 +371,18 @@ impl Nccl {
         &self,
         is_done: impl Fn() -> Result<bool, DeviceError>,
     ) -> Result<(), DeviceError> {
+        let waited = self.group.waiting(|| self.wait_within(&is_done));
+        let mut waits = self.waits.lock().expect("nothing panics with it");
+        waited.map(|waited| waits.add(waited))
+    }
+
+    fn wait_within(
+        &self,
+        is_done: &dyn Fn() -> Result<bool, DeviceError>,
+    ) -> Result<Duration, DeviceError> {
+        let waits = self.waits.lock().expect("nothing panics with it");
+        let limit = waits.limit(self.group.deadlines());
+        drop(waits);
         let began = Instant::now();
         while !is_done()? {
             // Steps of milliseconds are noticed at once, those of minutes cost no core.
@@ -359,10 +396,18 @@ impl Nccl {
                     self.abort();
                     return Err(error);
                 }
+                if began.elapsed() > limit {
+                    self.group.fail(&format!(
+                        "its card has not come back for {} s: it hangs, or the network between the cards does\n\
+                         hint: NCCL_DEBUG=INFO says what it waits for; docs/clusters.md has what usually helps",
+                        limit.as_secs()
+                    ));
+                    self.look_around()?;
+                }
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
-        Ok(())
+        Ok(began.elapsed())
     }
 
     fn abort(&self) {
@@ -375,6 +420,9 @@ impl Nccl {
 
 /// How long joining the others, or handing over an exchange, may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for the card after which it is known how long they take.
+const KNOWN_WAITS: u64 = 100;
 
 /// How long a wait asks without pausing.
 const SPINNING: Duration = Duration::from_millis(2);

@@ -130,6 +130,72 @@ fn who_is_alive_and_does_not_come_is_named() {
     }
 }
 
+/// Rank 1 reads from a disk that hangs: it says so itself, long before the others give it up.
+#[test]
+fn who_hangs_within_small_parts_of_work_is_named_soon() {
+    let deadlines = Deadlines {
+        silence: Duration::from_secs(1),
+        ..Deadlines::default()
+    };
+    let mut groups = loopback_with(3, deadlines);
+    let third = groups.pop().unwrap();
+    let hanging = groups.pop().unwrap();
+    let _progressing = hanging.expect_progress();
+    let waiting: Vec<_> = [groups.pop().unwrap(), third]
+        .into_iter()
+        .map(|group| std::thread::spawn(move || group.share(&[]).unwrap_err().to_string()))
+        .collect();
+    for thread in waiting {
+        let error = thread.join().unwrap();
+        let expected =
+            "lost rank 1 on loopback: it is alive, but nothing in it has gone on for 1 s";
+        assert!(error.starts_with(expected), "{error}");
+    }
+    assert!(hanging.hangs());
+}
+
+/// Neither who goes on in small parts, nor who waits for others, nor who does what has no parts.
+#[test]
+fn who_is_slow_does_not_hang() {
+    let silence = Duration::from_millis(400);
+    let deadlines = Deadlines {
+        silence,
+        ..Deadlines::default()
+    };
+    let slow: [fn(&Group, Duration); 3] = [
+        |group, silence| {
+            let _progressing = group.expect_progress();
+            for _ in 0..40 {
+                std::thread::sleep(silence / 20);
+                group.goes_on();
+            }
+        },
+        |group, silence| {
+            let _progressing = group.expect_progress();
+            group.waiting(|| std::thread::sleep(2 * silence));
+        },
+        |_, silence| std::thread::sleep(2 * silence),
+    ];
+    for slow in slow {
+        let groups = loopback_with(2, deadlines);
+        let threads: Vec<_> = groups
+            .into_iter()
+            .map(|group| {
+                std::thread::spawn(move || {
+                    let _progressing = (group.rank() == 0).then(|| group.expect_progress());
+                    if group.rank() == 1 {
+                        slow(&group, silence);
+                    }
+                    group.share(&[]).map(|_| ())
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 

@@ -46,6 +46,7 @@ pub(super) fn evaluate(
     let mut not_finite = None;
     let batch = forward.rows(PROGRAM_PIXELS).min(pictures.num_rows());
     let total = share.of(samples.len()).len();
+    let progressing = group.expect_progress();
     let read = read_once(pictures, (samples, share), batch, stop, |read, rows| {
         forward.feed_pictures(PROGRAM_PIXELS, rows);
         forward.run(PROGRAM)?;
@@ -69,6 +70,7 @@ pub(super) fn evaluate(
         tell(done, total);
         Ok::<bool, Unfinished>(is_wanted() && not_finite.is_none())
     });
+    drop(progressing);
     let read = match not_finite {
         Some((sample, value)) => Err(Unfinished::NotFinite(format!(
             "the outputs for {} are not finite: found {value}",

@@ -120,6 +120,7 @@ pub(super) fn evaluate(
     let mut examples = step.map(|_| Examples::of(samples));
     let mut found = PictureResults::new(samples, projection);
     let (mut own, mut done) = (OwnPictures::default(), 0);
+    let progressing = group.expect_progress();
     let read = encode_pictures_seeing(
         &mut encoder,
         (pictures, samples, share),
@@ -137,6 +138,7 @@ pub(super) fn evaluate(
             go_on(done, total)
         },
     );
+    drop(progressing);
     let mut examples_of_all = Vec::new();
     let write_own = || {
         let part = PartWriter::default().numbers(&own.samples);
@@ -157,6 +159,7 @@ pub(super) fn evaluate(
         return Err(nothing_readable(samples, &skipped).into());
     }
     let mut caption_features = Vec::with_capacity(own_captions.len() * projection);
+    let progressing = group.expect_progress();
     let encoded = encode_captions(&mut encoder, tokens, own_captions, |features| {
         if let (Some(examples), true) = (&mut examples, is_alone) {
             examples.see_captions(features, projection);
@@ -164,6 +167,7 @@ pub(super) fn evaluate(
         caption_features.extend_from_slice(features);
         go_on(num_pictures + caption_features.len() / projection, total)
     });
+    drop(progressing);
     let mut captions_of_all = Vec::new();
     let write_own = || PartWriter::default().numbers(&caption_features);
     exchange(group, encoded, write_own, |mut part| {

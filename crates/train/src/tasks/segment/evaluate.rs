@@ -68,6 +68,7 @@ pub(super) fn evaluate(
     let mut table = ImageTable::new(samples.len());
     let (mut done, mut without_mask) = (0, 0);
     let mut images = OwnImages::default();
+    let progressing = group.expect_progress();
     let read = predict::look_at(
         task,
         device,
@@ -87,9 +88,11 @@ pub(super) fn evaluate(
                 None => without_mask += 1,
             }
             tell(done, own.len());
+            group.goes_on();
             is_wanted()
         },
     );
+    drop(progressing);
     if !is_alone {
         images.odds = pooled.odds();
         images.others = [done as u64, without_mask];

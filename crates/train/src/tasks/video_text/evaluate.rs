@@ -222,6 +222,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         let mut own = OwnClips::default();
         let mut done = 0;
         let course = (samples, Course::Once(self.share));
+        let progressing = self.group.expect_progress();
         let read = read_course(self.pictures, course, batch, self.stop, |loaded| {
             let encoded = reader.clips(loaded)?;
             let mut logits = encoded.logits.map_or(Vec::new(), Cow::into_owned);
@@ -247,6 +248,7 @@ impl<'t, 'a> Pass<'t, 'a> {
             (self.tell)(done, self.total);
             Ok::<bool, Unfinished>((self.is_wanted)() && not_finite.is_none())
         });
+        drop(progressing);
         let read = match not_finite {
             Some(found) => Err(Unfinished::NotFinite(found)),
             None => read.and_then(|read| read.ok_or(Unfinished::Stopped)),
@@ -294,7 +296,9 @@ impl<'t, 'a> Pass<'t, 'a> {
         let projection = self.task.model.projection_dim;
         let own = self.share.of(texts.len());
         let mut features = Vec::with_capacity(own.len() * projection);
+        let progressing = self.group.expect_progress();
         let encoded = self.encode_texts(own, &mut features);
+        drop(progressing);
         let mut all = Vec::new();
         let write_own = || PartWriter::default().numbers(&features);
         exchange(self.group, encoded, write_own, |mut part| {
@@ -337,6 +341,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         let frames_per_clip = task.model.frames();
         let reader = &mut self.reader;
         let course = (samples, course);
+        let progressing = self.group.expect_progress();
         // What cannot be read was found before.
         let read = read_course(self.pictures, course, batch, self.stop, |loaded| {
             reader.clips(loaded)?;
@@ -356,6 +361,7 @@ impl<'t, 'a> Pass<'t, 'a> {
             (self.tell)(self.done + written.len(), self.total);
             Ok::<bool, Unfinished>((self.is_wanted)())
         });
+        drop(progressing);
         let read = read.and_then(|read| read.ok_or(Unfinished::Stopped));
         let write_own = || {
             let texts: Vec<(u32, &str)> = written.texts().collect();
