@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::class_folders;
 use crate::error::DataError;
+use crate::folder::kind_of;
 use crate::picture_folder;
 use crate::segmentation::layout;
 use crate::shards::{self, folder_of_shards};
@@ -108,9 +109,9 @@ fn files_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     };
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.is_file() {
-            files.push(path);
+        let entry = entry.map_err(failed)?;
+        if kind_of(&entry).is_some_and(|kind| kind.is_file()) {
+            files.push(entry.path());
         }
     }
     files.sort();

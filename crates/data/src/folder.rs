@@ -52,6 +52,15 @@ pub(crate) struct Entries {
     pub(crate) num_hidden: usize,
 }
 
+/// Whether an entry is a file or a folder; nothing where it leads nowhere. Through links, data sets are often made of them: only those are
+/// looked at, since a list of a million files tells of all others what they are.
+pub(crate) fn kind_of(entry: &fs::DirEntry) -> Option<fs::FileType> {
+    match entry.file_type() {
+        Ok(kind) if !kind.is_symlink() => Some(kind),
+        _ => fs::metadata(entry.path()).ok().map(|file| file.file_type()),
+    }
+}
+
 /// Lists a folder.
 pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
     let failed = |cause| DataError::Io {
@@ -62,11 +71,10 @@ pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
     let mut found = Entries::default();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // Through links: data sets are often made of them.
-        let Ok(metadata) = fs::metadata(entry.path()) else {
+        let Some(kind) = kind_of(&entry) else {
             continue;
         };
-        let names = match metadata.is_dir() {
+        let names = match kind.is_dir() {
             true => &mut found.folders,
             false => &mut found.files,
         };

@@ -1,8 +1,10 @@
 //! Many short strings in one allocation: a million paths as a `Vec<String>` would take 24 bytes and
 //! an allocation each.
 
+use serde::{Deserialize, Serialize};
+
 /// A list of strings, laid end to end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PackedStrings {
     text: String,
     ends: Vec<u64>,

@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::packed_strings::PackedStrings;
+use crate::stored_file::stamp;
 use crate::target::TargetValues;
 use crate::unique_texts::UniqueTexts;
 
 /// Samples in the order of their file. Equal captions are stored once.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
     root: PathBuf,
     images: PackedStrings,
@@ -53,6 +56,11 @@ impl Samples {
         path.clear();
         path.push(&self.root);
         path.push(self.image(sample));
+    }
+
+    /// How long the file of an image is, here and now; nothing where it is none.
+    pub fn image_bytes(&self, sample: usize) -> Option<u64> {
+        stamp(&self.image_path(sample)).map(|stamp| stamp.num_bytes)
     }
 
     /// Where the mask of a sample is, if it has one.

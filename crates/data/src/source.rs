@@ -13,6 +13,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use crate::columns::{Captions, Media};
+use serde::{Deserialize, Serialize};
+
 use crate::columns::{Columns, guess_label};
 use crate::config::{DataConfig, Validation};
 use crate::error::{DataError, at_row};
@@ -31,7 +33,7 @@ use missing::check_images;
 use targets::{Known, ScannedTarget, standardize};
 
 /// What a config's `data` section leads to.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct DataSet {
     /// What is trained on.
     pub train: Samples,

@@ -130,7 +130,7 @@ impl<'de> Deserialize<'de> for TargetConfig {
 }
 
 /// A target and what it may be.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// Its name in the config: `label`, or a key of `targets`.
     pub name: String,
@@ -139,7 +139,7 @@ pub struct Target {
 }
 
 /// What a target may be.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TargetKind {
     /// One of these labels: those of the training rows, sorted, or those of a trained head, in its order.
     Class {
@@ -180,7 +180,7 @@ impl TargetKind {
 }
 
 /// What a target is for each sample.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TargetValues {
     /// Index of the label, -1 for none.
     Class(Vec<i32>),
@@ -255,7 +255,7 @@ impl TargetValues {
 }
 
 /// Several labels per sample, laid end to end: 4 bytes per sample and 4 per label.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassRows {
     classes: Vec<u32>,
     ends: Vec<u32>,

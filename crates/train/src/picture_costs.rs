@@ -103,6 +103,8 @@ impl PictureCosts {
         share: Share,
         stop: &AtomicBool,
     ) -> Option<PictureCosts> {
+        let group = device.group();
+        let _progressing = group.expect_progress();
         let lists = lists.iter().map(|samples| {
             let own = share.of(samples.len());
             let stride = samples.len().div_ceil(MOST_HEADERS).max(1);
@@ -117,6 +119,7 @@ impl PictureCosts {
                     let kept = format.kept_bytes(cost) * stride as u64;
                     kept_bytes.fetch_add(kept, Ordering::Relaxed);
                 }
+                group.goes_on();
                 let bytes = cost.map_or(0, |cost| cost.bytes);
                 u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
             };

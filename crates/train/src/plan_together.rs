@@ -27,6 +27,8 @@ struct Identity {
     device: String,
     config: Value,
     data_digest: String,
+    /// Some of the pictures, with their bytes: the list is the first process's, the files are not.
+    pictures: Vec<(String, Option<u64>)>,
     /// Of the checkpoint that the run goes on from.
     checkpoint: Option<String>,
 }
@@ -50,6 +52,16 @@ impl Identity {
             let name = "samples".to_owned();
             return Some((name, other.data_digest.clone(), self.data_digest.clone()));
         }
+        let pictures = self.pictures.iter().zip(&other.pictures);
+        for ((name, expected), (_, found)) in pictures {
+            if expected != found {
+                let shown = |bytes: &Option<u64>| match bytes {
+                    Some(bytes) => format!("{bytes} bytes"),
+                    None => "no file".to_owned(),
+                };
+                return Some((name.clone(), shown(found), shown(expected)));
+            }
+        }
         if self.checkpoint != other.checkpoint {
             let shown = |one: &Option<String>| one.clone().unwrap_or("none".to_owned());
             let [expected, found] = [&self.checkpoint, &other.checkpoint].map(shown);
@@ -57,6 +69,22 @@ impl Identity {
         }
         None
     }
+}
+
+/// Pictures that every process looks at, to see whether they are those of the first.
+const NUM_COMPARED: usize = 16;
+
+fn some_pictures(samples: &Samples) -> Vec<(String, Option<u64>)> {
+    let stride = samples.len().div_ceil(NUM_COMPARED).max(1);
+    let chosen = (0..samples.len()).step_by(stride);
+    chosen
+        .map(|sample| {
+            (
+                samples.image(sample).to_owned(),
+                samples.image_bytes(sample),
+            )
+        })
+        .collect()
 }
 
 /// Refuses processes that do not mean the same run, on every process in the same words. Returns the smallest budget of all.
@@ -68,7 +96,11 @@ fn agree_on_run(
     let all: Vec<(Identity, Option<u64>)> = share(group, &(own, budget_bytes))?;
     for (rank, (identity, _)) in all.iter().enumerate() {
         if let Some((name, found, expected)) = all[0].0.difference(identity) {
+            let is_picture = |(picture, _): &(String, Option<u64>)| *picture == name;
             let hint = match name.as_str() {
+                _ if identity.pictures.iter().any(is_picture) => {
+                    "all machines must have the same pictures at the same place"
+                }
                 "samples" => "all processes must read the same list and the same image processor",
                 "checkpoint" => "all processes must see one run folder, on a shared file system",
                 _ => "start all processes with the same binary, config and options",
@@ -107,6 +139,7 @@ pub(crate) fn agree(
         device: device.kind().to_owned(),
         config,
         data_digest: format!("{:016x}", data_digest(prepared)),
+        pictures: some_pictures(&prepared.train),
         checkpoint: checkpoint.and_then(Checkpoint::checksum),
     };
     agree_on_run(group, own, own_budget)
@@ -128,6 +161,7 @@ pub fn agree_on_samples(
         device: String::new(),
         config: Value::Null,
         data_digest: format!("{hash:016x}"),
+        pictures: some_pictures(samples),
         checkpoint: None,
     };
     agree_on_run(group, own, None).map(drop)
@@ -332,6 +366,7 @@ mod tests {
             device: "cpu".to_owned(),
             config: serde_json::json!({"train": {"lr": 0.1, "epochs": 3}}),
             data_digest: "ab".to_owned(),
+            pictures: vec![("a.jpg".to_owned(), Some(7)), ("b.jpg".to_owned(), None)],
             checkpoint: Some("cd".to_owned()),
         };
         assert_eq!(first.difference(&first), None);
@@ -348,6 +383,7 @@ mod tests {
         let epochs = differing(|one| one.config["train"]["epochs"] = 4.into());
         assert_eq!(epochs, "train.epochs");
         assert_eq!(differing(|one| one.data_digest.clear()), "samples");
+        assert_eq!(differing(|one| one.pictures[1].1 = Some(7)), "b.jpg");
         assert_eq!(differing(|one| one.checkpoint = None), "checkpoint");
     }
 }

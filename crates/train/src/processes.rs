@@ -62,6 +62,33 @@ pub(crate) fn from_first<T: Serialize + DeserializeOwned>(
     Ok(decided)
 }
 
+/// What the first process has listed; the others have it from there, so that a file system that all share is asked once, whatever their
+/// number.
+pub(crate) fn listed_by_first<T: Serialize + DeserializeOwned>(
+    group: &Group,
+    list: impl FnOnce() -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    if group.size() == 1 {
+        return list();
+    }
+    if group.rank() == 0 {
+        let listed = failing(group, list)?;
+        // A path that is no text cannot travel: nothing is sent, and every process lists for itself.
+        group.gather_bytes(&postcard::to_allocvec(&listed).unwrap_or_default())?;
+        return Ok(listed);
+    }
+    let bytes = group.gather_bytes(&[])?.swap_remove(0);
+    match bytes.is_empty() {
+        true => failing(group, list),
+        false => postcard::from_bytes(&bytes).map_err(|cause| {
+            TrainError::Run(format!(
+                "the list of samples of {} cannot be read: {cause}\nhint: this is a bug; please report it",
+                name_of(group, 0)
+            ))
+        }),
+    }
+}
+
 /// Does what may fail on this process alone: then the others, who would wait for it, hear why.
 pub fn failing<T>(
     group: &Group,
@@ -141,4 +168,79 @@ pub fn paths_of_first(
     full: &Option<PathBuf>,
 ) -> Result<(PathBuf, Option<PathBuf>), TrainError> {
     from_first(group, || Ok((out.to_owned(), full.clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use holdall_data::cars::{self, CarsConfig};
+    use holdall_data::config::DataConfig;
+    use holdall_data::segmentation::SegmentationSet;
+    use holdall_data::source::{self, Captions};
+    use holdall_data::vessels::{self, VesselsConfig};
+    use holdall_processes::testing::loopback;
+
+    use super::*;
+
+    /// What each of three processes has; asserts that the first alone has listed it.
+    fn listed_by_three<T: Serialize + DeserializeOwned + Send>(
+        list: impl Fn() -> Result<T, TrainError> + Sync,
+    ) -> Vec<Result<T, TrainError>> {
+        let count = AtomicUsize::new(0);
+        let counted = || {
+            count.fetch_add(1, Ordering::Relaxed);
+            list()
+        };
+        let all = std::thread::scope(|scope| {
+            let groups = loopback(3).into_iter();
+            let threads: Vec<_> = groups
+                .map(|group| scope.spawn(move || listed_by_first(&group, counted)))
+                .collect();
+            let each = threads.into_iter();
+            each.map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(count.into_inner(), 1);
+        all
+    }
+
+    #[test]
+    fn one_process_lists_and_all_have_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = |name: &str| DataConfig {
+            train: Some(folder.path().join(name)),
+            ..DataConfig::default()
+        };
+        let cars = CarsConfig {
+            count: 22,
+            ..CarsConfig::default()
+        };
+        cars::write(&folder.path().join("cars"), &cars, |_| true).unwrap();
+        let mut of_cars = config("cars");
+        of_cars.label = Some("make".into());
+        let read = || Ok(source::read(&of_cars, Captions::Required, 7)?);
+        let expected = format!("{:?}", read().unwrap());
+        for found in listed_by_three(read) {
+            assert_eq!(format!("{:?}", found.unwrap()), expected);
+        }
+
+        let vessels = VesselsConfig {
+            count: 8,
+            size: 64,
+            seed: 0,
+        };
+        vessels::write(&folder.path().join("vessels"), &vessels, |_| true).unwrap();
+        let of_vessels = config("vessels");
+        let read = || Ok(SegmentationSet::open(&of_vessels, 7)?);
+        let expected = format!("{:?}", read().unwrap());
+        for found in listed_by_three(read) {
+            assert_eq!(format!("{:?}", found.unwrap()), expected);
+        }
+
+        let of_nothing = config("nothing");
+        for found in listed_by_three(|| Ok(source::read(&of_nothing, Captions::None, 7)?)) {
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains("found nothing"), "{error}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::forward::ForwardModel;
 use crate::picture_costs::{self, PictureCosts, READING_BYTES};
+use crate::site::Site;
 use crate::task::Task;
 
 /// A model with all that lies beside it.
@@ -29,8 +30,14 @@ pub trait SavedModel {
     /// What is read of pictures that have no list.
     fn rows(&self) -> RowFormat;
 
-    /// Reads the data that a config names: what was held out, if anything and if that is wanted, else all rows.
-    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError>;
+    /// Reads the data that a config names: what was held out, if anything and if that is wanted, else all rows. Of several processes,
+    /// the first lists it.
+    fn read(
+        &self,
+        config: &RunConfig,
+        site: Site<'_>,
+        held_out: HeldOut,
+    ) -> Result<EvaluationData, TrainError>;
 
     /// What to say where rows of this format do not fit beside `host_bytes`.
     fn refusal(

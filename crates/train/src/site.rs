@@ -6,7 +6,11 @@ use holdall_device::cuda::cards::Card;
 use holdall_device::{Arithmetic, Device, DeviceError};
 use holdall_graph::ops::collective::Processes;
 use holdall_plan::Target;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
+use crate::error::TrainError;
+use crate::processes::listed_by_first;
 use crate::step::processes_of;
 
 /// What a plan is made for. Only [`Site::Here`] can run it.
@@ -47,6 +51,17 @@ impl Site<'_> {
         match self {
             Site::Here(device) => processes_of(device.group()),
             Site::Card(_) => Processes::default(),
+        }
+    }
+
+    /// What was listed of the data: by the first of several processes, for all.
+    pub(crate) fn listed<T: Serialize + DeserializeOwned>(
+        self,
+        list: impl FnOnce() -> Result<T, TrainError>,
+    ) -> Result<T, TrainError> {
+        match self {
+            Site::Here(device) => listed_by_first(device.group(), list),
+            Site::Card(_) => list(),
         }
     }
 

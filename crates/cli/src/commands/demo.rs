@@ -105,6 +105,7 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
         config: config(&data, &arguments, &device),
         out: arguments.out.join("run"),
         resume: false,
+        guesses_label: false,
         tensorboard: false,
         notes: Vec::new(),
     };

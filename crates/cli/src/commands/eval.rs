@@ -14,6 +14,7 @@ use holdall_train::plan_together::agree_on_samples;
 use holdall_train::saved_model::{self, EvaluationData, HeldOut, Opened, Pictures, SavedModel};
 use holdall_train::scores::Scores;
 use holdall_train::setup::{resolve_budget, room_to_open};
+use holdall_train::site::Site;
 use holdall_train::skipped::{SkippedPicture, refused};
 use holdall_train::task::{Evaluation, Unfinished};
 use holdall_train::tasks::Saved;
@@ -128,7 +129,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         csv,
         notes,
         rows,
-    } = saved.read(&config, held_out)?;
+    } = saved.read(&config, Site::from(&device), held_out)?;
     notes.iter().for_each(|note| tell(note));
     agree_on_samples(device.group(), &*task, &samples)?;
     let subset = Subset::Train;

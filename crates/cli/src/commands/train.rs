@@ -50,6 +50,8 @@ pub struct TrainRequest {
     pub config: RunConfig,
     pub out: PathBuf,
     pub resume: bool,
+    /// Without a config, a column may be one of labels by its name.
+    pub guesses_label: bool,
     pub tensorboard: bool,
     pub notes: Vec<String>,
 }
@@ -59,7 +61,6 @@ impl TrainRequest {
         if arguments.resume {
             return TrainRequest::resumed(arguments);
         }
-        let mut notes = Vec::new();
         let target = arguments.target.as_deref();
         if let Some(run) = target.filter(|target| Path::new(target).join("config.yml").is_file()) {
             return Err(TrainError::Config(format!(
@@ -76,9 +77,6 @@ impl TrainRequest {
             config.data.train = Some(PathBuf::from(target));
         }
         arguments.training.lay_over(&mut config);
-        if !is_config {
-            notes.extend(tasks::guess_label(&mut config)?);
-        }
         let stem = target.and_then(|target| Path::new(target).file_stem());
         let name = match &config.run_name {
             Some(name) => name.as_str().into(),
@@ -90,8 +88,9 @@ impl TrainRequest {
             config,
             out,
             resume: false,
+            guesses_label: !is_config,
             tensorboard: arguments.tensorboard,
-            notes,
+            notes: Vec::new(),
         })
     }
 
@@ -135,6 +134,7 @@ impl TrainRequest {
             config,
             out,
             resume: true,
+            guesses_label: false,
             tensorboard: arguments.tensorboard,
             notes,
         })
@@ -162,12 +162,17 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
     let group = device.group().clone();
     let is_first = group.rank() == 0;
     request.take_folder_of_first(&group)?;
+    if request.guesses_label {
+        let note = tasks::guess_label_together(&group, &mut request.config)?;
+        request.notes.extend(note);
+    }
     let TrainRequest {
         config,
         out,
         resume,
         tensorboard,
         notes,
+        ..
     } = request;
     let (held, checkpoint) = if resume {
         processes::open_run(&group, &out)?

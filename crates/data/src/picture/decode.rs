@@ -57,6 +57,9 @@ fn decode_upper_rows(
         return None;
     }
     let rows = field.rows_to_decode(rows_needed(width, height))?;
+    if !jpeg::is_upright(file) {
+        return None;
+    }
     check_size(path, width, height, scratch.limits).ok()?;
     let num_bytes = width as usize * height as usize * CHANNELS;
     // Once for all rows, so that those below need no other buffer.

@@ -74,7 +74,7 @@ pub(super) struct HeightField {
 }
 
 impl HeightField {
-    /// Of a JPEG whose pixels come row by row and need no turning; progressive ones come in whole pictures.
+    /// Of a JPEG whose pixels come row by row; progressive ones come in whole pictures.
     pub(super) fn find(jpeg: &[u8]) -> Option<HeightField> {
         const BASELINE: [u8; 2] = [0xc0, 0xc1];
         const SCAN: u8 = 0xda;
@@ -94,9 +94,7 @@ impl HeightField {
             Some(u32::from(u16::from_be_bytes([bytes[0], bytes[1]])))
         };
         let size = (number(at + 2)?, number(at)?);
-        let decoder = Decoder::new_with_limits(jpeg, DecodeLimits::default()).ok()?;
-        let is_upright = decoder.exif_orientation().is_none_or(|turn| turn == 1);
-        is_upright.then_some(HeightField { at, size })
+        Some(HeightField { at, size })
     }
 
     /// Writes a height. At most the one that was found.
@@ -111,6 +109,12 @@ impl HeightField {
         let rows = rows.next_multiple_of(LARGEST_BLOCK) + LARGEST_BLOCK;
         (rows < self.size.1).then_some(rows)
     }
+}
+
+/// Whether a JPEG needs no turning.
+pub(super) fn is_upright(jpeg: &[u8]) -> bool {
+    let decoder = Decoder::new_with_limits(jpeg, DecodeLimits::default());
+    decoder.is_ok_and(|decoder| decoder.exif_orientation().is_none_or(|turn| turn == 1))
 }
 
 /// Cyan, magenta, yellow and black to RGB, with Pillow's arithmetic. Files have them inverted, as Photoshop writes them: 255 is no ink.

@@ -11,6 +11,7 @@ use std::path::Path;
 use image::error::ImageError;
 use image::metadata::Orientation;
 use image::{ColorType, ImageDecoder, ImageFormat, ImageReader};
+use serde::{Deserialize, Serialize};
 
 use super::decode::{check_claims, check_size, contained, not_a_picture, sized, unread, zeroed};
 use super::header::{Cost, FileBytes, Header};
@@ -20,7 +21,9 @@ use crate::error::DataError;
 use crate::stored_file::StoredFile;
 
 /// Bits of a channel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub enum PixelDepth {
     /// 8: one byte.
     #[default]

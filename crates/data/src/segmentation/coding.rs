@@ -12,6 +12,8 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use super::histogram::{Histogram, hex};
 use super::row::IGNORED;
 use crate::error::DataError;
@@ -22,7 +24,7 @@ use crate::words::listed;
 pub const MOST_CLASSES: usize = IGNORED as usize;
 
 /// Which class a pixel of a mask is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskCoding {
     pub(super) classes: Vec<String>,
     pub(super) values: Values,
@@ -31,7 +33,7 @@ pub struct MaskCoding {
 }
 
 /// What pixels of masks hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Values {
     /// 0 is class 0, this one is class 1.
     Pair(u16),

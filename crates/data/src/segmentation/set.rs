@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
+use serde::{Deserialize, Serialize};
+
 use super::coding::{Asked, MaskCoding, decide};
 use super::histogram::Histogram;
 use super::layout::{self, FieldOfView, Layout, Subfolders};
@@ -21,7 +23,7 @@ use crate::split::held_out;
 use crate::words::{counted, percent};
 
 /// A segmentation set.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct SegmentationSet {
     /// What is trained on.
     pub train: Samples,
@@ -40,7 +42,7 @@ pub struct SegmentationSet {
 }
 
 /// What the pictures of a set are, by their headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
     /// Channels of a sample, all its files together: 3 for each where any picture is coloured, else 1.
     pub channels: usize,

@@ -4,8 +4,11 @@
 //! A file with such rows is read as if they were not in it: the others are split, numbered and drawn as they would be in
 //! the file that `holdall data clean` writes.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 use super::{Media, Source};
 use crate::config::{BadPictures, DataConfig};
@@ -17,7 +20,7 @@ use crate::words::{counted, thousands};
 const NUM_NAMED: usize = 5;
 
 /// What is wrong with a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RowFault {
     /// More or fewer fields than the header.
     Fields {
@@ -37,7 +40,7 @@ pub enum RowFault {
         /// Its column.
         column: String,
         /// What it may say.
-        expected: &'static str,
+        expected: Cow<'static, str>,
         /// What it says.
         found: String,
     },
@@ -64,7 +67,7 @@ impl Display for RowFault {
 }
 
 /// A row that is left out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadRow {
     /// Its line.
     pub row: u32,

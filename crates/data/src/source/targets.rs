@@ -1,5 +1,6 @@
 //! Columns of labels and numbers: what each row says, the names there are, and the index of each.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::{RowFault, Source};
@@ -94,7 +95,7 @@ impl TargetColumns {
         let fault = |column: usize, expected| {
             Some(RowFault::Cell {
                 column: table.columns()[column].clone(),
-                expected,
+                expected: Cow::Borrowed(expected),
                 found: row.cell(column).trim().to_owned(),
             })
         };

@@ -22,12 +22,14 @@ use holdall_models::unet::config::UnetConfig;
 use holdall_models::video_text::config::VideoTextConfig;
 use holdall_models::vit::config::VisionTransformerConfig;
 use holdall_onnx::Precision;
+use holdall_processes::Group;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::onnx::OnnxFile;
 use crate::prepare::Prepared;
+use crate::processes::from_first;
 use crate::saved_model::{SavedModel, resolve};
 use crate::setup::Setup;
 use crate::site::Site;
@@ -75,6 +77,7 @@ impl TaskName {
 }
 
 /// A task, and why it was taken where the config does not say.
+#[derive(Serialize, Deserialize)]
 pub struct Decision {
     /// Which one.
     pub task: TaskName,
@@ -130,7 +133,7 @@ fn of_model(name: &str) -> TaskName {
 
 /// Reads a run's data and opens its model.
 pub(crate) fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
-    let Decision { task, note } = decide(config)?;
+    let Decision { task, note } = site.listed(|| decide(config))?;
     check_class_weights(config, task)?;
     let mut prepared = match task {
         TaskName::Clip => clip::prepare(config, site)?,
@@ -288,6 +291,19 @@ pub fn guess_label(config: &mut RunConfig) -> Result<Option<String>, TrainError>
     Ok(Some(format!(
         "Label column: `{label}` (found by its name; `--set data.label=COLUMN` names another, or none)"
     )))
+}
+
+/// The same among the processes of a run: the first looks, for all.
+pub fn guess_label_together(
+    group: &Group,
+    config: &mut RunConfig,
+) -> Result<Option<String>, TrainError> {
+    let (label, note) = from_first(group, || {
+        let note = guess_label(config)?;
+        Ok((config.data.label.clone(), note))
+    })?;
+    config.data.label = label;
+    Ok(note)
 }
 
 /// Whether a column has two values: one of a single value tells nothing apart.

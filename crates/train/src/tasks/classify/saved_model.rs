@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::{Loader, RowFormat, Share, Skipped};
 use holdall_data::samples::Samples;
-use holdall_data::source::{self, Captions};
+use holdall_data::source::{self, Captions, DataSet};
 use holdall_data::target::{Target, TargetKind};
 use holdall_device::HostRow;
 use holdall_metrics::classification::top_k;
@@ -26,6 +26,7 @@ use crate::loader_budget::read_once;
 use crate::onnx::OnnxFile;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
+use crate::site::Site;
 use crate::task::Unfinished;
 
 /// A classifier with all that lies beside it.
@@ -193,9 +194,17 @@ impl SavedModel for SavedClassifier {
         self.processor.framing.into()
     }
 
-    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
-        let data =
-            source::read_with_targets(&config.data, Captions::None, &self.targets, config.seed)?;
+    fn read(
+        &self,
+        config: &RunConfig,
+        site: Site<'_>,
+        held_out: HeldOut,
+    ) -> Result<EvaluationData, TrainError> {
+        let data: DataSet = site.listed(|| {
+            let (data, seed) = (&config.data, config.seed);
+            let read = source::read_with_targets(data, Captions::None, &self.targets, seed);
+            Ok(read?)
+        })?;
         let mut notes = data.notes;
         let samples = held_out.choose(data.train, data.validation, &mut notes);
         Ok(EvaluationData {

@@ -147,7 +147,10 @@ fn task(
 
 /// Reads the data, opens the model, finds or trains the tokenizer.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
-    let data = source::read(&config.data, Captions::Required, config.seed)?;
+    let data = site.listed(|| {
+        let read = source::read(&config.data, Captions::Required, config.seed);
+        Ok(read?)
+    })?;
     let mut opened = open_model(&config.model)?;
     let mut notes = data.notes.clone();
     let room = room_to_open(site, resolve_budget(config.memory, site)?);

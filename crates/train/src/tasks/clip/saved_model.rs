@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
-use holdall_data::source::{self, Captions};
+use holdall_data::source::{self, Captions, DataSet};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_onnx::Precision;
 
@@ -16,6 +16,7 @@ use crate::error::TrainError;
 use crate::onnx::OnnxFile;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
+use crate::site::Site;
 
 /// A model with all that lies beside it.
 pub struct SavedClip {
@@ -128,11 +129,18 @@ impl SavedModel for SavedClip {
         self.processor.framing.into()
     }
 
-    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
-        let data = match self.labels.is_empty() {
-            true => source::read(&config.data, Captions::Required, config.seed)?,
-            false => source::read_with_labels(&config.data, &self.labels, config.seed)?,
-        };
+    fn read(
+        &self,
+        config: &RunConfig,
+        site: Site<'_>,
+        held_out: HeldOut,
+    ) -> Result<EvaluationData, TrainError> {
+        let data: DataSet = site.listed(|| {
+            Ok(match self.labels.is_empty() {
+                true => source::read(&config.data, Captions::Required, config.seed)?,
+                false => source::read_with_labels(&config.data, &self.labels, config.seed)?,
+            })
+        })?;
         let mut notes = data.notes;
         let samples = held_out.choose(data.train, data.validation, &mut notes);
         let text = self.text()?;

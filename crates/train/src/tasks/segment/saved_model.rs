@@ -23,6 +23,7 @@ use crate::forward::{Forward, ForwardModel};
 use crate::onnx::OnnxFile;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
+use crate::site::Site;
 use crate::task::Unfinished;
 
 /// Tiles that a refusal tries, the largest first.
@@ -213,8 +214,13 @@ impl SavedModel for SavedSegmenter {
         RowFormat::Pair(framing)
     }
 
-    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
-        let set = SegmentationSet::open(&config.data, config.seed)?;
+    fn read(
+        &self,
+        config: &RunConfig,
+        site: Site<'_>,
+        held_out: HeldOut,
+    ) -> Result<EvaluationData, TrainError> {
+        let set = site.listed(|| Ok(SegmentationSet::open(&config.data, config.seed)?))?;
         let mut notes = set.notes;
         let samples = match (held_out, set.test) {
             (HeldOut::All, Some(test)) => {

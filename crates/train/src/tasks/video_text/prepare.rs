@@ -149,7 +149,10 @@ fn dropout(
 
 /// Reads the data, opens the model, finds or trains the tokenizers.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
-    let data = source::read_clips(&config.data, Captions::Required, config.seed)?;
+    let data = site.listed(|| {
+        let read = source::read_clips(&config.data, Captions::Required, config.seed);
+        Ok(read?)
+    })?;
     let mut notes = data.notes.clone();
     let heads = heads(config, &data)?;
     notes.extend(heads.iter().map(classify::describe_head));

@@ -8,7 +8,7 @@ use holdall_data::clips::ClipFraming;
 use holdall_data::config::ShortClips;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
-use holdall_data::source::{self, Captions};
+use holdall_data::source::{self, Captions, DataSet};
 use holdall_data::target::Target;
 use holdall_data::text::TextEncoder;
 use holdall_models::video_text::config::Pooling;
@@ -23,6 +23,7 @@ use crate::error::TrainError;
 use crate::generation::read_generation_config;
 use crate::onnx::OnnxFile;
 use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
+use crate::site::Site;
 
 /// A model with all that lies beside it.
 pub struct SavedVideoText {
@@ -142,13 +143,18 @@ impl SavedModel for SavedVideoText {
         .into()
     }
 
-    fn read(&self, config: &RunConfig, held_out: HeldOut) -> Result<EvaluationData, TrainError> {
-        let data = source::read_clips_with_targets(
-            &config.data,
-            Captions::Required,
-            &self.targets,
-            config.seed,
-        )?;
+    fn read(
+        &self,
+        config: &RunConfig,
+        site: Site<'_>,
+        held_out: HeldOut,
+    ) -> Result<EvaluationData, TrainError> {
+        let data: DataSet = site.listed(|| {
+            let (data, seed) = (&config.data, config.seed);
+            let read =
+                source::read_clips_with_targets(data, Captions::Required, &self.targets, seed);
+            Ok(read?)
+        })?;
         let mut notes = data.notes;
         let samples = Arc::new(held_out.choose(data.train, data.validation, &mut notes));
         let (text, own_caption_text) = (self.text()?, self.own_caption_text()?);
