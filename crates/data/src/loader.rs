@@ -125,6 +125,17 @@ impl RowFormat {
         }
     }
 
+    /// What a worker's buffers hold of a sample when it begins the next one, beside what that takes.
+    pub fn between_bytes(&self, cost: &PictureCost) -> u64 {
+        let framing = match self {
+            RowFormat::Picture(format) => format.framing,
+            RowFormat::Clip(clip) => clip.framing,
+            // Buffers of pairs are used for the next one.
+            RowFormat::Pair(_) | RowFormat::Stored(_) => return 0,
+        };
+        picture::resizer_bytes((cost.width, cost.height), framing)
+    }
+
     /// What a sample takes that stays in memory once it is decoded; pictures and clips do not.
     pub fn kept_bytes(&self, cost: &PictureCost) -> u64 {
         match self {

@@ -382,6 +382,13 @@ pub fn cost(path: &Path, framing: Framing) -> Result<PictureCost, DataError> {
     })
 }
 
+/// What resizing a picture takes, lying or turned: buffers that stay for the next one.
+pub(crate) fn resizer_bytes((width, height): (u32, u32), framing: Framing) -> u64 {
+    let sides = (u64::from(width), u64::from(height));
+    let turned = (sides.1, sides.0);
+    header::resize_bytes(sides, framing).max(header::resize_bytes(turned, framing))
+}
+
 /// As [`cost`], of a picture that is in memory.
 pub fn cost_from(bytes: &[u8], framing: Framing) -> u64 {
     let file_bytes = bytes.len() as u64;

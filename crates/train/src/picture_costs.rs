@@ -45,6 +45,8 @@ struct List {
     kib: Vec<u32>,
     /// What all take once they are decoded, where the loader keeps such.
     kept_bytes: u64,
+    /// The most that a worker's buffers hold of one when the next begins.
+    between_bytes: u64,
 }
 
 /// What the pictures of a run cost to decode.
@@ -92,6 +94,8 @@ impl PictureCosts {
             let parts = group.gather_bytes(bytemuck::cast_slice(own))?;
             list.kib = bytemuck::pod_collect_to_vec(&parts.concat());
             list.kept_bytes = processes::share(group, &list.kept_bytes)?.iter().sum();
+            let between = processes::share(group, &list.between_bytes)?;
+            list.between_bytes = between.into_iter().max().unwrap_or(0);
         }
         Ok(Some(costs))
     }
@@ -108,7 +112,7 @@ impl PictureCosts {
         let lists = lists.iter().map(|samples| {
             let own = share.of(samples.len());
             let stride = samples.len().div_ceil(MOST_HEADERS).max(1);
-            let kept_bytes = AtomicU64::new(0);
+            let (kept_bytes, between_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
             let kib_of = |sample: usize| {
                 let is_own = own.contains(&sample) && sample.is_multiple_of(stride);
                 let is_wanted = is_own && !stop.load(Ordering::Relaxed);
@@ -118,6 +122,7 @@ impl PictureCosts {
                 if let Some(cost) = &cost {
                     let kept = format.kept_bytes(cost) * stride as u64;
                     kept_bytes.fetch_add(kept, Ordering::Relaxed);
+                    between_bytes.fetch_max(format.between_bytes(cost), Ordering::Relaxed);
                 }
                 group.goes_on();
                 let bytes = cost.map_or(0, |cost| cost.bytes);
@@ -130,6 +135,7 @@ impl PictureCosts {
                 samples: Arc::clone(samples),
                 kib,
                 kept_bytes: kept_bytes.into_inner(),
+                between_bytes: between_bytes.into_inner(),
             }
         });
         let lists = lists.collect();
@@ -165,9 +171,14 @@ impl PictureCosts {
         self.top(1).first().copied().unwrap_or(0)
     }
 
-    /// What the largest ones take that this many workers could decode at once.
+    /// What this many workers can make use of: the largest ones at once, and the buffers that each keeps from one to the next. Without those they
+    /// would free and fault in megabytes with every picture.
     pub fn together_bytes(&self, workers: usize) -> u64 {
-        self.top(workers.max(1)).iter().sum()
+        let workers = workers.max(1);
+        let top: u64 = self.top(workers).iter().sum();
+        let between = self.lists.iter().map(|list| list.between_bytes).max();
+        // Files of one size of picture differ in length, and a buffer stays as long as the longest was.
+        top + top / 16 + workers as u64 * between.unwrap_or(0)
     }
 
     /// What the samples of the first list, those of training, take once they are decoded, where the loader keeps such.

@@ -276,8 +276,12 @@ impl<R> Shared<R> {
                 makes_room = true;
             }
         }
+        // Pictures come out in their order: one that others are before is no news to who waits.
+        let is_waited_for = state.wanted > 0 && state.has_news();
         drop(state);
-        self.done.notify_all();
+        if is_waited_for {
+            self.done.notify_all();
+        }
         if makes_room {
             self.work.notify_all();
         }
