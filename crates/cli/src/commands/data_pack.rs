@@ -29,8 +29,8 @@ use crate::stop;
                   holdall train shards --memory 8GiB\n  \
                   holdall data pack clips.csv --size 256 --frames 16 --out shards\n\n\
                   A shard is a tar: 000000017.jpg, .txt (its caption), .json (all other columns), .mask.png. With --size the shorter side\n\
-                  of each picture, and of its mask, becomes that long, as JPEG of quality 95 or lossless WebP; smaller ones are copied as\n\
-                  they are. Training then crops from the smaller picture: take --size larger than the model's pictures, 256 for 224.\n\
+                  of each picture, and of its mask, becomes that long, as JPEG of quality 95, lossless WebP or PPM; smaller ones are copied\n\
+                  as they are. Training then crops from the smaller picture: take --size larger than the model's pictures, 256 for 224.\n\
                   Of clips, --frames of them are kept, spread over the clip or as data.stride says, as Motion JPEG (000000017.avi) or as\n\
                   an array without loss (--format npy); without --frames all are. Train on them with the same number of frames.\n\
                   What is stopped goes on when the same command is typed again; shards that are there are compared with their checksums.\n\
@@ -70,6 +70,8 @@ pub enum FormatArgument {
     Jpeg,
     /// Pictures without loss, about four times as large
     Webp,
+    /// Pictures without loss that need no decoding, read three times as fast, about five times as large
+    Ppm,
     /// Clips without loss: arrays, about ten times as large
     Npy,
 }
@@ -129,13 +131,14 @@ fn media(arguments: &DataPackArguments, data: &DataConfig) -> Result<PackedMedia
     match (is_clips, arguments.format) {
         (true, FormatArgument::Jpeg) => Ok(PackedMedia::Clips(FrameCoding::Jpeg)),
         (true, FormatArgument::Npy) => Ok(PackedMedia::Clips(FrameCoding::Pixels)),
-        (true, FormatArgument::Webp) => refused(
-            "--format webp: expected jpeg or npy for clips\nhint: `--format npy` loses nothing, `--format jpeg` is about ten times smaller",
+        (true, FormatArgument::Webp | FormatArgument::Ppm) => refused(
+            "--format: expected jpeg or npy for clips\nhint: `--format npy` loses nothing, `--format jpeg` is about ten times smaller",
         ),
         (false, FormatArgument::Jpeg) => Ok(PackedMedia::Pictures(SmallerFormat::Jpeg)),
         (false, FormatArgument::Webp) => Ok(PackedMedia::Pictures(SmallerFormat::Webp)),
+        (false, FormatArgument::Ppm) => Ok(PackedMedia::Pictures(SmallerFormat::Ppm)),
         (false, FormatArgument::Npy) => refused(
-            "--format npy: expected jpeg or webp for pictures\nhint: `--format webp` loses nothing",
+            "--format npy: expected jpeg, webp or ppm for pictures\nhint: `--format webp` loses nothing",
         ),
     }
 }
@@ -151,6 +154,7 @@ fn what_changes(config: &PackConfig) -> Option<String> {
             let format = match format {
                 SmallerFormat::Jpeg => "JPEG of quality 95",
                 SmallerFormat::Webp => "lossless WebP",
+                SmallerFormat::Ppm => "PPM, without loss",
             };
             format!(
                 "Pictures whose shorter side is longer than {size} pixels become that size (bicubic, {format}), upright and without EXIF: training crops \

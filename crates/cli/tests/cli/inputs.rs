@@ -551,6 +551,13 @@ fn packed_shards_train_as_the_files_do() {
         "{}",
         answer.stderr
     );
+    // Neither loses anything, so a run does not see which it was.
+    pack("pixels", "--size 16 --format ppm").exits(DONE);
+    let [webp, ppm] = ["small", "pixels"].map(|name| {
+        let run = trained(&home, &home.path(name), &format!("run-{name}"));
+        run.of_steps("loss")
+    });
+    assert_eq!(webp, ppm);
     on(
         "data",
         Path::new("check"),
