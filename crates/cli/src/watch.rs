@@ -293,6 +293,9 @@ fn show_memory(name: &str, memory: &MemoryUse) -> String {
 }
 
 fn show_epoch(epoch: &EpochReport) -> String {
+    let busy = epoch.gpu_busy.map_or(String::new(), |share| {
+        format!(", GPU busy {:.0}%", 100.0 * share)
+    });
     format!(
         "Epoch {}/{}: {:.0} s ({:.0} samples/s, {:.1} batches/s), waited for data {:.1}%",
         epoch.epoch,
@@ -301,10 +304,11 @@ fn show_epoch(epoch: &EpochReport) -> String {
         epoch.samples_per_s,
         epoch.batches_per_s,
         100.0 * epoch.waited_for_data
-    ) + &epoch
-        .processes
-        .as_ref()
-        .map_or(String::new(), show_processes)
+    ) + &busy
+        + &epoch
+            .processes
+            .as_ref()
+            .map_or(String::new(), show_processes)
 }
 
 /// `; slowest: rank 3 on node-b, 12% longer than the others; memory by rank 1.20 GiB, 1.18 GiB`.

@@ -8,7 +8,7 @@ use crate::bulk::{Bulk, Interruption, Transport, Watch};
 use crate::control::Control;
 use crate::error::GroupError;
 use crate::hello::Member;
-use crate::pulse::Progressing;
+use crate::pulse::Stretch;
 use crate::state::{Shared, lock};
 
 /// The processes of a run, as one of them sees them. Clones share one connection; when the last is dropped, the process has
@@ -215,23 +215,21 @@ impl Group {
     }
 
     /// Until what this returns is dropped, this process does work of many small parts and says after each that it [goes
-    /// on](Group::goes_on). One that does not for the deadline of silence, and does not wait for others either, hangs: the group ends.
-    pub fn expect_progress(&self) -> Progressing {
-        Progressing::new(self.0.as_ref().map(|group| group.shared().clone()))
+    /// on](Group::goes_on), as calls of this group do while they wait. One that does not for the deadline of silence hangs: the group
+    /// ends.
+    pub fn expect_progress(&self) -> Stretch {
+        Stretch::of_small_parts(self.0.as_ref().map(|group| group.shared().clone()))
     }
 
-    /// Something was done: a picture read, an operation computed.
+    /// Until what this returns is dropped, this process does something that has no parts, as saving does, and says nothing meanwhile.
+    pub fn expect_no_progress(&self) -> Stretch {
+        Stretch::of_one_part(self.0.as_ref().map(|group| group.shared().clone()))
+    }
+
+    /// Something was done: a picture read, an operation computed, a look at whether the others are still there.
     pub fn goes_on(&self) {
         if let Some(group) = &self.0 {
             group.shared().pulse.beat();
-        }
-    }
-
-    /// Waits for what depends on other processes, beside calls of this group: then it is not this one that hangs.
-    pub fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
-        match &self.0 {
-            None => wait(),
-            Some(group) => group.shared().pulse.waiting(wait),
         }
     }
 
@@ -280,7 +278,8 @@ impl Connected {
 
     fn counting<T>(&self, call: impl FnOnce() -> T) -> T {
         let began = Instant::now();
-        let answer = self.shared().pulse.waiting(call);
+        let answer = call();
+        self.shared().pulse.beat();
         let nanoseconds = began.elapsed().as_nanos() as u64;
         self.waited_nanoseconds
             .fetch_add(nanoseconds, Ordering::Relaxed);
@@ -312,6 +311,7 @@ impl Watch for Shared {
     }
 
     fn is_stalled(&self, began: Instant) -> bool {
+        self.pulse.beat();
         Shared::is_stalled(self, began)
     }
 

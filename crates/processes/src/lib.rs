@@ -34,7 +34,7 @@ pub use error::GroupError;
 pub use group::{Deadlines, Group};
 pub use hello::MOST_PROCESSES;
 pub use launch::{Launch, Launcher};
-pub use pulse::Progressing;
+pub use pulse::Stretch;
 pub use start::DEADLINE_VARIABLE;
 
 #[cfg(test)]

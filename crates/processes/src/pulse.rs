@@ -2,7 +2,7 @@
 //!
 //! Where work is made of many small parts (pictures, operations, batches) a process says after each that it goes on, and within such
 //! work a long silence means that it hangs. Elsewhere (planning, compiling, saving) nobody can tell, and nothing is concluded. Who waits
-//! for other processes does not hang: one of those may.
+//! for other processes looks around every now and then, and says so too: it goes on, another may hang.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,8 +16,8 @@ pub(crate) struct Pulse {
     last: AtomicU64,
     /// Stretches of work under way that are made of small parts.
     expected: AtomicUsize,
-    /// Waits for others under way.
-    waits: AtomicUsize,
+    /// Stretches within those that are not.
+    excepted: AtomicUsize,
 }
 
 impl Pulse {
@@ -26,7 +26,7 @@ impl Pulse {
             began: Instant::now(),
             last: AtomicU64::new(0),
             expected: AtomicUsize::new(0),
-            waits: AtomicUsize::new(0),
+            excepted: AtomicUsize::new(0),
         }
     }
 
@@ -35,45 +35,46 @@ impl Pulse {
         self.last.store(now, Ordering::Release);
     }
 
-    /// Waits for others.
-    pub fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
-        self.waits.fetch_add(1, Ordering::AcqRel);
-        let answer = wait();
-        // Who sees no wait sees this too.
-        self.beat();
-        self.waits.fetch_sub(1, Ordering::AcqRel);
-        answer
-    }
-
     /// Whether a sign is overdue by this much.
     pub fn is_still(&self, most: Duration) -> bool {
         let is_expected = self.expected.load(Ordering::Acquire) > 0;
-        if !is_expected || self.waits.load(Ordering::Acquire) > 0 {
-            return false;
-        }
+        let is_excepted = self.excepted.load(Ordering::Acquire) > 0;
         let last = Duration::from_nanos(self.last.load(Ordering::Acquire));
-        self.began.elapsed().saturating_sub(last) > most
+        is_expected && !is_excepted && self.began.elapsed().saturating_sub(last) > most
     }
 }
 
-/// A stretch of work that is made of small parts, until it is dropped: see [`crate::Group::expect_progress`].
+/// A stretch of work, until it is dropped: one that is made of small parts (see [`crate::Group::expect_progress`]), or one within that is not.
 #[must_use]
-pub struct Progressing(Option<Arc<Shared>>);
+pub struct Stretch {
+    shared: Option<Arc<Shared>>,
+    count: fn(&Pulse) -> &AtomicUsize,
+}
 
-impl Progressing {
-    pub(crate) fn new(shared: Option<Arc<Shared>>) -> Progressing {
+impl Stretch {
+    pub(crate) fn of_small_parts(shared: Option<Arc<Shared>>) -> Stretch {
+        Stretch::begin(shared, |pulse| &pulse.expected)
+    }
+
+    pub(crate) fn of_one_part(shared: Option<Arc<Shared>>) -> Stretch {
+        Stretch::begin(shared, |pulse| &pulse.excepted)
+    }
+
+    fn begin(shared: Option<Arc<Shared>>, count: fn(&Pulse) -> &AtomicUsize) -> Stretch {
         if let Some(shared) = &shared {
             shared.pulse.beat();
-            shared.pulse.expected.fetch_add(1, Ordering::AcqRel);
+            count(&shared.pulse).fetch_add(1, Ordering::AcqRel);
         }
-        Progressing(shared)
+        Stretch { shared, count }
     }
 }
 
-impl Drop for Progressing {
+impl Drop for Stretch {
     fn drop(&mut self) {
-        if let Some(shared) = &self.0 {
-            shared.pulse.expected.fetch_sub(1, Ordering::AcqRel);
+        if let Some(shared) = &self.shared {
+            // Who sees that it is over sees this too.
+            shared.pulse.beat();
+            (self.count)(&shared.pulse).fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

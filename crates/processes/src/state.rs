@@ -262,6 +262,7 @@ impl Shared {
         let began = Instant::now();
         let mut mail = lock(&self.mail);
         let message = loop {
+            self.pulse.beat();
             if let Some(error) = &mail.error {
                 return Err(error.clone());
             }
@@ -278,7 +279,8 @@ impl Shared {
                 drop(mail);
                 return Err(self.fail(self.stuck(peer)));
             }
-            mail = self.wait_for(mail, left.max(Duration::from_millis(10)));
+            let look = interval(self.deadlines.silence);
+            mail = self.wait_for(mail, left.clamp(Duration::from_millis(10), look));
         };
         drop(mail);
         if (message.call, message.number) != (call as u8, number) {

@@ -76,12 +76,32 @@ struct Book {
     log: Option<MemoryLog>,
     events: Option<EventFile>,
     epoch_peak_bytes: Option<u64>,
+    epoch_use: GpuUse,
     /// The process's, before this epoch.
     high_water_bytes: Option<u64>,
     warnings: Warnings,
     notices: Vec<String>,
     has_failed: bool,
     is_over: bool,
+}
+
+/// How busy the GPU was at looks within steps.
+#[derive(Default)]
+struct GpuUse {
+    percent: f64,
+    looks: u32,
+}
+
+impl GpuUse {
+    fn add(&mut self, percent: u32) {
+        self.percent += f64::from(percent);
+        self.looks += 1;
+    }
+
+    /// Share of the time; `None` where nobody has looked, or the driver does not tell.
+    fn mean(&self) -> Option<f64> {
+        (self.looks > 0).then(|| self.percent / f64::from(self.looks) / 100.0)
+    }
 }
 
 /// Steps since a line told their speed.
@@ -115,6 +135,7 @@ impl Recorder {
                     log: None,
                     events: None,
                     epoch_peak_bytes: None,
+                    epoch_use: GpuUse::default(),
                     high_water_bytes: None,
                     warnings: Warnings::default(),
                     notices,
@@ -189,12 +210,12 @@ impl Recorder {
         book.steps.waited += line.waited_for_data;
         if book.last_line.elapsed() >= BETWEEN_LINES {
             drop(book);
-            self.shared.look();
+            self.shared.look_at_work();
         }
     }
 
-    /// An epoch is done: its peak gets a line.
-    pub(crate) fn end_epoch(&self) {
+    /// An epoch is done: its peak gets a line. Returns the share of its steps' time in which the GPU was busy, where the driver tells.
+    pub(crate) fn end_epoch(&self) -> Option<f64> {
         let mut reading = self.shared.gauge.read();
         let high_water = self.shared.gauge.high_water_bytes();
         let mut book = self.shared.book();
@@ -206,6 +227,7 @@ impl Recorder {
         reading.process_bytes = reading.process_bytes.max(peak);
         book.add_line(&self.shared.gauge, reading);
         book.epoch_peak_bytes = None;
+        std::mem::take(&mut book.epoch_use).mean()
     }
 
     /// What should be said, once.
@@ -230,6 +252,16 @@ impl Shared {
     fn look(&self) {
         let reading = self.gauge.read();
         self.book().add_line(&self.gauge, reading);
+    }
+
+    /// The same in the middle of something: within steps it tells how busy the GPU is with them.
+    fn look_at_work(&self) {
+        let reading = self.gauge.read();
+        let mut book = self.book();
+        if let (Some(Phase::Train), Some(percent)) = (book.sample.phase, reading.gpu_utilization) {
+            book.epoch_use.add(percent);
+        }
+        book.add_line(&self.gauge, reading);
     }
 }
 
@@ -335,7 +367,7 @@ fn sample(shared: &Shared) {
             };
         }
         drop(book);
-        shared.look();
+        shared.look_at_work();
     }
 }
 

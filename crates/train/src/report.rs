@@ -155,6 +155,8 @@ pub struct EpochReport {
     pub batches_per_s: f64,
     /// Share of the training time.
     pub waited_for_data: f64,
+    /// Share of the steps' time in which the GPU computed, where its driver tells and the epoch was long enough to ask.
+    pub gpu_busy: Option<f64>,
     /// Where there are several processes.
     pub processes: Option<ProcessesOfRun>,
 }

@@ -358,10 +358,9 @@ impl Trainer {
         let began = Instant::now();
         let waited_before = self.planned.device.group().seconds_waited();
         let number = self.state.step + 1;
-        let reading = self.planned.device.group().expect_progress();
+        let _progressing = self.planned.device.group().expect_progress();
         let PlannedRun { feed, prepared, .. } = &mut self.planned;
         let has_batch = feed.bring(number, prepared, &asked.stop);
-        drop(reading);
         let waited = began.elapsed().as_secs_f64();
         let Some(whole) = self.agree(has_batch, asked, requests, watch)? else {
             return Ok(None);
@@ -379,10 +378,7 @@ impl Trainer {
         };
         let samples = whole.num_samples;
         let timing = self.time_operations(number)?;
-        let computing = self.planned.device.group().expect_progress();
-        let computed = self.compute(number, &scalars, requests, watch)?;
-        drop(computing);
-        let Some(report) = computed else {
+        let Some(report) = self.compute(number, &scalars, requests, watch)? else {
             return Ok(None);
         };
         let mut scaler = self.state.scaler;
@@ -457,6 +453,8 @@ impl Trainer {
         if skipped.is_empty() {
             return Ok(());
         }
+        // Whoever reads what is told may take their time.
+        let _telling = self.planned.device.group().expect_no_progress();
         let PlannedRun {
             prepared, config, ..
         } = &self.planned;
@@ -531,6 +529,7 @@ impl Trainer {
 
     fn tell_progress(&self, number: u64, began: Instant, watch: &mut dyn FnMut(Event<'_>)) {
         let per_epoch = self.planned.steps_per_epoch();
+        let _telling = self.planned.device.group().expect_no_progress();
         watch(Event::InStep(&self.passes.progress(
             number,
             self.step.passes_done(),
@@ -603,6 +602,7 @@ impl Trainer {
         if clock.samples == 0 {
             return;
         }
+        let gpu_busy = self.planned.recorder.end_epoch();
         let train = &self.planned.config.train;
         watch(Event::Epoch(&EpochReport {
             epoch: self.state.step / self.planned.steps_per_epoch(),
@@ -611,10 +611,10 @@ impl Trainer {
             samples_per_s: clock.samples_per_s(),
             batches_per_s: clock.batches_per_s(),
             waited_for_data: clock.waiting(),
+            gpu_busy,
             processes: self.processes.end_epoch(self.planned.device.group()),
         }));
         watch(Event::Memory(self.memory()));
-        self.planned.recorder.end_epoch();
         self.tell_notices(watch);
     }
 }

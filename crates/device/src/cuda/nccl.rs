@@ -352,8 +352,9 @@ impl Nccl {
         }
     }
 
-    /// An error where another process is lost: what waits for it never ends otherwise.
+    /// An error where another process is lost: what waits for it never ends otherwise. Who looks goes on.
     fn look_around(&self) -> Result<(), DeviceError> {
+        self.group.goes_on();
         let Some(error) = self.group.error() else {
             return Ok(());
         };
@@ -371,7 +372,7 @@ impl Nccl {
         &self,
         is_done: impl Fn() -> Result<bool, DeviceError>,
     ) -> Result<(), DeviceError> {
-        let waited = self.group.waiting(|| self.wait_within(&is_done));
+        let waited = self.wait_within(&is_done);
         let mut waits = self.waits.lock().expect("nothing panics with it");
         waited.map(|waited| waits.add(waited))
     }

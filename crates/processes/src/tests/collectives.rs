@@ -172,7 +172,8 @@ fn who_is_slow_does_not_hang() {
         },
         |group, silence| {
             let _progressing = group.expect_progress();
-            group.waiting(|| std::thread::sleep(2 * silence));
+            let _saving = group.expect_no_progress();
+            std::thread::sleep(2 * silence);
         },
         |_, silence| std::thread::sleep(2 * silence),
     ];

@@ -48,6 +48,7 @@ impl Trainer {
 
     /// A state that is not finite does not replace one that is.
     fn save_state(&mut self) -> Result<(), TrainError> {
+        let _saving = self.planned.device.group().expect_no_progress();
         self.planned.recorder.enter(Phase::Save);
         if let Some(found) = diverged::in_state(&self.step)? {
             return Err(self.diverged(self.state.step, found));
