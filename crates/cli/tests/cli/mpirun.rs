@@ -108,6 +108,35 @@ fn gradients_of_every_task_are_those_of_one_process() {
     }
 }
 
+/// Tasks, totals, splits and numbers of processes as a fixed seed draws them; most totals leave some processes less than others.
+#[test]
+fn gradients_of_random_splits_are_those_of_one_process() {
+    let mut random = holdall_files::SplitMix64(19);
+    let mut below = |bound: usize| random.bits() as usize % bound;
+    for number in 0..12 {
+        let launcher = &[OPEN_MPI, MPICH][number % 2];
+        let (task, most) = [
+            ("verify small --labels 5 --tokens 16", 24),
+            ("verify unet-demo", 6),
+            ("verify video-text-demo", 6),
+            ("verify vit-demo --labels 5", 24),
+        ][number / 2 % 4];
+        let size = 2 + below(3);
+        let total = size + below(most);
+        let split = 1 + below(total.div_ceil(size));
+        let recompute = ["none", "cheap", "blocks"][below(3)];
+        if !launcher.is_here() {
+            continue;
+        }
+        let words = format!(
+            "{task} --effective-batch {total} --split {split} --recompute {recompute} --json --num-threads 1"
+        );
+        let certificate = launcher.run(size, &words).exits(DONE).json();
+        assert_eq!(certificate["exact"], true, "{words}, {size}: {certificate}");
+        assert_eq!(certificate["tolerance"], 1e-5);
+    }
+}
+
 /// The certificate can say no.
 #[test]
 fn plain_accumulation_is_found_out() {
