@@ -188,11 +188,14 @@ impl StoppedThread {
 #[test]
 fn a_process_that_is_alive_and_hangs_ends_all_and_the_run_goes_on() {
     let home = Home::with_cars(NUM_CARS);
-    let whole = home.trained("whole", &with_processes(2));
+    // More steps than are done before a thread is stopped, however busy the machine is.
+    let options = with_processes(2).replace("--epochs 2", "--epochs 10");
+    let whole = home.trained("whole", &options);
+    assert_eq!(whole.lines("step").len(), 60);
     for rank in [0, 1] {
         let name = format!("hung-{rank}");
         let run = home.run_named(&name);
-        let words = home.words(&name, &with_processes(2));
+        let words = home.words(&name, &options);
         let mut running = crate::typed::start_after("export HOLDALL_DEADLINE=5", words);
         run.wait_until(&mut running, |run| run.num_lines() >= 3);
         let processes = children_of(running.id());
