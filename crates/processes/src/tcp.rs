@@ -123,7 +123,8 @@ impl Tcp {
 }
 
 /// Heartbeats go through rank 0: that two others cannot reach each other is for their connection to notice. Where the system has no such
-/// setting, they are given up with all that does not come.
+/// setting, they are given up with all that does not come. Who is slow is not cut off: tensors are sent to those who are in the same call and take
+/// them, and what a call begins with fits the system's buffers.
 #[cfg(target_os = "linux")]
 fn notice_silence(stream: &TcpStream, silence: Duration) {
     use rustix::net::sockopt;

@@ -55,10 +55,11 @@ impl Site<'_> {
     }
 
     /// What was listed of the data: by the first of several processes, for all.
-    pub(crate) fn listed<T: Serialize + DeserializeOwned>(
+    pub(crate) fn listed<T: Serialize + DeserializeOwned, E: Into<TrainError>>(
         self,
-        list: impl FnOnce() -> Result<T, TrainError>,
+        list: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, TrainError> {
+        let list = || list().map_err(Into::into);
         match self {
             Site::Here(device) => listed_by_first(device.group(), list),
             Site::Card(_) => list(),

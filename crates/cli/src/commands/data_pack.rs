@@ -70,7 +70,7 @@ pub enum FormatArgument {
     Jpeg,
     /// Pictures without loss, about four times as large
     Webp,
-    /// Pictures without loss that need no decoding, read three times as fast, about five times as large
+    /// Pictures without loss that need no decoding, read more than twice as fast, five to six times as large
     Ppm,
     /// Clips without loss: arrays, about ten times as large
     Npy,
@@ -132,7 +132,7 @@ fn media(arguments: &DataPackArguments, data: &DataConfig) -> Result<PackedMedia
         (true, FormatArgument::Jpeg) => Ok(PackedMedia::Clips(FrameCoding::Jpeg)),
         (true, FormatArgument::Npy) => Ok(PackedMedia::Clips(FrameCoding::Pixels)),
         (true, FormatArgument::Webp | FormatArgument::Ppm) => refused(
-            "--format: expected jpeg or npy for clips\nhint: `--format npy` loses nothing, `--format jpeg` is about ten times smaller",
+            "--format: a format of pictures, expected jpeg or npy for clips\nhint: `--format npy` loses nothing, `--format jpeg` is about ten times smaller",
         ),
         (false, FormatArgument::Jpeg) => Ok(PackedMedia::Pictures(SmallerFormat::Jpeg)),
         (false, FormatArgument::Webp) => Ok(PackedMedia::Pictures(SmallerFormat::Webp)),

@@ -173,10 +173,7 @@ fn task(
 
 /// Reads the data and opens the model.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
-    let data = site.listed(|| {
-        let read = source::read(&config.data, Captions::None, config.seed);
-        Ok(read?)
-    })?;
+    let data = site.listed(|| source::read(&config.data, Captions::None, config.seed))?;
     if data.targets.is_empty() {
         return Err(TrainError::Config(format!(
             "{}: expected labels to learn, found none\n\

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::{Loader, RowFormat, Share, Skipped};
 use holdall_data::samples::Samples;
-use holdall_data::source::{self, Captions, DataSet};
+use holdall_data::source::{self, Captions};
 use holdall_data::target::{Target, TargetKind};
 use holdall_device::HostRow;
 use holdall_metrics::classification::top_k;
@@ -200,10 +200,9 @@ impl SavedModel for SavedClassifier {
         site: Site<'_>,
         held_out: HeldOut,
     ) -> Result<EvaluationData, TrainError> {
-        let data: DataSet = site.listed(|| {
+        let data = site.listed(|| {
             let (data, seed) = (&config.data, config.seed);
-            let read = source::read_with_targets(data, Captions::None, &self.targets, seed);
-            Ok(read?)
+            source::read_with_targets(data, Captions::None, &self.targets, seed)
         })?;
         let mut notes = data.notes;
         let samples = held_out.choose(data.train, data.validation, &mut notes);

@@ -147,10 +147,7 @@ fn task(
 
 /// Reads the data, opens the model, finds or trains the tokenizer.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
-    let data = site.listed(|| {
-        let read = source::read(&config.data, Captions::Required, config.seed);
-        Ok(read?)
-    })?;
+    let data = site.listed(|| source::read(&config.data, Captions::Required, config.seed))?;
     let mut opened = open_model(&config.model)?;
     let mut notes = data.notes.clone();
     let room = room_to_open(site, resolve_budget(config.memory, site)?);

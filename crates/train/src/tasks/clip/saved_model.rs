@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
-use holdall_data::source::{self, Captions, DataSet};
+use holdall_data::source::{self, Captions};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_onnx::Precision;
 
@@ -135,11 +135,9 @@ impl SavedModel for SavedClip {
         site: Site<'_>,
         held_out: HeldOut,
     ) -> Result<EvaluationData, TrainError> {
-        let data: DataSet = site.listed(|| {
-            Ok(match self.labels.is_empty() {
-                true => source::read(&config.data, Captions::Required, config.seed)?,
-                false => source::read_with_labels(&config.data, &self.labels, config.seed)?,
-            })
+        let data = site.listed(|| match self.labels.is_empty() {
+            true => source::read(&config.data, Captions::Required, config.seed),
+            false => source::read_with_labels(&config.data, &self.labels, config.seed),
         })?;
         let mut notes = data.notes;
         let samples = held_out.choose(data.train, data.validation, &mut notes);

@@ -122,7 +122,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
         place,
         mut notes,
         ..
-    } = site.listed(|| Ok(SegmentationSet::open(&config.data, config.seed)?))?;
+    } = site.listed(|| SegmentationSet::open(&config.data, config.seed))?;
     let mut opened = open_model(config)?;
     let is_new_head = fit_to_data(&mut opened, config, &coding, &survey, &mut notes)?;
     let model = &opened.model;

@@ -220,7 +220,7 @@ impl SavedModel for SavedSegmenter {
         site: Site<'_>,
         held_out: HeldOut,
     ) -> Result<EvaluationData, TrainError> {
-        let set = site.listed(|| Ok(SegmentationSet::open(&config.data, config.seed)?))?;
+        let set = site.listed(|| SegmentationSet::open(&config.data, config.seed))?;
         let mut notes = set.notes;
         let samples = match (held_out, set.test) {
             (HeldOut::All, Some(test)) => {

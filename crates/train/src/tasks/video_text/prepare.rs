@@ -149,10 +149,7 @@ fn dropout(
 
 /// Reads the data, opens the model, finds or trains the tokenizers.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
-    let data = site.listed(|| {
-        let read = source::read_clips(&config.data, Captions::Required, config.seed);
-        Ok(read?)
-    })?;
+    let data = site.listed(|| source::read_clips(&config.data, Captions::Required, config.seed))?;
     let mut notes = data.notes.clone();
     let heads = heads(config, &data)?;
     notes.extend(heads.iter().map(classify::describe_head));

@@ -8,7 +8,7 @@ use holdall_data::clips::ClipFraming;
 use holdall_data::config::ShortClips;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
-use holdall_data::source::{self, Captions, DataSet};
+use holdall_data::source::{self, Captions};
 use holdall_data::target::Target;
 use holdall_data::text::TextEncoder;
 use holdall_models::video_text::config::Pooling;
@@ -149,11 +149,9 @@ impl SavedModel for SavedVideoText {
         site: Site<'_>,
         held_out: HeldOut,
     ) -> Result<EvaluationData, TrainError> {
-        let data: DataSet = site.listed(|| {
+        let data = site.listed(|| {
             let (data, seed) = (&config.data, config.seed);
-            let read =
-                source::read_clips_with_targets(data, Captions::Required, &self.targets, seed);
-            Ok(read?)
+            source::read_clips_with_targets(data, Captions::Required, &self.targets, seed)
         })?;
         let mut notes = data.notes;
         let samples = Arc::new(held_out.choose(data.train, data.validation, &mut notes));
